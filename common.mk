@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Included by each Makefile.am.
+
+# Ends the lists, so that each line of one can end in a backslash.
+NULL =
+
+AM_CPPFLAGS = \
+	-I$(top_srcdir)/lib \
+	-I$(top_builddir)/lib \
+	$(JANSSON_CFLAGS) \
+	$(NULL)
+AM_CFLAGS = -std=gnu11 -pthread $(WARN_CFLAGS) $(SANITIZER_CFLAGS)
+AM_LDFLAGS = -pthread $(SANITIZER_CFLAGS)
+
+# What lib/ is built with; the module tests see its private headers too.
+LIB_CFLAGS = \
+	$(BLAKE3_CFLAGS) \
+	$(CRYPTO_CFLAGS) \
+	$(LZ4_CFLAGS) \
+	$(SQLITE_CFLAGS) \
+	$(XXHASH_CFLAGS) \
+	$(ZSTD_CFLAGS) \
+	$(NULL)
+
+# Manual pages stand as POD beside the program that they describe.
+POD2MAN_FLAGS = \
+	--utf8 --center="nbdedup" \
+	--release="$(PACKAGE_STRING)" \
+	$(NULL)
+
+SUFFIXES = .pod .1 .5
+.pod.1:
+	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=1 \
+	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
+.pod.5:
+	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=5 \
+	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
