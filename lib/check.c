@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Recount: one frozen state of pool.db, read in windows of records that fit
+ * the memory budget; for each window all maps are read once.  A window
+ * holds, by ascending address, what the record table says of each record;
+ * the maps' pointers are looked up in it and counted.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "cleanup.h"
+#include "error.h"
+#include "pool.h"
+
+/* Enough to see what is wrong; the count is complete. */
+#define PROBLEMS_MAX 100
+
+struct seen {
+  struct pointer ptr;
+  uint64_t refcount, found;
+  uint32_t lsize;
+};
+
+struct check {
+  struct nbdedup_pool *pool;
+  struct meta_conn *c;
+  struct meta_state state;
+  uint64_t nr_errors;
+  json_t *problems;             /* owned */
+
+  struct seen *window;          /* owned; ascending by address */
+  size_t nr, max;
+  uint64_t next_group;          /* first group past the window */
+  bool more;                    /* there are records past the window */
+
+  uint64_t records, record_bytes, stored_sectors; /* with references */
+  struct segment_map *map;      /* what the records of a segment say */
+
+  struct layer_count {
+    uint64_t id, branch, seq, pointers, found;
+    uint64_t end;               /* blocks past it must not be: its size */
+    uint32_t block_size;
+  } *layers;                    /* owned; ascending by branch, seq */
+  size_t nr_layers;
+  bool first_window;
+
+  uint64_t index_entries, stale_entries;
+  struct blob row;
+
+  nbdedup_progress_fn *progress;
+  void *opaque;
+  uint64_t done;
+};
+
+static void __attribute__ ((format (printf, 2, 3)))
+problem (struct check *ck, const char *fmt, ...)
+{
+  char text[512];
+  va_list ap;
+
+  ck->nr_errors++;
+  if (json_array_size (ck->problems) >= PROBLEMS_MAX)
+    return;
+  va_start (ap, fmt);
+  vsnprintf (text, sizeof text, fmt, ap);
+  va_end (ap);
+  json_array_append_new (ck->problems, json_string (text));
+}
+
+static int
+step (struct check *ck)
+{
+  if (++ck->done % 1024 == 0 && ck->progress &&
+      ck->progress (ck->opaque, ck->done, 0) != 0)
+    return nbdedup_fail (EINTR, "check: interrupted");
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Space: what the records of a segment take, against its row
+ */
+
+static bool
+same_bits (const struct segment_map *a, const struct segment_map *b)
+{
+  return a->nr_used == b->nr_used && a->nr_slots_used == b->nr_slots_used &&
+    memcmp (a->bitmap, b->bitmap, a->nr_sectors / 8) == 0;
+}
+
+static void
+end_segment (struct check *ck)
+{
+  struct segment_map *map = ck->map, *row = NULL;
+  struct blob b CLEANUP_BLOB = { NULL };
+  unsigned i;
+  int r;
+
+  if (map == NULL)
+    return;
+  r = meta_segment_get (ck->c, map->id, &b);
+  if (r == 1)
+    row = segment_map_unpack (map->id, map->sector_bytes, b.p, b.len);
+  if (row == NULL)
+    problem (ck, "segment %" PRIu64 ": %s", map->id,
+             r == 0 ? "has records, but no space map" : nbdedup_error ());
+  else {
+    /* Chunks stand only in the row. */
+    for (i = 0; i < row->nr_chunks; ++i)
+      if (row->chunks[i] != SEGMENT_CHUNK_LOST &&
+          segment_map_set (map, row->chunks[i], row->chunk_sectors) == -1)
+        problem (ck, "segment %" PRIu64 ": a summary and a record overlap",
+                 map->id);
+    map->nr_slots_used = row->nr_slots_used;
+    if (!same_bits (map, row))
+      problem (ck, "segment %" PRIu64 ": the space map has %" PRIu32
+               " sectors in use, records and summaries take %" PRIu32,
+               map->id, row->nr_used, map->nr_used);
+  }
+  segment_map_free (row);
+  segment_map_free (map);
+  ck->map = NULL;
+}
+
+static int
+take_sectors (struct check *ck, const struct record *r)
+{
+  uint32_t per = SEGMENT_BYTES / ck->state.sector_bytes;
+  uint64_t segment = r->ptr.addr / per;
+
+  if (ck->map && ck->map->id != segment)
+    end_segment (ck);
+  if (ck->map == NULL)
+    ck->map = segment_map_new (segment, ck->state.sector_bytes);
+  if (ck->map == NULL)
+    return -1;
+  if (r->ptr.addr % per + sectors_of (r->ptr.psize, ck->state.sector_bytes)
+      > per ||
+      segment_map_set (ck->map, r->ptr.addr % per,
+                       sectors_of (r->ptr.psize,
+                                   ck->state.sector_bytes)) == -1)
+    problem (ck, "record at %" PRIu64 ": overlaps another", r->ptr.addr);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Records
+ */
+
+static int
+check_record (struct check *ck, const struct record *r)
+{
+  struct seen *s = &ck->window[ck->nr++];
+
+  *s = (struct seen) { r->ptr, r->refcount, 0, r->lsize };
+  if (r->refcount > 0) {
+    ck->records++;
+    ck->record_bytes += r->lsize;
+    ck->stored_sectors += sectors_of (r->ptr.psize, ck->state.sector_bytes);
+  }
+  return take_sectors (ck, r);
+}
+
+static int
+window_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct check *ck = opaque;
+  uint64_t last = 0;
+  struct record r;
+  size_t off;
+  int n;
+
+  if (ck->nr + RECORD_GROUP_SECTORS > ck->max) {
+    ck->next_group = group;
+    ck->more = true;
+    return 1;
+  }
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    if (n == -1 || r.ptr.addr <= last) {
+      problem (ck, "records of group %" PRIu64 ": %s", group,
+               n == -1 ? nbdedup_error () : "not in order");
+      break;
+    }
+    last = r.ptr.addr;
+    if (check_record (ck, &r) == -1)
+      return -1;
+  }
+  return step (ck);
+}
+
+static struct seen *
+find_seen (struct check *ck, uint64_t addr)
+{
+  size_t lo = 0, hi = ck->nr, mid;
+
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    if (ck->window[mid].ptr.addr < addr)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < ck->nr && ck->window[lo].ptr.addr == addr
+    ? &ck->window[lo] : NULL;
+}
+
+/*----------------------------------------------------------------------
+ * Maps
+ */
+
+static struct layer_count *
+find_layer_count (struct check *ck, uint64_t branch, uint64_t seq)
+{
+  size_t i;
+
+  for (i = 0; i < ck->nr_layers; ++i)
+    if (ck->layers[i].branch == branch && ck->layers[i].seq == seq)
+      return &ck->layers[i];
+  return NULL;
+}
+
+static void
+check_pointer (struct check *ck, struct layer_count *lc, uint64_t block,
+               const struct pointer *ptr, uint64_t first, uint64_t end)
+{
+  struct seen *s;
+
+  if (ptr->addr < first || ptr->addr >= end)
+    return;                     /* another window's */
+  s = find_seen (ck, ptr->addr);
+  if (s == NULL) {
+    problem (ck, "layer %" PRIu64 " block %" PRIu64 ": points to sector %"
+             PRIu64 ", where no record is", lc->id, block, ptr->addr);
+    return;
+  }
+  s->found++;
+  if (s->ptr.psize != ptr->psize || s->ptr.codec != ptr->codec ||
+      s->ptr.cksum != ptr->cksum || s->lsize != lc->block_size)
+    problem (ck, "layer %" PRIu64 " block %" PRIu64 ": the pointer and the "
+             "record at %" PRIu64 " differ", lc->id, block, ptr->addr);
+}
+
+static int
+check_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
+            const uint8_t *buf, size_t len)
+{
+  struct check *ck = opaque;
+  struct layer_count *lc = find_layer_count (ck, branch, seq);
+  uint64_t first = ck->nr ? ck->window[0].ptr.addr : 0, end, block;
+  struct pointer ptr;
+  struct leaf leaf;
+  unsigned i;
+
+  if (ck->first_window)
+    first = 0;
+  end = ck->more ? ck->next_group * RECORD_GROUP_SECTORS : UINT64_MAX;
+  if (lc == NULL) {
+    if (ck->first_window)
+      problem (ck, "map leaf %" PRIu64 " of branch %" PRIu64 ": there is no "
+               "such layer", leaf_nr, branch);
+    return 0;
+  }
+  if (leaf_unpack (buf, len, &leaf) == -1) {
+    problem (ck, "layer %" PRIu64 " leaf %" PRIu64 ": %s", lc->id, leaf_nr,
+             nbdedup_error ());
+    return 0;
+  }
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (leaf.state[i] != MAP_POINTER)
+      continue;
+    block = leaf_nr * LEAF_BLOCKS + i;
+    if (ck->first_window) {
+      lc->found++;
+      if (block >= lc->end)
+        problem (ck, "layer %" PRIu64 " block %" PRIu64 ": past the end",
+                 lc->id, block);
+    }
+    if (pointer_unpack (leaf.ptr[i], lc->block_size, &ptr) == -1)
+      problem (ck, "layer %" PRIu64 " block %" PRIu64 ": %s", lc->id, block,
+               nbdedup_error ());
+    else
+      check_pointer (ck, lc, block, &ptr, first, end);
+  }
+  return step (ck);
+}
+
+static int
+collect_layer (void *opaque, const struct meta_layer *ml)
+{
+  struct check *ck = opaque;
+  struct layer_count *p;
+
+  p = realloc (ck->layers, (ck->nr_layers + 1) * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to check");
+  ck->layers = p;
+  p[ck->nr_layers++] = (struct layer_count) {
+    .id = ml->id, .branch = ml->branch, .seq = ml->seq,
+    .pointers = ml->pointers, .block_size = ml->block_size,
+    .end = UINT64_MAX,
+  };
+  return 0;
+}
+
+static int
+note_volume (void *opaque, const struct meta_volume *mv)
+{
+  struct check *ck = opaque;
+  size_t i;
+
+  for (i = 0; i < ck->nr_layers; ++i)
+    if (ck->layers[i].id == mv->layer) {
+      if (!mv->tail_dirty)
+        ck->layers[i].end = (mv->size + ck->layers[i].block_size - 1) /
+          ck->layers[i].block_size;
+      return 0;
+    }
+  problem (ck, "volume %s: its layer %" PRIu64 " is missing", mv->name,
+           mv->layer);
+  return 0;
+}
+
+static int
+check_window (struct check *ck)
+{
+  size_t i;
+
+  ck->nr = 0;
+  ck->more = false;
+  if (meta_record_scan (ck->c, ck->next_group, window_group, ck) == -1 ||
+      meta_leaf_scan_all (ck->c, check_leaf, ck) == -1)
+    return -1;
+  for (i = 0; i < ck->nr; ++i)
+    if (ck->window[i].found != ck->window[i].refcount)
+      problem (ck, "record at %" PRIu64 ": %" PRIu64 " references counted, "
+               "%" PRIu64 " found", ck->window[i].ptr.addr,
+               ck->window[i].refcount, ck->window[i].found);
+  ck->first_window = false;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Index, totals
+ */
+
+/* Does the record that an entry names exist, with a digest like that? */
+static int
+check_index_entry (struct check *ck, const struct index_entry *e)
+{
+  uint64_t group = e->addr / RECORD_GROUP_SECTORS;
+  struct meta_conn *c = meta_reader_get (ck->pool->meta);
+  struct record r;
+  size_t off;
+  int n;
+
+  n = meta_record_get (c, group, &ck->row);
+  meta_reader_put (ck->pool->meta, c);
+  if (n == -1)
+    return -1;
+  for (off = 0; n != 0 && off < ck->row.len; off += (size_t) n) {
+    n = record_unpack (group, ck->row.p + off, ck->row.len - off, &r);
+    if (n == -1)
+      break;
+    if (r.ptr.addr == e->addr)
+      return index_entry_matches (e, &r.digest);
+  }
+  return 0;
+}
+
+static int
+check_index_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
+{
+  struct check *ck = opaque;
+  struct index_entry e;
+  uint64_t last = low;
+  size_t off;
+  int r;
+
+  for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (buf + off, &e);
+    if (e.prefix < last)
+      problem (ck, "hash index, row %016" PRIx64 ": not in order", low);
+    last = e.prefix;
+    ck->index_entries++;
+    r = check_index_entry (ck, &e);
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      ck->stale_entries++;
+  }
+  return step (ck);
+}
+
+static void
+check_total (struct check *ck, const char *what, uint64_t stored,
+             uint64_t found)
+{
+  if (stored != found)
+    problem (ck, "%s: %" PRIu64 " stored, %" PRIu64 " found", what, stored,
+             found);
+}
+
+static int
+check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
+                   uint32_t largest_run)
+{
+  struct check *ck = opaque;
+  struct meta_conn *c = meta_reader_get (ck->pool->meta);
+  struct segment_map *map = NULL;
+  unsigned start;
+  int r;
+
+  ck->row.len = 0;
+  r = meta_segment_get (c, segment, &ck->row);
+  meta_reader_put (ck->pool->meta, c);
+  if (r == 1)
+    map = segment_map_unpack (segment, ck->state.sector_bytes, ck->row.p,
+                              ck->row.len);
+  if (map == NULL)
+    problem (ck, "segment %" PRIu64 ": %s", segment, nbdedup_error ());
+  else if ((uint32_t) (map->nr_sectors - map->nr_used) != nr_free ||
+           segment_map_largest_run (map, &start) != largest_run)
+    problem (ck, "segment %" PRIu64 ": its free space is counted wrong",
+             segment);
+  else if (segment_map_is_empty (map))
+    problem (ck, "segment %" PRIu64 ": has a space map, but no record",
+             segment);
+  segment_map_free (map);
+  return 0;
+}
+
+static void
+quick_check_problem (void *opaque, const char *text)
+{
+  problem (opaque, "pool.db: %s", text);
+}
+
+static int
+check_all (struct check *ck)
+{
+  size_t i;
+
+  if (meta_quick_check (ck->c, quick_check_problem, ck) == -1)
+    problem (ck, "%s", nbdedup_error ());
+  if (meta_state_get (ck->c, &ck->state) == -1 ||
+      meta_layer_scan (ck->c, collect_layer, ck) == -1 ||
+      meta_volume_scan (ck->c, note_volume, ck) == -1)
+    return -1;
+  ck->first_window = true;
+  do
+    if (check_window (ck) == -1)
+      return -1;
+  while (ck->more);
+  end_segment (ck);
+  for (i = 0; i < ck->nr_layers; ++i)
+    if (ck->layers[i].found != ck->layers[i].pointers)
+      problem (ck, "layer %" PRIu64 ": %" PRIu64 " pointers counted, %" PRIu64
+               " found", ck->layers[i].id, ck->layers[i].pointers,
+               ck->layers[i].found);
+  if (meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
+      meta_index_scan (ck->c, check_index_row, ck) == -1)
+    return -1;
+  check_total (ck, "records", ck->state.records, ck->records);
+  check_total (ck, "record bytes", ck->state.record_bytes, ck->record_bytes);
+  check_total (ck, "stored sectors", ck->state.stored_sectors,
+               ck->stored_sectors);
+  check_total (ck, "hash index entries", ck->state.index_entries,
+               ck->index_entries);
+  return 0;
+}
+
+json_t *
+check_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
+           void *opaque)
+{
+  struct check ck = {
+    .pool = pool, .progress = progress, .opaque = opaque,
+  };
+  json_t *result = NULL;
+  int r, err;
+
+  assert_held (&pool->admin);
+  if (pool_sync (pool) == -1)
+    return NULL;
+  /* A sixteenth of the metadata budget, on top of the caches': they are
+   * mostly empty in an offline check, and a server has slack.
+   */
+  ck.max = pool->settings.ddt_cache_bytes / 16 / sizeof *ck.window;
+  if (ck.max < 2 * RECORD_GROUP_SECTORS)
+    ck.max = 2 * RECORD_GROUP_SECTORS;
+  ck.window = malloc (ck.max * sizeof *ck.window);
+  ck.problems = json_array ();
+  ck.c = meta_reader_get (pool->meta);
+  if (ck.window == NULL || ck.problems == NULL)
+    nbdedup_fail (ENOMEM, "no memory to check");
+  else if (meta_freeze (ck.c) == 0) {
+    r = check_all (&ck);
+    err = errno;
+    /* What cannot be read is a problem found, not a check that failed. */
+    if (r == -1 && err == EIO) {
+      problem (&ck, "%s", nbdedup_error ());
+      r = 0;
+    }
+    meta_unfreeze (ck.c);
+    if (r == 0)
+      result = json_pack ("{s:I, s:O, s:I}", "errors",
+                          (json_int_t) ck.nr_errors, "problems", ck.problems,
+                          "stale_index_entries",
+                          (json_int_t) ck.stale_entries);
+    errno = err;
+  }
+  meta_reader_put (pool->meta, ck.c);
+  segment_map_free (ck.map);
+  blob_free (&ck.row);
+  free (ck.window);
+  free (ck.layers);
+  json_decref (ck.problems);
+  return result;
+}

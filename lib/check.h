@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* check: recount everything that pool.db counts.  scrub: read every record.
+ */
+
+#ifndef NBDEDUP_CHECK_H
+#define NBDEDUP_CHECK_H
+
+#include "nbdedup.h"
+
+/* Both under pool->admin; results as command.h says.  NULL: the check
+ * itself failed; problems found are in the result.
+ */
+extern json_t *check_run (struct nbdedup_pool *pool,
+                          nbdedup_progress_fn *progress, void *opaque);
+extern json_t *scrub_run (struct nbdedup_pool *pool,
+                          nbdedup_progress_fn *progress, void *opaque);
+
+/* The figures of "stat"; 'name' NULL: all volumes. */
+extern json_t *stat_run (struct nbdedup_pool *pool, const char *name,
+                         bool histogram);
+extern json_t *list_run (struct nbdedup_pool *pool);
+
+/* Everything answered so far is in pool.db. */
+extern int pool_sync (struct nbdedup_pool *pool);
+
+#endif /* NBDEDUP_CHECK_H */

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* An SQLite VFS that checksums every page.
+ *
+ * Idea: SQLite's own ext/misc/cksumvfs.c (https://sqlite.org/cksumvfs.html),
+ * which Debian's library does not contain.  The last 8 bytes of each page
+ * of the main database are reserved (SQLITE_FCNTL_RESERVE_BYTES) and hold
+ * the little-endian XXH3_64bits_withSeed of the rest of the page, the seed
+ * being the page's offset in the file: a page that was flipped, torn,
+ * zeroed or written at the wrong place is SQLITE_IOERR_DATA, never other
+ * content.  They are filled in when a page is written to the main database
+ * (on a copy: SQLite's buffer is const), checked when it is read.
+ *
+ * The WAL has SQLite's own cumulative frame checksums, which are checked
+ * only at recovery.  So for each frame written, and each frame read during
+ * recovery, the VFS keeps a 64-bit checksum of its page in memory, and
+ * checks it whenever SQLite reads that page from the WAL.  The table is
+ * shared by all connections of the process to one file.
+ *
+ * A page read from the WAL has reserved bytes that are not filled in;
+ * nobody looks at them.
+ */
+
+#ifndef NBDEDUP_CKSUM_VFS_H
+#define NBDEDUP_CKSUM_VFS_H
+
+#define CKSUM_VFS_NAME "nbdedup"
+#define CKSUM_RESERVE 8
+
+/* Register the VFS (once per process; later calls do nothing).  It stands
+ * on "unix-excl": several connections of one process share a WAL whose
+ * index is in heap memory; no other process can open the database.
+ *
+ * Returns 0, or -1 with errno and a text.
+ */
+extern int cksum_vfs_register (void);
+
+#endif /* NBDEDUP_CKSUM_VFS_H */

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "cleanup.h"
+#include "command.h"
+#include "error.h"
+#include "pool.h"
+#include "property.h"
+
+/* What a command is run with. */
+struct call {
+  struct nbdedup_pool *pool;
+  json_t *args;
+  nbdedup_progress_fn *progress;
+  void *opaque;
+};
+
+/* Arguments: absent (or null) leaves the fallback. */
+
+static int
+arg_string (const struct call *c, const char *name, const char **value)
+{
+  json_t *j = json_object_get (c->args, name);
+
+  if (j == NULL || json_is_null (j))
+    return 0;
+  if (!json_is_string (j))
+    return nbdedup_fail (EINVAL, "%s: not a string", name);
+  *value = json_string_value (j);
+  return 0;
+}
+
+static int
+need_string (const struct call *c, const char *name, const char **value)
+{
+  *value = NULL;
+  if (arg_string (c, name, value) == -1)
+    return -1;
+  return *value ? 0 : nbdedup_fail (EINVAL, "%s is missing", name);
+}
+
+static int
+arg_size (const struct call *c, const char *name, uint64_t *value)
+{
+  json_t *j = json_object_get (c->args, name);
+
+  if (j == NULL || json_is_null (j))
+    return 0;
+  if (!json_is_integer (j) || json_integer_value (j) < 0)
+    return nbdedup_fail (EINVAL, "%s: not a size", name);
+  *value = (uint64_t) json_integer_value (j);
+  return 0;
+}
+
+static int
+need_size (const struct call *c, const char *name, uint64_t *value)
+{
+  if (json_object_get (c->args, name) == NULL)
+    return nbdedup_fail (EINVAL, "%s is missing", name);
+  return arg_size (c, name, value);
+}
+
+static int
+arg_bool (const struct call *c, const char *name, bool *value)
+{
+  json_t *j = json_object_get (c->args, name);
+
+  *value = false;
+  if (j == NULL || json_is_null (j))
+    return 0;
+  if (!json_is_boolean (j))
+    return nbdedup_fail (EINVAL, "%s: not true or false", name);
+  *value = json_is_true (j);
+  return 0;
+}
+
+static int
+run_create (const struct call *c, json_t **result)
+{
+  struct volume_spec spec = { .name = NULL };
+
+  (void) result;
+  if (need_string (c, "name", &spec.name) == -1 ||
+      need_size (c, "size", &spec.size) == -1 ||
+      arg_size (c, "block-size", &spec.block_size) == -1 ||
+      arg_string (c, "compress", &spec.compress) == -1 ||
+      arg_string (c, "dedup", &spec.dedup) == -1 ||
+      arg_string (c, "domain", &spec.domain) == -1 ||
+      arg_string (c, "allow", &spec.allow) == -1)
+    return -1;
+  /* 0 asks for the default only by being absent. */
+  if (json_object_get (c->args, "block-size") && spec.block_size == 0)
+    return check_block_size (0, 0);
+  return volume_create (c->pool, &spec);
+}
+
+static int
+run_list (const struct call *c, json_t **result)
+{
+  *result = list_run (c->pool);
+  return *result ? 0 : -1;
+}
+
+static int
+get_one (const struct call *c, struct volume *v, const char *property,
+         json_t *properties)
+{
+  CLEANUP_FREE char *value = NULL;
+  int r;
+
+  r = v ? volume_get (v, property, &value)
+    : pool_property_get (c->pool, property, &value);
+  if (r == 0)
+    json_object_set_new (properties, property, json_string (value));
+  return r;
+}
+
+static int
+run_get (const struct call *c, json_t **result)
+{
+  const char *property, *name = NULL, *const *p;
+  CLEANUP_JSON json_t *properties = json_object ();
+  struct volume *v = NULL;
+
+  if (need_string (c, "property", &property) == -1 ||
+      arg_string (c, "name", &name) == -1)
+    return -1;
+  if (name && (v = volumes_find (c->pool->volumes, name)) == NULL)
+    return -1;
+  if (strcmp (property, "all") != 0) {
+    if (get_one (c, v, property, properties) == -1)
+      return -1;
+  }
+  else
+    for (p = v ? volume_properties : pool_properties; *p; ++p)
+      if (get_one (c, v, *p, properties) == -1)
+        return -1;
+  *result = json_pack ("{s:O}", "properties", properties);
+  return 0;
+}
+
+static int
+run_set (const struct call *c, json_t **result)
+{
+  const char *property, *value, *name = NULL;
+
+  (void) result;
+  if (need_string (c, "property", &property) == -1 ||
+      need_string (c, "value", &value) == -1 ||
+      arg_string (c, "name", &name) == -1)
+    return -1;
+  return name ? volume_set (c->pool, name, property, value)
+    : pool_property_set (c->pool, property, value);
+}
+
+static int
+run_resize (const struct call *c, json_t **result)
+{
+  const char *name;
+  uint64_t size;
+  bool shrink;
+
+  (void) result;
+  if (need_string (c, "name", &name) == -1 ||
+      need_size (c, "size", &size) == -1 ||
+      arg_bool (c, "shrink", &shrink) == -1)
+    return -1;
+  return volume_resize (c->pool, name, size, shrink);
+}
+
+static int
+run_rename (const struct call *c, json_t **result)
+{
+  const char *old, *new;
+
+  (void) result;
+  if (need_string (c, "old", &old) == -1 ||
+      need_string (c, "new", &new) == -1)
+    return -1;
+  return volume_rename (c->pool, old, new);
+}
+
+/* Wait until the references of destroyed volumes have been given back. */
+static int
+wait_for_freeing (const struct call *c)
+{
+  uint64_t total = volumes_freeing_bytes (c->pool->volumes), left;
+
+  while ((left = volumes_freeing_bytes (c->pool->volumes)) > 0) {
+    if (txg_check (c->pool->txg) == -1)
+      return -1;
+    if (c->progress && c->progress (c->opaque, total - left, total) != 0)
+      return nbdedup_fail (EINTR, "destroy: no longer waiting; it goes on in "
+                           "the background");
+    /* Each fold gives a part back. */
+    if (txg_run (c->pool->txg, NULL, NULL, NULL) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+run_destroy (const struct call *c, json_t **result)
+{
+  bool recursive, force, wait, dry_run;
+  const char *name;
+  uint64_t bytes;
+
+  if (need_string (c, "name", &name) == -1 ||
+      arg_bool (c, "recursive", &recursive) == -1 ||
+      arg_bool (c, "force", &force) == -1 ||
+      arg_bool (c, "wait", &wait) == -1 ||
+      arg_bool (c, "dry-run", &dry_run) == -1)
+    return -1;
+  /* Without snapshots, recursion has nothing to add. */
+  if (dry_run) {
+    if (volume_freed_bytes (c->pool, name, &bytes) == -1)
+      return -1;
+    *result = json_pack ("{s:[s], s:I}", "destroyed", name, "freed_bytes",
+                         (json_int_t) bytes);
+    return 0;
+  }
+  if (volume_destroy (c->pool, name, force) == -1 ||
+      (wait && wait_for_freeing (c) == -1))
+    return -1;
+  *result = json_pack ("{s:[s]}", "destroyed", name);
+  return 0;
+}
+
+static int
+run_stat (const struct call *c, json_t **result)
+{
+  const char *name = NULL;
+  bool ddt;
+
+  if (arg_string (c, "name", &name) == -1 || arg_bool (c, "ddt", &ddt) == -1)
+    return -1;
+  *result = stat_run (c->pool, name, ddt);
+  return *result ? 0 : -1;
+}
+
+static int
+run_check (const struct call *c, json_t **result)
+{
+  *result = check_run (c->pool, c->progress, c->opaque);
+  return *result ? 0 : -1;
+}
+
+static int
+run_scrub (const struct call *c, json_t **result)
+{
+  *result = scrub_run (c->pool, c->progress, c->opaque);
+  return *result ? 0 : -1;
+}
+
+static int
+run_info (const struct call *c, json_t **result)
+{
+  char uuid[2 * UUID_LEN + 1];
+  unsigned i;
+
+  for (i = 0; i < UUID_LEN; ++i)
+    snprintf (uuid + 2 * i, 3, "%02x", c->pool->uuid[i]);
+  *result = json_pack ("{s:s, s:I, s:s, s:i}", "who", c->pool->who,
+                       "pid", (json_int_t) getpid (), "uuid", uuid,
+                       "format", FORMAT_VERSION);
+  return 0;
+}
+
+static const struct {
+  const char *name;
+  int (*run) (const struct call *c, json_t **result);
+  const char *args[8];          /* NULL-terminated: all that it knows */
+} commands[] = {
+  { "create", run_create,
+    { "name", "size", "block-size", "compress", "dedup", "domain", "allow" } },
+  { "list", run_list, { NULL } },
+  { "get", run_get, { "property", "name" } },
+  { "set", run_set, { "property", "value", "name" } },
+  { "resize", run_resize, { "name", "size", "shrink" } },
+  { "rename", run_rename, { "old", "new" } },
+  { "destroy", run_destroy,
+    { "name", "recursive", "force", "wait", "dry-run" } },
+  { "stat", run_stat, { "name", "ddt" } },
+  { "check", run_check, { NULL } },
+  { "scrub", run_scrub, { NULL } },
+  { "info", run_info, { NULL } },
+};
+
+static int
+check_args (const char *command, const char *const *known, json_t *args)
+{
+  const char *key;
+  json_t *value;
+  unsigned i;
+
+  if (args && !json_is_object (args))
+    return nbdedup_fail (EINVAL, "%s: arguments are not an object", command);
+  json_object_foreach (args, key, value) {
+    for (i = 0; i < 8 && known[i]; ++i)
+      if (strcmp (known[i], key) == 0)
+        break;
+    if (i == 8 || known[i] == NULL)
+      return nbdedup_fail (EINVAL, "%s: unknown argument '%.64s'", command,
+                           key);
+  }
+  return 0;
+}
+
+json_t *
+command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
+             nbdedup_progress_fn *progress, void *opaque)
+{
+  struct call c = { pool, args, progress, opaque };
+  json_t *result = NULL;
+  size_t i;
+
+  for (i = 0; i < sizeof commands / sizeof commands[0]; ++i)
+    if (strcmp (commands[i].name, command) == 0)
+      break;
+  if (i == sizeof commands / sizeof commands[0])
+    return nbdedup_fail_null (EINVAL, "unknown command '%.64s'", command);
+  if (check_args (command, commands[i].args, args) == -1)
+    return NULL;
+  WITH_LOCK (&pool->admin);
+  if (commands[i].run (&c, &result) == -1)
+    return NULL;
+  return result ? result : json_object ();
+}
+
+json_t *
+nbdedup_call (struct nbdedup_pool *pool, const char *command, json_t *args)
+{
+  return command_run (pool, command, args, NULL, NULL);
+}

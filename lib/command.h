@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Administrative commands: JSON in, JSON out; the same for nbdedup_call in
+ * this process and for a request over control.sock.
+ *
+ * All members of 'args' are optional unless marked (!).  "name" is a volume
+ * ("web1") or, where it makes sense, a snapshot ("web1@mon").  Unknown
+ * members are EINVAL.  Sizes are integers in bytes.  A command that
+ * returned has happened and is durable.
+ *
+ *   COMMAND   ARGS                                      RESULT
+ *   create    name(!) size(!) block-size compress       {}
+ *             dedup domain allow
+ *   list                                                contract's "list"
+ *   get       property(!) ("all" or one)  name          {"properties":
+ *                                                         {PROPERTY: VALUE}}
+ *             (values are strings as "set" takes them; sizes in bytes as
+ *             decimal strings; no name: the pool's)
+ *   set       property(!) value(!) (a string)  name     {}
+ *   resize    name(!) size(!) shrink (bool)             {}
+ *   rename    old(!) new(!)                             {}
+ *   destroy   name(!) recursive force wait dry-run      {"destroyed":[names],
+ *             (bools)                                    with dry-run also
+ *                                                       "freed_bytes": N}
+ *   stat      name  ddt (bool)                          contract's "stat"
+ *   check                                               {"errors": N,
+ *                                                        "problems": [text]}
+ *   scrub                                               {"records": N,
+ *             "bytes": N, "errors": N, "damaged": [{"name", "offset",
+ *             "length"}]}
+ *   info                                                {"who", "pid",
+ *             "uuid", "format"}
+ *
+ * Failures of nbdedup_call: -1 with errno and text, as everywhere.
+ */
+
+#ifndef NBDEDUP_COMMAND_H
+#define NBDEDUP_COMMAND_H
+
+#include "nbdedup.h"
+
+/* nbdedup_call with a progress callback, called from this thread (may be
+ * NULL): commands that take long (check, scrub, destroy with "wait")
+ * call it several times a second.
+ */
+extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
+                            json_t *args, nbdedup_progress_fn *progress,
+                            void *opaque);
+
+#endif /* NBDEDUP_COMMAND_H */

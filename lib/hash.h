@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The digest that names a record's content (OpenSSL EVP; BLAKE3 where
+ * libblake3 was found by configure).
+ */
+
+#ifndef NBDEDUP_HASH_H
+#define NBDEDUP_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DIGEST_LEN 32
+
+/* The first 32 bytes of a hash's output (all but blake2b512 have 32). */
+struct digest {
+  uint8_t b[DIGEST_LEN];
+};
+
+/* Stored in the pool; never reused. */
+enum hash_id {
+  HASH_SHA256 = 1,
+  HASH_SHA512_256 = 2,
+  HASH_BLAKE2B512 = 3,
+  HASH_BLAKE2S256 = 4,
+  HASH_BLAKE3 = 5,
+};
+
+/* Returns the id, or -1 (EINVAL) for a name that this build lacks; the
+ * text lists those that it has.  "auto" measures all on this CPU for a few
+ * milliseconds and returns the fastest.
+ */
+extern int hash_by_name (const char *name);
+
+/* NULL for an id that this build lacks. */
+extern const char *hash_name (int id);
+
+/* A hasher is for one thread at a time: fetched and allocated once, reused
+ * for every digest.  NULL: ENOMEM, or EINVAL for an unknown id.
+ */
+struct hasher;
+extern struct hasher *hasher_new (int id);
+extern void hasher_free (struct hasher *hasher);
+
+/* The digest of 'len' bytes.  'domain' 0 hashes the bytes alone; another
+ * domain's digests never equal them: its 8 little-endian bytes are hashed
+ * first, so that volumes of different domains never share.
+ */
+extern int hasher_digest (struct hasher *hasher, uint64_t domain,
+                          const void *buf, size_t len, struct digest *digest);
+
+#endif /* NBDEDUP_HASH_H */

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The journal: the flush path.  A preallocated, pre-written file; a ring of
+ * batches after one header block.
+ *
+ * Each batch has a header with the pool's UUID, the epoch of the session
+ * that wrote it, its sequence number (from 1, without gaps, over the whole
+ * life of the pool), the highest sequence number known durable when it was
+ * written, the highest sequence number known folded into pool.db when it
+ * was written, the length of its body, XXH3 of the body, XXH3 of the
+ * header.  Batches start at multiples of JOURNAL_ALIGN and never straddle
+ * the end of the ring: a batch that does not fit there is written at the
+ * start, and a batch of kind WRAP (no body; no number of its own) marks the
+ * place if there is room for it.  The body's content belongs to the
+ * caller (txg.c).
+ *
+ * Replay begins at the position that pool.db names (the position after the
+ * last folded batch, stored in the same transaction as its effects) and
+ * follows the numbers.  The first batch that is not valid ends it: it was
+ * being written when the power failed.  It is an error (EIO, and the
+ * pool stays closed) instead if the ring holds any valid batch that
+ * proves otherwise:
+ *
+ *  - one with a higher number that knows the missing one as durable: the
+ *    journal is damaged;
+ *
+ *  - one that knows more folded than pool.db says: pool.db (or its WAL) is
+ *    older than the journal.
+ *
+ * Growth: the file begins small (JOURNAL_MIN_BYTES) and is extended, up to
+ * JOURNAL_MAX_BYTES, instead of wrapping, as long as the live part is
+ * larger than half of it; the new part is written with zeroes and synced
+ * before it is used.
+ *
+ * Threads: journal_append, journal_sync and journal_trim may be called at
+ * any time from any thread.
+ */
+
+#ifndef NBDEDUP_JOURNAL_H
+#define NBDEDUP_JOURNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "store.h"              /* UUID_LEN */
+
+#define JOURNAL_ALIGN 512
+#define JOURNAL_HEADER_BYTES 8192       /* two copies, 4 KiB apart */
+#define JOURNAL_MIN_BYTES (UINT64_C (256) << 10)
+#define JOURNAL_MAX_BYTES (UINT64_C (64) << 20)
+/* A batch's body is at most this: also bounds memory at replay. */
+#define JOURNAL_BODY_MAX (UINT32_C (4) << 20)
+
+struct journal;
+
+/* Make the file (it must not exist), pre-written and synced. */
+extern int journal_create (const char *path, const uint8_t uuid[UUID_LEN],
+                           uint64_t epoch);
+
+/* Open and check the header: missing, short, foreign (uuid NULL: do not
+ * compare), damaged: EIO; newer format: EINVAL; the text says what to do.
+ * 'epoch' returns the header's.
+ */
+extern struct journal *journal_open (const char *path,
+                                     const uint8_t uuid[UUID_LEN],
+                                     uint64_t *epoch);
+extern void journal_close (struct journal *journal);
+
+/* Write the header with a new epoch and sync; later batches carry it.
+ * EINVAL while anything is live: batches of the session before would not be
+ * found again.
+ */
+extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
+
+/* Call 'fn' for each batch after 'folded' (the sequence number that pool.db
+ * covers), beginning at file position 'position' (0: the ring's start).
+ * Afterwards the journal appends after the last one; everything replayed
+ * is live until journal_trim.  Must be called once, before the first
+ * append, even if nothing is expected.
+ *
+ * 'epoch' is the session whose batches are expected.  'suspect': no batch
+ * that is left knows this one as durable, so it, and what it refers to, may
+ * have been on its way to the disk when the power failed.
+ */
+extern int journal_replay (struct journal *journal, uint64_t position,
+                           uint64_t folded, uint64_t epoch,
+                           int (*fn) (void *opaque, uint64_t seq,
+                                      bool suspect,
+                                      const uint8_t *body, size_t len),
+                           void *opaque);
+
+/* Append one batch; not durable before journal_sync.
+ *
+ * Returns 0 and its number; 1 if there is no room until journal_trim
+ * (nothing was written); -1 on error.  After an error the journal is dead:
+ * everything fails with EIO.  The one exception is ENOSPC from an empty
+ * ring that is too small for the batch and cannot be extended.
+ */
+extern int journal_append (struct journal *journal,
+                           const struct iovec *iov, int nr_iov,
+                           uint64_t *seq);
+
+/* Make all batches up to 'seq' durable.  Grouped as store_sync is; returns
+ * at once if they are already.  After one failure: EIO for ever.
+ */
+extern int journal_sync (struct journal *journal, uint64_t seq);
+
+/* The last number appended, and the position where the next batch will be
+ * looked for: what pool.db stores with the effects of all up to it.
+ */
+extern void journal_get_end (struct journal *journal,
+                             uint64_t *seq, uint64_t *position);
+
+/* pool.db covers everything up to 'seq', durably, and names 'position' (as
+ * journal_get_end returned them together): that space may be reused.
+ */
+extern void journal_trim (struct journal *journal, uint64_t seq,
+                          uint64_t position);
+
+/* Bytes of live batches, and the size of the ring. */
+extern void journal_get_usage (struct journal *journal,
+                               uint64_t *live_bytes, uint64_t *ring_bytes);
+
+#endif /* NBDEDUP_JOURNAL_H */

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The pool's "lock" file: who has the pool open.
+ *
+ * An open file description lock (F_OFD_SETLK) decides, never a socket; the
+ * file's text ("server PID WHO" or "command PID WHO", one line) only tells
+ * others who it is.  The lock goes with the process, however it ends.
+ */
+
+#ifndef NBDEDUP_LOCKFILE_H
+#define NBDEDUP_LOCKFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct lockfile_holder {
+  bool server;                  /* listens on control.sock */
+  pid_t pid;
+  char who[128];
+};
+
+/* Take the lock of pool directory 'pool', creating the file if needed.
+ * Returns its descriptor (O_CLOEXEC; closing it gives the lock up), or -1:
+ * EBUSY if another process has it; 'holder' says who then (pid 0 if the
+ * text cannot be read yet).  'who' NULL: only test the lock, take nothing,
+ * return 0 if it was free.
+ */
+extern int lockfile_take (const char *pool, bool server, const char *who,
+                          struct lockfile_holder *holder);
+
+#endif /* NBDEDUP_LOCKFILE_H */

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Inside meta*.c only: a connection and its statements. */
+
+#ifndef NBDEDUP_META_CONN_H
+#define NBDEDUP_META_CONN_H
+
+#include <stdatomic.h>
+
+#include <sqlite3.h>
+
+#include "meta.h"
+
+enum meta_stmt {
+  ST_BEGIN, ST_FREEZE, ST_QUICK_CHECK, ST_COMMIT, ST_ROLLBACK, ST_SAVEPOINT, ST_RELEASE, ST_UNDO,
+  ST_STATE_GET, ST_STATE_PUT,
+  ST_PROPERTY_GET, ST_PROPERTY_PUT,
+  ST_DOMAIN_ID, ST_DOMAIN_ADD, ST_DOMAIN_NAME,
+  ST_LAYER_PUT, ST_LAYER_DELETE, ST_LAYER_DYING, ST_LAYER_SCAN,
+  ST_VOLUME_PUT, ST_VOLUME_DELETE, ST_VOLUME_SCAN,
+  ST_LEAF_GET, ST_LEAF_PUT, ST_LEAF_DELETE, ST_LEAF_SCAN, ST_LEAF_SCAN_ALL,
+  ST_RECORD_GET, ST_RECORD_PUT, ST_RECORD_DELETE, ST_RECORD_SCAN,
+  ST_INDEX_GET, ST_INDEX_NEXT, ST_INDEX_PUT, ST_INDEX_DELETE, ST_INDEX_SCAN,
+  ST_SEGMENT_GET, ST_SEGMENT_PUT, ST_SEGMENT_DELETE, ST_SEGMENT_SCAN,
+  ST_LIMBO_PUT, ST_LIMBO_DELETE, ST_LIMBO_SCAN,
+  NR_STMTS
+};
+
+struct meta_conn {
+  sqlite3 *db;
+  bool damaged;                 /* the last failure was a damaged page */
+  atomic_bool sync_failed;      /* the writer's: of pool.db, for good */
+  sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
+};
+
+/* The statement, prepared; NULL after recording the error. */
+extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);
+
+/* Record SQLite's error as ours; returns -1. */
+extern int meta_fail (struct meta_conn *c, const char *what);
+
+/* Step a statement that returns no row, and reset it. */
+extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
+
+/* Reset and unbound when the scope ends. */
+extern void meta_reset (sqlite3_stmt **st);
+#define USING_STMT(st, conn, which)                                     \
+  __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st =             \
+    meta_stmt (conn, which);                                            \
+  if (st == NULL)                                                       \
+    return -1
+
+#endif /* NBDEDUP_META_CONN_H */

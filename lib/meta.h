@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* pool.db: all SQL of the project stands in meta*.c.
+ *
+ * One connection writes (the fold's; one thread at a time), several read,
+ * one checkpoints in a thread of its own.  All go through the checksum
+ * VFS, so a page that is not what was written reads as an error.
+ *
+ * A connection is used by one thread at a time: take it with
+ * meta_reader_get, give it back with meta_reader_put.  Each statement is a
+ * snapshot of its own; nothing is held open between two calls.
+ *
+ * Functions return 0 (or 1 = found, 0 = not found, where said), -1 on
+ * error: ENOSPC (the file system is full), ENOMEM, EIO (damaged, or the
+ * disk failed).
+ */
+
+#ifndef NBDEDUP_META_H
+#define NBDEDUP_META_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "store.h"              /* UUID_LEN */
+
+struct meta;
+struct meta_conn;
+
+/* A growable buffer: starts as {0}; free with blob_free. */
+struct blob {
+  uint8_t *p;
+  size_t len, cap;
+};
+extern void blob_free (struct blob *b);
+/* Make room for 'len' bytes in all; contents up to b->len stay. */
+extern int blob_reserve (struct blob *b, size_t len);
+#define CLEANUP_BLOB __attribute__ ((cleanup (blob_free)))
+
+/* The row of table "state". */
+struct meta_state {
+  uint8_t uuid[UUID_LEN];
+  uint64_t epoch;
+  bool opening;
+  uint64_t features_incompat, features_compat, features_autoclear;
+  uint32_t sector_bytes;
+  int hash;
+  uint64_t folded, journal_position, fold, next_id;
+  uint64_t records, record_bytes, stored_sectors, index_entries;
+};
+
+#define META_NAME_MAX 255
+
+struct meta_layer {
+  uint64_t id, branch, seq;
+  uint64_t parent;              /* 0: none */
+  uint64_t overlap;
+  uint32_t block_size;
+  bool dying;
+  uint64_t pointers, blocks;
+};
+
+struct meta_volume {
+  uint64_t id;
+  char name[META_NAME_MAX + 1];
+  uint64_t layer, size;
+  bool tail_dirty;              /* blocks past the end to be dropped */
+  char compress[16];
+  char dedup[8];
+  uint64_t domain;
+  const char *allow;            /* not owned */
+};
+
+/* Make the file, with its first state row, and sync it. */
+extern int meta_create (const char *path, const struct meta_state *state);
+
+/* Check what can be checked without opening: magic, application id, format
+ * version.  EINVAL: newer; EIO: not a pool's database.
+ */
+extern int meta_probe (const char *path);
+
+/* Open (recovers the WAL).  'budget_bytes' bounds SQLite's page caches;
+ * 0 keeps nothing beyond a statement's need.
+ */
+extern struct meta *meta_open (const char *path, uint64_t budget_bytes);
+/* The pool is not refused: from now on the WAL may be copied and removed. */
+extern void meta_opened (struct meta *m);
+/* Checkpoints everything first; -1 if that failed (closed all the same). */
+extern int meta_close (struct meta *m);
+
+extern struct meta_conn *meta_writer (struct meta *m);
+extern struct meta_conn *meta_reader_get (struct meta *m);
+extern void meta_reader_put (struct meta *m, struct meta_conn *c);
+
+/* Transactions, on the writer.  commit is durable when it returns 0.
+ * A failed commit has rolled back.
+ */
+extern int meta_begin (struct meta_conn *c);
+extern int meta_commit (struct meta_conn *c);
+extern void meta_rollback (struct meta_conn *c);
+/* Did the last call that failed on this connection read a damaged page?
+ * (Else writing failed.)
+ */
+extern bool meta_is_damaged (struct meta_conn *c);
+/* Savepoints within, so that one operation can fail by itself. */
+extern int meta_savepoint (struct meta_conn *c);
+extern int meta_release (struct meta_conn *c, bool keep);
+
+/* One snapshot for several calls on a reader, until meta_unfreeze. */
+extern int meta_freeze (struct meta_conn *c);
+extern void meta_unfreeze (struct meta_conn *c);
+
+/* SQLite's own check of pages and trees; 'fn' gets each problem. */
+extern int meta_quick_check (struct meta_conn *c,
+                             void (*fn) (void *opaque, const char *text),
+                             void *opaque);
+
+/* Copy the WAL into the database, up to the last commit, and sync. */
+extern int meta_checkpoint (struct meta *m);
+/* Wait while the WAL is over its limit (called before a fold). */
+extern void meta_throttle (struct meta *m);
+/* Copy of the WAL what readers allow, and sync. */
+extern void meta_copy_wal (struct meta *m);
+/* Copy the WAL and begin it anew, if no reader stays in it for long;
+ * 'truncate' gives its space back to the file system.
+ */
+extern void meta_restart_wal (struct meta *m, bool truncate);
+
+extern int meta_state_get (struct meta_conn *c, struct meta_state *s);
+extern int meta_state_put (struct meta_conn *c, const struct meta_state *s);
+
+/* 1 found, 0 not, -1. 'value' is malloc'd. */
+extern int meta_property_get (struct meta_conn *c, const char *name,
+                              char **value);
+extern int meta_property_put (struct meta_conn *c, const char *name,
+                              const char *value);
+
+/* The id of a domain, made if needed ("" is 0); and its name (malloc'd). */
+extern int meta_domain_id (struct meta_conn *c, const char *name,
+                           uint64_t *id);
+extern int meta_domain_name (struct meta_conn *c, uint64_t id, char **name);
+
+extern int meta_layer_put (struct meta_conn *c, const struct meta_layer *l);
+extern int meta_layer_delete (struct meta_conn *c, uint64_t id);
+extern int meta_layer_set_dying (struct meta_conn *c, uint64_t id);
+extern int meta_layer_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque,
+                                       const struct meta_layer *l),
+                            void *opaque);
+extern int meta_volume_put (struct meta_conn *c, const struct meta_volume *v);
+extern int meta_volume_delete (struct meta_conn *c, uint64_t id);
+/* Lends a volume to 'fn' for the call. */
+extern int meta_volume_scan (struct meta_conn *c,
+                             int (*fn) (void *opaque,
+                                        const struct meta_volume *v),
+                             void *opaque);
+
+/* Leaves.  get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes. */
+extern int meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,
+                          uint64_t seq, uint8_t *buf, size_t *len);
+extern int meta_leaf_put (struct meta_conn *c, uint64_t branch, uint64_t leaf,
+                          uint64_t seq, const uint8_t *buf, size_t len);
+extern int meta_leaf_delete (struct meta_conn *c, uint64_t branch,
+                             uint64_t leaf, uint64_t seq);
+/* Leaves of a branch from 'first' on, ascending.  fn returns 0 to go on,
+ * 1 to stop, -1 for an error.  fn must not write the table.
+ */
+extern int meta_leaf_scan (struct meta_conn *c, uint64_t branch,
+                           uint64_t first,
+                           int (*fn) (void *opaque, uint64_t leaf,
+                                      uint64_t seq, const uint8_t *buf,
+                                      size_t len),
+                           void *opaque);
+
+/* All leaves of all layers. */
+extern int meta_leaf_scan_all (struct meta_conn *c,
+                               int (*fn) (void *opaque, uint64_t branch,
+                                          uint64_t leaf, uint64_t seq,
+                                          const uint8_t *buf, size_t len),
+                               void *opaque);
+
+/* Rows of records: 1 found, 0 not. */
+extern int meta_record_get (struct meta_conn *c, uint64_t group,
+                            struct blob *b);
+extern int meta_record_put (struct meta_conn *c, uint64_t group,
+                            const uint8_t *buf, size_t len);
+extern int meta_record_delete (struct meta_conn *c, uint64_t group);
+extern int meta_record_scan (struct meta_conn *c, uint64_t first_group,
+                             int (*fn) (void *opaque, uint64_t group,
+                                        const uint8_t *buf, size_t len),
+                             void *opaque);
+
+/* The row of the hash index that holds 'prefix': its lowest prefix in
+ * 'low', and in 'next' the next row's (valid if *has_next).  0 or -1;
+ * there always is one.
+ */
+extern int meta_index_get (struct meta_conn *c, uint64_t prefix,
+                           uint64_t *low, struct blob *b);
+extern int meta_index_next (struct meta_conn *c, uint64_t low,
+                            bool *has_next, uint64_t *next);
+extern int meta_index_put (struct meta_conn *c, uint64_t low,
+                           const uint8_t *buf, size_t len);
+extern int meta_index_delete (struct meta_conn *c, uint64_t low);
+extern int meta_index_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque, uint64_t low,
+                                       const uint8_t *buf, size_t len),
+                            void *opaque);
+
+/* Segments' space maps. */
+extern int meta_segment_get (struct meta_conn *c, uint64_t segment,
+                             struct blob *b);
+extern int meta_segment_put (struct meta_conn *c, uint64_t segment,
+                             uint32_t nr_free, uint32_t largest_run,
+                             const uint8_t *buf, size_t len);
+extern int meta_segment_delete (struct meta_conn *c, uint64_t segment);
+extern int meta_segment_scan (struct meta_conn *c,
+                              int (*fn) (void *opaque, uint64_t segment,
+                                         uint32_t nr_free,
+                                         uint32_t largest_run),
+                              void *opaque);
+
+extern int meta_limbo_put (struct meta_conn *c, uint64_t addr);
+extern int meta_limbo_delete (struct meta_conn *c, uint64_t addr);
+extern int meta_limbo_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque, uint64_t addr),
+                            void *opaque);
+
+#endif /* NBDEDUP_META_H */

@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Making, opening and closing a pool.
+ *
+ * Epochs.  Each session that opens a pool for writing has a number, stored
+ * in pool.db, records and journal: a file of another session, restored
+ * from a backup alone, is refused.  Advancing it takes three writes, and a
+ * crash may come between them, so:
+ *
+ *   1. pool.db: epoch + 1, "opening"   the other files may be one behind
+ *   2. journal, records: epoch + 1
+ *   3. pool.db: not "opening"          all must be equal from now on
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "cleanup.h"
+#include "error.h"
+#include "fullio.h"
+#include "hash.h"
+#include "lockfile.h"
+#include "pool.h"
+#include "property.h"
+#include "read.h"
+
+/* Shares of ddt-cache.  SQLite's page caches and the pending txgs matter
+ * most for writes, DDT entries and leaves for hits and reads.
+ */
+#define SHARE_SQLITE 4          /* one quarter */
+#define SHARE_PENDING 4
+#define SHARE_DDT 4
+#define SHARE_LEAVES 8
+#define SHARE_SPACE 16
+
+/* 30 s, in tenths. */
+#define WAIT_FOR_COMMAND_TRIES 300
+
+void
+nbdedup_settings_init (struct nbdedup_settings *s)
+{
+  *s = (struct nbdedup_settings) {
+    .ddt_cache_bytes = NBDEDUP_DDT_CACHE_DEFAULT,
+    .record_cache_bytes = NBDEDUP_RECORD_CACHE_DEFAULT,
+    .dirty_max_bytes = NBDEDUP_DIRTY_MAX_DEFAULT,
+    .commit_interval_ms = NBDEDUP_COMMIT_INTERVAL_DEFAULT * 1000,
+    .drift_interval_s = NBDEDUP_DRIFT_INTERVAL_DEFAULT,
+  };
+}
+
+char *
+pool_file (const char *pool_path, const char *name)
+{
+  char *s;
+
+  if (asprintf (&s, "%s/%s", pool_path, name) == -1)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  return s;
+}
+
+/*----------------------------------------------------------------------
+ * Making
+ */
+
+/* The directory, made if needed; it must hold nothing but "records". */
+static int
+prepare_directory (const char *path)
+{
+  struct dirent *e;
+  DIR *dir;
+  int r = 0;
+
+  if (mkdir (path, 0700) == -1 && errno != EEXIST)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  dir = opendir (path);
+  if (dir == NULL)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  while (r == 0 && (e = readdir (dir)) != NULL) {
+    if (strcmp (e->d_name, ".") == 0 || strcmp (e->d_name, "..") == 0 ||
+        strcmp (e->d_name, "records") == 0)
+      continue;
+    if (strcmp (e->d_name, "pool.db") == 0)
+      r = nbdedup_fail (EEXIST, "%s: there is a pool already", path);
+    else
+      r = nbdedup_fail (ENOTEMPTY, "%s: the directory is not empty", path);
+  }
+  closedir (dir);
+  return r;
+}
+
+static int
+option_int (json_t *options, const char *name, json_int_t fallback,
+            json_int_t *value)
+{
+  json_t *j = json_object_get (options, name);
+
+  *value = fallback;
+  if (j == NULL || json_is_null (j))
+    return 0;
+  if (!json_is_integer (j))
+    return nbdedup_fail (EINVAL, "%s: not a number", name);
+  *value = json_integer_value (j);
+  return 0;
+}
+
+static int
+check_sector (json_int_t sector)
+{
+  if (sector < SECTOR_MIN || sector > SECTOR_MAX ||
+      (sector & (sector - 1)) != 0)
+    return nbdedup_fail (EINVAL, "sector %" JSON_INTEGER_FORMAT ": must be a "
+                         "power of two from 512 to 8K", sector);
+  return 0;
+}
+
+/* Volume defaults given to init become the pool's properties. */
+static const char *const init_properties[] = { "compress", "dedup", NULL };
+
+static int
+check_options (json_t *options, struct meta_state *state,
+               json_int_t *block_size)
+{
+  const char *hash, *key;
+  json_int_t sector;
+  json_t *value;
+  unsigned i;
+
+  json_object_foreach (options, key, value)
+    if (strcmp (key, "sector") != 0 && strcmp (key, "hash") != 0 &&
+        strcmp (key, "block-size") != 0 && strcmp (key, "compress") != 0 &&
+        strcmp (key, "dedup") != 0)
+      return nbdedup_fail (EINVAL, "init: unknown option '%s'", key);
+  if (option_int (options, "sector", SECTOR_MIN, &sector) == -1 ||
+      check_sector (sector) == -1 ||
+      option_int (options, "block-size", 0, block_size) == -1)
+    return -1;
+  if (*block_size != 0 &&
+      check_block_size ((uint64_t) *block_size, (uint32_t) sector) == -1)
+    return -1;
+  hash = json_string_value (json_object_get (options, "hash"));
+  state->hash = hash_by_name (hash ? hash : "sha256");
+  if (state->hash == -1)
+    return -1;
+  state->sector_bytes = (uint32_t) sector;
+  for (i = 0; init_properties[i]; ++i) {
+    value = json_object_get (options, init_properties[i]);
+    if (value && pool_property_check (init_properties[i],
+                                      json_string_value (value) ?: "") == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static void
+make_uuid (uint8_t uuid[UUID_LEN])
+{
+  /* Fails only before the kernel's generator is ready. */
+  while (getrandom (uuid, UUID_LEN, 0) != UUID_LEN)
+    ;
+  uuid[6] = (uuid[6] & 0x0f) | 0x40;    /* RFC 4122: random */
+  uuid[8] = (uuid[8] & 0x3f) | 0x80;
+}
+
+/* Properties other than their defaults are set through the open pool. */
+static int
+set_defaults (const char *path, json_t *options, json_int_t block_size)
+{
+  struct nbdedup_pool *pool;
+  const char *value;
+  char number[24];
+  unsigned i;
+  int r = 0;
+
+  pool = nbdedup_pool_open (path, NULL, "nbdedup init", 0);
+  if (pool == NULL)
+    return -1;
+  {
+    WITH_LOCK (&pool->admin);
+    for (i = 0; init_properties[i] && r == 0; ++i) {
+      value = json_string_value (json_object_get (options,
+                                                  init_properties[i]));
+      if (value)
+        r = pool_property_set (pool, init_properties[i], value);
+    }
+    if (block_size != 0 && r == 0) {
+      snprintf (number, sizeof number, "%" JSON_INTEGER_FORMAT, block_size);
+      r = pool_property_set (pool, "block-size", number);
+    }
+  }
+  return nbdedup_pool_close (pool) == -1 ? -1 : r;
+}
+
+/* pool.db comes last: without it, there is no pool. */
+static int
+create_files (const char *path, const struct meta_state *state)
+{
+  CLEANUP_FREE char *records = pool_file (path, "records");
+  CLEANUP_FREE char *journal = pool_file (path, "journal");
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  CLEANUP_FREE char *new_db = pool_file (path, "pool.db.new");
+  struct store_header header = {
+    .epoch = state->epoch, .sector_bytes = state->sector_bytes,
+  };
+
+  if (records == NULL || journal == NULL || db == NULL || new_db == NULL)
+    return -1;
+  memcpy (header.uuid, state->uuid, UUID_LEN);
+  if (store_create (records, &header) == -1 ||
+      journal_create (journal, state->uuid, state->epoch) == -1 ||
+      meta_create (new_db, state) == -1)
+    return -1;
+  /* As the other files are; SQLite gives the WAL the same mode. */
+  if (chmod (new_db, 0600) == -1 || rename (new_db, db) == -1)
+    return nbdedup_fail (errno, "%s: %s", db, strerror (errno));
+  if (sync_directory (path) == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  return 0;
+}
+
+static void
+remove_files (const char *path)
+{
+  static const char *const names[] = {
+    "journal", "pool.db.new", "pool.db.new-wal", "pool.db.new-journal",
+    "lock", NULL,
+  };
+  unsigned i;
+
+  for (i = 0; names[i]; ++i) {
+    CLEANUP_FREE char *p = pool_file (path, names[i]);
+
+    if (p)
+      unlink (p);
+  }
+}
+
+int
+nbdedup_pool_create (const char *path, json_t *options)
+{
+  struct meta_state state = { .epoch = 1, .next_id = 1 };
+  json_int_t block_size = 0;
+  bool had_records;
+  CLEANUP_FREE char *records = pool_file (path, "records");
+  struct stat st;
+  int err;
+
+  if (records == NULL || check_options (options, &state, &block_size) == -1 ||
+      prepare_directory (path) == -1)
+    return -1;
+  had_records = lstat (records, &st) == 0;
+  make_uuid (state.uuid);
+  if (create_files (path, &state) == -1) {
+    err = errno;
+    remove_files (path);
+    if (!had_records)
+      unlink (records);
+    errno = err;
+    return -1;
+  }
+  return set_defaults (path, options, block_size);
+}
+
+/*----------------------------------------------------------------------
+ * Opening
+ */
+
+static int
+fail_in_use (const char *path, const struct lockfile_holder *holder)
+{
+  return nbdedup_fail (EBUSY, "%s: in use by %s (PID %ld)", path,
+                       holder->pid ? holder->who : "another process",
+                       (long) holder->pid);
+}
+
+int
+nbdedup_pool_probe (const char *path)
+{
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  struct lockfile_holder holder;
+  struct stat st;
+
+  if (db == NULL)
+    return -1;
+  if (stat (path, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  if (!S_ISDIR (st.st_mode))
+    return nbdedup_fail (ENOTDIR, "%s: not a pool: not a directory", path);
+  if (stat (db, &st) == -1 && errno == ENOENT) {
+    CLEANUP_FREE char *journal = pool_file (path, "journal");
+
+    if (journal && stat (journal, &st) == 0)
+      return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing; "
+                           "restore it from a backup", path);
+    return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
+                         path);
+  }
+  if (meta_probe (db) == -1)
+    return -1;
+  if (lockfile_take (path, false, NULL, &holder) == -1 &&
+      (errno != EBUSY || holder.server))
+    return errno == EBUSY ? fail_in_use (path, &holder) : -1;
+  return 0;
+}
+
+static int
+load_segment (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
+{
+  struct nbdedup_pool *pool = opaque;
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  struct blob b = { NULL };
+  int r = meta_segment_get (c, segment, &b);
+
+  meta_reader_put (pool->meta, c);
+  if (r == 1) {
+    *buf = b.p;
+    *len = b.len;
+  }
+  else
+    blob_free (&b);
+  return r;
+}
+
+static int
+add_segment (void *opaque, uint64_t segment, uint32_t nr_free,
+             uint32_t largest_run)
+{
+  struct nbdedup_pool *pool = opaque;
+
+  if ((segment + 1) * SEGMENT_BYTES > store_length (pool->store))
+    return nbdedup_fail (EIO, "%s/records: %" PRIu64 " bytes, shorter than "
+                         "pool.db says: it was truncated; restore it from a "
+                         "backup", pool->path, store_length (pool->store));
+  return space_add_segment (pool->space, segment, nr_free, largest_run);
+}
+
+static void
+forget_record (void *opaque, uint64_t addr)
+{
+  struct nbdedup_pool *pool = opaque;
+
+  record_cache_forget (pool->records, addr);
+}
+
+static struct layer *
+find_layer (void *opaque, uint64_t id)
+{
+  return volumes_find_layer (((struct nbdedup_pool *) opaque)->volumes, id);
+}
+
+static void
+each_dying (void *opaque, void (*fn) (void *, struct layer *), void *arg)
+{
+  volumes_each_dying (((struct nbdedup_pool *) opaque)->volumes, fn, arg);
+}
+
+static void
+layer_gone (void *opaque, struct layer *layer)
+{
+  volumes_layer_gone (((struct nbdedup_pool *) opaque)->volumes, layer);
+}
+
+static int
+check_epoch (const char *path, const char *file, uint64_t epoch,
+             const struct meta_state *state)
+{
+  if (epoch == state->epoch ||
+      (state->opening && epoch + 1 == state->epoch))
+    return 0;
+  return nbdedup_fail (EIO, "%s/%s: from another time than pool.db (session "
+                       "%" PRIu64 ", expected %" PRIu64 "): restore all files "
+                       "of the pool from the same backup", path, file, epoch,
+                       state->epoch);
+}
+
+static int
+check_state (struct nbdedup_pool *pool, const struct meta_state *state)
+{
+  if (state->features_incompat != 0)
+    return nbdedup_fail (EINVAL, "%s: the pool uses features that this "
+                         "nbdedup does not know (%" PRIx64 "): upgrade "
+                         "nbdedup", pool->path, state->features_incompat);
+  if (check_sector (state->sector_bytes) == -1 ||
+      hash_name (state->hash) == NULL)
+    return nbdedup_fail (EIO, "%s/pool.db: damaged, or its hash (%d) is not "
+                         "built in", pool->path, state->hash);
+  return 0;
+}
+
+static int
+open_files (struct nbdedup_pool *pool, struct meta_state *state)
+{
+  enum nbdedup_primarycache cache = pool->settings.primarycache;
+  CLEANUP_FREE char *db = pool_file (pool->path, "pool.db");
+  CLEANUP_FREE char *records = pool_file (pool->path, "records");
+  CLEANUP_FREE char *journal = pool_file (pool->path, "journal");
+  const struct store_header *header;
+  uint64_t epoch;
+
+  if (db == NULL || records == NULL || journal == NULL)
+    return -1;
+  pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
+                          pool->settings.ddt_cache_bytes / SHARE_SQLITE);
+  if (pool->meta == NULL ||
+      meta_state_get (meta_writer (pool->meta), state) == -1 ||
+      check_state (pool, state) == -1)
+    return -1;
+  pool->store = store_open (records, cache != NBDEDUP_CACHE_ALL);
+  if (pool->store == NULL)
+    return -1;
+  header = store_get_header (pool->store);
+  if (memcmp (header->uuid, state->uuid, UUID_LEN) != 0 ||
+      header->sector_bytes != state->sector_bytes)
+    return nbdedup_fail (EIO, "%s: belongs to another pool", records);
+  pool->journal = journal_open (journal, state->uuid, &epoch);
+  if (pool->journal == NULL ||
+      check_epoch (pool->path, "records", header->epoch, state) == -1 ||
+      check_epoch (pool->path, "journal", epoch, state) == -1)
+    return -1;
+  pool->sector_bytes = state->sector_bytes;
+  pool->hash = state->hash;
+  memcpy (pool->uuid, state->uuid, UUID_LEN);
+  return 0;
+}
+
+static int
+make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
+{
+  const struct nbdedup_settings *s = &pool->settings;
+  bool keep = s->primarycache != NBDEDUP_CACHE_NONE;
+  uint64_t budget = s->ddt_cache_bytes;
+  struct space_ops ops = { load_segment, pool };
+  CLEANUP_FREE char *reserve = pool_file (pool->path, "reserve");
+  struct txg_parts parts;
+
+  if (reserve == NULL)
+    return -1;
+  pool->volumes = volumes_new (pool);
+  pool->space = space_new (pool->store, &ops, budget / SHARE_SPACE);
+  pool->map = map_new (pool->meta, keep ? budget / SHARE_LEAVES : 0);
+  pool->ddt = ddt_new (pool->meta, keep ? budget / SHARE_DDT : 0);
+  pool->records =
+    record_cache_new (s->primarycache == NBDEDUP_CACHE_ALL
+                      ? s->record_cache_bytes : 0);
+  pool->writeback = writeback_new (pool, s->dirty_max_bytes);
+  if (pool->volumes == NULL || pool->space == NULL || pool->map == NULL ||
+      pool->ddt == NULL || pool->records == NULL || pool->writeback == NULL)
+    return -1;
+  parts = (struct txg_parts) {
+    .meta = pool->meta, .store = pool->store, .space = pool->space,
+    .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
+    .quiesce = &pool->quiesce, .reserve_path = reserve,
+    .find_layer = find_layer, .each_dying = each_dying,
+    .layer_gone = layer_gone, .forget_record = forget_record,
+    .opaque = pool,
+  };
+  pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
+  if (pool->txg == NULL)
+    return -1;
+  if (meta_segment_scan (meta_writer (pool->meta), add_segment, pool) == -1)
+    return -1;
+  return volumes_load (pool->volumes, meta_writer (pool->meta));
+}
+
+struct epoch {
+  bool opening;
+  unsigned add;
+};
+
+static int
+put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const struct epoch *e = arg;
+
+  (void) c;
+  state->epoch += e->add;
+  state->opening = e->opening;
+  state->features_autoclear = 0;        /* none is known yet */
+  return 0;
+}
+
+static int
+advance_epoch (struct nbdedup_pool *pool)
+{
+  struct epoch open = { true, 1 }, opened = { false, 0 };
+  struct meta_state state;
+
+  /* A session that died in here is finished, not followed: the files would
+   * be two behind if this one died, too.  It has appended nothing.
+   */
+  txg_get_state (pool->txg, &state);
+  if (state.opening)
+    open.add = 0;
+  if (txg_run (pool->txg, put_epoch, NULL, &open) == -1)
+    return -1;
+  txg_get_state (pool->txg, &state);
+  if (journal_set_epoch (pool->journal, state.epoch) == -1 ||
+      store_set_epoch (pool->store, state.epoch) == -1 ||
+      txg_run (pool->txg, put_epoch, NULL, &opened) == -1)
+    return -1;
+  /* The session begins with an empty WAL.  If that is lost, what commands
+   * did is in pool.db (txg.c copies it at once), and the journal knows that
+   * there were folds.
+   */
+  return meta_checkpoint (pool->meta);
+}
+
+/* Makes answered writes durable within commit-interval. */
+static void *
+commit_thread (void *arg)
+{
+  struct nbdedup_pool *pool = arg;
+  uint64_t ms = pool->settings.commit_interval_ms / 2;
+
+  for (;;) {
+    {
+      WITH_LOCK (&pool->commit_lock);
+      if (!pool->commit_stop)
+        lock_wait_ms (&pool->commit_lock, &pool->commit_wake, ms ? ms : 1);
+      if (pool->commit_stop)
+        return NULL;
+    }
+    /* A failure stops the pool; whoever writes next is told. */
+    if (wb_drain (pool->writeback, NULL) == 0 &&
+        txg_flush (pool->txg) == -1)
+      continue;
+  }
+}
+
+static int
+start_threads (struct nbdedup_pool *pool)
+{
+  unsigned nr = pool->settings.nr_workers;
+  long cpus;
+  int err;
+
+  if (nr == 0) {
+    cpus = sysconf (_SC_NPROCESSORS_ONLN);
+    nr = cpus < 1 ? 1 : cpus > 16 ? 16 : (unsigned) cpus;
+  }
+  if (txg_start (pool->txg) == -1 ||
+      writeback_start (pool->writeback, nr) == -1)
+    return -1;
+  err = pthread_create (&pool->commit_thread, NULL, commit_thread, pool);
+  if (err != 0)
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  pool->has_commit_thread = true;
+  return 0;
+}
+
+static int
+check_settings (const struct nbdedup_settings *s)
+{
+  if (s->ddt_cache_bytes < NBDEDUP_DDT_CACHE_MIN)
+    return nbdedup_fail (EINVAL, "ddt-cache: at least %" PRIu64 "M",
+                         NBDEDUP_DDT_CACHE_MIN >> 20);
+  if (s->dirty_max_bytes < NBDEDUP_DIRTY_MAX_MIN)
+    return nbdedup_fail (EINVAL, "dirty-max: at least %" PRIu64 "M",
+                         NBDEDUP_DIRTY_MAX_MIN >> 20);
+  return 0;
+}
+
+static struct nbdedup_pool *
+pool_new (const char *path, const struct nbdedup_settings *settings,
+          const char *who)
+{
+  struct nbdedup_pool *pool = calloc (1, sizeof *pool);
+
+  if (pool == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  pool->lock_fd = -1;
+  lock_init (&pool->admin);
+  lock_init (&pool->commit_lock);
+  cond_init (&pool->commit_wake);
+  if (settings)
+    pool->settings = *settings;
+  else
+    nbdedup_settings_init (&pool->settings);
+  pool->path = realpath (path, NULL);
+  pool->who = strdup (who);
+  if (pool->path == NULL || pool->who == NULL) {
+    nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+    nbdedup_pool_close (pool);
+    return NULL;
+  }
+  return pool;
+}
+
+/* A server waits for a command that has the pool, as commands wait for
+ * each other (client.c); it does not wait for another server.
+ */
+static int
+take_lock (struct nbdedup_pool *pool, bool server)
+{
+  const struct timespec pause = { .tv_nsec = 100000000 };
+  struct lockfile_holder holder;
+  unsigned tries;
+
+  for (tries = 0; ; ++tries) {
+    pool->lock_fd = lockfile_take (pool->path, server, pool->who, &holder);
+    if (pool->lock_fd != -1)
+      return 0;
+    if (errno != EBUSY)
+      return -1;
+    if (!server || holder.server || tries == WAIT_FOR_COMMAND_TRIES)
+      return fail_in_use (pool->path, &holder);
+    nanosleep (&pause, NULL);
+  }
+}
+
+/* The last step that may refuse the pool, which then stays as it is. */
+static int
+replay (struct nbdedup_pool *pool)
+{
+  if (txg_replay (pool->txg) == -1)
+    return -1;
+  meta_opened (pool->meta);
+  return 0;
+}
+
+static int
+open_pool (struct nbdedup_pool *pool, unsigned flags)
+{
+  struct meta_state state;
+
+  if (take_lock (pool, flags & NBDEDUP_OPEN_SERVER) == -1 ||
+      open_files (pool, &state) == -1 ||
+      make_modules (pool, &state) == -1 ||
+      replay (pool) == -1 ||
+      advance_epoch (pool) == -1 ||
+      pool_properties_load (pool) == -1 ||
+      start_threads (pool) == -1 ||
+      volumes_recover (pool->volumes) == -1)
+    return -1;
+  return 0;
+}
+
+static int
+start_control (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *path = pool_file (pool->path, "control.sock");
+
+  if (path)
+    pool->control = control_start (pool, path);
+  return pool->control ? 0 : -1;
+}
+
+struct nbdedup_pool *
+nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
+                   const char *who, unsigned flags)
+{
+  struct nbdedup_pool *pool;
+  char text[512];
+  int err;
+
+  if ((settings && check_settings (settings) == -1))
+    return NULL;
+  if (nbdedup_pool_probe (path) == -1)
+    return NULL;
+  pool = pool_new (path, settings, who);
+  if (pool == NULL)
+    return NULL;
+  if (open_pool (pool, flags) == -1 ||
+      ((flags & NBDEDUP_OPEN_SERVER) && start_control (pool) == -1)) {
+    err = errno;
+    snprintf (text, sizeof text, "%s", nbdedup_error ());
+    nbdedup_pool_close (pool);
+    return nbdedup_fail_null (err, "%s", text);
+  }
+  return pool;
+}
+
+/*----------------------------------------------------------------------
+ * Closing
+ */
+
+static void
+stop_commit_thread (struct nbdedup_pool *pool)
+{
+  if (!pool->has_commit_thread)
+    return;
+  {
+    WITH_LOCK (&pool->commit_lock);
+    pool->commit_stop = true;
+    pthread_cond_signal (&pool->commit_wake);
+  }
+  pthread_join (pool->commit_thread, NULL);
+}
+
+int
+nbdedup_pool_close (struct nbdedup_pool *pool)
+{
+  int r = 0;
+
+  if (pool == NULL)
+    return 0;
+  control_stop (pool->control);
+  stop_commit_thread (pool);
+  if (pool->writeback) {
+    if (pool->has_commit_thread && wb_drain (pool->writeback, NULL) == -1)
+      r = -1;
+    writeback_stop (pool->writeback);
+  }
+  if (pool->txg && txg_stop (pool->txg) == -1)
+    r = -1;
+  writeback_free (pool->writeback);
+  txg_free (pool->txg);
+  volumes_free (pool->volumes);
+  record_cache_free (pool->records);
+  readers_free (pool);
+  ddt_free (pool->ddt);
+  map_free (pool->map);
+  space_free_all (pool->space);
+  journal_close (pool->journal);
+  if (pool->store && store_close (pool->store) == -1)
+    r = -1;
+  if (meta_close (pool->meta) == -1)
+    r = -1;
+  if (pool->lock_fd != -1)
+    close (pool->lock_fd);
+  free (pool->path);
+  free (pool->who);
+  pthread_cond_destroy (&pool->commit_wake);
+  lock_destroy (&pool->commit_lock);
+  lock_destroy (&pool->admin);
+  free (pool);
+  return r;
+}

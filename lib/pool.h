@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The open pool: owns every module below it.  Inside lib/ only. */
+
+#ifndef NBDEDUP_POOL_H
+#define NBDEDUP_POOL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "control.h"
+#include "ddt.h"
+#include "journal.h"
+#include "lock.h"
+#include "map.h"
+#include "meta.h"
+#include "nbdedup.h"
+#include "quiesce.h"
+#include "record-cache.h"
+#include "space.h"
+#include "store.h"
+#include "txg.h"
+#include "volume.h"
+#include "writeback.h"
+
+struct nbdedup_pool {
+  char *path;                   /* owned; absolute */
+  char *who;                    /* owned */
+  struct nbdedup_settings settings;
+  int lock_fd;
+  uint32_t sector_bytes;
+  int hash;
+  uint8_t uuid[UUID_LEN];
+  struct meta *meta;
+  struct store *store;
+  struct space *space;
+  struct journal *journal;
+  struct map *map;
+  struct ddt *ddt;
+  struct record_cache *records;
+  struct quiesce quiesce;
+  struct txg *txg;
+  struct writeback *writeback;
+  struct reader *readers;       /* read.c's contexts */
+  struct volumes *volumes;
+  _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
+  struct control *control;      /* NULL: not a server */
+
+  /* One administrative command at a time (reads of figures included:
+   * their numbers belong together).
+   */
+  struct lock admin;
+
+  pthread_t commit_thread;      /* makes old writes durable */
+  bool has_commit_thread;
+  struct lock commit_lock;      /* protects commit_stop */
+  pthread_cond_t commit_wake;
+  bool commit_stop;
+};
+
+/* The path of a file in the pool directory, malloc'd. */
+extern char *pool_file (const char *pool_path, const char *name);
+
+#endif /* NBDEDUP_POOL_H */

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* When can nobody still hold an address that was read before?
+ *
+ * Whoever turns an address into data or into a reference (readers, dedup
+ * lookups) does it between quiesce_enter and quiesce_leave.  The fold,
+ * after it has removed records from every place where they can be found,
+ * calls quiesce_wait: it returns when all who entered before have left.
+ * Then their space may be reused.
+ *
+ * Two counters, by the parity of a generation; entering re-checks the
+ * generation, so that nobody is counted under a parity that has already
+ * been waited for.  Sequentially consistent atomics throughout.
+ *
+ * Threads: quiesce_wait by one thread at a time.
+ */
+
+#ifndef NBDEDUP_QUIESCE_H
+#define NBDEDUP_QUIESCE_H
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+struct quiesce {
+  atomic_uint generation;
+  atomic_uint inside[2];
+};
+
+static inline unsigned
+quiesce_enter (struct quiesce *q)
+{
+  unsigned g;
+
+  for (;;) {
+    g = atomic_load (&q->generation);
+    atomic_fetch_add (&q->inside[g & 1], 1);
+    if (atomic_load (&q->generation) == g)
+      return g & 1;
+    atomic_fetch_sub (&q->inside[g & 1], 1);
+  }
+}
+
+static inline void
+quiesce_leave (struct quiesce *q, unsigned ticket)
+{
+  atomic_fetch_sub (&q->inside[ticket], 1);
+}
+
+static inline void
+quiesce_wait (struct quiesce *q)
+{
+  unsigned g = atomic_fetch_add (&q->generation, 1);
+  const struct timespec pause = { .tv_nsec = 100000 };
+
+  while (atomic_load (&q->inside[g & 1]) != 0)
+    nanosleep (&pause, NULL);
+}
+
+#endif /* NBDEDUP_QUIESCE_H */

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "codec.h"
+#include "error.h"
+#include "pool.h"
+#include "read.h"
+
+/* What one read needs; kept in a list of the pool, protected by its own
+ * lock, because allocating large buffers for each read costs more than
+ * decompressing into them.
+ */
+struct reader {
+  struct reader *next;
+  struct codec_ctx *codec;      /* owned */
+  uint8_t *raw, *block;         /* owned; 'size' bytes each */
+  uint32_t size;
+};
+
+static struct lock readers_lock = {
+  .mutex = PTHREAD_MUTEX_INITIALIZER,
+};
+
+static void
+reader_free (struct reader *r)
+{
+  if (r == NULL)
+    return;
+  codec_ctx_free (r->codec);
+  free (r->raw);
+  free (r->block);
+  free (r);
+}
+
+void
+readers_free (struct nbdedup_pool *pool)
+{
+  struct reader *r;
+
+  while ((r = pool->readers) != NULL) {
+    pool->readers = r->next;
+    reader_free (r);
+  }
+}
+
+static int
+reader_grow (struct reader *r, uint32_t size)
+{
+  if (r->size >= size)
+    return 0;
+  free (r->raw);
+  free (r->block);
+  r->raw = malloc (size);
+  r->block = malloc (size);
+  r->size = r->raw && r->block ? size : 0;
+  return r->size ? 0 : nbdedup_fail (ENOMEM, "no memory to read a block");
+}
+
+static struct reader *
+reader_get (struct nbdedup_pool *pool, uint32_t size)
+{
+  struct reader *r;
+
+  {
+    WITH_LOCK (&readers_lock);
+    r = pool->readers;
+    if (r)
+      pool->readers = r->next;
+  }
+  if (r == NULL) {
+    r = calloc (1, sizeof *r);
+    if (r)
+      r->codec = codec_ctx_new ();
+    if (r == NULL || r->codec == NULL) {
+      reader_free (r);
+      return nbdedup_fail_null (ENOMEM, "no memory to read a block");
+    }
+  }
+  if (reader_grow (r, size) == -1) {
+    reader_free (r);
+    return NULL;
+  }
+  return r;
+}
+
+static void
+reader_put (struct nbdedup_pool *pool, struct reader *r)
+{
+  WITH_LOCK (&readers_lock);
+  r->next = pool->readers;
+  pool->readers = r;
+}
+
+static int
+read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
+             uint32_t lsize, struct reader *r, uint8_t *out)
+{
+  uint8_t *raw = ptr->codec == CODEC_NONE ? out : r->raw;
+  uint64_t cksum;
+
+  if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1)
+    return -1;
+  cksum = XXH3_64bits (raw, ptr->psize);
+  if (cksum != ptr->cksum)
+    return nbdedup_fail (EIO, "records: the record at sector %" PRIu64
+                         " is damaged: checksum %016" PRIx64
+                         ", expected %016" PRIx64, ptr->addr, cksum,
+                         ptr->cksum);
+  if (ptr->codec == CODEC_NONE)
+    return 0;
+  return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
+}
+
+int
+read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
+             uint32_t lsize, void *buf, size_t offset, size_t len)
+{
+  struct reader *r;
+  uint8_t *out;
+  int ret;
+
+  if (record_cache_get (pool->records, ptr->addr, buf, offset, len))
+    return 0;
+  r = reader_get (pool, lsize);
+  if (r == NULL)
+    return -1;
+  out = len == lsize ? buf : r->block;
+  ret = read_stored (pool, ptr, lsize, r, out);
+  if (ret == 0) {
+    record_cache_put (pool->records, ptr->addr, out, lsize);
+    if (out != buf)
+      memcpy (buf, out + offset, len);
+  }
+  reader_put (pool, r);
+  return ret;
+}
+
+int
+read_block (struct nbdedup_pool *pool, struct layer *layer, uint64_t block,
+            void *buf, size_t offset, size_t len)
+{
+  unsigned ticket = quiesce_enter (&pool->quiesce);
+  struct pointer ptr;
+  uint8_t state;
+  int r;
+
+  r = map_get (pool->map, layer, block, 1, &state, &ptr);
+  if (r == 0) {
+    if (state == MAP_POINTER)
+      r = read_record (pool, &ptr, layer->block_size, buf, offset, len);
+    else
+      memset (buf, 0, len);
+  }
+  quiesce_leave (&pool->quiesce, ticket);
+  return r;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Pointer -> record -> verified bytes. */
+
+#ifndef NBDEDUP_READ_H
+#define NBDEDUP_READ_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format.h"
+
+struct nbdedup_pool;
+
+/* Read 'len' bytes at 'offset' of the record of 'lsize' bytes.  EIO if what
+ * the store has is not what the pointer's checksum says.  Between
+ * quiesce_enter and quiesce_leave, since the pointer was looked up.
+ */
+extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
+                        uint32_t lsize, void *buf, size_t offset, size_t len);
+
+/* 'len' bytes at 'offset' of a block as it is installed in the layer: what
+ * is still dirty is not seen.  (volume.c's, io.c's.)
+ */
+struct layer;
+extern int read_block (struct nbdedup_pool *pool, struct layer *layer,
+                       uint64_t block, void *buf, size_t offset, size_t len);
+
+/* The contexts of read_record that wait to be used again. */
+struct reader;
+extern void readers_free (struct nbdedup_pool *pool);
+
+#endif /* NBDEDUP_READ_H */

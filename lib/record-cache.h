@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Decompressed records, by address: an LRU within a budget of bytes.
+ *
+ * An address means one content as long as its record lives; before its
+ * space is reused, record_cache_forget is called, when nobody who read
+ * the old content is left (quiesce.h).  record_cache_put is called only
+ * between quiesce_enter and quiesce_leave.
+ *
+ * Threads: any; it locks by itself.
+ */
+
+#ifndef NBDEDUP_RECORD_CACHE_H
+#define NBDEDUP_RECORD_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct record_cache;
+
+extern struct record_cache *record_cache_new (uint64_t budget_bytes);
+extern void record_cache_free (struct record_cache *cache);
+
+/* Copy 'len' bytes from 'offset' of the record: true if it is there. */
+extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
+                              void *buf, size_t offset, size_t len);
+extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
+/* Copies the data; may do nothing. */
+extern void record_cache_put (struct record_cache *cache, uint64_t addr,
+                              const void *data, size_t len);
+extern void record_cache_forget (struct record_cache *cache, uint64_t addr);
+
+#endif /* NBDEDUP_RECORD_CACHE_H */

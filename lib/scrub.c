@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Read every record, verify its checksum, its decompression, its full
+ * digest, and the summary slot that describes it in the store.
+ *
+ * The pool is in use meanwhile: each row of records is read and verified
+ * between quiesce_enter and quiesce_leave, so that none of its sectors can
+ * be reused before it is done.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "check.h"
+#include "cleanup.h"
+#include "codec.h"
+#include "error.h"
+#include "hash.h"
+#include "pool.h"
+
+/* Damaged records whose places in volumes are looked up. */
+#define DAMAGED_MAX 65536
+
+struct scrub {
+  struct nbdedup_pool *pool;
+  struct hasher *hasher;        /* owned */
+  struct codec_ctx *codec;      /* owned */
+  uint8_t *raw, *block;         /* owned; BLOCK_SIZE_MAX each */
+  uint64_t records, bytes, errors, summary_errors;
+  uint64_t *damaged;            /* owned; ascending */
+  size_t nr_damaged;
+  json_t *places;               /* owned */
+  struct blob row;
+  uint64_t total;
+  nbdedup_progress_fn *progress;
+  void *opaque;
+};
+
+static bool
+is_good (struct scrub *s, const struct record *r)
+{
+  struct digest digest;
+  const uint8_t *p = s->raw;
+
+  if (store_read (s->pool->store, r->ptr.addr, s->raw, r->ptr.psize) == -1 ||
+      XXH3_64bits (s->raw, r->ptr.psize) != r->ptr.cksum)
+    return false;
+  if (r->ptr.codec != CODEC_NONE) {
+    if (codec_decompress (s->codec, r->ptr.codec, s->raw, r->ptr.psize,
+                          s->block, r->lsize) == -1)
+      return false;
+    p = s->block;
+  }
+  return hasher_digest (s->hasher, r->domain, p, r->lsize, &digest) == 0 &&
+    memcmp (&digest, &r->digest, sizeof digest) == 0;
+}
+
+/* Does the store itself describe the record?  The chunk's address is in
+ * the segment's map.
+ */
+static bool
+has_summary (struct scrub *s, const struct segment_map *map,
+             const struct record *r)
+{
+  uint32_t sector = s->pool->sector_bytes;
+  unsigned chunk = r->slot / map->slots_per_chunk;
+  unsigned slot = r->slot % map->slots_per_chunk;
+  uint8_t buf[SECTOR_MAX > 4096 ? SECTOR_MAX : 4096];
+  uint64_t addr, birth;
+  struct record found;
+
+  if (chunk >= map->nr_chunks || map->chunks[chunk] == SEGMENT_CHUNK_LOST)
+    return false;
+  addr = map->id * map->nr_sectors + map->chunks[chunk];
+  if (store_read (s->pool->store, addr, buf,
+                  (size_t) map->slots_per_chunk * SUMMARY_SLOT_BYTES) == -1)
+    return false;
+  return summary_slot_unpack (s->pool->uuid, addr * sector +
+                              slot * SUMMARY_SLOT_BYTES, map->id,
+                              map->nr_sectors,
+                              buf + slot * SUMMARY_SLOT_BYTES, &found,
+                              &birth) &&
+    found.ptr.addr == r->ptr.addr &&
+    memcmp (&found.digest, &r->digest, sizeof found.digest) == 0;
+}
+
+static int
+note_damaged (struct scrub *s, uint64_t addr)
+{
+  uint64_t *p;
+
+  s->errors++;
+  if (s->nr_damaged == DAMAGED_MAX)
+    return 0;
+  p = realloc (s->damaged, (s->nr_damaged + 1) * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  s->damaged = p;
+  p[s->nr_damaged++] = addr;
+  return 0;
+}
+
+static struct segment_map *
+get_segment (struct scrub *s, struct meta_conn *c, uint64_t segment)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+
+  if (meta_segment_get (c, segment, &b) != 1)
+    return NULL;
+  return segment_map_unpack (segment, s->pool->sector_bytes, b.p, b.len);
+}
+
+static int
+scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
+{
+  uint64_t segment = group * RECORD_GROUP_SECTORS /
+    (SEGMENT_BYTES / s->pool->sector_bytes);
+  struct segment_map *map = get_segment (s, c, segment);
+  struct record r;
+  size_t off;
+  int n, ret = 0;
+
+  for (off = 0; off < s->row.len && ret == 0; off += (size_t) n) {
+    n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
+    if (n == -1) {
+      s->errors++;
+      break;
+    }
+    s->records++;
+    s->bytes += r.ptr.psize;
+    if (!is_good (s, &r))
+      ret = note_damaged (s, r.ptr.addr);
+    else if (map == NULL || !has_summary (s, map, &r))
+      s->summary_errors++;
+  }
+  segment_map_free (map);
+  return ret;
+}
+
+struct next {
+  uint64_t group;
+  bool found;
+};
+
+static int
+note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct next *n = opaque;
+
+  (void) buf;
+  (void) len;
+  n->group = group;
+  n->found = true;
+  return 1;
+}
+
+static int
+scrub_records (struct scrub *s)
+{
+  struct next next = { .group = 0 };
+  struct meta_conn *c = meta_reader_get (s->pool->meta);
+  unsigned ticket;
+  int r;
+
+  for (;; next.group++) {
+    ticket = quiesce_enter (&s->pool->quiesce);
+    next.found = false;
+    r = meta_record_scan (c, next.group, note_group, &next);
+    if (r == 0 && next.found) {
+      r = meta_record_get (c, next.group, &s->row);
+      if (r == 1)
+        r = scrub_row (s, c, next.group);
+    }
+    quiesce_leave (&s->pool->quiesce, ticket);
+    if (r == 0 && s->progress &&
+        s->progress (s->opaque, s->records, s->total) != 0)
+      r = nbdedup_fail (EINTR, "scrub: interrupted");
+    if (r == -1 || !next.found)
+      break;
+  }
+  meta_reader_put (s->pool->meta, c);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Where in the volumes is the damage?
+ */
+
+static int
+compare_u64 (const void *a, const void *b)
+{
+  uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
+
+  return x < y ? -1 : x > y;
+}
+
+struct locate {
+  struct scrub *s;
+  struct volume *v;
+};
+
+static int
+locate_in_leaf (void *opaque, uint64_t leaf_nr, uint64_t seq,
+                const uint8_t *buf, size_t len)
+{
+  struct locate *lo = opaque;
+  struct pointer ptr;
+  struct leaf leaf;
+  unsigned i;
+
+  if (seq != lo->v->layer->seq)
+    return 0;
+  if (leaf_unpack (buf, len, &leaf) == -1)
+    return -1;
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (leaf.state[i] == MAP_POINTER &&
+        pointer_unpack (leaf.ptr[i], lo->v->block_size, &ptr) == 0 &&
+        bsearch (&ptr.addr, lo->s->damaged, lo->s->nr_damaged,
+                 sizeof ptr.addr, compare_u64))
+      json_array_append_new (lo->s->places, json_pack
+                             ("{s:s, s:I, s:I}", "name", lo->v->name,
+                              "offset", (json_int_t)
+                              ((leaf_nr * LEAF_BLOCKS + i) *
+                               lo->v->block_size),
+                              "length", (json_int_t) lo->v->block_size));
+  return 0;
+}
+
+static int
+locate_damage (struct scrub *s)
+{
+  struct locate lo = { .s = s };
+  struct meta_conn *c;
+  int r = 0;
+
+  if (s->nr_damaged == 0)
+    return 0;
+  if (pool_sync (s->pool) == -1)
+    return -1;
+  c = meta_reader_get (s->pool->meta);
+  TAILQ_FOREACH (lo.v, &s->pool->volumes->list, link)
+    if (r == 0)
+      r = meta_leaf_scan (c, lo.v->layer->branch, 0, locate_in_leaf, &lo);
+  meta_reader_put (s->pool->meta, c);
+  return r;
+}
+
+json_t *
+scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
+           void *opaque)
+{
+  struct scrub s = { .pool = pool, .progress = progress, .opaque = opaque };
+  struct meta_state state;
+  json_t *result = NULL;
+
+  assert_held (&pool->admin);
+  if (pool_sync (pool) == -1)
+    return NULL;
+  txg_get_state (pool->txg, &state);
+  s.total = state.records;
+  s.hasher = hasher_new (pool->hash);
+  s.codec = codec_ctx_new ();
+  s.raw = malloc (BLOCK_SIZE_MAX);
+  s.block = malloc (BLOCK_SIZE_MAX);
+  s.places = json_array ();
+  if (s.hasher == NULL || s.codec == NULL || s.raw == NULL ||
+      s.block == NULL || s.places == NULL)
+    nbdedup_fail (ENOMEM, "no memory to scrub");
+  else if (scrub_records (&s) == 0 && locate_damage (&s) == 0)
+    result = json_pack ("{s:I, s:I, s:I, s:I, s:O}",
+                        "records", (json_int_t) s.records,
+                        "bytes", (json_int_t) s.bytes,
+                        "errors", (json_int_t) (s.errors + s.summary_errors),
+                        "summary_errors", (json_int_t) s.summary_errors,
+                        "damaged", s.places);
+  hasher_free (s.hasher);
+  codec_ctx_free (s.codec);
+  free (s.raw);
+  free (s.block);
+  free (s.damaged);
+  blob_free (&s.row);
+  json_decref (s.places);
+  return result;
+}

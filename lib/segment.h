@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The space map of one segment: pure data, no locks, no I/O.
+ *
+ * A segment is SEGMENT_BYTES of sectors.  It holds records, and summary
+ * chunks: arrays of 64-byte slots, one slot per record of the segment,
+ * that describe the records (see summary.h), so that they can be judged
+ * and found again without pool.db.  A chunk takes max (4096, sector)
+ * bytes, i.e. chunk_sectors, anywhere in the segment, aligned to its size.
+ * Slot numbers count through the chunks in the order in which they were
+ * added: slot s stands in chunk s / slots_per_chunk.  A chunk is never
+ * given back before its whole segment is free.  (The first slot of each
+ * chunk is the chunk's own header: slots_per_chunk counts it, but it is
+ * never handed out.)
+ *
+ * A chunk can be "lost": a crash forgot where it was, because none of its
+ * records was flushed, but one in a chunk that was added after it was.  A
+ * lost chunk keeps its number, has no sectors, and all its slots count as
+ * taken, until it is placed again.
+ *
+ * Packed form (the "map" column of table "segment"), little-endian:
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      2   nr_sectors
+ *      2      2   nr_chunks
+ *      4      4   zero
+ *      8      8   XXH3_64bits_withSeed of all the rest (offset 16 on and
+ *                 the first 8 bytes in front), the seed being the segment
+ *     16      n   bitmap of sectors, bit i % 8 of byte i / 8: 1 = in use
+ *      +      2c  first sector of each chunk, 0xffff: lost
+ *      +      m   bitmap of slots, nr_chunks * slots_per_chunk bits
+ */
+
+#ifndef NBDEDUP_SEGMENT_H
+#define NBDEDUP_SEGMENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SUMMARY_SLOT_BYTES 64
+#define SEGMENT_CHUNK_LOST 0xffff       /* in place of its first sector */
+
+/* Sectors of a summary chunk. */
+static inline unsigned
+segment_chunk_sectors (uint32_t sector_bytes)
+{
+  return sector_bytes < 4096 ? 4096 / sector_bytes : 1;
+}
+
+struct segment_map {
+  uint64_t id;
+  uint32_t sector_bytes;
+  uint16_t nr_sectors;          /* SEGMENT_BYTES / sector_bytes */
+  uint16_t chunk_sectors;
+  uint16_t slots_per_chunk;     /* including the header's slot 0 */
+  uint16_t nr_chunks, max_chunks;
+  uint8_t *bitmap;              /* owned */
+  uint16_t *chunks;             /* owned; first sector of each */
+  uint8_t *slots;               /* owned; max_chunks * slots_per_chunk bits */
+  uint32_t nr_used;             /* sectors set in bitmap */
+  uint32_t nr_slots_used;       /* without the chunks' own */
+};
+
+/* An empty map (segment 0: the store's header is in use).  NULL: ENOMEM. */
+extern struct segment_map *segment_map_new (uint64_t id,
+                                            uint32_t sector_bytes);
+extern void segment_map_free (struct segment_map *map);
+/* Bytes of memory that one map takes. */
+extern size_t segment_map_memory (uint32_t sector_bytes);
+
+/* Pack into a malloc'd buffer; unpack and check everything (EIO). */
+extern uint8_t *segment_map_pack (const struct segment_map *map, size_t *len);
+extern struct segment_map *segment_map_unpack (uint64_t id,
+                                               uint32_t sector_bytes,
+                                               const void *buf, size_t len);
+
+/* Mark sectors used or free.  -1 (EIO) if one of them was so already: the
+ * map and the caller disagree; the map is unchanged then.
+ */
+extern int segment_map_set (struct segment_map *map, unsigned sector,
+                            unsigned nr_sectors);
+extern int segment_map_clear (struct segment_map *map, unsigned sector,
+                              unsigned nr_sectors);
+
+/* The same for a slot. */
+extern int segment_map_set_slot (struct segment_map *map, unsigned slot);
+extern int segment_map_clear_slot (struct segment_map *map, unsigned slot);
+
+/* Append a chunk at 'sector' and mark its sectors and header slot used. */
+extern int segment_map_add_chunk (struct segment_map *map, unsigned sector);
+
+/* Chunk number 'index' stands at 'sector': add it if it is new (those
+ * skipped are lost), place it if it was lost, else compare (EIO).
+ */
+extern int segment_map_place_chunk (struct segment_map *map, unsigned index,
+                                    unsigned sector);
+
+/* The same for all the chunks of a segment, as space_get_chunks tells them:
+ * what is missing is added, what was lost and found again is placed.
+ */
+extern int segment_map_set_chunks (struct segment_map *map,
+                                   const uint16_t *chunks,
+                                   unsigned nr_chunks);
+
+/* Take back a chunk that has no slot in use: it is lost, or, the last one,
+ * forgotten.
+ */
+extern int segment_map_drop_chunk (struct segment_map *map, unsigned index);
+
+/* A free slot, or -1: all taken, add a chunk. */
+extern int segment_map_find_slot (const struct segment_map *map);
+extern unsigned segment_map_nr_free_slots (const struct segment_map *map);
+
+/* The free run that starts at or after 'from': its start, or -1; '*len'. */
+extern int segment_map_next_run (const struct segment_map *map,
+                                 unsigned from, unsigned *len);
+/* The longest free run: its length (0: none), its start in '*start'. */
+extern unsigned segment_map_largest_run (const struct segment_map *map,
+                                         unsigned *start);
+
+/* True if there is nothing in use but chunks (and the store's header). */
+extern bool segment_map_is_empty (const struct segment_map *map);
+
+/* Forget the chunks of an empty segment. */
+extern void segment_map_reset (struct segment_map *map);
+
+#endif /* NBDEDUP_SEGMENT_H */

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The figures of "stat" and "list", as of a fold that covers all answered
+ * writes.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "check.h"
+#include "error.h"
+#include "pool.h"
+
+int
+pool_sync (struct nbdedup_pool *pool)
+{
+  if (wb_drain (pool->writeback, NULL) == -1)
+    return -1;
+  return txg_run (pool->txg, NULL, NULL, NULL);
+}
+
+/* What the files of the pool directory take, without "records". */
+static uint64_t
+metadata_bytes (const char *path)
+{
+  DIR *dir = opendir (path);
+  uint64_t bytes = 0;
+  struct dirent *e;
+  struct stat st;
+
+  if (dir == NULL)
+    return 0;
+  while ((e = readdir (dir)) != NULL)
+    if (strcmp (e->d_name, "records") != 0 &&
+        fstatat (dirfd (dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG (st.st_mode))
+      bytes += (uint64_t) st.st_blocks * 512;
+  closedir (dir);
+  return bytes;
+}
+
+static json_t *
+ratio (uint64_t above, uint64_t below)
+{
+  return below ? json_real ((double) above / (double) below) : json_null ();
+}
+
+/*----------------------------------------------------------------------
+ * The histogram by reference count: powers of two, as zpool status -D.
+ */
+
+struct bucket {
+  uint64_t records, record_bytes, stored_bytes, references;
+};
+
+struct histogram {
+  uint32_t sector_bytes;
+  struct bucket buckets[49];
+};
+
+static int
+count_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct histogram *h = opaque;
+  struct bucket *b;
+  struct record r;
+  size_t off;
+  int n;
+
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    if (n == -1)
+      return -1;
+    if (r.refcount == 0)
+      continue;
+    b = &h->buckets[63 - __builtin_clzll (r.refcount)];
+    b->records++;
+    b->record_bytes += r.lsize;
+    b->stored_bytes += (uint64_t) sectors_of (r.ptr.psize, h->sector_bytes) *
+      h->sector_bytes;
+    b->references += r.refcount;
+  }
+  return 0;
+}
+
+static json_t *
+histogram (struct nbdedup_pool *pool)
+{
+  struct histogram h = { .sector_bytes = pool->sector_bytes };
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  json_t *array = json_array ();
+  struct bucket *b;
+  unsigned i;
+  int r;
+
+  r = meta_record_scan (c, 0, count_group, &h);
+  meta_reader_put (pool->meta, c);
+  for (i = 0; i < 49 && r == 0; ++i) {
+    b = &h.buckets[i];
+    if (b->records)
+      json_array_append_new (array, json_pack
+                             ("{s:I, s:I, s:I, s:I, s:I}",
+                              "refcount", (json_int_t) 1 << i,
+                              "records", (json_int_t) b->records,
+                              "record_bytes", (json_int_t) b->record_bytes,
+                              "stored_bytes", (json_int_t) b->stored_bytes,
+                              "references", (json_int_t) b->references));
+  }
+  if (r == 0)
+    return array;
+  json_decref (array);
+  return NULL;
+}
+
+/*----------------------------------------------------------------------*/
+
+static json_t *
+volume_stat (const struct volume *v)
+{
+  char compress[COMPRESSION_NAME_MAX];
+  uint64_t size = v->size;
+
+  compression_name (&v->compression, compress);
+  return json_pack ("{s:s, s:I, s:I, s:s, s:n, s:I, s:I}",
+                    "name", v->name, "size", (json_int_t) size,
+                    "block_size", (json_int_t) v->block_size,
+                    "compress", compress, "origin",
+                    "logical_bytes", (json_int_t)
+                    (v->layer->blocks * v->block_size),
+                    "own_bytes", (json_int_t)
+                    (v->layer->pointers * v->block_size));
+}
+
+static json_t *
+pool_stat (struct nbdedup_pool *pool, bool with_histogram)
+{
+  uint64_t logical = 0, stored, metadata = metadata_bytes (pool->path);
+  struct ddt_info info;
+  struct meta_state s;
+  struct volume *v;
+  json_t *ddt, *h;
+
+  txg_get_state (pool->txg, &s);
+  ddt_get_info (pool->ddt, &info);
+  TAILQ_FOREACH (v, &pool->volumes->list, link)
+    logical += v->layer->blocks * v->block_size;
+  stored = s.stored_sectors * s.sector_bytes;
+  ddt = json_pack ("{s:I, s:I, s:I, s:I}",
+                   "entries", (json_int_t) s.index_entries,
+                   "cache_hits", (json_int_t) info.hits,
+                   "cache_misses", (json_int_t) info.misses,
+                   "cache_bytes", (json_int_t) info.cache_bytes);
+  if (with_histogram) {
+    h = histogram (pool);
+    if (h == NULL) {
+      json_decref (ddt);
+      return NULL;
+    }
+    json_object_set_new (ddt, "histogram", h);
+  }
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
+                    "logical_bytes", (json_int_t) logical,
+                    "records", (json_int_t) s.records,
+                    "record_bytes", (json_int_t) s.record_bytes,
+                    "stored_bytes", (json_int_t) stored,
+                    "file_bytes", (json_int_t) store_file_bytes (pool->store),
+                    "metadata_bytes", (json_int_t) metadata,
+                    "freeing_bytes", (json_int_t)
+                    volumes_freeing_bytes (pool->volumes),
+                    "dedup_ratio", ratio (logical, s.record_bytes),
+                    "compress_ratio", ratio (s.record_bytes, stored),
+                    "reduction", ratio (logical, stored + metadata),
+                    "ddt", ddt);
+}
+
+json_t *
+stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
+{
+  json_t *volumes, *figures;
+  struct volume *v;
+
+  assert_held (&pool->admin);
+  if (name && volumes_find (pool->volumes, name) == NULL)
+    return NULL;
+  if (pool_sync (pool) == -1)
+    return NULL;
+  figures = pool_stat (pool, with_histogram);
+  if (figures == NULL)
+    return NULL;
+  volumes = json_array ();
+  TAILQ_FOREACH (v, &pool->volumes->list, link)
+    if (name == NULL || strcmp (v->name, name) == 0)
+      json_array_append_new (volumes, volume_stat (v));
+  return json_pack ("{s:o, s:o}", "pool", figures, "volumes", volumes);
+}
+
+json_t *
+list_run (struct nbdedup_pool *pool)
+{
+  json_t *volumes = json_array ();
+  struct volume *v;
+  uint64_t size;
+
+  assert_held (&pool->admin);
+  if (pool_sync (pool) == -1) {
+    json_decref (volumes);
+    return NULL;
+  }
+  WITH_LOCK (&pool->volumes->lock);
+  TAILQ_FOREACH (v, &pool->volumes->list, link) {
+    size = v->size;
+    json_array_append_new (volumes, json_pack
+                           ("{s:s, s:I, s:I, s:I, s:I, s:n, s:[], s:I}",
+                            "name", v->name, "size", (json_int_t) size,
+                            "block_size", (json_int_t) v->block_size,
+                            "logical_bytes", (json_int_t)
+                            (v->layer->blocks * v->block_size),
+                            "own_bytes", (json_int_t)
+                            (v->layer->pointers * v->block_size),
+                            "origin", "snapshots",
+                            "clients", (json_int_t) v->nr_clients));
+  }
+  return json_pack ("{s:o}", "volumes", volumes);
+}

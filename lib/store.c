@@ -1,0 +1,705 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The backing file.
+ *
+ * Its header stands twice, at offset 0 and 8192, in 512 bytes each; the
+ * rest of the first 16 KiB is zero.  All integers are little-endian.
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      8   magic "NBDDUPRC"
+ *      8      4   format version, 1
+ *     12      4   sector_bytes: a power of two, 512 .. 8192
+ *     16      8   features_incompat: unknown bit: refuse to open
+ *     24      8   features_compat: unknown bit: ignore
+ *     32      8   features_autoclear: unknown bit: clear before writing
+ *     40     16   uuid of the pool
+ *     56      8   epoch of the pool
+ *     64    440   zero
+ *    504      8   XXH3_64bits of bytes 0 .. 503
+ *
+ * Magic, version and checksum stand there in every format version, so that
+ * an old program can tell a newer file from a damaged one.
+ *
+ * A copy is valid if and only if its magic and its checksum are right.  Of
+ * two valid copies the one with the higher epoch counts: they differ only
+ * if a crash came between the two writes of store_set_epoch.  That writes
+ * the copy that does not count first, and syncs before it touches the
+ * other one, so one of them is valid at every moment.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+
+#include <xxhash.h>
+
+#include "bytes.h"
+#include "cleanup.h"
+#include "error.h"
+#include "fullio.h"
+#include "lock.h"
+#include "segment.h"
+#include "store.h"
+
+#define STORE_MAGIC "NBDDUPRC"
+#define STORE_VERSION 1
+#define HEADER_LEN 512
+#define COPY_DISTANCE (STORE_HEADER_BYTES / 2)
+
+/* The feature bits that this version knows: none yet. */
+#define KNOWN_INCOMPAT UINT64_C (0)
+#define KNOWN_AUTOCLEAR UINT64_C (0)
+
+#define PAGE_BYTES UINT64_C (4096)
+
+struct store {
+  /* Constant after store_open. */
+  int fd;
+  char *path;                   /* owned; for messages */
+  bool is_device;
+  bool drop_cache;
+
+  /* Only store_open and store_set_epoch, which is not called by two
+   * threads at once, change these.
+   */
+  struct store_header header;
+  unsigned good_copy;           /* the one that counts */
+
+  /* Syncs are numbered.  A caller needs one that starts after he came:
+   * number 'started' + 1.
+   */
+  struct lock lock;             /* protects the rest; innermost */
+  pthread_cond_t cond;          /* a sync ended */
+  uint64_t started, done;
+  bool running;
+  bool failed;                  /* for ever */
+};
+
+static void
+header_pack (const struct store_header *h, uint8_t buf[HEADER_LEN])
+{
+  memset (buf, 0, HEADER_LEN);
+  memcpy (buf, STORE_MAGIC, 8);
+  put_le32 (buf + 8, STORE_VERSION);
+  put_le32 (buf + 12, h->sector_bytes);
+  put_le64 (buf + 16, h->features_incompat);
+  put_le64 (buf + 24, h->features_compat);
+  put_le64 (buf + 32, h->features_autoclear);
+  memcpy (buf + 40, h->uuid, UUID_LEN);
+  put_le64 (buf + 56, h->epoch);
+  put_le64 (buf + 504, XXH3_64bits (buf, 504));
+}
+
+enum copy_state { COPY_VALID, COPY_NO_MAGIC, COPY_BAD_CHECKSUM };
+
+static enum copy_state
+header_state (const uint8_t buf[HEADER_LEN])
+{
+  if (memcmp (buf, STORE_MAGIC, 8) != 0)
+    return COPY_NO_MAGIC;
+  if (get_le64 (buf + 504) != XXH3_64bits (buf, 504))
+    return COPY_BAD_CHECKSUM;
+  return COPY_VALID;
+}
+
+/* Unpack a valid copy. */
+static int
+header_unpack (const char *path, const uint8_t buf[HEADER_LEN],
+               struct store_header *h)
+{
+  if (get_le32 (buf + 8) != STORE_VERSION)
+    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (format "
+                         "%" PRIu32 "; this one knows %d): install that",
+                         path, get_le32 (buf + 8), STORE_VERSION);
+  h->sector_bytes = get_le32 (buf + 12);
+  h->features_incompat = get_le64 (buf + 16);
+  h->features_compat = get_le64 (buf + 24);
+  h->features_autoclear = get_le64 (buf + 32);
+  memcpy (h->uuid, buf + 40, UUID_LEN);
+  h->epoch = get_le64 (buf + 56);
+  if (h->features_incompat & ~KNOWN_INCOMPAT)
+    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (feature "
+                         "0x%" PRIx64 " is not known here): install that",
+                         path, h->features_incompat & ~KNOWN_INCOMPAT);
+  if (h->sector_bytes < 512 || h->sector_bytes > 8192 ||
+      (h->sector_bytes & (h->sector_bytes - 1)) != 0)
+    return nbdedup_fail (EIO, "%s: damaged header: sector size %" PRIu32,
+                         path, h->sector_bytes);
+  return 0;
+}
+static_assert (64 + 440 + 8 == HEADER_LEN && 40 + UUID_LEN + 8 == 64,
+               "store header layout");
+
+/* Open a file or device; refuse everything else without opening it (a
+ * FIFO would block, a tape would rewind).
+ */
+static int
+open_records (const char *path, int extra_flags, struct stat *st)
+{
+  int flags = O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | extra_flags;
+  bool existed = true;
+  int fd;
+
+  if (stat (path, st) == -1) {
+    if (errno != ENOENT || !(extra_flags & O_CREAT))
+      return -1;
+    existed = false;
+  }
+  if (existed && !S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode)) {
+    errno = S_ISDIR (st->st_mode) ? EISDIR : ENOTBLK;
+    return -1;
+  }
+  if (existed && S_ISBLK (st->st_mode))
+    /* Here O_EXCL means: not while it is mounted. */
+    flags = (flags & ~O_CREAT) | O_EXCL;
+  fd = open (path, flags, 0600);
+  if (fd == -1)
+    return -1;
+  if (fstat (fd, st) == -1 ||
+      (!S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode))) {
+    close (fd);
+    errno = ENOTBLK;
+    return -1;
+  }
+  return fd;
+}
+
+static const char *
+open_error (int err)
+{
+  switch (err) {
+  case ENOTBLK: return "neither a file nor a block device";
+  case EBUSY: return "the device is mounted or otherwise in use";
+  default: return strerror (err);
+  }
+}
+
+/* The length of a file or the size of a device. */
+static int
+get_length (int fd, bool is_device, uint64_t *length)
+{
+  struct stat st;
+
+  if (is_device)
+    return ioctl (fd, BLKGETSIZE64, length);
+  if (fstat (fd, &st) == -1)
+    return -1;
+  *length = st.st_size;
+  return 0;
+}
+
+static int
+write_copy (int fd, unsigned copy, const struct store_header *header)
+{
+  uint8_t buf[HEADER_LEN];
+
+  header_pack (header, buf);
+  if (full_pwrite (fd, buf, sizeof buf, copy * COPY_DISTANCE) == -1)
+    return -1;
+  return fdatasync (fd);
+}
+
+static int
+create_in (int fd, bool is_device, const char *path,
+           const struct store_header *header)
+{
+  CLEANUP_FREE uint8_t *buf = NULL;
+  uint64_t length;
+  unsigned i;
+
+  buf = calloc (1, STORE_HEADER_BYTES);
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", path);
+  if (get_length (fd, is_device, &length) == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+
+  if (!is_device && length > 0)
+    return nbdedup_fail (EEXIST, "%s: exists already and is not empty: "
+                         "remove it first if nobody needs it", path);
+  if (is_device) {
+    if (length < SEGMENT_BYTES)
+      return nbdedup_fail (EINVAL, "%s: the device has only %" PRIu64 " bytes: "
+                           "at least %" PRIu32 " are needed",
+                           path, length, SEGMENT_BYTES);
+    if (full_pread (fd, buf, STORE_HEADER_BYTES, 0) != STORE_HEADER_BYTES)
+      return nbdedup_fail (EIO, "%s: the device cannot be read: %s",
+                           path, strerror (errno));
+    for (i = 0; i < 2; ++i)
+      if (header_state (buf + i * COPY_DISTANCE) != COPY_NO_MAGIC)
+        return nbdedup_fail (EEXIST, "%s: the device belongs to a pool "
+                             "already: erase its first 16 KiB if nobody "
+                             "needs it", path);
+    memset (buf, 0, STORE_HEADER_BYTES);
+  }
+
+  header_pack (header, buf);
+  header_pack (header, buf + COPY_DISTANCE);
+  if (full_pwrite (fd, buf, STORE_HEADER_BYTES, 0) == -1 || fsync (fd) == -1)
+    return nbdedup_fail (errno, "%s: writing the header: %s",
+                         path, strerror (errno));
+  return 0;
+}
+
+int
+store_create (const char *path, const struct store_header *header)
+{
+  CLEANUP_CLOSE int fd = -1;
+  CLEANUP_FREE char *real = NULL;
+  struct stat st;
+  bool created;
+  int err;
+
+  assert (header->sector_bytes >= 512 && header->sector_bytes <= 8192);
+
+  /* Through a symbolic link that leads nowhere yet this makes its target. */
+  created = stat (path, &st) == -1 && errno == ENOENT;
+  fd = open_records (path, O_CREAT, &st);
+  if (fd == -1)
+    return nbdedup_fail (errno, "%s: cannot be created: %s",
+                         path, open_error (errno));
+  real = realpath (path, NULL);
+  if (real == NULL) {
+    err = nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+    return err;
+  }
+
+  if (create_in (fd, S_ISBLK (st.st_mode), path, header) == -1)
+    goto undo;
+  /* The name must survive too: in the directory of the file itself and, if
+   * 'path' is a link, of the link.
+   */
+  if (sync_directory_of (real) == -1 || sync_directory_of (path) == -1) {
+    nbdedup_fail (errno, "%s: syncing its directory: %s",
+                  path, strerror (errno));
+    goto undo;
+  }
+  return 0;
+
+ undo:
+  err = errno;
+  if (created)
+    unlink (real);
+  else if (S_ISREG (st.st_mode) && st.st_size == 0)
+    err = ftruncate (fd, 0) == -1 ? EIO : err;
+  errno = err;
+  return -1;
+}
+
+/* Read both copies of the header and decide. */
+static int
+read_header (struct store *store)
+{
+  uint8_t buf[2][HEADER_LEN];
+  enum copy_state state[2];
+  struct store_header h[2];
+  uint64_t length;
+  unsigned i, good;
+  int64_t r;
+
+  if (get_length (store->fd, store->is_device, &length) == -1)
+    return nbdedup_fail (errno, "%s: %s", store->path, strerror (errno));
+  if (length < STORE_HEADER_BYTES)
+    return nbdedup_fail (EIO, "%s: too short for a pool's records (%" PRIu64
+                         " bytes): restore it from a backup",
+                         store->path, length);
+
+  for (i = 0; i < 2; ++i) {
+    r = full_pread (store->fd, buf[i], HEADER_LEN, i * COPY_DISTANCE);
+    /* An unreadable copy is like a damaged one. */
+    state[i] = r == HEADER_LEN ? header_state (buf[i]) : COPY_BAD_CHECKSUM;
+  }
+  if (state[0] != COPY_VALID && state[1] != COPY_VALID) {
+    if (state[0] == COPY_NO_MAGIC && state[1] == COPY_NO_MAGIC)
+      return nbdedup_fail (EIO, "%s: not a pool's records: no magic: put the "
+                           "right file there, or restore it from a backup",
+                           store->path);
+    return nbdedup_fail (EIO, "%s: both copies of the header are damaged: "
+                         "restore it from a backup", store->path);
+  }
+
+  for (i = 0; i < 2; ++i)
+    if (state[i] == COPY_VALID &&
+        header_unpack (store->path, buf[i], &h[i]) == -1)
+      return -1;
+  if (state[0] == COPY_VALID && state[1] == COPY_VALID) {
+    if (memcmp (h[0].uuid, h[1].uuid, UUID_LEN) != 0 ||
+        h[0].sector_bytes != h[1].sector_bytes)
+      return nbdedup_fail (EIO, "%s: the two copies of the header are of "
+                           "different pools: restore it from a backup",
+                           store->path);
+    good = h[1].epoch > h[0].epoch;
+  }
+  else
+    good = state[1] == COPY_VALID;
+  store->good_copy = good;
+  store->header = h[good];
+  return 0;
+}
+
+struct store *
+store_open (const char *path, bool drop_cache)
+{
+  struct store *store;
+  struct stat st;
+  int err;
+
+  store = calloc (1, sizeof *store);
+  if (store == NULL)
+    return nbdedup_fail_null (ENOMEM, "%s: no memory", path);
+  lock_init (&store->lock);
+  cond_init (&store->cond);
+  store->fd = -1;
+  store->drop_cache = drop_cache;
+  store->path = strdup (path);
+  if (store->path == NULL) {
+    nbdedup_fail (ENOMEM, "%s: no memory", path);
+    goto fail;
+  }
+
+  store->fd = open_records (path, 0, &st);
+  if (store->fd == -1) {
+    if (errno == ENOENT)
+      nbdedup_fail (EIO, "%s: is missing: put it back, or restore it from a "
+                    "backup", path);
+    else
+      nbdedup_fail (errno == EISDIR || errno == ENOTBLK ? EIO : errno,
+                    "%s: %s", path, open_error (errno));
+    goto fail;
+  }
+  store->is_device = S_ISBLK (st.st_mode);
+  if (drop_cache)
+    /* No readahead: it would bring in pages that nobody drops. */
+    posix_fadvise (store->fd, 0, 0, POSIX_FADV_RANDOM);
+  if (read_header (store) == -1)
+    goto fail;
+  return store;
+
+ fail:
+  err = errno;
+  store_close (store);
+  errno = err;
+  return NULL;
+}
+
+int
+store_close (struct store *store)
+{
+  int r = 0;
+
+  if (store == NULL)
+    return 0;
+  assert (!store->running);
+  if (store->fd != -1) {
+    if (store->drop_cache)
+      posix_fadvise (store->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (close (store->fd) == -1)
+      r = nbdedup_fail (EIO, "%s: closing: %s", store->path,
+                        strerror (errno));
+  }
+  pthread_cond_destroy (&store->cond);
+  lock_destroy (&store->lock);
+  free (store->path);
+  free (store);
+  return r;
+}
+
+const struct store_header *
+store_get_header (struct store *store)
+{
+  return &store->header;
+}
+
+int
+store_set_epoch (struct store *store, uint64_t epoch)
+{
+  struct store_header header = store->header;
+  unsigned copy;
+
+  header.epoch = epoch;
+  header.features_autoclear &= KNOWN_AUTOCLEAR;
+
+  copy = !store->good_copy;
+  if (write_copy (store->fd, copy, &header) == -1)
+    goto fail;
+  store->good_copy = copy;
+  store->header = header;
+  if (write_copy (store->fd, !copy, &header) == -1)
+    goto fail;
+  return 0;
+
+ fail:
+  return nbdedup_fail (EIO, "%s: writing the header: %s",
+                       store->path, strerror (errno));
+}
+
+/* Sector 'addr' and 'len' bytes as a file offset; addresses may come from
+ * a damaged disk.
+ */
+static int
+get_offset (struct store *store, uint64_t addr, uint64_t len,
+            uint64_t *offset)
+{
+  const uint64_t sector = store->header.sector_bytes;
+
+  if (addr > (INT64_MAX - SEGMENT_BYTES) / sector ||
+      len > INT64_MAX - SEGMENT_BYTES - addr * sector)
+    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " cannot exist",
+                         store->path, addr);
+  *offset = addr * sector;
+  return 0;
+}
+
+/* Drop the pages of a range.  The kernel leaves out pages that are covered
+ * only in part, hence the rounding.
+ */
+static void
+drop_pages (struct store *store, uint64_t offset, uint64_t len)
+{
+  const uint64_t start = offset & ~(PAGE_BYTES - 1);
+  const uint64_t end = (offset + len + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+
+  posix_fadvise (store->fd, start, end - start, POSIX_FADV_DONTNEED);
+}
+
+int
+store_read (struct store *store, uint64_t addr, void *buf, size_t len)
+{
+  uint64_t offset = 0;
+  int64_t r;
+
+  if (get_offset (store, addr, len, &offset) == -1)
+    return -1;
+  r = full_pread (store->fd, buf, len, offset);
+  if (r == -1)
+    return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
+                         ": %s", store->path, len, addr, strerror (errno));
+  if (store->drop_cache)
+    drop_pages (store, offset, len);
+  if ((size_t) r < len)
+    return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
+                         ": the file ends there (is it truncated?)",
+                         store->path, len, addr);
+  return 0;
+}
+
+static bool
+is_full (int err)
+{
+  return err == ENOSPC || err == EDQUOT || err == EFBIG;
+}
+
+int
+store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
+{
+  uint64_t offset = 0;
+
+  assert (len % store->header.sector_bytes == 0);
+  if (get_offset (store, addr, len, &offset) == -1)
+    return -1;
+  if (offset < STORE_HEADER_BYTES)
+    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " is the header's",
+                         store->path, addr);
+  if (full_pwrite (store->fd, buf, len, offset) == -1)
+    return nbdedup_fail (is_full (errno) ? ENOSPC : EIO,
+                         "%s: writing %zu bytes at sector %" PRIu64 ": %s",
+                         store->path, len, addr, strerror (errno));
+  return 0;
+}
+
+int
+store_sync (struct store *store)
+{
+  uint64_t need, number;
+  int r, err;
+
+  lock_acquire (&store->lock);
+  need = store->started + 1;
+  while (store->done < need && !store->failed) {
+    if (store->running) {       /* until: running is false */
+      lock_wait (&store->lock, &store->cond);
+      continue;
+    }
+    store->running = true;
+    number = ++store->started;
+    lock_release (&store->lock);
+
+    do
+      r = fdatasync (store->fd);
+    while (r == -1 && errno == EINTR);
+    err = errno;
+    if (r == 0 && store->drop_cache)
+      /* The pages are clean now.  This visits only what is cached. */
+      posix_fadvise (store->fd, 0, 0, POSIX_FADV_DONTNEED);
+
+    lock_acquire (&store->lock);
+    store->running = false;
+    if (r == -1)
+      store->failed = true;
+    else
+      store->done = number;
+    pthread_cond_broadcast (&store->cond);
+    if (r == -1) {
+      lock_release (&store->lock);
+      return nbdedup_fail (EIO, "%s: fdatasync: %s: stop, and open the pool "
+                           "again", store->path, strerror (err));
+    }
+  }
+  r = store->done >= need ? 0 : -1;
+  lock_release (&store->lock);
+  if (r == -1)
+    return nbdedup_fail (EIO, "%s: an fdatasync failed before: stop, and open "
+                         "the pool again", store->path);
+  return 0;
+}
+
+/* Write zeroes over [offset, end). */
+static int
+write_zeroes (struct store *store, uint64_t offset, uint64_t end)
+{
+  CLEANUP_FREE uint8_t *zeroes = NULL;
+  const uint64_t piece = 256 << 10;
+  uint64_t n;
+
+  zeroes = calloc (1, piece);
+  if (zeroes == NULL)
+    return -1;
+  for (; offset < end; offset += n) {
+    n = end - offset < piece ? end - offset : piece;
+    if (full_pwrite (store->fd, zeroes, n, offset) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* What fallocate does, without it: zeroes into every hole of [offset,
+ * end).  What is there already stays: at replay the segment can hold
+ * records.
+ */
+static int
+allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
+{
+  uint64_t length;
+  off_t hole, data;
+
+  if (get_length (store->fd, false, &length) == -1)
+    return -1;
+  while (offset < end && offset < length) {
+    hole = lseek (store->fd, offset, SEEK_HOLE);
+    if (hole == -1 || (uint64_t) hole >= length)
+      break;                    /* nothing but data up to the end */
+    if ((uint64_t) hole >= end)
+      return 0;
+    data = lseek (store->fd, hole, SEEK_DATA);
+    if (data == -1 || (uint64_t) data > length)
+      data = length;
+    offset = (uint64_t) data < end ? (uint64_t) data : end;
+    if (write_zeroes (store, hole, offset) == -1)
+      return -1;
+  }
+  if (length < end)
+    return write_zeroes (store, length > offset ? length : offset, end);
+  return 0;
+}
+
+int
+store_allocate_segment (struct store *store, uint64_t segment)
+{
+  uint64_t offset, length;
+  int r, err;
+
+  if (segment >= INT64_MAX / SEGMENT_BYTES)
+    return nbdedup_fail (ENOSPC, "%s: segment %" PRIu64 " cannot exist",
+                         store->path, segment);
+  offset = segment * SEGMENT_BYTES;
+  if (get_length (store->fd, store->is_device, &length) == -1)
+    return nbdedup_fail (EIO, "%s: %s", store->path, strerror (errno));
+  if (store->is_device) {
+    if (offset + SEGMENT_BYTES > length)
+      return nbdedup_fail (ENOSPC, "%s: the device is full", store->path);
+    return 0;
+  }
+
+  do
+    r = fallocate (store->fd, 0, offset, SEGMENT_BYTES);
+  while (r == -1 && errno == EINTR);
+  if (r == -1 && (errno == EOPNOTSUPP || errno == ENOSYS))
+    r = allocate_by_hand (store, offset, offset + SEGMENT_BYTES);
+  if (r == 0)
+    return 0;
+
+  err = errno;
+  /* Give back what did fit, as far as it lies past the old end: nothing
+   * can be stored there.
+   */
+  if (length < offset + SEGMENT_BYTES && ftruncate (store->fd, length) == -1)
+    err = errno;
+  if (is_full (err))
+    return nbdedup_fail (ENOSPC, "%s: no room for %" PRIu32 " more bytes: %s: "
+                         "free some space on its file system",
+                         store->path, SEGMENT_BYTES, strerror (err));
+  return nbdedup_fail (EIO, "%s: allocating segment %" PRIu64 ": %s",
+                       store->path, segment, strerror (err));
+}
+
+int
+store_punch (struct store *store, uint64_t addr, uint64_t nr_sectors)
+{
+  uint64_t offset = 0, len;
+  int r;
+
+  if (nr_sectors > INT64_MAX / store->header.sector_bytes)
+    return nbdedup_fail (EIO, "%s: %" PRIu64 " sectors cannot exist",
+                         store->path, nr_sectors);
+  len = nr_sectors * store->header.sector_bytes;
+  if (get_offset (store, addr, len, &offset) == -1)
+    return -1;
+  if (offset < STORE_HEADER_BYTES)
+    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " is the header's",
+                         store->path, addr);
+  if (len == 0)
+    return 0;
+
+  /* On a block device this discards or writes zeroes. */
+  do
+    r = fallocate (store->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                   offset, len);
+  while (r == -1 && errno == EINTR);
+  if (r == -1 && errno == EIO)
+    return nbdedup_fail (EIO, "%s: giving back %" PRIu64 " bytes at sector "
+                         "%" PRIu64 ": %s", store->path, len, addr,
+                         strerror (errno));
+  return 0;
+}
+
+uint64_t
+store_file_bytes (struct store *store)
+{
+  struct stat st;
+
+  if (store->is_device)
+    return store_length (store);
+  if (fstat (store->fd, &st) == -1)
+    return 0;
+  return (uint64_t) st.st_blocks * 512;
+}
+
+uint64_t
+store_length (struct store *store)
+{
+  uint64_t length;
+
+  if (get_length (store->fd, store->is_device, &length) == -1)
+    return 0;
+  return length;
+}

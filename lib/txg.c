@@ -1,0 +1,755 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/uio.h>
+#include <xxhash.h>
+
+#include "cleanup.h"
+#include "error.h"
+#include "fold.h"
+#include "lock.h"
+#include "reserve.h"
+#include "txg.h"
+#include "txg-log.h"
+
+/* Fold at the latest this long after the first change. */
+#define FOLD_INTERVAL_MS 5000
+/* After a fold that failed for lack of space, try again this often. */
+#define FULL_RETRY_MS 1000
+
+/* Somebody waits for a fold. */
+struct request {
+  TAILQ_ENTRY (request) link;
+  int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
+  void (*done) (void *arg);
+  void *arg;
+  bool finished;
+  int result, err;
+  char text[512];
+};
+TAILQ_HEAD (requests, request);
+
+struct txg {
+  struct txg_parts parts;
+  size_t budget;
+  struct txg_log *log;          /* the journal's buffer; locks by itself */
+  struct reserve *reserve;
+  pthread_t thread;
+  bool has_thread;
+
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t may_enter;     /* !cutting */
+  pthread_cond_t all_out;       /* nr_inside == 0 */
+  pthread_cond_t wake;          /* the folding thread has something to do */
+  pthread_cond_t folded;        /* a fold ended, or a request did */
+  unsigned nr_inside;
+  bool cutting, kicked, stop, more;
+  struct requests requests;     /* not yet taken by a fold */
+  struct meta_state state;      /* as of the last commit */
+
+  atomic_int room;              /* enum txg_room */
+  atomic_bool failed;           /* for good */
+};
+
+struct txg *
+txg_new (const struct txg_parts *parts, const struct meta_state *state,
+         uint64_t budget_bytes)
+{
+  struct txg *t = calloc (1, sizeof *t);
+
+  if (t == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  t->parts = *parts;
+  t->state = *state;
+  t->budget = budget_bytes;
+  lock_init (&t->lock);
+  cond_init (&t->may_enter);
+  cond_init (&t->all_out);
+  cond_init (&t->wake);
+  cond_init (&t->folded);
+  TAILQ_INIT (&t->requests);
+  t->log = txg_log_new (parts->journal, parts->store, state->sector_bytes);
+  t->reserve = reserve_new (parts->reserve_path);
+  if (t->log == NULL || t->reserve == NULL) {
+    txg_free (t);
+    return NULL;
+  }
+  return t;
+}
+
+void
+txg_free (struct txg *t)
+{
+  if (t == NULL)
+    return;
+  assert (TAILQ_EMPTY (&t->requests));
+  txg_log_free (t->log);
+  reserve_free (t->reserve);
+  pthread_cond_destroy (&t->folded);
+  pthread_cond_destroy (&t->wake);
+  pthread_cond_destroy (&t->all_out);
+  pthread_cond_destroy (&t->may_enter);
+  lock_destroy (&t->lock);
+  free (t);
+}
+
+void
+txg_fail (struct txg *t)
+{
+  t->failed = true;
+}
+
+int
+txg_check (struct txg *t)
+{
+  if (t->failed)
+    return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
+                         "its disk; close and open it again");
+  return 0;
+}
+
+enum txg_room
+txg_get_room (struct txg *t)
+{
+  return (enum txg_room) t->room;
+}
+
+static size_t
+pending_bytes (struct txg *t)
+{
+  return map_pending_bytes (t->parts.map) + ddt_pending_bytes (t->parts.ddt) +
+    txg_log_bytes (t->log);
+}
+
+static void
+kick (struct txg *t)
+{
+  WITH_LOCK (&t->lock);
+  t->kicked = true;
+  pthread_cond_signal (&t->wake);
+}
+
+static bool
+journal_is_half_full (struct txg *t)
+{
+  uint64_t live, ring;
+
+  journal_get_usage (t->parts.journal, &live, &ring);
+  return live > ring / 2 && live > JOURNAL_MAX_BYTES / 4;
+}
+
+void
+txg_throttle (struct txg *t)
+{
+  size_t bytes = pending_bytes (t);
+
+  if (bytes > t->budget / 2 || journal_is_half_full (t))
+    kick (t);
+  if (bytes <= t->budget)
+    return;
+  WITH_LOCK (&t->lock);
+  while (pending_bytes (t) > t->budget && !t->failed && t->room != TXG_FULL &&
+         !t->stop) {
+    t->kicked = true;
+    pthread_cond_signal (&t->wake);
+    lock_wait_ms (&t->lock, &t->folded, 100);
+  }
+}
+
+void
+txg_enter (struct txg *t)
+{
+  WITH_LOCK (&t->lock);
+  while (t->cutting)
+    lock_wait (&t->lock, &t->may_enter);
+  t->nr_inside++;
+}
+
+void
+txg_leave (struct txg *t)
+{
+  WITH_LOCK (&t->lock);
+  assert (t->nr_inside > 0);
+  if (--t->nr_inside == 0 && t->cutting)
+    pthread_cond_signal (&t->all_out);
+}
+
+int
+txg_log_record (struct txg *t, const struct record *record,
+                uint64_t chunk_addr)
+{
+  return txg_log_add_record (t->log, record, chunk_addr);
+}
+
+int
+txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
+                 const struct pointer *ptr)
+{
+  uint64_t displaced;
+  int r;
+
+  /* Journal first: if that fails nothing has changed. */
+  if (txg_log_add_pointer (t->log, layer->id, block, ptr) == -1)
+    return -1;
+  r = map_set (t->parts.map, layer, block, ptr, &displaced);
+  if (r == 1)
+    ddt_unref (t->parts.ddt, displaced);
+  if (r == -1)
+    txg_fail (t);           /* journal and memory differ now */
+  return r == -1 ? -1 : 0;
+}
+
+/* The part of a hole that lies in one leaf. */
+static int
+set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
+                unsigned count)
+{
+  uint64_t displaced[LEAF_BLOCKS];
+  unsigned i;
+  int nr = 0, r;
+
+  if (count == LEAF_BLOCKS)
+    nr = map_set_holes (t->parts.map, layer, block / LEAF_BLOCKS, displaced);
+  else
+    for (i = 0; i < count; ++i) {
+      r = map_set (t->parts.map, layer, block + i, NULL, &displaced[nr]);
+      if (r == -1)
+        return -1;
+      nr += r;
+    }
+  if (nr == -1)
+    return -1;
+  while (nr > 0)
+    ddt_unref (t->parts.ddt, displaced[--nr]);
+  return 0;
+}
+
+static int
+set_holes (struct txg *t, struct layer *layer, uint64_t block,
+           uint64_t count)
+{
+  unsigned n;
+
+  for (; count > 0; block += n, count -= n) {
+    n = LEAF_BLOCKS - block % LEAF_BLOCKS;
+    if (n > count)
+      n = (unsigned) count;
+    if (set_leaf_holes (t, layer, block, n) == -1) {
+      txg_fail (t);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+int
+txg_set_holes (struct txg *t, struct layer *layer, uint64_t block,
+               uint64_t count)
+{
+  if (txg_log_add_holes (t->log, layer->id, block, count) == -1)
+    return -1;
+  return set_holes (t, layer, block, count);
+}
+
+int
+txg_flush (struct txg *t)
+{
+  int r;
+
+  if (txg_check (t) == -1)
+    return -1;
+  r = txg_log_flush (t->log);
+  if (r == 1)                   /* the journal is full: pool.db then */
+    return txg_run (t, NULL, NULL, NULL);
+  if (r == -1)
+    txg_fail (t);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Folding
+ */
+
+/* Close the open txg.  Returns with it folding, and 'taken' the requests
+ * that this fold serves.
+ */
+static int
+cut (struct txg *t, struct requests *taken, struct meta_state *state)
+{
+  int r;
+
+  WITH_LOCK (&t->lock);
+  t->cutting = true;
+  while (t->nr_inside > 0)
+    lock_wait (&t->lock, &t->all_out);
+  TAILQ_INIT (taken);
+  TAILQ_CONCAT (taken, &t->requests, link);
+  t->kicked = false;
+  *state = t->state;
+  r = txg_log_cut (t->log, &state->folded, &state->journal_position);
+  map_cut (t->parts.map);
+  ddt_cut (t->parts.ddt);
+  t->cutting = false;
+  pthread_cond_broadcast (&t->may_enter);
+  return r;
+}
+
+/* Run the requests' functions inside the transaction, each by itself. */
+static int
+run_requests (struct requests *taken, struct meta_conn *c,
+              struct meta_state *state)
+{
+  struct meta_state saved;
+  struct request *q;
+
+  TAILQ_FOREACH (q, taken, link) {
+    if (q->fn == NULL)
+      continue;
+    if (meta_savepoint (c) == -1)
+      return -1;
+    saved = *state;
+    q->result = q->fn (q->arg, c, state);
+    if (q->result == -1) {
+      q->err = errno;
+      snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
+      *state = saved;
+    }
+    if (meta_release (c, q->result != -1) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+try_transaction (struct txg *t, struct fold *f, struct requests *taken,
+                 bool with_index)
+{
+  struct meta_conn *c = meta_writer (t->parts.meta);
+  int err;
+
+  if (meta_begin (c) == -1)
+    return -1;
+  if (fold_write_tables (f, c, with_index) == -1 ||
+      run_requests (taken, c, fold_state (f)) == -1 ||
+      meta_state_put (c, fold_state (f)) == -1) {
+    err = errno;
+    meta_rollback (c);
+    errno = err;
+    return -1;
+  }
+  return meta_commit (c);
+}
+
+static void
+finish_requests_locked (struct txg *t, struct requests *list, int result)
+{
+  struct request *q;
+  int err = errno;
+
+  assert_held (&t->lock);
+  while ((q = TAILQ_FIRST (list)) != NULL) {
+    TAILQ_REMOVE (list, q, link);
+    if (result == -1) {
+      q->result = -1;
+      q->err = err;
+      snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
+    }
+    q->finished = true;
+  }
+  pthread_cond_broadcast (&t->folded);
+}
+
+/* The file system is full and the reserve is used up.  The journal and
+ * memory keep what cannot be folded; new data is refused meanwhile, and
+ * whoever waits for a fold is told.  -1: no use in waiting.
+ */
+static int
+wait_for_space (struct txg *t, struct requests *taken)
+{
+  WITH_LOCK (&t->lock);
+  nbdedup_fail (ENOSPC, "the pool's file system is full, there is no room "
+                "for pool.db: free some");
+  finish_requests_locked (t, taken, -1);
+  errno = ENOSPC;
+  finish_requests_locked (t, &t->requests, -1);
+  errno = ENOSPC;
+  if (t->stop || !t->has_thread)
+    return -1;
+  lock_wait_ms (&t->lock, &t->wake, FULL_RETRY_MS);
+  return 0;
+}
+
+static int
+transaction (struct txg *t, struct fold *f, struct requests *taken)
+{
+  bool with_index = true, restarted = false;
+
+  for (;;) {
+    meta_throttle (t->parts.meta);
+    if (try_transaction (t, f, taken, with_index) == 0)
+      return 0;
+    /* Damage that was read there must not stop the pool.  Nothing that
+     * could not be written is ever tried again.
+     */
+    if (errno == EIO && with_index && fold_index_is_damaged (f))
+      with_index = false;
+    else if (errno != ENOSPC)
+      return -1;
+    else {
+      t->room = TXG_FULL;
+      /* The WAL's own space, once it begins anew, is often enough; else
+       * the reserve is for exactly this.
+       */
+      if (!restarted) {
+        meta_restart_wal (t->parts.meta, true);
+        restarted = true;
+      }
+      else if (!reserve_release (t->reserve) &&
+               wait_for_space (t, taken) == -1)
+        return -1;
+      else
+        restarted = false;
+    }
+  }
+}
+
+static bool
+refill_reserve (struct txg *t)
+{
+  return reserve_refill (t->reserve,
+                         t->state.stored_sectors * t->state.sector_bytes);
+}
+
+static void
+finish_requests (struct txg *t, struct requests *taken, int result)
+{
+  WITH_LOCK (&t->lock);
+  finish_requests_locked (t, taken, result);
+}
+
+static int
+fold_folding (struct txg *t, struct requests *taken,
+              const struct meta_state *state)
+{
+  struct fold *f = fold_new (&t->parts, state);
+  bool has_commands = false;
+  struct request *q;
+  int r = -1, err;
+
+  if (f != NULL && fold_write_summaries (f) == 0 &&
+      store_sync (t->parts.store) == 0 && transaction (t, f, taken) == 0) {
+    r = 0;
+    {
+      WITH_LOCK (&t->lock);
+      t->state = *fold_state (f);
+      t->more = fold_has_more (f);
+    }
+    txg_log_folded (t->log);
+    journal_trim (t->parts.journal, state->folded, state->journal_position);
+    fold_finish (f);
+    TAILQ_FOREACH (q, taken, link) {
+      has_commands |= q->fn != NULL;
+      if (q->result == 0 && q->done)
+        q->done (q->arg);
+    }
+    /* Of writes, the journal knows when pool.db has lost its WAL; of what a
+     * command did nothing else knows.
+     */
+    if (has_commands)
+      meta_copy_wal (t->parts.meta);
+    t->room = refill_reserve (t) ? TXG_ROOM : TXG_NO_RESERVE;
+  }
+  else
+    txg_fail (t);
+  err = errno;
+  fold_free (f);
+  errno = err;
+  return r;
+}
+
+static int
+fold (struct txg *t)
+{
+  struct requests taken;
+  struct meta_state state;
+  int r = txg_check (t);
+
+  if (r == 0) {
+    r = cut (t, &taken, &state);
+    if (r == 0)
+      r = fold_folding (t, &taken, &state);
+    else
+      txg_fail (t);
+  }
+  else {
+    WITH_LOCK (&t->lock);
+    TAILQ_INIT (&taken);
+    TAILQ_CONCAT (&taken, &t->requests, link);
+    t->kicked = t->more = false;
+  }
+  finish_requests (t, &taken, r);
+  return r;
+}
+
+static void *
+folding_thread (void *arg)
+{
+  struct txg *t = arg;
+  bool stop;
+
+  for (;;) {
+    {
+      WITH_LOCK (&t->lock);
+      if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->stop && !t->more)
+        lock_wait_ms (&t->lock, &t->wake, FOLD_INTERVAL_MS);
+      stop = t->stop;
+      if (stop && TAILQ_EMPTY (&t->requests))
+        return NULL;
+      if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
+          pending_bytes (t) == 0)
+        continue;
+    }
+    fold (t);
+  }
+}
+
+int
+txg_run (struct txg *t,
+         int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
+         void (*done) (void *arg), void *arg)
+{
+  struct request q = { .fn = fn, .done = done, .arg = arg };
+
+  {
+    WITH_LOCK (&t->lock);
+    TAILQ_INSERT_TAIL (&t->requests, &q, link);
+    pthread_cond_signal (&t->wake);
+    if (t->has_thread)
+      while (!q.finished)
+        lock_wait (&t->lock, &t->folded);
+  }
+  if (!q.finished)
+    fold (t);                   /* before txg_start: in this thread */
+  assert (q.finished);
+  if (q.result == -1)
+    return nbdedup_fail (q.err, "%s", q.text);
+  return 0;
+}
+
+int
+txg_start (struct txg *t)
+{
+  int err;
+
+  t->room = refill_reserve (t) ? TXG_ROOM : TXG_NO_RESERVE;
+  t->has_thread = true;
+  err = pthread_create (&t->thread, NULL, folding_thread, t);
+  if (err != 0) {
+    t->has_thread = false;
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  }
+  return 0;
+}
+
+int
+txg_stop (struct txg *t)
+{
+  int r = 0;
+
+  if (!t->has_thread)
+    return 0;
+  if (pending_bytes (t) > 0)
+    r = txg_run (t, NULL, NULL, NULL);
+  if (r == 0)
+    r = txg_check (t);
+  {
+    WITH_LOCK (&t->lock);
+    t->stop = true;
+    pthread_cond_signal (&t->wake);
+  }
+  pthread_join (t->thread, NULL);
+  t->has_thread = false;
+  return r;
+}
+
+void
+txg_get_state (struct txg *t, struct meta_state *state)
+{
+  WITH_LOCK (&t->lock);
+  *state = t->state;
+}
+
+/*----------------------------------------------------------------------
+ * Replay
+ */
+
+/* Addresses of records that a suspect batch named and that are not there. */
+struct replay {
+  struct txg *t;
+  uint64_t *lost;               /* owned */
+  size_t nr_lost;
+};
+
+static bool
+is_lost (const struct replay *rp, uint64_t addr)
+{
+  size_t i;
+
+  for (i = 0; i < rp->nr_lost; ++i)
+    if (rp->lost[i] == addr)
+      return true;
+  return false;
+}
+
+static int
+add_lost (struct replay *rp, uint64_t addr)
+{
+  uint64_t *p = realloc (rp->lost, (rp->nr_lost + 1) * sizeof *p);
+
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for replay");
+  rp->lost = p;
+  p[rp->nr_lost++] = addr;
+  return 0;
+}
+
+/* Did the record's bytes reach the store?  1, 0, -1. */
+static int
+record_is_there (struct txg *t, const struct record *r)
+{
+  CLEANUP_FREE uint8_t *buf = malloc (r->ptr.psize);
+
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for replay");
+  if (store_read (t->parts.store, r->ptr.addr, buf, r->ptr.psize) == -1)
+    return 0;
+  return XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
+}
+
+static int
+replay_record (struct replay *rp, const struct journal_entry *e,
+               bool suspect)
+{
+  struct txg *t = rp->t;
+  const struct record *r = &e->record;
+  uint32_t sector = t->state.sector_bytes;
+  uint32_t nr = sectors_of (r->ptr.psize, sector);
+  struct placement p = { r->ptr.addr, r->slot, e->chunk_addr };
+  int there = 1;
+
+  if (e->data == NULL && suspect) {
+    there = record_is_there (t, r);
+    if (there == -1)
+      return -1;
+  }
+  if (!there)
+    return add_lost (rp, r->ptr.addr);
+  /* Claim before writing: sectors in use must not be overwritten. */
+  if (space_claim (t->parts.space, &p, nr) == -1)
+    return -1;
+  if (e->data) {
+    CLEANUP_FREE uint8_t *buf = calloc (nr, sector);
+
+    if (buf == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for replay");
+    memcpy (buf, e->data, r->ptr.psize);
+    if (store_write (t->parts.store, r->ptr.addr, buf,
+                     (size_t) nr * sector) == -1)
+      return -1;
+  }
+  return ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
+}
+
+static int
+replay_pointers (struct replay *rp, const struct journal_entry *e,
+                 struct layer *layer)
+{
+  struct txg *t = rp->t;
+  uint64_t i, displaced;
+  struct pointer ptr;
+  int r;
+
+  for (i = 0; i < e->count; ++i) {
+    if (pointer_unpack (e->pointers + i * POINTER_LEN, layer->block_size,
+                        &ptr) == -1)
+      return -1;
+    if (is_lost (rp, ptr.addr))
+      continue;                 /* that write never happened */
+    if (ddt_ref (t->parts.ddt, ptr.addr, 1) == -1)
+      return -1;
+    r = map_set (t->parts.map, layer, e->block + i, &ptr, &displaced);
+    if (r == -1)
+      return -1;
+    if (r == 1)
+      ddt_unref (t->parts.ddt, displaced);
+  }
+  return 0;
+}
+
+static int
+replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
+              size_t len)
+{
+  struct replay *rp = opaque;
+  struct txg *t = rp->t;
+  struct journal_entry e;
+  struct layer *layer;
+  int64_t n;
+  size_t off;
+  int r;
+
+  for (off = 0; off < len; off += (size_t) n) {
+    n = je_unpack (body + off, len - off, &e);
+    if (n == -1)
+      return -1;
+    if (e.type == JE_RECORD) {
+      if (replay_record (rp, &e, suspect) == -1)
+        return -1;
+      continue;
+    }
+    layer = t->parts.find_layer (t->parts.opaque, e.layer);
+    if (layer == NULL)
+      return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
+                           PRIu64 ", which pool.db does not have", seq,
+                           e.layer);
+    r = e.type == JE_POINTERS ? replay_pointers (rp, &e, layer)
+      : set_holes (t, layer, e.block, e.count);
+    if (r == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+touch_limbo (void *opaque, uint64_t addr)
+{
+  struct txg *t = opaque;
+
+  return ddt_ref (t->parts.ddt, addr, 0);
+}
+
+int
+txg_replay (struct txg *t)
+{
+  struct meta_conn *c = meta_writer (t->parts.meta);
+  struct replay rp = { .t = t };
+  int r;
+
+  r = meta_limbo_scan (c, touch_limbo, t);
+  if (r == 0)
+    r = journal_replay (t->parts.journal, t->state.journal_position,
+                        t->state.folded, t->state.epoch, replay_batch, &rp);
+  free (rp.lost);
+  if (r == 0 && pending_bytes (t) > 0)
+    r = txg_run (t, NULL, NULL, NULL);
+  return r;
+}

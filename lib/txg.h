@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Transaction groups: what becomes durable together, and in which order.
+ *
+ * A worker that turns dirty blocks into pointers does it inside a txg:
+ * txg_enter .. txg_leave.  What it installs goes to the map and the DDT in
+ * memory (the open txg), and to the journal's buffer.
+ *
+ *   flush  writes the buffer to the journal as one batch and syncs it:
+ *          one fdatasync, SQLite is not involved.
+ *
+ *   fold   closes the open txg (a "cut": a moment with nobody inside) and
+ *          writes its effects to pool.db in one transaction, which also
+ *          stores the number of the last journal batch that it covers:
+ *          counts are not idempotent, so replay must know.
+ *
+ * One thread folds, when the txg is old, or holds much memory, or the
+ * journal is half full, or somebody asks (txg_run).
+ *
+ * After a failed fdatasync, or a fold that cannot be written, the txg is
+ * failed: everything answers EIO until the pool is opened again, which
+ * brings back what the journal proves.
+ */
+
+#ifndef NBDEDUP_TXG_H
+#define NBDEDUP_TXG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ddt.h"
+#include "journal.h"
+#include "map.h"
+#include "meta.h"
+#include "quiesce.h"
+#include "space.h"
+#include "store.h"
+
+struct txg;
+
+/* What the txg works on; not owned, outlives it. */
+struct txg_parts {
+  struct meta *meta;
+  struct store *store;
+  struct space *space;
+  struct journal *journal;
+  struct map *map;
+  struct ddt *ddt;
+  struct quiesce *quiesce;
+  const char *reserve_path;     /* file that keeps room for pool.db */
+  /* Find a layer by id, NULL if there is none. */
+  struct layer *(*find_layer) (void *opaque, uint64_t id);
+  /* Call fn for each dying layer. */
+  void (*each_dying) (void *opaque, void (*fn) (void *, struct layer *),
+                      void *arg);
+  /* Nothing is left of a dying layer in pool.db. */
+  void (*layer_gone) (void *opaque, struct layer *layer);
+  /* A record's space is about to be reused: forget cached copies of it. */
+  void (*forget_record) (void *opaque, uint64_t addr);
+  void *opaque;
+};
+
+/* 'budget_bytes' bounds what the open and the folding txg hold. */
+extern struct txg *txg_new (const struct txg_parts *parts,
+                            const struct meta_state *state,
+                            uint64_t budget_bytes);
+extern void txg_free (struct txg *txg);
+
+/* Apply what the journal holds beyond pool.db, and fold it.  Before
+ * txg_start.
+ */
+extern int txg_replay (struct txg *txg);
+
+/* Start and stop the folding thread.  Stopping folds everything first. */
+extern int txg_start (struct txg *txg);
+extern int txg_stop (struct txg *txg);
+
+/* 0, or -1 with the reason if the txg has failed. */
+extern int txg_check (struct txg *txg);
+/* It has: memory and disk may differ from now on. */
+extern void txg_fail (struct txg *txg);
+
+/* Wait while the txgs hold more than their budget.  Not inside a txg. */
+extern void txg_throttle (struct txg *txg);
+
+extern void txg_enter (struct txg *txg);
+extern void txg_leave (struct txg *txg);
+
+/* Inside a txg: a record has been written to the store.  To be called
+ * before ddt_insert.
+ */
+extern int txg_log_record (struct txg *txg, const struct record *record,
+                           uint64_t chunk_addr);
+
+/* Inside a txg: the block now has this pointer, whose reference the caller
+ * has taken.
+ */
+extern int txg_set_pointer (struct txg *txg, struct layer *layer,
+                            uint64_t block, const struct pointer *ptr);
+/* Inside a txg: 'count' blocks are holes now. */
+extern int txg_set_holes (struct txg *txg, struct layer *layer,
+                          uint64_t block, uint64_t count);
+
+/* Everything installed before the call is durable after it. */
+extern int txg_flush (struct txg *txg);
+
+/* Run 'fn' inside the transaction of a fold that covers everything
+ * installed before the call; when this returns 0 all is durable.  'fn' may
+ * be NULL.  If fn fails (-1), only its own changes are undone, and -1
+ * with its errno and text is returned.  'done' (may be NULL) is called
+ * after the commit, before any later fold: to update memory.
+ *
+ * 'state' is the row to be stored: fn may take ids from it.
+ */
+extern int txg_run (struct txg *txg,
+                    int (*fn) (void *arg, struct meta_conn *c,
+                               struct meta_state *state),
+                    void (*done) (void *arg), void *arg);
+
+/* The state as of the last fold. */
+extern void txg_get_state (struct txg *txg, struct meta_state *state);
+
+/* How full is the file system of pool.db? */
+enum txg_room {
+  TXG_ROOM,
+  TXG_NO_RESERVE,               /* the reserve is used: refuse new data, but
+                                 * not what takes the place of other data */
+  TXG_FULL,                     /* folds cannot be written: refuse all data */
+};
+extern enum txg_room txg_get_room (struct txg *txg);
+
+#endif /* NBDEDUP_TXG_H */
