@@ -1,0 +1,700 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* nbdkit-dedup-plugin: nbdkit's callbacks on one side, lib/nbdedup.h on the
+ * other.  It keeps no data: what a client sees, and what survives a crash,
+ * is decided in the engine.
+ *
+ * Lifetime.  .get_ready looks at the pool while the command line can still
+ * see an error; .after_fork opens it, because neither SQLite nor threads
+ * survive a fork; .cleanup closes it, once.  nbdkit (seen in 1.32.5) does
+ * not call .close for a connection that is open when the server is told to
+ * quit, but it has ended all connections' threads before .cleanup: hence
+ * the list of open handles here, and what is left on it is closed there.
+ */
+
+#include <config.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "cleanup.h"
+#include "keys.h"
+#include "nbdedup.h"
+#include "quit.h"
+#include "startup.h"
+
+/* What the server may do at most; plugin_thread_model narrows it. */
+#define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
+
+/* The longest request that we ask for.  nbdkit takes 64 MiB, QEMU sends
+ * 32 MiB at most, and nbdkit keeps one buffer of this size per thread.
+ */
+#define REQUEST_MAX (UINT32_C (32) << 20)
+
+/* Extents in one answer.  The client asks on from where it ends, so this
+ * only bounds memory: nbdkit's own bound is 2^20 extents of 24 bytes, for
+ * each request at work.
+ */
+#define EXTENTS_MAX 16384
+
+static struct keys keys;
+static struct nbdedup_pool *pool;       /* NULL unless open */
+
+/* One connection. */
+struct handle {
+  struct nbdedup_volume *volume;        /* owned */
+  bool is_snapshot;
+  LIST_ENTRY (handle) link;
+};
+
+static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD (, handle) handles = LIST_HEAD_INITIALIZER (handles);
+
+/* Report what the engine said.  errno is what the client gets to see. */
+static int
+fail (const char *what)
+{
+  int err = errno;
+
+  nbdkit_error ("%s: %s", what, nbdedup_error ());
+  errno = err != 0 ? err : EIO;
+  return -1;
+}
+
+/* Flags are promises to the client: one that we do not know, we cannot
+ * keep.
+ */
+static int
+check_flags (const char *what, uint32_t flags, uint32_t known)
+{
+  if ((flags & ~known) == 0)
+    return 0;
+  nbdkit_error ("%s: unknown flags 0x%x", what, flags & ~known);
+  errno = EINVAL;
+  return -1;
+}
+
+/*----------------------------------------------------------------------
+ * Configuration
+ */
+
+static void
+plugin_load (void)
+{
+  /* glibc gives every thread an arena of its own, and raises the size from
+   * which memory goes back to the system with each large buffer that is
+   * freed.  What workers allocate and the folding thread frees then stays
+   * with the process: 2.5 million new blocks at the default limits took
+   * 397 MiB, and take 314 with this.
+   */
+  mallopt (M_ARENA_MAX, 2);
+  mallopt (M_MMAP_THRESHOLD, 128 << 10);
+  mallopt (M_TRIM_THRESHOLD, 256 << 10);
+  keys_init (&keys);
+}
+
+static int
+plugin_config (const char *key, const char *value)
+{
+  return keys_parse (&keys, key, value);
+}
+
+static int
+plugin_config_complete (void)
+{
+  return keys_check (&keys);
+}
+
+/* Does this nbdkit survive parallel requests on one connection?
+ *
+ * nbdkit 1.32.5 does not: when a client hangs up (or is killed) while
+ * several of its requests are at work, the thread whose reply fails first
+ * closes the socket and the next one aborts the whole server, with all its
+ * other clients, in raw_send_socket: Assertion `sock >= 0'.  1.34 fixed
+ * that.  A plugin cannot ask for the server's version (what it was compiled
+ * with may differ), but nbdkit_disconnect is a function that no release
+ * with the fault has, and all from 1.36 on have.
+ */
+static bool
+server_survives_parallel (void)
+{
+  return dlsym (RTLD_DEFAULT, "nbdkit_disconnect") != NULL;
+}
+
+static int
+plugin_thread_model (void)
+{
+  switch (keys.threads) {
+  case KEYS_THREADS_PARALLEL:
+    return NBDKIT_THREAD_MODEL_PARALLEL;
+  case KEYS_THREADS_SERIALIZE:
+    /* Connections still run beside each other. */
+    return NBDKIT_THREAD_MODEL_SERIALIZE_REQUESTS;
+  case KEYS_THREADS_AUTO:
+    break;
+  }
+  return server_survives_parallel () ?
+    NBDKIT_THREAD_MODEL_PARALLEL : NBDKIT_THREAD_MODEL_SERIALIZE_REQUESTS;
+}
+
+static void
+dump_names (const char *key, const char *const *names)
+{
+  size_t i;
+
+  printf ("%s=", key);
+  for (i = 0; names[i] != NULL; ++i)
+    printf ("%s%s", i > 0 ? "," : "", names[i]);
+  printf ("\n");
+}
+
+static void
+plugin_dump_plugin (void)
+{
+  printf ("format=1\n");
+  dump_names ("codecs", nbdedup_codec_names ());
+  dump_names ("hashes", nbdedup_hash_names ());
+  keys_dump ();
+}
+
+/*----------------------------------------------------------------------
+ * Start and end
+ */
+
+static int
+plugin_get_ready (void)
+{
+  if (nbdedup_pool_probe (keys.pool) == -1)
+    return fail (keys.pool);
+  return startup_prepare ();
+}
+
+static int
+plugin_after_fork (void)
+{
+  pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
+                            NBDEDUP_OPEN_SERVER);
+  if (pool == NULL) {
+    CLEANUP_FREE char *text = NULL;
+    int r = asprintf (&text, "%s: %s", keys.pool, nbdedup_error ());
+
+    fail (keys.pool);
+    if (r == -1)
+      text = NULL;
+    startup_report (text != NULL ? text : "no memory");
+    return -1;
+  }
+  nbdkit_debug ("dedup: pool %s is open", keys.pool);
+  if (quit_start ("control.sock") == -1) {
+    startup_report ("cannot wait for signals");
+    return -1;
+  }
+  startup_report (NULL);
+  return 0;
+}
+
+/* All connections' threads have ended. */
+static void
+plugin_cleanup (void)
+{
+  struct handle *h;
+
+  quit_stop ();
+  while ((h = LIST_FIRST (&handles)) != NULL) {
+    LIST_REMOVE (h, link);
+    nbdedup_volume_close (h->volume);
+    free (h);
+  }
+  if (pool != NULL && nbdedup_pool_close (pool) == -1)
+    fail ("closing the pool");
+  pool = NULL;
+}
+
+static void
+plugin_unload (void)
+{
+  keys_destroy (&keys);
+}
+
+/*----------------------------------------------------------------------
+ * Exports
+ */
+
+struct export_list {
+  struct nbdkit_exports *exports;
+  const char *only;             /* or NULL: all */
+};
+
+static const char *
+describe (bool is_snapshot)
+{
+  return is_snapshot ? "snapshot, read-only" : "volume";
+}
+
+static bool
+is_snapshot_name (const char *name)
+{
+  return strchr (name, '@') != NULL;
+}
+
+static int
+list_one_export (void *opaque, const char *name, uint64_t size, bool readonly)
+{
+  struct export_list *list = opaque;
+
+  (void) size;
+  (void) readonly;
+  if (list->only != NULL && strcmp (name, list->only) != 0)
+    return 0;
+  return nbdkit_add_export (list->exports, name,
+                            describe (is_snapshot_name (name)));
+}
+
+static int
+plugin_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
+{
+  struct export_list list = {
+    .exports = exports,
+    .only = keys.only ? keys.volume : NULL,
+  };
+
+  (void) readonly;
+  (void) is_tls;
+  return nbdedup_pool_list (pool, list_one_export, &list) == 0 ?
+    0 : fail ("listing exports");
+}
+
+struct only_volume {
+  unsigned nr;
+  char *name;                   /* owned; of the first */
+};
+
+static int
+find_only_volume (void *opaque, const char *name, uint64_t size,
+                  bool readonly)
+{
+  struct only_volume *v = opaque;
+
+  (void) size;
+  (void) readonly;
+  if (is_snapshot_name (name))
+    return 0;
+  if (v->nr++ > 0)
+    return 0;
+  v->name = strdup (name);
+  if (v->name == NULL) {
+    nbdkit_error ("strdup: %s", strerror (errno));
+    return -1;
+  }
+  return 0;
+}
+
+/* The name that the empty export name stands for, interned; "" if there is
+ * none: plugin_open then refuses it and says why.
+ */
+static const char *
+plugin_default_export (int readonly, int is_tls)
+{
+  struct only_volume v = { 0 };
+  const char *r = "";
+
+  (void) readonly;
+  (void) is_tls;
+  if (keys.volume != NULL)
+    return keys.volume;
+  if (nbdedup_pool_list (pool, find_only_volume, &v) != 0)
+    r = NULL;
+  else if (v.nr == 1)
+    r = nbdkit_strdup_intern (v.name);
+  free (v.name);
+  return r;
+}
+
+/* Only a Unix socket knows its peer's uid; for others nbdkit would report
+ * an error each time.
+ */
+static int64_t
+peer_uid (void)
+{
+  struct sockaddr_storage addr;
+  socklen_t len = sizeof addr;
+
+  if (nbdkit_peer_name ((struct sockaddr *) &addr, &len) == -1 ||
+      addr.ss_family != AF_UNIX)
+    return -1;
+  return nbdkit_peer_uid ();
+}
+
+/* The peer's TLS identity, which the caller frees; NULL if it has none, or
+ * if this nbdkit cannot tell.
+ */
+static char *
+peer_tls_identity (void)
+{
+#if HAVE_DECL_NBDKIT_PEER_TLS_DN
+  char *dn = nbdkit_peer_tls_dn ();
+
+  if (dn != NULL && dn[0] == '\0') {
+    free (dn);
+    dn = NULL;
+  }
+  return dn;
+#else
+  return NULL;
+#endif
+}
+
+static void *
+plugin_open (int readonly)
+{
+  CLEANUP_FREE char *tls_identity = NULL;
+  const char *name = nbdkit_export_name ();
+  unsigned flags = 0;
+  struct handle *h;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return NULL;
+  if (name == NULL)
+    return NULL;                /* nbdkit_export_name said why */
+  if (name[0] == '\0' && keys.volume != NULL)
+    name = keys.volume;
+  if (name[0] == '\0') {
+    nbdkit_error ("the client asked for the default export, and the pool has "
+                  "not exactly one volume: the client must name one of them, "
+                  "or this server be started with volume=NAME");
+    errno = ENOENT;
+    return NULL;
+  }
+  if (keys.only && strcmp (name, keys.volume) != 0) {
+    nbdkit_error ("the client asked for another export than '%s', and "
+                  "only=on hides all others", keys.volume);
+    errno = ENOENT;
+    return NULL;
+  }
+
+  if (readonly)
+    flags |= NBDEDUP_VOLUME_READONLY;
+  if (keys.exclusive)
+    flags |= NBDEDUP_VOLUME_EXCLUSIVE;
+
+  h = malloc (sizeof *h);
+  if (h == NULL) {
+    nbdkit_error ("malloc: %s", strerror (errno));
+    return NULL;
+  }
+  tls_identity = peer_tls_identity ();
+  h->volume = nbdedup_volume_open (pool, name, flags, peer_uid (),
+                                   tls_identity);
+  if (h->volume == NULL) {
+    fail ("open");
+    free (h);
+    return NULL;
+  }
+  h->is_snapshot = is_snapshot_name (name);
+
+  pthread_mutex_lock (&handles_lock);
+  LIST_INSERT_HEAD (&handles, h, link);
+  pthread_mutex_unlock (&handles_lock);
+  return h;
+}
+
+static void
+plugin_close (void *handle)
+{
+  struct handle *h = handle;
+
+  pthread_mutex_lock (&handles_lock);
+  LIST_REMOVE (h, link);
+  pthread_mutex_unlock (&handles_lock);
+  nbdedup_volume_close (h->volume);
+  free (h);
+}
+
+/*----------------------------------------------------------------------
+ * What an export can do
+ */
+
+static const char *
+plugin_export_description (void *handle)
+{
+  struct handle *h = handle;
+
+  return describe (h->is_snapshot);
+}
+
+static int64_t
+plugin_get_size (void *handle)
+{
+  struct handle *h = handle;
+
+  return nbdedup_volume_size (h->volume);
+}
+
+/* Anything works; requests of whole blocks need no read-modify-write. */
+static int
+plugin_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
+                   uint32_t *maximum)
+{
+  struct handle *h = handle;
+
+  *minimum = 1;
+  *preferred = nbdedup_volume_block_size (h->volume);
+  *maximum = REQUEST_MAX;
+  return 0;
+}
+
+static int
+plugin_can_write (void *handle)
+{
+  struct handle *h = handle;
+
+  return !nbdedup_volume_is_readonly (h->volume);
+}
+
+static int
+plugin_can_fua (void *handle)
+{
+  (void) handle;
+  return NBDKIT_FUA_NATIVE;
+}
+
+static int
+plugin_can_cache (void *handle)
+{
+  (void) handle;
+  return NBDKIT_CACHE_NATIVE;
+}
+
+/* A flush covers the volume, whichever connection wrote.  But the second
+ * connection of one client would be refused with attach=exclusive.
+ */
+static int
+plugin_can_multi_conn (void *handle)
+{
+  (void) handle;
+  return !keys.exclusive;
+}
+
+static int
+can_always (void *handle)
+{
+  (void) handle;
+  return 1;
+}
+
+static int
+can_never (void *handle)
+{
+  (void) handle;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Data
+ */
+
+static int
+plugin_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
+              uint32_t flags)
+{
+  struct handle *h = handle;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("read", flags, 0) == -1)
+    return -1;
+  if (nbdedup_volume_read (h->volume, buf, count, offset) == -1)
+    return fail ("read");
+  return 0;
+}
+
+/* Forced Unit Access: what was just done is durable before it is
+ * answered, and nothing else has to be.
+ */
+static int
+finish_fua (struct handle *h, const char *what, uint32_t count,
+            uint64_t offset, uint32_t flags)
+{
+  if ((flags & NBDKIT_FLAG_FUA) != 0 &&
+      nbdedup_volume_flush_range (h->volume, count, offset) == -1)
+    return fail (what);
+  return 0;
+}
+
+static int
+plugin_pwrite (void *handle, const void *buf, uint32_t count,
+               uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("write", flags, NBDKIT_FLAG_FUA) == -1)
+    return -1;
+  if (nbdedup_volume_write (h->volume, buf, count, offset) == -1)
+    return fail ("write");
+  return finish_fua (h, "write: making it durable", count, offset, flags);
+}
+
+static int
+plugin_flush (void *handle, uint32_t flags)
+{
+  struct handle *h = handle;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("flush", flags, 0) == -1)
+    return -1;
+  if (nbdedup_volume_flush (h->volume) == -1)
+    return fail ("flush");
+  return 0;
+}
+
+static int
+plugin_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("trim", flags, NBDKIT_FLAG_FUA) == -1)
+    return -1;
+  if (nbdedup_volume_trim (h->volume, count, offset) == -1)
+    return fail ("trim");
+  return finish_fua (h, "trim: making it durable", count, offset, flags);
+}
+
+/* Zeroes are holes: that is always fast, and without MAY_TRIM there is
+ * nothing else that we could do, because no zero block is ever stored.
+ */
+static int
+plugin_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("zero", flags, NBDKIT_FLAG_FUA | NBDKIT_FLAG_MAY_TRIM |
+                   NBDKIT_FLAG_FAST_ZERO) == -1)
+    return -1;
+  if (nbdedup_volume_zero (h->volume, count, offset) == -1)
+    return fail ("zero");
+  return finish_fua (h, "zero: making it durable", count, offset, flags);
+}
+
+struct extent_list {
+  struct nbdkit_extents *extents;
+  unsigned left;                /* extents that the answer may still take */
+};
+
+static int
+add_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
+{
+  struct extent_list *list = opaque;
+
+  if (nbdkit_add_extent (list->extents, offset, len, hole ?
+                         NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO : 0) == -1)
+    return -1;
+  return --list->left == 0;
+}
+
+static int
+plugin_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
+                struct nbdkit_extents *extents)
+{
+  struct handle *h = handle;
+  struct extent_list list = {
+    .extents = extents,
+    .left = (flags & NBDKIT_FLAG_REQ_ONE) != 0 ? 1 : EXTENTS_MAX,
+  };
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("extents", flags, NBDKIT_FLAG_REQ_ONE) == -1)
+    return -1;
+  if (nbdedup_volume_extents (h->volume, count, offset, add_extent,
+                              &list) == -1)
+    return fail ("extents");
+  return 0;
+}
+
+static int
+plugin_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+  QUIT_REQUEST (began);
+
+  if (!began)
+    return -1;
+  if (check_flags ("cache", flags, 0) == -1)
+    return -1;
+  if (nbdedup_volume_cache (h->volume, count, offset) == -1)
+    return fail ("cache");
+  return 0;
+}
+
+static struct nbdkit_plugin plugin = {
+  .name = "dedup",
+  .longname = "deduplicating, compressing disks",
+  .version = PACKAGE_VERSION,
+  .description = "Serve the volumes of a pool: virtual disks whose equal\n"
+                 "blocks are stored once, compressed.",
+  .load = plugin_load,
+  .unload = plugin_unload,
+  .config = plugin_config,
+  .config_complete = plugin_config_complete,
+  .config_help = keys_help,
+  .magic_config_key = "pool",
+  .thread_model = plugin_thread_model,
+  .dump_plugin = plugin_dump_plugin,
+  .get_ready = plugin_get_ready,
+  .after_fork = plugin_after_fork,
+  .cleanup = plugin_cleanup,
+  .list_exports = plugin_list_exports,
+  .default_export = plugin_default_export,
+  .open = plugin_open,
+  .close = plugin_close,
+  .export_description = plugin_export_description,
+  .get_size = plugin_get_size,
+  .block_size = plugin_block_size,
+  .can_write = plugin_can_write,
+  .can_flush = can_always,
+  .is_rotational = can_never,
+  .can_trim = plugin_can_write,
+  .can_zero = plugin_can_write,
+  .can_fast_zero = plugin_can_write,
+  .can_fua = plugin_can_fua,
+  .can_extents = can_always,
+  .can_cache = plugin_can_cache,
+  .can_multi_conn = plugin_can_multi_conn,
+  .pread = plugin_pread,
+  .pwrite = plugin_pwrite,
+  .flush = plugin_flush,
+  .trim = plugin_trim,
+  .zero = plugin_zero,
+  .extents = plugin_extents,
+  .cache = plugin_cache,
+  .errno_is_preserved = 1,
+};
+
+NBDKIT_REGISTER_PLUGIN (plugin)

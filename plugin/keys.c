@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The KEY=VALUE parameters of the plugin: one table, one parser for each
+ * kind of value.
+ *
+ * Nothing is ignored: an unknown key, an unknown value and a value out of
+ * range are errors, in one line that names the key.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "keys.h"
+
+/* The help text repeats the defaults; this is what keeps it true. */
+_Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
+                NBDEDUP_RECORD_CACHE_DEFAULT == UINT64_C (64) << 20 &&
+                NBDEDUP_DIRTY_MAX_DEFAULT == UINT64_C (64) << 20 &&
+                NBDEDUP_COMMIT_INTERVAL_DEFAULT == 5 &&
+                NBDEDUP_DRIFT_INTERVAL_DEFAULT == 3600 &&
+                NBDEDUP_DDT_CACHE_MIN == UINT64_C (8) << 20 &&
+                NBDEDUP_DIRTY_MAX_MIN == UINT64_C (4) << 20,
+                "keys_help and the manual page tell other figures");
+
+const char keys_help[] =
+"[pool=]DIR                (required) The pool, as made by 'nbdedup init'.\n"
+"volume=NAME               Volume of the default export \"\"\n"
+"                          (default: the pool's only volume).\n"
+"only=on|off               Serve and list nothing but volume=NAME\n"
+"                          (default: off).\n"
+"ddt-cache=SIZE            Budget for all metadata in memory, at least 8M\n"
+"                          (default: 256M).\n"
+"record-cache=SIZE         Cache of decompressed records, 0 for none\n"
+"                          (default: 64M).\n"
+"dirty-max=SIZE            Answered writes held in memory before they are\n"
+"                          hashed, at least 4M (default: 64M).\n"
+"commit-interval=SECONDS   The longest that an answered write stays volatile\n"
+"                          without a FLUSH (default: 5).\n"
+"drift-interval=SECONDS    Time between drift samples, 0: only when asked\n"
+"                          (default: 3600).\n"
+"primarycache=all|metadata|none\n"
+"                          What is cached in memory (default: all).\n"
+"threads=auto|parallel|serialize\n"
+"                          Requests of one connection at the same time, or\n"
+"                          one by one (default: auto, what this nbdkit\n"
+"                          survives).\n"
+"attach=shared|exclusive   Whether a volume takes more than one client\n"
+"                          (default: shared).";
+
+/* More than any machine has, far from where a sum of them overflows. */
+#define SIZE_KEY_MAX (INT64_C (1) << 50)
+
+#define COMMIT_INTERVAL_MAX_S UINT64_C (86400)
+#define DRIFT_INTERVAL_MAX_S (UINT64_C (10) * 366 * 86400)
+
+static const char *const primarycache_names[] = {
+  [NBDEDUP_CACHE_ALL] = "all",
+  [NBDEDUP_CACHE_METADATA] = "metadata",
+  [NBDEDUP_CACHE_NONE] = "none",
+  NULL
+};
+static const char *const threads_names[] = {
+  [KEYS_THREADS_AUTO] = "auto",
+  [KEYS_THREADS_PARALLEL] = "parallel",
+  [KEYS_THREADS_SERIALIZE] = "serialize",
+  NULL
+};
+static const char *const attach_names[] = { "shared", "exclusive", NULL };
+
+void
+keys_init (struct keys *keys)
+{
+  memset (keys, 0, sizeof *keys);
+  nbdedup_settings_init (&keys->settings);
+}
+
+void
+keys_destroy (struct keys *keys)
+{
+  free (keys->pool);
+  keys->pool = NULL;
+}
+
+/* The index of 'value' in 'names', or -1 after nbdkit_error. */
+static int
+parse_name (const char *key, const char *value, const char *const *names)
+{
+  char list[64] = "";
+  size_t i;
+
+  for (i = 0; names[i] != NULL; ++i) {
+    if (strcmp (value, names[i]) == 0)
+      return (int) i;
+    if (i > 0)
+      strncat (list, ", ", sizeof list - strlen (list) - 1);
+    strncat (list, names[i], sizeof list - strlen (list) - 1);
+  }
+  nbdkit_error ("%s=%s: expected one of: %s", key, value, list);
+  return -1;
+}
+
+static int
+parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
+{
+  int64_t size = nbdkit_parse_size (value);
+
+  if (size == -1)
+    return -1;
+  if ((uint64_t) size < min) {
+    nbdkit_error ("%s=%s: expected at least %" PRIu64 "M",
+                  key, value, min >> 20);
+    return -1;
+  }
+  if (size > SIZE_KEY_MAX) {
+    nbdkit_error ("%s=%s: expected at most 1P", key, value);
+    return -1;
+  }
+  *r = size;
+  return 0;
+}
+
+/* Decimal seconds ("5", "0.25") to milliseconds: neither strtod, which
+ * depends on the locale and takes "nan", nor nbdkit_parse_unsigned, which
+ * takes "010" for 8.
+ */
+static int
+parse_seconds (const char *key, const char *value,
+               uint64_t min_ms, uint64_t max_s, uint64_t *ms)
+{
+  const char *p = value;
+  uint64_t r = 0, scale = 100;
+
+  if (*p < '0' || *p > '9')
+    goto invalid;
+  for (; *p >= '0' && *p <= '9'; ++p) {
+    r = r * 10 + (*p - '0');
+    if (r > max_s)
+      goto range;
+  }
+  r *= 1000;
+  if (*p == '.') {
+    ++p;
+    if (*p == '\0')
+      goto invalid;
+    for (; *p >= '0' && *p <= '9'; ++p) {
+      r += (*p - '0') * scale;  /* beyond milliseconds it adds nothing */
+      scale /= 10;
+    }
+  }
+  if (*p != '\0')
+    goto invalid;
+  if (r < min_ms || r > max_s * 1000)
+    goto range;
+  *ms = r;
+  return 0;
+
+ invalid:
+  nbdkit_error ("%s=%s: expected a number of seconds", key, value);
+  return -1;
+
+ range:
+  nbdkit_error ("%s=%s: expected %s to %" PRIu64 " seconds",
+                key, value, min_ms > 0 ? "0.001" : "0", max_s);
+  return -1;
+}
+
+/* As for the key itself: letters, digits, '.', '_', '-'; perhaps a
+ * snapshot's name after one '@'.
+ */
+static int
+parse_volume (const char *value, const char **r)
+{
+  static const char allowed[] =
+    "abcdefghijklmnopqrstuvwxyz"
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    "0123456789._-";
+  size_t n = strspn (value, allowed);
+  const char *snapshot = value[n] == '@' ? value + n + 1 : NULL;
+
+  if (n == 0 || n > 255 || (snapshot == NULL && value[n] != '\0'))
+    goto invalid;
+  if (snapshot != NULL) {
+    n = strspn (snapshot, allowed);
+    if (n == 0 || n > 255 || snapshot[n] != '\0')
+      goto invalid;
+  }
+  *r = value;
+  return 0;
+
+ invalid:
+  nbdkit_error ("volume=: expected the name of a volume (letters, digits, "
+                "'.', '_', '-', at most 255), or VOLUME@SNAPSHOT");
+  return -1;
+}
+
+static int
+parse_pool (const char *value, char **r)
+{
+  if (*r != NULL) {
+    nbdkit_error ("pool=%s: pool=%s was given before, and one server has "
+                  "one pool", value, *r);
+    return -1;
+  }
+  /* nbdkit_realpath would say only which path does not exist. */
+  if (access (value, F_OK) == -1) {
+    nbdkit_error ("pool=%s: %s; 'nbdedup init' makes a pool",
+                  value, strerror (errno));
+    return -1;
+  }
+  *r = nbdkit_realpath (value);
+  return *r == NULL ? -1 : 0;
+}
+
+int
+keys_parse (struct keys *keys, const char *key, const char *value)
+{
+  struct nbdedup_settings *s = &keys->settings;
+  uint64_t ms;
+  int r;
+
+  if (strcmp (key, "pool") == 0)
+    return parse_pool (value, &keys->pool);
+
+  if (strcmp (key, "volume") == 0)
+    return parse_volume (value, &keys->volume);
+
+  if (strcmp (key, "only") == 0) {
+    r = nbdkit_parse_bool (value);
+    if (r == -1)
+      return -1;
+    keys->only = r;
+    return 0;
+  }
+
+  if (strcmp (key, "ddt-cache") == 0)
+    return parse_size (key, value, NBDEDUP_DDT_CACHE_MIN,
+                       &s->ddt_cache_bytes);
+
+  if (strcmp (key, "record-cache") == 0)
+    return parse_size (key, value, 0, &s->record_cache_bytes);
+
+  if (strcmp (key, "dirty-max") == 0)
+    return parse_size (key, value, NBDEDUP_DIRTY_MAX_MIN,
+                       &s->dirty_max_bytes);
+
+  if (strcmp (key, "commit-interval") == 0)
+    return parse_seconds (key, value, 1, COMMIT_INTERVAL_MAX_S,
+                          &s->commit_interval_ms);
+
+  if (strcmp (key, "drift-interval") == 0) {
+    if (parse_seconds (key, value, 0, DRIFT_INTERVAL_MAX_S, &ms) == -1)
+      return -1;
+    if (ms % 1000 != 0) {
+      nbdkit_error ("%s=%s: expected whole seconds", key, value);
+      return -1;
+    }
+    s->drift_interval_s = ms / 1000;
+    return 0;
+  }
+
+  if (strcmp (key, "primarycache") == 0) {
+    r = parse_name (key, value, primarycache_names);
+    if (r == -1)
+      return -1;
+    s->primarycache = (enum nbdedup_primarycache) r;
+    return 0;
+  }
+
+  if (strcmp (key, "threads") == 0) {
+    r = parse_name (key, value, threads_names);
+    if (r == -1)
+      return -1;
+    keys->threads = (enum keys_threads) r;
+    return 0;
+  }
+
+  if (strcmp (key, "attach") == 0) {
+    r = parse_name (key, value, attach_names);
+    if (r == -1)
+      return -1;
+    keys->exclusive = r;
+    return 0;
+  }
+
+  nbdkit_error ("unknown parameter '%s'; 'nbdkit dedup --help' lists them",
+                key);
+  return -1;
+}
+
+int
+keys_check (const struct keys *keys)
+{
+  if (keys->pool == NULL) {
+    nbdkit_error ("you must supply the pool=DIR parameter: a directory made "
+                  "by 'nbdedup init'");
+    return -1;
+  }
+  if (keys->only && keys->volume == NULL) {
+    nbdkit_error ("only=on needs volume=NAME: the one to serve");
+    return -1;
+  }
+  return 0;
+}
+
+static void
+dump_size (const char *key, uint64_t size)
+{
+  printf ("default_%s=%" PRIu64 "M\n", key, size >> 20);
+}
+
+void
+keys_dump (void)
+{
+  struct keys d;
+
+  keys_init (&d);
+  printf ("default_only=%s\n", d.only ? "on" : "off");
+  dump_size ("ddt-cache", d.settings.ddt_cache_bytes);
+  dump_size ("record-cache", d.settings.record_cache_bytes);
+  dump_size ("dirty-max", d.settings.dirty_max_bytes);
+  printf ("default_commit-interval=%g\n",
+          d.settings.commit_interval_ms / 1000.0);
+  printf ("default_drift-interval=%" PRIu64 "\n",
+          d.settings.drift_interval_s);
+  printf ("default_primarycache=%s\n",
+          primarycache_names[d.settings.primarycache]);
+  printf ("default_threads=%s\n", threads_names[d.threads]);
+  printf ("default_attach=%s\n", attach_names[d.exclusive]);
+}
