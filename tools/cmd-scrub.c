@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tools.h"
+
+static void
+print_scrub (const json_t *result)
+{
+  char buf[HUMAN_MAX];
+  json_t *damaged;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "damaged"), i, damaged)
+    printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are damaged\n",
+            json_text (damaged, "name"), json_size (damaged, "length"),
+            json_size (damaged, "offset"));
+  printf ("%" PRIu64 " records, %s verified\n", json_size (result, "records"),
+          human_bytes (json_size (result, "bytes"), buf));
+}
+
+int
+cmd_scrub (int argc, char **argv, const char *pool)
+{
+  struct options opts = { .pool = pool };
+  json_t *result;
+  uint64_t errors;
+
+  options_parse (&opts, argc, argv, NULL, NULL, "",
+                 "Read every record and verify its hash. Exits 1 if any is "
+                 "damaged, and prints where volumes are concerned.",
+                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+  result = run (&opts, NULL);
+  if (result == NULL)
+    return EXIT_FAILURE;
+  if (opts.json)
+    print_json (result);
+  else
+    print_scrub (result);
+  errors = json_size (result, "errors");
+  json_decref (result);
+  if (errors > 0)
+    return fail ("scrub: %s: %" PRIu64 " record%s damaged", opts.pool, errors,
+                 errors == 1 ? " is" : "s are");
+  return EXIT_SUCCESS;
+}

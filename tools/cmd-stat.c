@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tools.h"
+
+enum {
+  KEY_DDT = 0x2000,
+  KEY_PROMETHEUS,
+};
+
+static const struct argp_option options[] = {
+  { "ddt", KEY_DDT, NULL, 0,
+    "Add the records by how often they are referred to", 0 },
+  { "prometheus", KEY_PROMETHEUS, NULL, 0,
+    "Print metrics in Prometheus' text format", 0 },
+  { 0 }
+};
+
+struct stat_options {
+  struct options common;        /* first: parsers get a pointer to it */
+  bool ddt, prometheus;
+};
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  struct stat_options *opts = state->input;
+
+  (void) arg;
+  switch (key) {
+  case KEY_DDT:
+    opts->ddt = true;
+    return 0;
+  case KEY_PROMETHEUS:
+    opts->prometheus = true;
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/*----------------------------------------------------------------------
+ * The figures: one table for people and for Prometheus
+ */
+
+enum kind { BYTES, COUNT, COUNTER, RATIO };
+
+static const struct figure {
+  const char *object;           /* member of "pool" it is in, or NULL */
+  const char *key;
+  enum kind kind;
+  const char *metric;           /* after "nbdedup_" */
+  const char *label;            /* for people */
+  const char *help;
+} pool_figures[] = {
+  { NULL, "logical_bytes", BYTES, "pool_logical_bytes", "logical",
+    "Blocks of all volumes that are not holes" },
+  { NULL, "records", COUNT, "pool_records", "records",
+    "Records that are referred to" },
+  { NULL, "record_bytes", BYTES, "pool_record_bytes", "record data",
+    "Records before compression" },
+  { NULL, "stored_bytes", BYTES, "pool_stored_bytes", "stored",
+    "Sectors that records take" },
+  { NULL, "file_bytes", BYTES, "pool_file_bytes", "records file",
+    "What the backing file takes on its file system" },
+  { NULL, "metadata_bytes", BYTES, "pool_metadata_bytes", "metadata",
+    "All other files of the pool" },
+  { NULL, "freeing_bytes", BYTES, "pool_freeing_bytes", "being freed",
+    "Destroyed and not yet given back" },
+  { NULL, "dedup_ratio", RATIO, "pool_dedup_ratio", "dedup ratio",
+    "Logical bytes by record bytes" },
+  { NULL, "compress_ratio", RATIO, "pool_compress_ratio", "compress ratio",
+    "Record bytes by stored bytes" },
+  { NULL, "reduction", RATIO, "pool_reduction_ratio", "reduction",
+    "Logical bytes by stored and metadata bytes" },
+  { "ddt", "entries", COUNT, "ddt_entries", "DDT entries",
+    "Entries of the dedup table" },
+  { "ddt", "cache_hits", COUNTER, "ddt_cache_hits_total", "DDT cache hits",
+    "Lookups that the cache answered" },
+  { "ddt", "cache_misses", COUNTER, "ddt_cache_misses_total",
+    "DDT cache misses", "Lookups that the cache did not answer" },
+  { "ddt", "cache_bytes", BYTES, "ddt_cache_bytes", "DDT cache",
+    "Memory that the cache takes" },
+};
+
+static const struct figure volume_figures[] = {
+  { NULL, "size", BYTES, "volume_size_bytes", "SIZE",
+    "Size of the volume" },
+  { NULL, "block_size", BYTES, "volume_block_size_bytes", "BLOCK",
+    "Its unit of dedup and compression" },
+  { NULL, "logical_bytes", BYTES, "volume_logical_bytes", "LOGICAL",
+    "Its blocks that are not holes" },
+  { NULL, "own_bytes", BYTES, "volume_own_bytes", "OWN",
+    "Blocks of its own writable layer" },
+};
+
+#define NR(array) (sizeof (array) / sizeof (array)[0])
+
+static const json_t *
+get_figure (const json_t *object, const struct figure *figure)
+{
+  if (figure->object != NULL)
+    object = json_object_get (object, figure->object);
+  return json_object_get (object, figure->key);
+}
+
+static void
+add_figure (struct table *table, const json_t *value, enum kind kind)
+{
+  char buf[HUMAN_MAX];
+
+  if (!json_is_number (value))
+    table_add (table, "-");
+  else if (kind == RATIO)
+    table_add (table, "%.2f", json_number_value (value));
+  else if (kind == BYTES)
+    table_add (table, "%s", human_bytes (json_integer_value (value), buf));
+  else
+    table_add (table, "%" JSON_INTEGER_FORMAT, json_integer_value (value));
+}
+
+/* Whatever figures the engine gives for each reference count. */
+static void
+print_histogram (const json_t *histogram)
+{
+  const json_t *first = json_array_get (histogram, 0);
+  char align[16] = "";
+  struct table *table;
+  const char *key;
+  json_t *row, *value;
+  size_t i, n = json_object_size (first);
+
+  if (n == 0 || n >= sizeof align)
+    return;
+  for (i = 0; i < n; ++i)
+    align[i] = 'r';
+  table = table_new (align);
+  json_object_foreach ((json_t *) first, key, value)
+    table_add (table, "%s", key);
+  json_array_foreach (histogram, i, row)
+    json_object_foreach ((json_t *) first, key, value)
+      add_figure (table, json_object_get (row, key), COUNT);
+  putchar ('\n');
+  table_print (table);
+}
+
+static void
+print_human (const json_t *stat)
+{
+  const json_t *pool = json_object_get (stat, "pool");
+  const json_t *volumes = json_object_get (stat, "volumes");
+  struct table *table = table_new ("lr");
+  json_t *volume;
+  size_t i, j;
+
+  for (i = 0; i < NR (pool_figures); ++i) {
+    table_add (table, "%s", pool_figures[i].label);
+    add_figure (table, get_figure (pool, &pool_figures[i]),
+                pool_figures[i].kind);
+  }
+  table_print (table);
+  print_histogram (json_object_get (json_object_get (pool, "ddt"),
+                                    "histogram"));
+  if (json_array_size (volumes) == 0)
+    return;
+
+  putchar ('\n');
+  table = table_new ("lrrrrll");
+  table_add (table, "NAME");
+  for (i = 0; i < NR (volume_figures); ++i)
+    table_add (table, "%s", volume_figures[i].label);
+  table_add (table, "COMPRESS");
+  table_add (table, "ORIGIN");
+  json_array_foreach (volumes, i, volume) {
+    table_add (table, "%s", json_text (volume, "name"));
+    for (j = 0; j < NR (volume_figures); ++j)
+      add_figure (table, get_figure (volume, &volume_figures[j]),
+                  volume_figures[j].kind);
+    table_add (table, "%s", json_text (volume, "compress"));
+    table_add (table, "%s", json_text (volume, "origin"));
+  }
+  table_print (table);
+}
+
+static void
+print_metric_head (const struct figure *figure)
+{
+  printf ("# HELP nbdedup_%s %s.\n# TYPE nbdedup_%s %s\n", figure->metric,
+          figure->help, figure->metric,
+          figure->kind == COUNTER ? "counter" : "gauge");
+}
+
+static void
+print_metric_value (const json_t *value)
+{
+  if (json_is_real (value))
+    printf (" %.17g\n", json_real_value (value));
+  else if (json_is_integer (value))
+    printf (" %" JSON_INTEGER_FORMAT "\n", json_integer_value (value));
+  else
+    printf (" NaN\n");
+}
+
+/* Names need no escaping: they have letters, digits and . _ - @ only. */
+static void
+print_prometheus (const json_t *stat)
+{
+  const json_t *pool = json_object_get (stat, "pool");
+  const json_t *volumes = json_object_get (stat, "volumes");
+  json_t *volume;
+  size_t i, j;
+
+  for (i = 0; i < NR (pool_figures); ++i) {
+    print_metric_head (&pool_figures[i]);
+    printf ("nbdedup_%s", pool_figures[i].metric);
+    print_metric_value (get_figure (pool, &pool_figures[i]));
+  }
+  for (i = 0; i < NR (volume_figures); ++i) {
+    if (json_array_size (volumes) > 0)
+      print_metric_head (&volume_figures[i]);
+    json_array_foreach (volumes, j, volume) {
+      printf ("nbdedup_%s{volume=\"%s\"}", volume_figures[i].metric,
+              json_text (volume, "name"));
+      print_metric_value (get_figure (volume, &volume_figures[i]));
+    }
+  }
+}
+
+int
+cmd_stat (int argc, char **argv, const char *pool)
+{
+  struct stat_options opts = {
+    .common = { .pool = pool, .max_args = 1 },
+  };
+  json_t *result;
+
+  options_parse (&opts.common, argc, argv, options, parse, "[NAME]",
+                 "Show what the pool's volumes, or volume NAME, hold and take, "
+                 "and the ratios. Figures include all answered writes.",
+                 OPTIONS_POOL | OPTIONS_JSON);
+  if (opts.common.json && opts.prometheus)
+    usage_error (&opts.common, "--json or --prometheus, not both");
+  result = run (&opts.common, pack_args (&opts.common, "{s:s*, s:b}",
+                                         "name", opts.common.args[0],
+                                         "ddt", opts.ddt));
+  if (result == NULL)
+    return EXIT_FAILURE;
+  if (opts.common.json)
+    print_json (result);
+  else if (opts.prometheus)
+    print_prometheus (result);
+  else
+    print_human (result);
+  json_decref (result);
+  return EXIT_SUCCESS;
+}

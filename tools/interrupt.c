@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "interrupt.h"
+
+static atomic_bool caught;
+static int event_fd = -1;       /* readable once a signal came */
+
+/* Any thread may get the signal; the descriptor wakes the one that polls. */
+static void
+handler (int sig)
+{
+  const uint64_t one = 1;
+  const int err = errno;
+
+  (void) sig;
+  atomic_store (&caught, true);
+  if (write (event_fd, &one, sizeof one) == -1)
+    errno = err;                /* full: readable anyway */
+  errno = err;
+}
+
+void
+interrupt_catch (void)
+{
+  static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+  struct sigaction sa = {
+    .sa_handler = handler, .sa_flags = SA_RESTART | SA_RESETHAND,
+  };
+  struct sigaction old;
+  unsigned i;
+
+  event_fd = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (i = 0; i < sizeof signals / sizeof signals[0]; ++i)
+    /* What nohup ignores stays ignored. */
+    if (sigaction (signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+      sigaction (signals[i], &sa, NULL);
+}
+
+bool
+interrupted (void)
+{
+  return atomic_load (&caught);
+}
+
+bool
+interrupt_poll (int fd, short events)
+{
+  struct pollfd pfd[2] = {
+    { .fd = fd, .events = events },
+    { .fd = event_fd, .events = POLLIN },
+  };
+
+  while (!interrupted ())
+    if (poll (pfd, 2, -1) > 0 && pfd[0].revents != 0)
+      return true;
+  return false;
+}

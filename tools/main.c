@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* nbdedup [-p POOL] COMMAND ...: find the command and run it. */
+
+#include <config.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools.h"
+
+static const struct command {
+  const char *name;
+  const char *summary;
+  int (*run) (int argc, char **argv, const char *pool);
+} commands[] = {
+  { "init", "make a pool", cmd_init },
+  { "create", "make an empty volume", cmd_create },
+  { "list", "list volumes and snapshots", cmd_list },
+  { "get", "show properties", cmd_get },
+  { "set", "change a property", cmd_set },
+  { "resize", "change a volume's size", cmd_resize },
+  { "rename", "rename a volume", cmd_rename },
+  { "destroy", "destroy a volume and free its space", cmd_destroy },
+  { "stat", "show space and ratios", cmd_stat },
+  { "check", "verify all metadata", cmd_check },
+  { "scrub", "read and verify all data", cmd_scrub },
+  { "import", "make a volume from a disk image", cmd_import },
+  { "export", "write a volume to a disk image", cmd_export },
+  { "bench", "time hashes and codecs on this machine", cmd_bench },
+};
+
+#define NR_COMMANDS (sizeof commands / sizeof commands[0])
+
+const char *argp_program_version = PACKAGE_STRING;
+
+struct main_options {
+  const char *pool;
+  int command;                  /* its index in argv; 0: none */
+};
+
+static error_t
+parse_main (int key, char *arg, struct argp_state *state)
+{
+  struct main_options *opts = state->input;
+
+  switch (key) {
+  case 'p':
+    opts->pool = arg;
+    return 0;
+  case ARGP_KEY_ARG:
+    /* What follows is the command's. */
+    opts->command = state->next - 1;
+    state->next = state->argc;
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* The list of commands, in front of the options. */
+static char *
+help_commands (int key, const char *text, void *input)
+{
+  char *help = NULL;
+  size_t len, i;
+  FILE *fp;
+
+  (void) input;
+  if (key != ARGP_KEY_HELP_POST_DOC)
+    return (char *) text;
+  fp = open_memstream (&help, &len);
+  if (fp == NULL)
+    return (char *) text;
+  fprintf (fp, "Commands:\n");
+  for (i = 0; i < NR_COMMANDS; ++i)
+    fprintf (fp, "  %-10s %s\n", commands[i].name, commands[i].summary);
+  fprintf (fp, "\n'nbdedup COMMAND --help' tells more, and so does "
+           "nbdedup(1).");
+  if (fclose (fp) != 0) {
+    free (help);
+    return (char *) text;
+  }
+  return help;
+}
+
+static const struct argp_option main_options[] = {
+  { "pool", 'p', "POOL", 0,
+    "The pool's directory; default: $NBDEDUP_POOL", 0 },
+  { 0 }
+};
+
+static const struct argp main_argp = {
+  .options = main_options, .parser = parse_main,
+  .args_doc = "COMMAND [ARGUMENT...]",
+  .doc = "Manage pools of deduplicated, compressed volumes.\v ",
+  .help_filter = help_commands,
+};
+
+int
+main (int argc, char **argv)
+{
+  static char name[] = "nbdedup";
+  struct main_options opts = { .pool = getenv ("NBDEDUP_POOL") };
+  char *command_name;
+  size_t i;
+
+  if (argc < 1)
+    return EXIT_USAGE;
+  argv[0] = name;               /* for getopt's messages */
+  argp_err_exit_status = EXIT_USAGE;
+  /* These are write errors like others. */
+  signal (SIGPIPE, SIG_IGN);
+  signal (SIGXFSZ, SIG_IGN);
+  check_stdout_at_exit ();
+
+  if (opts.pool != NULL && *opts.pool == 0)
+    opts.pool = NULL;
+  if (argp_parse (&main_argp, argc, argv, ARGP_IN_ORDER, NULL, &opts) != 0)
+    return EXIT_USAGE;
+  if (opts.command == 0) {
+    note ("which command? (see 'nbdedup --help')");
+    return EXIT_USAGE;
+  }
+
+  argc -= opts.command;
+  argv += opts.command;
+  for (i = 0; i < NR_COMMANDS; ++i)
+    if (strcmp (argv[0], commands[i].name) == 0) {
+      if (asprintf (&command_name, "nbdedup %s", argv[0]) == -1)
+        return fail ("out of memory");
+      argv[0] = command_name;
+      return commands[i].run (argc, argv, opts.pool);
+    }
+  note ("%s: unknown command (see 'nbdedup --help')", argv[0]);
+  return EXIT_USAGE;
+}

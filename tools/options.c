@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools.h"
+
+enum {
+  KEY_JSON = 0x1000,
+  KEY_PROGRESS,
+};
+
+static error_t
+parse_pool (int key, char *arg, struct argp_state *state)
+{
+  struct options *opts = state->input;
+
+  if (key != 'p')
+    return ARGP_ERR_UNKNOWN;
+  opts->pool = arg;
+  return 0;
+}
+
+static error_t
+parse_json (int key, char *arg, struct argp_state *state)
+{
+  struct options *opts = state->input;
+
+  (void) arg;
+  if (key != KEY_JSON)
+    return ARGP_ERR_UNKNOWN;
+  opts->json = true;
+  return 0;
+}
+
+static error_t
+parse_progress (int key, char *arg, struct argp_state *state)
+{
+  struct options *opts = state->input;
+
+  (void) arg;
+  if (key != KEY_PROGRESS)
+    return ARGP_ERR_UNKNOWN;
+  opts->progress = true;
+  return 0;
+}
+
+static const struct argp_option pool_options[] = {
+  { "pool", 'p', "POOL", 0,
+    "The pool's directory; default: $NBDEDUP_POOL", 10 },
+  { 0 }
+};
+
+static const struct argp_option json_options[] = {
+  { "json", KEY_JSON, NULL, 0, "Print one JSON document", 9 },
+  { 0 }
+};
+
+static const struct argp_option progress_options[] = {
+  { "progress", KEY_PROGRESS, NULL, 0,
+    "Show progress even if stderr is no terminal", 9 },
+  { 0 }
+};
+
+static const struct argp pool_argp = {
+  .options = pool_options, .parser = parse_pool,
+};
+static const struct argp json_argp = {
+  .options = json_options, .parser = parse_json,
+};
+static const struct argp progress_argp = {
+  .options = progress_options, .parser = parse_progress,
+};
+
+/* What options_parse gives to its parser. */
+struct parse {
+  struct options *opts;
+  argp_parser_t parser;         /* the command's own, or NULL */
+  unsigned nr_children;
+};
+
+static error_t
+parse_command (int key, char *arg, struct argp_state *state)
+{
+  struct parse *parse = state->input;
+  struct options *opts = parse->opts;
+  error_t err;
+  unsigned i;
+
+  switch (key) {
+  case ARGP_KEY_INIT:
+    for (i = 0; i < parse->nr_children; ++i)
+      state->child_inputs[i] = opts;
+    return 0;
+
+  case ARGP_KEY_ARG:
+    if (opts->nr_args == opts->max_args)
+      usage_error (opts, "unexpected argument '%s'", arg);
+    opts->args[opts->nr_args++] = arg;
+    return 0;
+
+  case ARGP_KEY_END:
+    if (opts->nr_args < opts->min_args)
+      usage_error (opts, "too few arguments");
+    return 0;
+  }
+
+  if (parse->parser == NULL)
+    return ARGP_ERR_UNKNOWN;
+  state->input = opts;
+  err = parse->parser (key, arg, state);
+  state->input = parse;
+  return err;
+}
+
+void
+options_parse (struct options *opts, int argc, char **argv,
+               const struct argp_option *options, argp_parser_t parser,
+               const char *args_doc, const char *doc, unsigned children)
+{
+  struct argp_child child[4] = { { 0 } };
+  struct parse parse = { .opts = opts, .parser = parser };
+  const struct argp argp = {
+    .options = options, .parser = parse_command,
+    .args_doc = args_doc, .doc = doc, .children = child,
+  };
+  error_t err;
+
+  opts->command = strchr (argv[0], ' ') + 1;
+  if (children & OPTIONS_JSON)
+    child[parse.nr_children++].argp = &json_argp;
+  if (children & OPTIONS_PROGRESS)
+    child[parse.nr_children++].argp = &progress_argp;
+  if (children & OPTIONS_POOL)
+    child[parse.nr_children++].argp = &pool_argp;
+
+  err = argp_parse (&argp, argc, argv, 0, NULL, &parse);
+  if (err != 0)
+    usage_error (opts, "%s", strerror (err));
+}
+
+const char *
+parse_size (const char *arg, uint64_t *size)
+{
+  return nbdedup_parse_size (arg, size) == 0 ? NULL : nbdedup_error ();
+}
+
+uint64_t
+options_size (struct argp_state *state, const char *what, const char *arg)
+{
+  const struct options *opts = state->input;
+  uint64_t size;
+  const char *why = parse_size (arg, &size);
+
+  if (why != NULL)
+    usage_error (opts, "%s '%s': %s", what, arg, why);
+  return size;
+}
+
+void
+usage_error (const struct options *opts, const char *fmt, ...)
+{
+  va_list ap;
+
+  fprintf (stderr, "nbdedup: %s: ", opts->command);
+  va_start (ap, fmt);
+  vfprintf (stderr, fmt, ap);
+  va_end (ap);
+  fprintf (stderr, " (see 'nbdedup %s --help')\n", opts->command);
+  exit (EXIT_USAGE);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "progress.h"
+#include "tools.h"
+
+static void
+vnote (const char *fmt, va_list ap)
+{
+  flockfile (stderr);
+  progress_hide ();
+  fputs ("nbdedup: ", stderr);
+  vfprintf (stderr, fmt, ap);
+  putc ('\n', stderr);
+  funlockfile (stderr);
+}
+
+void
+note (const char *fmt, ...)
+{
+  va_list ap;
+
+  va_start (ap, fmt);
+  vnote (fmt, ap);
+  va_end (ap);
+}
+
+int
+fail (const char *fmt, ...)
+{
+  va_list ap;
+
+  va_start (ap, fmt);
+  vnote (fmt, ap);
+  va_end (ap);
+  return EXIT_FAILURE;
+}
+
+/* A disk that is full shows up at the last write, or only at close.  A
+ * stdout that was closed from the start matters to nobody who prints
+ * nothing.
+ */
+static void
+close_stdout (void)
+{
+  const bool failed = ferror (stdout) || fflush (stdout) == EOF;
+  const int err = errno;
+
+  if (failed || (close (STDOUT_FILENO) == -1 && errno != EBADF)) {
+    note ("writing to standard output: %s", strerror (failed ? err : errno));
+    _exit (EXIT_FAILURE);
+  }
+}
+
+void
+check_stdout_at_exit (void)
+{
+  if (atexit (close_stdout) != 0)
+    abort ();
+}
+
+void
+print_json (const json_t *json)
+{
+  json_dumpf (json, stdout, JSON_INDENT (2));
+  putchar ('\n');
+}
+
+const char *
+human_bytes (uint64_t bytes, char buf[HUMAN_MAX])
+{
+  static const char *const units[] = {
+    "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB",
+  };
+  double value = bytes;
+  unsigned i = 0;
+
+  /* 999.5 would be printed with four digits. */
+  while (value >= 999.5 && i + 1 < sizeof units / sizeof units[0]) {
+    value /= 1024;
+    i++;
+  }
+  if (i == 0)
+    snprintf (buf, HUMAN_MAX, "%" PRIu64 " B", bytes);
+  else
+    snprintf (buf, HUMAN_MAX, "%.*f %s",
+              value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, units[i]);
+  return buf;
+}
+
+uint64_t
+json_size (const json_t *object, const char *key)
+{
+  const json_int_t n = json_integer_value (json_object_get (object, key));
+
+  return n < 0 ? 0 : n;
+}
+
+const char *
+json_text (const json_t *object, const char *key)
+{
+  const char *text = json_string_value (json_object_get (object, key));
+
+  return text ? text : "-";
+}
+
+/*----------------------------------------------------------------------
+ * Tables
+ */
+
+struct table {
+  const char *align;            /* not owned; its length is the width */
+  char **cells;                 /* owned, each; row after row */
+  size_t nr;
+};
+
+static void *
+check_memory (void *p)
+{
+  if (p == NULL)
+    exit (fail ("out of memory"));
+  return p;
+}
+
+struct table *
+table_new (const char *align)
+{
+  struct table *table = check_memory (calloc (1, sizeof *table));
+
+  table->align = align;
+  return table;
+}
+
+void
+table_add (struct table *table, const char *fmt, ...)
+{
+  va_list ap;
+  char *cell;
+
+  va_start (ap, fmt);
+  if (vasprintf (&cell, fmt, ap) == -1)
+    cell = NULL;
+  va_end (ap);
+  check_memory (cell);
+
+  /* Grow by doubling: a power of two is full. */
+  if ((table->nr & (table->nr - 1)) == 0) {
+    const size_t max = table->nr == 0 ? 1 : table->nr * 2;
+
+    table->cells =
+      check_memory (reallocarray (table->cells, max, sizeof (char *)));
+  }
+  table->cells[table->nr++] = cell;
+}
+
+void
+table_print (struct table *table)
+{
+  const size_t columns = strlen (table->align);
+  size_t *width = check_memory (calloc (columns, sizeof *width));
+  size_t i, len;
+
+  for (i = 0; i < table->nr; ++i) {
+    len = strlen (table->cells[i]);
+    if (len > width[i % columns])
+      width[i % columns] = len;
+  }
+  for (i = 0; i < table->nr; ++i) {
+    const size_t c = i % columns;
+    const bool last = c + 1 == columns;
+
+    if (table->align[c] == 'r')
+      printf ("%*s", (int) width[c], table->cells[i]);
+    else if (last)
+      printf ("%s", table->cells[i]);
+    else
+      printf ("%-*s", (int) width[c], table->cells[i]);
+    fputs (last ? "\n" : "  ", stdout);
+    free (table->cells[i]);
+  }
+  free (width);
+  free (table->cells);
+  free (table);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A progress bar on stderr: redrawn in place on a terminal; elsewhere,
+ * only if it was asked for, a line every second.  There is one at a time, and
+ * one thread uses it.
+ */
+
+#ifndef NBDEDUP_PROGRESS_H
+#define NBDEDUP_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum progress_unit {
+  PROGRESS_BYTES,               /* with sizes, a rate and the time left */
+  PROGRESS_PARTS,               /* of no particular kind: per cent only */
+};
+
+struct progress {
+  const char *what;             /* not owned */
+  enum progress_unit unit;
+  bool shown, terminal;
+  bool drawn;                   /* anything yet */
+  uint64_t start_ms, last_ms;
+  uint64_t done, total;
+};
+
+/* 'force': show it even if stderr is no terminal. */
+extern void progress_start (struct progress *progress, const char *what,
+                            enum progress_unit unit, bool force);
+
+/* 'total' 0: not known. Cheap: draws a few times a second at most. */
+extern void progress_update (struct progress *progress, uint64_t done,
+                             uint64_t total);
+
+/* Make room for a message on the terminal; the bar comes back. */
+extern void progress_hide (void);
+
+/* Leave the terminal as other messages expect it. */
+extern void progress_end (struct progress *progress);
+
+#endif /* NBDEDUP_PROGRESS_H */

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "progress.h"
+#include "tools.h"
+
+/* Servers that go down, one after the other, while we ask. */
+#define TRIES_MAX 10
+
+struct nbdedup_client *
+client_open (const struct options *opts)
+{
+  struct nbdedup_client *client;
+  char who[64];
+
+  if (opts->pool == NULL)
+    usage_error (opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
+  snprintf (who, sizeof who, "nbdedup %s", opts->command);
+  client = nbdedup_client_open (opts->pool, NULL, who);
+  if (client == NULL)
+    fail ("%s: %s", opts->command, nbdedup_error ());
+  return client;
+}
+
+json_t *
+pack_args (const struct options *opts, const char *fmt, ...)
+{
+  json_error_t err;
+  json_t *args;
+  va_list ap;
+
+  va_start (ap, fmt);
+  args = json_vpack_ex (&err, 0, fmt, ap);
+  va_end (ap);
+  if (args == NULL)
+    usage_error (opts, "an argument is not valid UTF-8");
+  return args;
+}
+
+static int
+on_progress (void *opaque, uint64_t done, uint64_t total)
+{
+  progress_update (opaque, done, total);
+  return 0;
+}
+
+/* Call once; 'again' is set if the server went down before it began. */
+static json_t *
+call (const struct options *opts, json_t *args, bool *again)
+{
+  struct nbdedup_client *client = client_open (opts);
+  struct progress progress;
+  json_t *result;
+
+  *again = false;
+  if (client == NULL)
+    return NULL;
+  progress_start (&progress, opts->command, PROGRESS_PARTS, opts->progress);
+  result = nbdedup_client_call (client, opts->command, args,
+                                on_progress, &progress);
+  *again = result == NULL && errno == ESHUTDOWN;
+  progress_end (&progress);
+  if (result == NULL && !*again)
+    fail ("%s: %s", opts->command, nbdedup_error ());
+
+  /* Makes it durable, if the pool was opened here. */
+  if (nbdedup_client_close (client) == -1 && result != NULL) {
+    fail ("%s: %s", opts->command, nbdedup_error ());
+    json_decref (result);
+    result = NULL;
+  }
+  return result;
+}
+
+json_t *
+run (const struct options *opts, json_t *args)
+{
+  unsigned tries = 0;
+  json_t *result;
+  bool again;
+
+  if (args == NULL)
+    args = json_object ();
+  do {
+    result = call (opts, args, &again);
+  } while (again && ++tries < TRIES_MAX);
+  if (again)
+    fail ("%s: the server went away", opts->command);
+  json_decref (args);
+  return result;
+}
+
+int
+run_silently (const struct options *opts, json_t *args)
+{
+  json_t *result = run (opts, args);
+
+  json_decref (result);
+  return result == NULL ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the commands share.
+ *
+ * Each command is a function 'cmd_NAME (argc, argv, pool)': argv[0] is
+ * "nbdedup NAME", 'pool' what came before the command name (or from
+ * $NBDEDUP_POOL) or NULL.  It returns the exit status: EXIT_SUCCESS or
+ * EXIT_FAILURE; wrong usage exits with EXIT_USAGE from inside.
+ */
+
+#ifndef NBDEDUP_TOOLS_H
+#define NBDEDUP_TOOLS_H
+
+#include <argp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <jansson.h>
+
+#include "nbdedup.h"
+
+#define EXIT_USAGE 2
+
+extern int cmd_init (int argc, char **argv, const char *pool);
+extern int cmd_create (int argc, char **argv, const char *pool);
+extern int cmd_list (int argc, char **argv, const char *pool);
+extern int cmd_get (int argc, char **argv, const char *pool);
+extern int cmd_set (int argc, char **argv, const char *pool);
+extern int cmd_resize (int argc, char **argv, const char *pool);
+extern int cmd_rename (int argc, char **argv, const char *pool);
+extern int cmd_destroy (int argc, char **argv, const char *pool);
+extern int cmd_stat (int argc, char **argv, const char *pool);
+extern int cmd_check (int argc, char **argv, const char *pool);
+extern int cmd_scrub (int argc, char **argv, const char *pool);
+extern int cmd_import (int argc, char **argv, const char *pool);
+extern int cmd_export (int argc, char **argv, const char *pool);
+extern int cmd_bench (int argc, char **argv, const char *pool);
+
+/*----------------------------------------------------------------------
+ * options.c: what several commands have on their command line
+ */
+
+#define ARGS_MAX 2
+
+struct options {
+  const char *command;          /* "create" */
+  const char *pool;
+  bool json;
+  bool progress;
+  const char *args[ARGS_MAX];   /* the words that are not options */
+  unsigned nr_args;
+  unsigned min_args, max_args;  /* how many the command takes */
+};
+
+/* Parse a command line.  'options' (may be NULL) and 'parser' are the
+ * command's own; its parser gets 'opts' as state->input and returns
+ * ARGP_ERR_UNKNOWN for what it does not know.  'args_doc' and 'doc' are
+ * argp's; 'children' is a set of the flags below.  Exits for wrong usage,
+ * --help and --version.
+ */
+#define OPTIONS_POOL 1          /* -p POOL */
+#define OPTIONS_JSON 2          /* --json */
+#define OPTIONS_PROGRESS 4      /* --progress */
+extern void options_parse (struct options *opts, int argc, char **argv,
+                           const struct argp_option *options,
+                           argp_parser_t parser, const char *args_doc,
+                           const char *doc, unsigned children);
+
+/* For a parser: the value of an option, or exit for wrong usage. */
+extern uint64_t options_size (struct argp_state *state, const char *what,
+                              const char *arg);
+
+/* "16M" -> bytes.  Returns NULL, or why it is no size. */
+extern const char *parse_size (const char *arg, uint64_t *size);
+
+/* Exit for wrong usage with one line. */
+extern void usage_error (const struct options *opts, const char *fmt, ...)
+  __attribute__ ((noreturn, format (printf, 2, 3)));
+
+/*----------------------------------------------------------------------
+ * output.c
+ */
+
+/* One line "nbdedup: ..." on stderr; fail returns EXIT_FAILURE. */
+extern void note (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
+extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
+
+/* At exit: what was printed must have arrived, else the status is 1. */
+extern void check_stdout_at_exit (void);
+
+/* The document and a newline. */
+extern void print_json (const json_t *json);
+
+/* "1.5 GiB", with at most three digits; in 'buf', which is returned. */
+#define HUMAN_MAX 32
+extern const char *human_bytes (uint64_t bytes, char buf[HUMAN_MAX]);
+
+/* Sizes in JSON documents: missing or negative ones count as 0. */
+extern uint64_t json_size (const json_t *object, const char *key);
+extern const char *json_text (const json_t *object, const char *key);
+
+/* A table: cells are added row by row (copied), printed with the columns
+ * aligned.  'align' has one letter for each column: l or r.
+ */
+struct table;
+extern struct table *table_new (const char *align);
+extern void table_add (struct table *table, const char *fmt, ...)
+  __attribute__ ((format (printf, 2, 3)));
+extern void table_print (struct table *table);  /* and free it */
+
+/*----------------------------------------------------------------------
+ * run.c: a command that is one call of the engine
+ */
+
+/* Open the pool that the options name; NULL: reported. */
+extern struct nbdedup_client *client_open (const struct options *opts);
+
+/* A JSON object from a json_pack format, or exit: only an argument that is
+ * not UTF-8 makes it fail.
+ */
+extern json_t *pack_args (const struct options *opts, const char *fmt, ...);
+
+/* Open the pool, call 'command' (taking the reference to 'args', which may
+ * be NULL), close.  The result is a new reference; NULL: reported.
+ */
+extern json_t *run (const struct options *opts, json_t *args);
+
+/* The same for a command whose result does not matter: an exit status. */
+extern int run_silently (const struct options *opts, json_t *args);
+
+#endif /* NBDEDUP_TOOLS_H */
