@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a volume may contain after a crash.
+ *
+ * For each block the model keeps the states that it may have: the one that
+ * is known to be durable, then one per write since, in order.  That there
+ * is an order is the caller's work: it holds the locks of a write's blocks
+ * (block_model_lock) from before the write is sent until it is answered.
+ *
+ * A FLUSH covers the writes that were answered before it was sent; a FUA
+ * write covers all earlier writes to its blocks.  Both are remembered as
+ * stamps of one clock, so a flush costs nothing per block.
+ *
+ * After a crash a block is right if it equals any state from the last
+ * covered one on: "some prefix of the writes to it since the last flush".
+ */
+
+#ifndef NBDEDUP_BLOCK_MODEL_H
+#define NBDEDUP_BLOCK_MODEL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Who did it: for the text of a failure. */
+struct model_op {
+  char kind;                    /* W, Z, T; '0' for the base */
+  uint8_t thread;
+  bool fua;
+  uint32_t number;
+  uint64_t offset, len;
+};
+
+struct model_state {
+  uint8_t *data;                /* block_size bytes; NULL: zeroes */
+  uint64_t answered;            /* stamp; 0: not (yet) */
+  struct model_op op;
+};
+
+struct model_block {
+  pthread_mutex_t lock;
+  unsigned nr, max;
+  struct model_state *states;   /* [0] is the oldest that is allowed */
+};
+
+struct block_model {
+  char name[64];
+  uint32_t block_size;
+  uint64_t size, nr_blocks;
+  struct model_block *blocks;
+  _Atomic uint64_t flushed;     /* newest answered flush was sent then */
+};
+
+/* All zeroes. */
+extern struct block_model *block_model_new (const char *name,
+                                            uint32_t block_size,
+                                            uint64_t size);
+extern void block_model_free (struct block_model *m);
+
+/* The clock. */
+extern uint64_t block_model_stamp (void);
+
+/* The blocks of a range: hold them while a request on them is under way.
+ * Taken in ascending order.
+ */
+extern void block_model_lock (struct block_model *m, uint64_t offset,
+                              uint64_t len);
+extern void block_model_unlock (struct block_model *m, uint64_t offset,
+                                uint64_t len);
+
+/* With the locks held: a write (data NULL: of zeroes) is about to be sent;
+ * it was answered.
+ */
+extern void block_model_begin (struct block_model *m,
+                               const struct model_op *op, const void *data);
+extern void block_model_answered (struct block_model *m,
+                                  const struct model_op *op);
+
+/* A flush that was sent at 'stamp' has been answered. */
+extern void block_model_flushed (struct block_model *m, uint64_t stamp);
+
+/* With the locks held: is 'buf' what the range contains now?  Else say so
+ * on stderr.
+ */
+extern bool block_model_matches (struct block_model *m, uint64_t offset,
+                                 uint64_t len, const uint8_t *buf);
+
+/* After a crash, nobody else using the model: is 'buf' (block_size bytes,
+ * zero-padded at the end of the volume) a state that 'block' may have?
+ * Else explain it on stderr.  Does not change anything.
+ */
+extern bool block_model_check (struct block_model *m, uint64_t block,
+                               const uint8_t *buf);
+
+/* It is now what the block has, durably. */
+extern void block_model_adopt (struct block_model *m, uint64_t block,
+                               const uint8_t *buf);
+
+/* When each block has one state only: what is cut off is gone, what is
+ * added is zero.
+ */
+extern void block_model_resize (struct block_model *m, uint64_t size);
+
+#endif /* NBDEDUP_BLOCK_MODEL_H */

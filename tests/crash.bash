@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# What crash.bats and vm/crash-long.bats share.
+
+# run_model ARG...: leaves the pool behind for inspection if it fails.
+run_model ()
+{
+    local dir kept
+
+    # Its sockets stand there: a short name, whatever TMPDIR is.
+    dir=$(mktemp -d /tmp/nbdedup-crash.XXXXXX)
+    if ! "$test_programs/crash-model" --plugin "$plugin" \
+            --nbdedup "$top_builddir/tools/nbdedup" \
+            ${sanitizer_preload:+--preload "$sanitizer_preload"} \
+            "$@" "$dir" >"$dir/output" 2>&1 3>&- 4>&-; then
+        kept="$test_programs/crash-failed"
+        rm -rf "$kept"
+        cp -a "$dir" "$kept" || kept="$dir"
+        tail -n 40 "$dir/output"
+        tail -n 5 "$dir/server.log"
+        [ "$kept" = "$dir" ] || rm -rf "$dir"
+        fail "the pool is kept in $kept"
+    fi
+    sed -n '1p;$p' "$dir/output"
+    rm -rf "$dir"
+}

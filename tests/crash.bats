@@ -1,0 +1,49 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
+# block-model.h, powercut-undo.h.  "make check-crash ROUNDS=N SEED=S" does
+# as many rounds as you like.
+
+load helpers
+load crash
+
+# lie NAME: a server that breaks its promises must not get through.
+lie ()
+{
+    local dir="$BATS_TEST_TMPDIR/$1"
+
+    mkdir "$dir"
+    cat >"$dir/serve" <<SCRIPT
+#!/bin/sh
+exec nbdkit -f -U "\$1" "$test_programs/.libs/lossy-plugin.so" dir="\$2" lie=$1
+SCRIPT
+    chmod +x "$dir/serve"
+    ROUNDS="${2:-60}" "$test_programs/crash-model" --server "$dir/serve" \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} "$dir" 2>&1
+}
+
+@test "an honest server passes the crash test" {
+    run -0 lie none 15
+}
+
+@test "the crash test notices a server that breaks its promises" {
+    local kind
+
+    for kind in fua flush connection torn zero swap extent; do
+        run -1 lie "$kind"
+        [[ $output == *"FAILED in round"* ]] ||
+            fail "$kind: failed for another reason:" "$output"
+        rm -rf "${BATS_TEST_TMPDIR:?}/$kind"
+    done
+}
+
+@test "what was flushed survives kill -9 at any moment" {
+    ROUNDS="${ROUNDS:-25}" run_model
+}
+
+@test "what was flushed survives a loss of power" {
+    ROUNDS="${ROUNDS:-20}" run_model \
+        --powercut "$test_programs/.libs/powercut.so"
+}

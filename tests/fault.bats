@@ -1,0 +1,81 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# Full and failing disks.
+
+load helpers
+
+# on_small_disk SIZE FUNCTION (of full-disk.bash)
+on_small_disk ()
+{
+    local unshare=(unshare -Urm)
+
+    # Root needs no user namespace, and gets none in a chroot.
+    [ "$(id -u)" != 0 ] || unshare=(unshare -m)
+    need "${unshare[@]}" mount -t tmpfs none /mnt
+    need qemu-io --version
+    "${unshare[@]}" bash "$BATS_TEST_DIRNAME/full-disk.bash" "$1" "$2" 3>&- 4>&-
+}
+
+# fault FILE CALL NTH [COUNT]: see fault-model.c.
+fault ()
+{
+    local dir="$BATS_TEST_TMPDIR/$1-$2-$3"
+
+    mkdir "$dir"
+    "$test_programs/fault-model" --plugin "$plugin" \
+        --nbdedup "$top_builddir/tools/nbdedup" \
+        --faults "$test_programs/.libs/faults.so" \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} \
+        "$dir" "$@" ||
+        fail "$* $(tail -n 5 "$dir/server.log")"
+    rm -rf "$dir"
+}
+
+@test "a full file system refuses new data and recovers" {
+    on_small_disk 64M fill_and_recover
+}
+
+@test "a file system that somebody else fills" {
+    on_small_disk 64M neighbour
+}
+
+@test "no room for a new pool" {
+    on_small_disk 8M init_without_room
+}
+
+@test "after a failed sync of the journal everything that writes gets EIO" {
+    fault journal sync 1
+    fault journal sync 3
+}
+
+@test "after a failed sync of the records everything that writes gets EIO" {
+    fault records sync 1
+}
+
+@test "a failed write to the journal loses nothing that was flushed" {
+    fault journal write 1
+    fault journal write 4 100000
+}
+
+@test "a failed write to the records loses nothing that was flushed" {
+    fault records write 1
+    fault records write 5 100000
+}
+
+@test "failing metadata loses nothing that was flushed" {
+    fault pool.db-wal write 1
+    fault pool.db-wal write 7 100000
+    fault pool.db-wal sync 1
+    fault pool.db write 1 100000
+    fault pool.db sync 1 100000
+}
+
+@test "failing reads of records are EIO, and nothing is lost" {
+    fault records read 1 100000
+}
+
+@test "a file system that refuses fallocate does not lose data" {
+    fault records fallocate 1 100000
+}

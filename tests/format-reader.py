@@ -1,0 +1,847 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""A second reader of pools, written from nbdedup-format(5) alone.
+
+    format-reader.py [--no-page-checksums] POOL [VOLUME FILE]...
+
+It opens nothing for writing and shares no code with lib/.  It verifies
+every structure of the pool that the page describes, follows the journal of
+a pool whose last session was killed, prints what it found as one JSON
+document, and writes the content of each VOLUME to FILE ("-": standard
+output, and no JSON).  Nobody may have the pool open.  Exit status: 0, or 1
+and one line that says what is wrong.
+
+--no-page-checksums leaves out the checksums of pool.db's pages, for tests
+that spoil what stands in them.
+
+Python's standard library, and the shared libraries that the format is
+defined by: liblz4, libzstd, libxxhash.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import struct
+import sys
+import tempfile
+
+SEGMENT_BYTES = 4 << 20
+STORE_HEADER_BYTES = 16384
+RING_START = 8192
+RING_MIN, RING_MAX = 256 << 10, 64 << 20
+BODY_MAX = 4 << 20
+GROUP_SECTORS = 256
+LEAF_BLOCKS = 64
+CODECS = {0: "none", 1: "lz4", 2: "zstd"}
+HASHES = {1: "sha256", 2: "sha512_256", 3: "blake2b", 4: "blake2s"}
+INHERIT, HOLE, POINTER = 0, 1, 2
+INDEXED, EXTENDED = 1, 2
+
+
+class Bad(Exception):
+    """The pool is not what the page says a pool is."""
+
+
+def need(condition, *what):
+    if not condition:
+        raise Bad(" ".join(str(w) for w in what))
+
+
+# ---------------------------------------------------------------------
+# The libraries
+
+xxhash = ctypes.CDLL("libxxhash.so.0")
+xxhash.XXH3_64bits.restype = ctypes.c_uint64
+xxhash.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+xxhash.XXH3_64bits_withSeed.restype = ctypes.c_uint64
+xxhash.XXH3_64bits_withSeed.argtypes = [ctypes.c_char_p, ctypes.c_size_t,
+                                        ctypes.c_uint64]
+lz4 = ctypes.CDLL("liblz4.so.1")
+lz4.LZ4_decompress_safe.argtypes = [ctypes.c_char_p, ctypes.c_char_p,
+                                    ctypes.c_int, ctypes.c_int]
+zstd = ctypes.CDLL("libzstd.so.1")
+zstd.ZSTD_decompress.restype = ctypes.c_size_t
+zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t,
+                                 ctypes.c_char_p, ctypes.c_size_t]
+zstd.ZSTD_findFrameCompressedSize.restype = ctypes.c_size_t
+zstd.ZSTD_findFrameCompressedSize.argtypes = [ctypes.c_char_p,
+                                              ctypes.c_size_t]
+
+
+def xxh3(data, seed=None):
+    data = bytes(data)
+    if seed is None:
+        return xxhash.XXH3_64bits(data, len(data))
+    return xxhash.XXH3_64bits_withSeed(data, len(data), seed & (2**64 - 1))
+
+
+def decompress(codec, stored, lsize):
+    if codec == 0:
+        need(len(stored) == lsize, "codec none:", len(stored), "bytes for",
+             lsize)
+        return stored
+    out = ctypes.create_string_buffer(lsize)
+    if codec == 1:
+        n = lz4.LZ4_decompress_safe(stored, out, len(stored), lsize)
+    else:
+        need(zstd.ZSTD_findFrameCompressedSize(stored, len(stored)) ==
+             len(stored), "codec zstd: not exactly one frame")
+        n = zstd.ZSTD_decompress(out, lsize, stored, len(stored))
+    need(n == lsize, "codec", CODECS[codec] + ": not", lsize, "bytes")
+    return out.raw
+
+
+def u16(b, o):
+    return struct.unpack_from("<H", b, o)[0]
+
+
+def u32(b, o):
+    return struct.unpack_from("<I", b, o)[0]
+
+
+def u64(b, o):
+    return struct.unpack_from("<Q", b, o)[0]
+
+
+# ---------------------------------------------------------------------
+# pool.db and its WAL, as files of SQLite
+
+def wal_frames(wal, page_size):
+    """The committed frames: {page number: page}, and the size in pages."""
+    magic, version, size, _, salt1, salt2, sum1, sum2 = \
+        struct.unpack_from(">8I", wal, 0)
+    need(magic in (0x377f0682, 0x377f0683), "pool.db-wal: no magic")
+    order = "<" if magic == 0x377f0682 else ">"
+    need(size == page_size, "pool.db-wal: another page size")
+
+    def checksum(data, s0, s1):
+        for x0, x1 in struct.iter_unpack(order + "2I", data):
+            s0 = (s0 + x0 + s1) & 0xffffffff
+            s1 = (s1 + x1 + s0) & 0xffffffff
+        return s0, s1
+
+    s = checksum(wal[:24], 0, 0)
+    if s != (sum1, sum2):
+        return {}, None
+    pages, pending, nr_pages = {}, {}, None
+    for off in range(32, len(wal) - 24 - page_size + 1, 24 + page_size):
+        number, commit, f1, f2, c1, c2 = struct.unpack_from(">6I", wal, off)
+        page = wal[off + 24:off + 24 + page_size]
+        s = checksum(wal[off:off + 8], *s)
+        s = checksum(page, *s)
+        if number == 0 or (f1, f2) != (salt1, salt2) or s != (c1, c2):
+            break
+        pending[number] = page
+        if commit:
+            pages.update(pending)
+            pending, nr_pages = {}, commit
+    return pages, nr_pages
+
+
+def free_leaves(image, page_size):
+    """Leaf pages of the freelist: nobody reads what stands in them."""
+    leaves, seen = set(), set()
+    trunk = struct.unpack_from(">I", image, 32)[0]
+    while trunk:
+        need(trunk not in seen and trunk * page_size <= len(image),
+             "pool.db: freelist")
+        seen.add(trunk)
+        off = (trunk - 1) * page_size
+        trunk, n = struct.unpack_from(">2I", image, off)
+        need(n <= (page_size - 8) // 4 - 2, "pool.db: freelist")
+        leaves.update(struct.unpack_from(">%dI" % n, image, off + 8))
+    return leaves
+
+
+class Database:
+    def __init__(self, path, page_checksums):
+        raw = open(path, "rb").read()
+        need(len(raw) >= 512 and raw[:16] == b"SQLite format 3\0",
+             "pool.db: does not begin like a database")
+        need(raw[68:72] == b"NBDD", "pool.db: application id")
+        need(raw[20] == 8, "pool.db:", raw[20], "reserved bytes, not 8")
+        version = struct.unpack_from(">I", raw, 60)[0]
+        need(version == 1, "pool.db: format version", version)
+        size = struct.unpack_from(">H", raw, 16)[0]
+        size = 65536 if size == 1 else size
+        pages, nr_pages = {}, None
+        try:
+            wal = open(path + "-wal", "rb").read()
+        except FileNotFoundError:
+            wal = b""
+        if len(wal) >= 32:
+            pages, nr_pages = wal_frames(wal, size)
+        self.wal_pages = len(pages)
+
+        image = bytearray(raw)
+        for number, page in pages.items():
+            end = number * size
+            if len(image) < end:
+                image.extend(bytes(end - len(image)))
+            image[end - size:end] = page
+        if nr_pages is not None:
+            del image[nr_pages * size:]
+        nr = struct.unpack_from(">I", image, 28)[0]
+        need(len(image) >= nr * size, "pool.db: has less than", nr, "pages")
+        del image[nr * size:]
+        if page_checksums:
+            skip = free_leaves(image, size) | set(pages)
+            skip.add((1 << 30) // size + 1)     # SQLite's lock page
+            for number in range(1, len(image) // size + 1):
+                if number in skip:
+                    continue
+                off = (number - 1) * size
+                page = raw[off:off + size]
+                need(len(page) == size and
+                     u64(page, size - 8) == xxh3(page[:-8], off),
+                     "pool.db: page", number, "has a wrong checksum")
+        with tempfile.NamedTemporaryFile(prefix="format-reader") as f:
+            f.write(image)
+            f.flush()
+            self.db = sqlite3.connect(
+                "file:%s?mode=ro&immutable=1" % f.name, uri=True)
+            self.load()
+            self.db.close()
+
+    def rows(self, sql):
+        try:
+            return self.db.execute(sql).fetchall()
+        except sqlite3.Error as e:
+            raise Bad("pool.db:", e)
+
+    def load(self):
+        need(self.rows("PRAGMA integrity_check") == [("ok",)],
+             "pool.db: SQLite finds it damaged")
+        self.db.row_factory = sqlite3.Row
+        state = self.rows("SELECT * FROM state")
+        need(len(state) == 1, "pool.db: state has not one row")
+        self.state = state[0]
+        self.db.row_factory = None
+        self.domains = dict(self.rows("SELECT id, name FROM domain"))
+        self.layers = self.rows(
+            "SELECT id, branch, seq, parent, overlap, block_size, flags,"
+            " pointers, blocks FROM layer ORDER BY id")
+        self.volumes = self.rows(
+            "SELECT name, layer, size, flags, domain, compress, dedup"
+            " FROM volume ORDER BY name")
+        self.snapshots = self.rows("SELECT layer FROM snapshot")
+        self.leaves = self.rows("SELECT branch, seq, leaf, data FROM leaf")
+        self.groups = self.rows("SELECT grp, data FROM record ORDER BY grp")
+        self.index = self.rows("SELECT prefix, data FROM ddt ORDER BY prefix")
+        self.segments = self.rows(
+            "SELECT id, nr_free, largest_run, map FROM segment ORDER BY id")
+        self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
+
+
+# ---------------------------------------------------------------------
+# Headers that stand twice
+
+def header(data, magic, distance, rank, what):
+    """The copy that counts."""
+    best = None
+    for off in (0, distance):
+        h = bytes(data[off:off + 512])
+        if len(h) < 512 or h[:8] != magic or u64(h, 504) != xxh3(h[:504]):
+            continue
+        need(u32(h, 8) == 1, what + ": format version", u32(h, 8))
+        need(u64(h, 16) == 0, what + ": unknown incompatible feature")
+        if best is None or rank(h) > rank(best):
+            best = h
+    need(best is not None, what + ": no valid copy of the header")
+    return best
+
+
+# ---------------------------------------------------------------------
+# Structures
+
+class Pointer:
+    def __init__(self, raw, lsize):
+        w = u64(raw, 0)
+        self.addr = w & (1 << 40) - 1
+        self.psize = (w >> 40 & 0xfffff) + 1
+        self.codec = w >> 60
+        self.cksum = u64(raw, 8)
+        need(self.addr > 0, "a pointer has address 0")
+        need(self.codec in CODECS, "a pointer has codec", self.codec)
+        need(self.psize <= lsize, "a pointer's psize is over the block's")
+        need(self.codec != 0 or self.psize == lsize,
+             "a pointer without codec has psize", self.psize)
+
+
+def read_leaf(data):
+    """{index in the leaf: None (a hole) or 16 packed bytes}"""
+    need(len(data) >= 16, "a leaf of", len(data), "bytes")
+    out, used = {}, 16
+    for i in range(LEAF_BLOCKS):
+        s = data[i // 4] >> 2 * (i % 4) & 3
+        need(s <= POINTER, "a leaf with state", s)
+        if s == HOLE:
+            out[i] = None
+        elif s == POINTER:
+            need(used + 16 <= len(data), "a leaf that is cut short")
+            out[i] = data[used:used + 16]
+            used += 16
+    need(used == len(data), "a leaf that is too long")
+    need(out, "a leaf without anything in it")
+    return out
+
+
+class Record:
+    domain = 0
+
+    def check(self):
+        need(4096 <= self.lsize <= 1 << 20, "record", self.addr, "lsize")
+        need(self.psize <= self.lsize, "record", self.addr, "psize")
+        need(self.codec in CODECS, "record", self.addr, "codec")
+        need(self.codec or self.psize == self.lsize, "record", self.addr,
+             "is not compressed and has psize", self.psize)
+
+    def same_as(self, p):
+        return (self.addr, self.psize, self.codec, self.cksum) == \
+            (p.addr, p.psize, p.codec, p.cksum)
+
+
+def read_group(group, data):
+    out, off = [], 0
+    while off < len(data):
+        need(len(data) - off >= 56, "group", group, "is cut short")
+        e = data[off:off + 56]
+        r = Record()
+        need(u16(e, 0) < GROUP_SECTORS, "group", group, "sector")
+        r.addr = group * GROUP_SECTORS + u16(e, 0)
+        r.slot = u16(e, 2)
+        r.codec = e[4] & 15
+        r.lsize = 1 << (e[4] >> 4) + 9
+        r.psize = int.from_bytes(e[5:8], "little") + 1
+        r.refcount = int.from_bytes(e[8:14], "little")
+        r.flags = u16(e, 14)
+        r.cksum = u64(e, 16)
+        r.digest = e[24:56]
+        off += 56
+        if r.flags & EXTENDED:
+            n = u16(data, off)
+            ext = data[off + 2:off + 2 + n]
+            need(len(ext) == n, "group", group, "extension is cut short")
+            off += 2 + n
+            while ext:
+                kind, size = struct.unpack_from("<2H", ext)
+                if kind == 1:
+                    r.domain = int.from_bytes(ext[4:4 + size], "little")
+                ext = ext[4 + (size + 1 & ~1):]
+        r.check()
+        need(not out or out[-1].addr < r.addr, "group", group, "order")
+        out.append(r)
+    need(out, "group", group, "has no record")
+    return out
+
+
+class Segment:
+    def __init__(self, number, sector, blob):
+        self.sectors = SEGMENT_BYTES // sector
+        self.chunk_sectors = max(4096 // sector, 1)
+        self.spc = self.chunk_sectors * sector // 64
+        what = "segment %d:" % number
+        need(len(blob) >= 16, what, "cut short")
+        need(u64(blob, 8) == xxh3(blob[:8] + blob[16:], number),
+             what, "wrong checksum")
+        n = u16(blob, 2)
+        need(u16(blob, 0) == self.sectors and u32(blob, 4) == 0, what,
+             "header")
+        nbits = self.sectors // 8
+        need(len(blob) == 16 + nbits + 2 * n + n * self.spc // 8, what,
+             "length")
+        self.bits = int.from_bytes(blob[16:16 + nbits], "little")
+        self.chunks = struct.unpack_from("<%dH" % n, blob, 16 + nbits)
+        self.slots = int.from_bytes(blob[16 + nbits + 2 * n:], "little")
+        for c in self.chunks:
+            need(c == 0xffff or (c % self.chunk_sectors == 0 and
+                                 c + self.chunk_sectors <= self.sectors),
+                 what, "a chunk is out of place")
+
+    def largest_run(self):
+        return max(map(len, re.findall(
+            "0+", format(self.bits, "0%db" % self.sectors))), default=0)
+
+    def nr_free(self):
+        return self.sectors - bin(self.bits).count("1")
+
+
+# ---------------------------------------------------------------------
+# The journal
+
+class Batch:
+    def __init__(self, journal, pos, uuid, ring_end):
+        h = journal[pos:pos + 96]
+        self.valid = (
+            len(h) == 96 and h[:4] == b"NBJB" and
+            u64(h, 88) == xxh3(h[:88]) and h[8:24] == uuid and
+            u64(h, 56) == pos and u32(h, 68) == 0 and u64(h, 80) == 0)
+        if not self.valid:
+            return
+        self.kind, self.len = u32(h, 4), u32(h, 64)
+        self.epoch, self.seq, self.durable, self.folded = \
+            struct.unpack_from("<4Q", h, 24)
+        self.size = (96 + self.len + 511) & ~511
+        self.valid = self.seq > 0 and (
+            (self.kind == 1 and self.len <= BODY_MAX and
+             pos + self.size + 512 <= ring_end) or
+            (self.kind == 2 and self.len == 0))
+        if self.valid:
+            self.body = journal[pos + 96:pos + 96 + self.len]
+            self.good_body = (len(self.body) == self.len and
+                              u64(h, 72) == xxh3(self.body))
+
+
+def read_journal(journal, uuid, ring_end, state):
+    """Batches that pool.db does not have, in order: [(body, suspect)]"""
+    epoch = durable = folded = 0
+    pos = RING_START
+    while pos < ring_end:
+        b = Batch(journal, pos, uuid, ring_end)
+        pos += b.size if b.valid and b.good_body else 512
+        if b.valid:
+            epoch = max(epoch, b.epoch)
+            durable = max(durable, b.durable)
+            folded = max(folded, b.folded)
+
+    seq, pos = state["folded"], state["journal_position"] or RING_START
+    need(pos >= RING_START and pos % 512 == 0 and pos <= ring_end - 512,
+         "journal: pool.db names position", pos)
+    out, nr_wraps, wrapped = [], 0, False
+    while True:
+        b = Batch(journal, pos, uuid, ring_end)
+        if not b.valid or b.epoch != state["epoch"] or b.seq != seq + 1:
+            break
+        if b.kind == 2:
+            if wrapped:
+                break
+            wrapped, pos = True, RING_START
+            continue
+        if not b.good_body:
+            break
+        nr_wraps += wrapped
+        wrapped = False
+        seq = b.seq
+        pos += b.size
+        out.append((b.body, seq > durable))
+    need(epoch <= state["epoch"], "journal: is from a later session")
+    need(folded <= state["folded"], "journal: pool.db is older")
+    need(durable <= seq, "journal: batch", seq + 1, "is damaged")
+    return out, nr_wraps
+
+
+def entries(body):
+    off = 0
+    while off < len(body):
+        need(len(body) - off >= 8, "journal: entry cut short")
+        n = u32(body, off + 4)
+        need(n >= 8 and n % 8 == 0 and off + n <= len(body),
+             "journal: entry of", n, "bytes")
+        yield body[off:off + n]
+        off += n
+
+
+# ---------------------------------------------------------------------
+# The pool
+
+class Pool:
+    def __init__(self, path, page_checksums):
+        self.path = path
+        self.db = Database(os.path.join(path, "pool.db"), page_checksums)
+        s = self.state = self.db.state
+        self.uuid, self.sector = s["uuid"], s["sector_bytes"]
+        need(len(self.uuid) == 16, "pool.db: UUID")
+        need(s["features_incompat"] == 0, "pool.db: unknown feature")
+        need(self.sector in (512, 1024, 2048, 4096, 8192), "pool.db: sector",
+             self.sector)
+        need(s["hash"] in HASHES, "pool.db: hash", s["hash"],
+             "is not known to this reader")
+        self.per_segment = SEGMENT_BYTES // self.sector
+        self.stats = {"wal_pages": self.db.wal_pages, "batches": 0,
+                      "wraps": 0, "suspect": 0, "lost": 0, "carried": 0,
+                      "replayed_records": 0, "replayed_pointers": 0,
+                      "replayed_holes": 0}
+        self.data = {}          # addr: stored bytes out of the journal
+        self.open_records()
+        self.open_journal()
+
+    # -- files
+
+    def check_epoch(self, what, epoch):
+        s = self.state
+        need(epoch == s["epoch"] or
+             (s["opening"] and epoch + 1 == s["epoch"]),
+             what + ": session", epoch, "and not", s["epoch"])
+
+    def open_records(self):
+        self.records_file = open(os.path.join(self.path, "records"), "rb")
+        h = header(self.records_file.read(STORE_HEADER_BYTES), b"NBDDUPRC",
+                   8192, lambda h: u64(h, 56), "records")
+        need(h[40:56] == self.uuid and u32(h, 12) == self.sector,
+             "records: belongs to another pool")
+        self.check_epoch("records", u64(h, 56))
+        self.records_len = self.records_file.seek(0, os.SEEK_END)
+
+    def open_journal(self):
+        self.journal = open(os.path.join(self.path, "journal"), "rb").read()
+        h = header(self.journal, b"NBDDUPJR", 4096,
+                   lambda h: (u64(h, 56), u64(h, 64)), "journal")
+        self.ring_end = u64(h, 64)
+        need(h[40:56] == self.uuid, "journal: belongs to another pool")
+        need(RING_MIN <= self.ring_end <= RING_MAX and
+             self.ring_end % 512 == 0 and
+             self.ring_end <= len(self.journal), "journal: ring_end",
+             self.ring_end)
+        self.check_epoch("journal", u64(h, 56))
+
+    def read_records(self, offset, n):
+        self.records_file.seek(offset)
+        data = self.records_file.read(n)
+        need(len(data) == n, "records: ends before", offset + n)
+        return data
+
+    def stored(self, p):
+        """The verified stored bytes of a pointer or record."""
+        data = self.data.get(p.addr)
+        if data is None:
+            data = self.read_records(p.addr * self.sector, p.psize)
+        need(xxh3(data) == p.cksum, "record at", p.addr, "is damaged")
+        return data
+
+    def digest(self, record, block):
+        h = hashlib.new(HASHES[self.state["hash"]])
+        if record.domain:
+            h.update(struct.pack("<Q", record.domain))
+        h.update(block)
+        return h.digest()[:32]
+
+    # -- what pool.db says
+
+    def load(self):
+        self.records = {}
+        for group, data in self.db.groups:
+            for r in read_group(group, data):
+                self.records[r.addr] = r
+        self.layers, keys = {}, {}
+        for (ident, branch, seq, parent, overlap, block_size, flags,
+             pointers, blocks) in self.db.layers:
+            need(parent is None or parent in self.layers, "layer", ident,
+                 "has no parent", parent)
+            need((branch, seq) not in keys, "layer", ident, "is not alone")
+            need(4096 <= block_size <= 1 << 20 and
+                 block_size & block_size - 1 == 0 and
+                 block_size >= self.sector, "layer", ident, "block size")
+            keys[branch, seq] = ident
+            self.layers[ident] = {
+                "parent": parent, "overlap": overlap, "lsize": block_size,
+                "dying": flags & 1, "pointers": pointers, "blocks": blocks,
+                "map": {}}
+        for branch, seq, leaf, data in self.db.leaves:
+            need((branch, seq) in keys, "leaf", leaf, "of no layer")
+            layer = self.layers[keys[branch, seq]]
+            for i, raw in read_leaf(data).items():
+                need(raw or layer["parent"], "leaf", leaf, "has a hole")
+                layer["map"][leaf * LEAF_BLOCKS + i] = \
+                    Pointer(raw, layer["lsize"]) if raw else None
+
+    def check_counts(self):
+        s, counts = self.state, {}
+        for ident, layer in self.layers.items():
+            found = 0
+            for block, p in layer["map"].items():
+                if p is None:
+                    continue
+                found += 1
+                r = self.records.get(p.addr)
+                need(r and r.same_as(p) and r.lsize == layer["lsize"],
+                     "layer", ident, "block", block, "points to no record")
+                counts[p.addr] = counts.get(p.addr, 0) + 1
+            need(found == layer["pointers"], "layer", ident, "has", found,
+                 "pointers, not", layer["pointers"])
+            need(layer["parent"] or layer["blocks"] == found, "layer", ident,
+                 "blocks")
+        for addr, r in self.records.items():
+            need(r.refcount == counts.get(addr, 0), "record at", addr, "has",
+                 counts.get(addr, 0), "references, not", r.refcount)
+        live = [r for r in self.records.values() if r.refcount]
+        need(self.db.limbo == {a for a, r in self.records.items()
+                               if r.refcount == 0}, "limbo")
+        need(s["records"] == len(live), "state: records")
+        need(s["record_bytes"] == sum(r.lsize for r in live),
+             "state: record_bytes")
+        need(s["stored_sectors"] == sum(map(self.nr_sectors, live)),
+             "state: stored_sectors")
+
+    def nr_sectors(self, r):
+        return -(-r.psize // self.sector)
+
+    def check_space(self):
+        """Segment maps: exactly records, chunks and the header in use."""
+        self.segments = {}
+        for number, nr_free, run, blob in self.db.segments:
+            seg = Segment(number, self.sector, blob)
+            need(seg.nr_free() == nr_free and seg.largest_run() == run,
+                 "segment", number, "free space")
+            need((number + 1) * SEGMENT_BYTES <= self.records_len,
+                 "records: segment", number, "is past its end")
+            self.segments[number] = seg
+        used, slots = {}, {}
+
+        def take(number, first, n):
+            run = ((1 << n) - 1) << first
+            bits = used.setdefault(
+                number, (1 << STORE_HEADER_BYTES // self.sector) - 1
+                if number == 0 else 0)
+            need(first + n <= self.per_segment and not bits & run,
+                 "segment", number, "sector", first, "is used twice")
+            used[number] = bits | run
+
+        for number, seg in self.segments.items():
+            for i, c in enumerate(seg.chunks):
+                if c == 0xffff:
+                    bits = (1 << seg.spc) - 1
+                else:
+                    bits = 1
+                    take(number, c, seg.chunk_sectors)
+                    self.check_chunk(number, i, seg)
+                slots[number] = slots.get(number, 0) | bits << i * seg.spc
+        nr_slots = {}
+        for r in self.records.values():
+            number, first = divmod(r.addr, self.per_segment)
+            need(number in self.segments, "segment", number, "has no row")
+            take(number, first, self.nr_sectors(r))
+            bit = 1 << r.slot
+            need(not slots.get(number, 0) & bit, "slot", r.slot, "twice")
+            slots[number] = slots.get(number, 0) | bit
+            nr_slots[number] = 1
+        for number, seg in self.segments.items():
+            need(seg.bits == used.get(number, 0), "segment", number,
+                 "sectors in use")
+            need(seg.slots == slots.get(number, 0), "segment", number,
+                 "slots in use")
+            need(number in nr_slots, "segment", number, "is empty")
+
+    def check_chunk(self, number, index, seg):
+        addr = number * self.per_segment + seg.chunks[index]
+        h = self.read_records(addr * self.sector, 64)
+        need(h[:8] == b"NBDCHUNK" and h[8:24] == self.uuid and
+             u64(h, 24) == addr and u32(h, 32) == index and
+             u32(h, 36) == self.sector and u64(h, 56) == xxh3(h[:56]),
+             "segment", number, "chunk", index, "header")
+
+    def check_record(self, r):
+        block = decompress(r.codec, self.stored(r), r.lsize)
+        need(self.digest(r, block) == r.digest, "record at", r.addr,
+             "has another digest")
+        need(any(block), "record at", r.addr, "is all zeroes")
+        need(r.domain == 0 or r.domain in self.db.domains, "record at",
+             r.addr, "has no domain", r.domain)
+
+    def check_slot(self, r):
+        number, first = divmod(r.addr, self.per_segment)
+        seg = self.segments[number]
+        chunk, slot = divmod(r.slot, seg.spc)
+        need(chunk < len(seg.chunks) and slot > 0 and
+             seg.chunks[chunk] != 0xffff, "record at", r.addr, "slot")
+        offset = (number * self.per_segment + seg.chunks[chunk]) * \
+            self.sector + 64 * slot
+        s = self.read_records(offset, 64)
+        need(u32(s, 60) == xxh3(s[:60], offset ^ u64(self.uuid, 0)) &
+             0xffffffff, "slot of the record at", r.addr, "checksum")
+        need(u16(s, 0) == first and s[2] & 15 == r.codec and
+             1 << (s[2] >> 4) + 9 == r.lsize and u32(s, 4) == r.psize and
+             u64(s, 8) == r.cksum and s[16:48] == r.digest and
+             u64(s, 48) <= self.state["fold"] and u32(s, 56) == r.domain,
+             "slot of the record at", r.addr, "describes another")
+
+    def check_index(self):
+        rows = [(key + (1 << 63), data) for key, data in self.db.index]
+        need(rows and rows[0][0] == 0, "hash index: no first row")
+        ends = [low for low, _ in rows[1:]] + [1 << 64]
+        found, total, stale = set(), 0, 0
+        for (low, data), end in zip(rows, ends):
+            need(len(data) % 16 == 0 and (data or low == 0),
+                 "hash index: row length")
+            last = (low, 0)
+            for off in range(0, len(data), 16):
+                prefix = u64(data, off)
+                addr = int.from_bytes(data[off + 8:off + 13], "little")
+                need(last <= (prefix, addr) and prefix < end,
+                     "hash index: order")
+                last = prefix, addr + 1
+                total += 1
+                r = self.records.get(addr)
+                if r and r.digest[:11] == \
+                        struct.pack(">Q", prefix) + data[off + 13:off + 16]:
+                    found.add(addr)
+                else:
+                    stale += 1
+        need(total == self.state["index_entries"], "state: index_entries")
+        self.stats["stale_index_entries"] = stale
+        self.stats["missing_index_entries"] = sum(
+            1 for a, r in self.records.items()
+            if r.flags & INDEXED and a not in found)
+
+    def check_volumes(self):
+        used = {layer for layer, in self.db.snapshots}
+        for name, ident, size, flags, domain, compress, dedup in \
+                self.db.volumes:
+            need(re.fullmatch("[A-Za-z0-9._-]{1,255}", name), "volume name")
+            need(ident in self.layers and not self.layers[ident]["dying"],
+                 "volume", name, "has no layer")
+            need(size % 512 == 0, "volume", name, "size", size)
+            need(domain == 0 or domain in self.db.domains, "volume", name,
+                 "domain")
+            need(re.fullmatch("none|lz4|zstd(-[1-9][0-9]?)?", compress),
+                 "volume", name, "compress")
+            need(dedup in ("on", "off", "verify"), "volume", name, "dedup")
+            layer = self.layers[ident]
+            blocks = -(-size // layer["lsize"])
+            need(flags & 1 or all(b < blocks for b in layer["map"]),
+                 "volume", name, "has blocks past its end")
+            used.add(ident)
+        used |= {layer["parent"] for layer in self.layers.values()}
+        for ident, layer in self.layers.items():
+            need(layer["dying"] or ident in used, "layer", ident,
+                 "belongs to nobody")
+
+    # -- what the journal adds
+
+    def replay(self):
+        batches, self.stats["wraps"] = read_journal(
+            self.journal, self.uuid, self.ring_end, self.state)
+        self.lost = set()
+        self.stats["batches"] = len(batches)
+        for body, suspect in batches:
+            self.stats["suspect"] += suspect
+            for e in entries(body):
+                need(e[0] in (1, 2, 3), "journal: entry of type", e[0])
+                (self.replay_record if e[0] == 1 else
+                 self.replay_map)(e, suspect)
+
+    def replay_record(self, e, suspect):
+        r = Record()
+        need(len(e) >= 80, "journal: record entry of", len(e), "bytes")
+        r.slot, r.flags = u16(e, 2), u16(e, 78)
+        r.addr, chunk, r.cksum, r.domain = struct.unpack_from("<4Q", e, 8)
+        r.digest, r.psize = e[40:72], u32(e, 72)
+        r.codec, r.lsize, r.refcount = e[76], 1 << e[77] + 9, 0
+        r.check()
+        number = r.addr // self.per_segment
+        need(chunk // self.per_segment == number, "journal: chunk", chunk)
+        if e[1] & 1:
+            need(len(e) - 80 >= r.psize, "journal: record lacks its data")
+            self.data[r.addr] = e[80:80 + r.psize]
+            self.stats["carried"] += 1
+        elif suspect:
+            try:
+                self.stored(r)
+            except Bad:
+                self.lost.add(r.addr)
+                self.stats["lost"] += 1
+                return
+        seg = self.segments.get(number)
+        n, first = self.nr_sectors(r), r.addr % self.per_segment
+        need(first + n <= self.per_segment and
+             (seg is None or not seg.bits >> first & (1 << n) - 1) and
+             r.addr not in self.records, "journal: the record at", r.addr,
+             "is not in free space")
+        self.records[r.addr] = r
+        self.stats["replayed_records"] += 1
+
+    def replay_map(self, e, suspect):
+        need(len(e) >= 24, "journal: entry cut short")
+        ident, block = struct.unpack_from("<2Q", e, 8)
+        need(ident in self.layers, "journal: layer", ident, "is missing")
+        layer = self.layers[ident]
+        if e[0] == 3:
+            # Not one by one: a trim may name a thousand million blocks.
+            end = block + u64(e, 24)
+            if layer["parent"]:
+                for b in range(block, end):
+                    layer["map"][b] = None
+            else:
+                layer["map"] = {b: p for b, p in layer["map"].items()
+                                if not block <= b < end}
+            self.stats["replayed_holes"] += 1
+            return
+        need(len(e) >= 24 + 16 * u16(e, 2), "journal: pointers cut short")
+        for i in range(u16(e, 2)):
+            p = Pointer(e[24 + 16 * i:40 + 16 * i], layer["lsize"])
+            if p.addr in self.lost:
+                continue
+            r = self.records.get(p.addr)
+            need(r and r.same_as(p), "journal: layer", ident, "block",
+                 block + i, "points to no record")
+            layer["map"][block + i] = p
+            self.stats["replayed_pointers"] += 1
+
+    # -- reading
+
+    def find(self, ident, block):
+        """The pointer of a block, None for a hole."""
+        while True:
+            layer = self.layers[ident]
+            if block in layer["map"]:
+                return layer["map"][block]
+            if layer["parent"] is None or block >= layer["overlap"]:
+                return None
+            ident = layer["parent"]
+
+    def write_volume(self, name, out):
+        for n, ident, size, flags, *_ in self.db.volumes:
+            if n == name:
+                break
+        else:
+            raise Bad("there is no volume", name)
+        lsize = self.layers[ident]["lsize"]
+        for block in range(-(-size // lsize)):
+            p = self.find(ident, block)
+            data = bytes(lsize) if p is None else \
+                decompress(p.codec, self.stored(p), lsize)
+            end = min(lsize, size - block * lsize)
+            need(flags & 1 or not any(data[end:]), "volume", name,
+                 "is not zero past its end")
+            out.write(data[:end])
+
+    def verify(self):
+        self.load()
+        self.check_counts()
+        self.check_space()
+        self.check_volumes()
+        self.check_index()
+        for r in list(self.records.values()):
+            self.check_record(r)
+            self.check_slot(r)
+        self.stats["records"] = len(self.records)
+        self.replay()
+
+
+def main(args):
+    page_checksums = args[:1] != ["--no-page-checksums"]
+    if not page_checksums:
+        args = args[1:]
+    if len(args) % 2 != 1 or args[0].startswith("-"):
+        sys.exit(__doc__)
+    pool = Pool(args[0], page_checksums)
+    pool.verify()
+    quiet = False
+    for name, path in zip(args[1::2], args[2::2]):
+        if path == "-":
+            quiet = True
+            pool.write_volume(name, sys.stdout.buffer)
+        else:
+            with open(path, "wb") as f:
+                pool.write_volume(name, f)
+    if not quiet:
+        print(json.dumps(pool.stats))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (Bad, OSError, struct.error, IndexError, ValueError) as e:
+        sys.exit("format-reader: %s" % " ".join(map(str, e.args)))

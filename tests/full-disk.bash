@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# What fault.bats runs in a mount namespace of its own, where $small is a
+# small file system: bash full-disk.bash SIZE FUNCTION.
+
+set -euo pipefail
+
+# helpers.bash is made for bats; this is not.
+bats_require_minimum_version () { :; }
+# shellcheck source=tests/helpers.bash
+source "$(dirname "$0")/helpers.bash"
+trap 'kill "${servers[@]}" 2>/dev/null || :' EXIT
+
+small="$BATS_TEST_TMPDIR/small"
+mkdir -p "$small"
+mount -t tmpfs -o "size=$1" none "$small"
+pool="$small/pool"
+export NBDEDUP_POOL="$pool"
+
+# Fill, overwrite, trim, fill again (full-io.c); restart when full; destroy.
+fill_and_recover ()
+{
+    nbdedup init "$pool"
+    nbdedup create v 200M --block-size 64K
+    nbdedup create w 20M --block-size 16K
+    serve "$pool" commit-interval=0.5
+    random_data 2M 77 >"$BATS_TEST_TMPDIR/w"
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/w 0 2M" -c flush \
+            "$(uri_of w)" >/dev/null
+    "$test_programs/full-io" "$sock" v "$BATS_TEST_TMPDIR/v.img"
+    nbdedup check
+    nbdedup scrub
+    nbdedup stat --json >"$BATS_TEST_TMPDIR/stat"
+    df -k "$small" | tail -1
+
+    echo "restart when full, after a clean stop and after a crash"
+    stop
+    serve "$pool"
+    "$test_programs/read-compare" "$sock" v "$BATS_TEST_TMPDIR/v.img" 65536
+    crash
+    serve "$pool" commit-interval=0.5
+    "$test_programs/read-compare" "$sock" v "$BATS_TEST_TMPDIR/v.img" 65536
+    head -c 2M <(nbdcopy "$(uri_of w)" -) | cmp - "$BATS_TEST_TMPDIR/w"
+
+    echo "commands when full"
+    nbdedup list >/dev/null
+    nbdedup get all v >/dev/null
+    nbdedup check
+    nbdedup destroy v --wait
+    assert_eq "$(pool_stat freeing_bytes)" 0
+    assert_eq "$(pool_stat stored_bytes)" 2097152
+
+    echo "there is room again"
+    nbdedup create x 20M --block-size 16K
+    random_data 15M 78 >"$BATS_TEST_TMPDIR/x"
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/x 0 15M" -c flush \
+            "$(uri_of x)" >/dev/null
+    nbdcopy "$(uri_of x)" "$BATS_TEST_TMPDIR/x.img"
+    cmp -n 15M "$BATS_TEST_TMPDIR/x" "$BATS_TEST_TMPDIR/x.img"
+    stop
+    nbdedup check
+    nbdedup scrub
+}
+
+# may_be_full CMD...: it succeeds, or fails in one line about a full disk.
+may_be_full ()
+{
+    local status=0
+
+    "$@" 2>"$BATS_TEST_TMPDIR/err" || status=$?
+    [ $status != 0 ] || return 0
+    assert_eq $status 1 "status of $*"
+    assert_eq "$(wc -l <"$BATS_TEST_TMPDIR/err")" 1
+    grep -Eq 'full|No space' "$BATS_TEST_TMPDIR/err" ||
+        fail "not clear: $(cat "$BATS_TEST_TMPDIR/err")"
+}
+
+# Somebody else takes the space, and gives it back.
+neighbour ()
+{
+    nbdedup init "$pool"
+    nbdedup create v 100M --block-size 4K
+    serve "$pool" commit-interval=0.2
+    random_data 4M 1 >"$BATS_TEST_TMPDIR/a"
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/a 0 4M" -c flush "$uri" \
+            >/dev/null
+    dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
+    random_data 20M 2 >"$BATS_TEST_TMPDIR/b"
+    # Some of it fits into what the pool has in reserve, the rest does not.
+    if qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/b 10M 20M" "$uri" \
+            >"$BATS_TEST_TMPDIR/io" 2>&1; then
+        fail "20 MiB fit into a full file system"
+    fi
+    grep -q 'No space left' "$BATS_TEST_TMPDIR/io" ||
+        fail "not ENOSPC: $(cat "$BATS_TEST_TMPDIR/io")"
+    qemu-io -f raw -c flush "$uri"
+    head -c 4M <(nbdcopy "$uri" -) | cmp - "$BATS_TEST_TMPDIR/a"
+    # What needs room for metadata may say that there is none: soon, clearly.
+    may_be_full timeout 60 nbdedup check
+    head -c 4M <(nbdcopy "$uri" -) | cmp - "$BATS_TEST_TMPDIR/a"
+
+    echo "stop and start without any room"
+    stop
+    may_be_full timeout 60 nbdedup list >/dev/null
+    rm "$small/other"
+    serve "$pool" commit-interval=0.2
+    head -c 4M <(nbdcopy "$uri" -) | cmp - "$BATS_TEST_TMPDIR/a"
+    dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
+    qemu-io -f raw -c 'write -P 9 0 64K' -c flush "$uri" >/dev/null || :
+    crash
+    may_be_full timeout 60 nbdedup list >/dev/null
+    rm "$small/other"
+    serve "$pool" commit-interval=0.2
+    nbdcopy "$uri" "$BATS_TEST_TMPDIR/img"
+    cmp -i 65536 -n 4128768 "$BATS_TEST_TMPDIR/img" "$BATS_TEST_TMPDIR/a"
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/b 10M 20M" -c flush "$uri"
+    nbdcopy "$uri" "$BATS_TEST_TMPDIR/img"
+    cmp -n 20M -i 10M:0 "$BATS_TEST_TMPDIR/img" "$BATS_TEST_TMPDIR/b"
+    stop
+    nbdedup check
+}
+
+# No room for a pool: no half of one either.
+init_without_room ()
+{
+    local status
+
+    dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
+    mkdir -p "$pool" 2>/dev/null || :
+    status=0
+    nbdedup init "$pool" 2>"$BATS_TEST_TMPDIR/err" || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(wc -l <"$BATS_TEST_TMPDIR/err")" 1
+    rm "$small/other"
+    nbdedup init "$pool"
+    nbdedup check
+}
+
+"$2"

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash
+#
+# What the .bats files share.  "load helpers" first.
+#
+# Every test works in $BATS_TEST_TMPDIR, with servers on private Unix
+# sockets.  After each test all servers are stopped (a server that hangs,
+# crashes, or leaves a sanitizer report fails the test), and every pool below
+# $BATS_TEST_TMPDIR must pass "nbdedup check", unless the test said
+# "damaged".
+
+# shellcheck disable=SC2034,SC2154   # set in env.bash, or used by the tests
+
+bats_require_minimum_version 1.5.0
+# shellcheck source=/dev/null
+source "${NBDEDUP_ENV:?run the tests through make check}"
+
+servers=()                      # process ids, in the order of starting
+nbdkit_args=()                  # options for serve: --filter=..., -r, ...
+pools_are_damaged=
+
+export UBSAN_OPTIONS=print_stacktrace=1
+if [ -n "$sanitizer_preload" ]; then
+    # nbdkit leaks by design at exit, and its own text uses no sanitizer.
+    export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"
+fi
+
+# need CMD...: skip the test unless 'CMD...' works.
+need ()
+{
+    "$@" </dev/null >/dev/null 2>&1 || skip "prerequisite missing: $*"
+}
+
+need_root ()
+{
+    [ "$(id -u)" = 0 ] || skip "needs root"
+}
+
+# nbdkit, able to load a plugin that was built with sanitizers.
+nbdkit ()
+{
+    if [ -n "$sanitizer_preload" ]; then
+        LD_PRELOAD="$sanitizer_preload" command nbdkit "$@"
+    else
+        command nbdkit "$@"
+    fi
+}
+
+# fail TEXT...: end the test.
+fail ()
+{
+    printf '%s\n' "$@" >&2
+    return 1
+}
+
+# assert_eq FOUND EXPECTED [WHAT]
+assert_eq ()
+{
+    [ "$1" = "$2" ] || fail "${3:-assert_eq}: found '$1', expected '$2'"
+}
+
+# assert_num EXPRESSION: an awk expression with numbers in it is true.
+assert_num ()
+{
+    awk "BEGIN { exit !($1) }" || fail "not true: $1"
+}
+
+# wait_for SECONDS CMD...: until 'CMD...' succeeds, in steps of 100 ms.
+wait_for ()
+{
+    local left=$(( $1 * 10 ))
+
+    shift
+    while ! "$@"; do
+        [ "$((left--))" -gt 0 ] || { fail "gave up waiting for: $*"; return; }
+        sleep 0.1
+    done
+}
+
+#----------------------------------------------------------------------
+# Pools
+
+# make_pool [OPTION...]: nbdedup init, in $pool; later commands use it.
+make_pool ()
+{
+    pool="$BATS_TEST_TMPDIR/pool"
+    export NBDEDUP_POOL="$pool"
+    nbdedup init "$pool" "$@"
+}
+
+# damaged: this test spoils its pools; do not check them at the end.
+damaged ()
+{
+    pools_are_damaged=yes
+}
+
+# pool_stat KEY: a figure of the pool in $pool, e.g. stored_bytes, ddt.entries
+pool_stat ()
+{
+    nbdedup -p "$pool" stat --json | jq -r ".pool.$1"
+}
+
+# volume_stat NAME KEY: a figure of one volume.
+volume_stat ()
+{
+    nbdedup -p "$pool" stat --json "$1" |
+        jq -r --arg n "$1" ".volumes[] | select (.name == \$n) | .$2"
+}
+
+#----------------------------------------------------------------------
+# Servers
+
+# serve POOL [KEY=VALUE...]: serve a pool on a private Unix socket; sets
+# $sock, $server_pid, $server_log, and $uri (of the default export).
+# Options for nbdkit itself stand in the array nbdkit_args.
+serve ()
+{
+    local dir="$1" nr=${#servers[@]}
+
+    shift
+    sock="$BATS_TEST_TMPDIR/sock$nr"
+    server_log="$BATS_TEST_TMPDIR/nbdkit$nr.log"
+    uri="nbd+unix:///?socket=$sock"
+
+    # nbdkit leaves its socket behind, and refuses to use an old one.
+    rm -f "$sock"
+
+    # bats waits for everybody who holds its descriptors 3 and 4.
+    nbdkit -f -P "$BATS_TEST_TMPDIR/pid$nr" -U "$sock" "${nbdkit_args[@]}" \
+           "$plugin" "pool=$dir" "$@" >"$server_log" 2>&1 3>&- 4>&- &
+    server_pid=$!
+    servers+=("$server_pid")
+    # nbdkit writes its process id before the plugin opens the pool.
+    wait_for 60 server_is_up_or_dead "$server_pid" "$nr" "$dir"
+    kill -0 "$server_pid" 2>/dev/null ||
+        fail "nbdkit did not start:" "$(cat "$server_log")"
+
+    # The function nbdkit stands in between.
+    server_pid=$(cat "$BATS_TEST_TMPDIR/pid$nr")
+}
+
+server_is_up_or_dead ()
+{
+    local file="$BATS_TEST_TMPDIR/pid$2"
+
+    ! kill -0 "$1" 2>/dev/null ||
+        { [ -s "$file" ] && grep -q "^server $(cat "$file") " "$3/lock"; }
+}
+
+# uri_of NAME: the URI of an export of the last server.
+uri_of ()
+{
+    printf 'nbd+unix:///%s?socket=%s\n' "$1" "$sock"
+}
+
+# stop: end all servers as an administrator would, and complain if one
+# does not end, or ends badly.
+stop ()
+{
+    local pid status nr=0 ret=0
+
+    for pid in "${servers[@]}"; do
+        local real=$pid
+
+        if [ -s "$BATS_TEST_TMPDIR/pid$nr" ]; then
+            real=$(cat "$BATS_TEST_TMPDIR/pid$nr")
+        fi
+        kill "$real" 2>/dev/null || :
+        # Under a preloaded libasan nbdkit 1.32 hangs in libp11-kit's
+        # destructor, after the pool is closed, if it has printed a text of
+        # strerror (seen with gdb): only a plain build can tell a real hang.
+        if ! wait_for "$([ -n "$sanitizer_preload" ] && echo 20 || echo 60)" \
+                  server_is_gone "$real"; then
+            kill -9 "$real" || :
+            [ -n "$sanitizer_preload" ] || ret=1
+        fi
+        status=0
+        wait "$pid" 2>/dev/null || status=$?
+        case $status in
+            0|127|137|143) ;;     # done, already waited for, killed by us
+            *) fail "nbdkit ended with status $status" || ret=1 ;;
+        esac
+        if grep -E 'ERROR: AddressSanitizer|runtime error:' \
+                "$BATS_TEST_TMPDIR/nbdkit$nr.log"; then
+            ret=1
+        fi
+        if [ $ret != 0 ]; then
+            cat "$BATS_TEST_TMPDIR/nbdkit$nr.log" >&2
+        fi
+        rm -f "$BATS_TEST_TMPDIR/pid$nr"
+        nr=$((nr + 1))
+    done
+    servers=()
+    return $ret
+}
+
+server_is_gone ()
+{
+    local state
+
+    # A zombie that nobody has waited for yet is gone, too.
+    state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" \
+                2>/dev/null) || return 0
+    [ -z "$state" ] || [ "$state" = Z ]
+}
+
+# crash: end the last server by kill -9, and wait until it is gone.
+crash ()
+{
+    kill -9 "$server_pid"
+    wait_for 10 server_is_gone "$server_pid"
+    # A zombie's other threads may live a moment longer, and hold the lock.
+    wait "${servers[${#servers[@]} - 1]}" 2>/dev/null || :
+}
+
+teardown ()
+{
+    stop
+    check_pools
+}
+
+check_pools ()
+{
+    local db
+
+    [ -z "$pools_are_damaged" ] || return 0
+    while IFS= read -r db; do
+        nbdedup -p "$(dirname "$db")" check >"$BATS_TEST_TMPDIR/check" 2>&1 ||
+            fail "check of $(dirname "$db"):" "$(cat "$BATS_TEST_TMPDIR/check")"
+    done < <(find "$BATS_TEST_TMPDIR" -name pool.db)
+}
+
+#----------------------------------------------------------------------
+# Data.  The same arguments always make the same bytes.
+
+# random_data SIZE [SEED]: incompressible, on stdout.  SIZE as head takes it.
+random_data ()
+{
+    # openssl complains once head has had enough: that is no failure.
+    { openssl enc -aes-128-ctr -pass "pass:${2:-1}" -nosalt -md sha256 \
+              </dev/zero 2>/dev/null || :; } | head -c "$1"
+}
+
+# text_data SIZE [SEED]: LZ4 halves it at least, no 4 KiB block comes twice.
+text_data ()
+{
+    { seq -f "line %.0f of some text that compresses" \
+          "$(( ${2:-1} * 100000000 ))" 1000000000000 2>/dev/null || :; } |
+        head -c "$1"
+}
+
+# server_peak_kib PID: VmHWM.
+server_peak_kib ()
+{
+    awk '/^VmHWM:/ { print $2 }' "/proc/$1/status"
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Programs that a C test starts: nbdkit, which it will kill, and commands,
+ * whose end it waits for.
+ */
+
+#ifndef NBDEDUP_SERVER_PROCESS_H
+#define NBDEDUP_SERVER_PROCESS_H
+
+#include <libnbd.h>
+#include <sys/types.h>
+
+struct server_process {
+  pid_t pid;                    /* 0: not running */
+  char socket[108];
+};
+
+/* Start argv[0] with its output appended to file 'log'.  'preload' is
+ * put into LD_PRELOAD (may be NULL).  It dies with this process.
+ */
+extern pid_t process_start (const char *const *argv, const char *log,
+                            const char *preload);
+
+/* Wait for it to end; if it does not within 'seconds', kill it and end the
+ * test.  Returns the exit status, or 128 + signal.
+ */
+extern int process_wait (pid_t pid, unsigned seconds, const char *what);
+
+/* Connect to export 'name', waiting until the server listens.  NULL: the
+ * server ended, or does not answer within 'seconds'; the reason is on
+ * stderr.
+ */
+extern struct nbd_handle *server_connect (struct server_process *server,
+                                          const char *name,
+                                          unsigned seconds);
+
+/* kill -9, wait, forget. */
+extern void server_kill (struct server_process *server);
+
+/* Has it ended by itself?  Then say how, and forget it. */
+extern int server_has_ended (struct server_process *server);
+
+/* Run a command to its end, at most 'seconds'; what it printed is returned
+ * (malloc'd, stdout and stderr).
+ */
+extern char *command_output (const char *const *argv, unsigned seconds,
+                             int *status);
+
+#endif /* NBDEDUP_SERVER_PROCESS_H */

@@ -1,0 +1,905 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The allocator, against a model, with a "pool.db" in memory.
+ *
+ * 1. Random reservations, allocations, folds and crashes, for every sector
+ *    size, with and without memory for the maps, on a large and a small
+ *    disk.  Records and chunks in use never overlap; an allocation that
+ *    was reserved never fails; at the end everything is free and given
+ *    back.
+ * 2. A full, fragmented disk: what can be reserved can be allocated.
+ * 3. Freed space is used again before the file grows.
+ * 4. max-size.
+ * 5. Chunks whose place a crash forgot.
+ * 6. Damaged rows and claims from a damaged journal.
+ */
+
+#include <config.h>
+
+#undef NDEBUG
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "error.h"
+#include "segment.h"
+#include "space.h"
+#include "store.h"
+
+#define MAX_SEGMENTS 96
+#define MAX_RECORDS 60000
+#define MAX_BATCH 64
+#define CHUNK_OWNER UINT32_MAX
+
+static char dir[] = "space-XXXXXX";
+
+static struct store *store;
+static struct space *space;
+static uint32_t sector_bytes;
+static unsigned nr_sectors, spc, chunk_sectors;
+static uint64_t budget;
+
+enum state { FREE, ALLOCATED, INSERTING, DYING, COMMITTED, UNLINKED };
+
+static struct record {
+  struct placement p;
+  uint32_t nr;
+  enum state state;
+  bool doomed;                  /* dies in the next fold */
+} records[MAX_RECORDS];
+
+/* Who has what; 0: nobody. */
+static uint32_t owner[MAX_SEGMENTS * 8192];
+static uint32_t slot_owner[MAX_SEGMENTS][65536];
+static struct {
+  uint64_t addr;
+  unsigned refs;
+} chunks[MAX_SEGMENTS][128];
+
+static uint64_t live_sectors, live_chunks;
+
+/* Rows of table "segment": committed, and as the running fold leaves them. */
+struct row {
+  uint8_t *buf;
+  size_t len;
+  uint32_t nr_free, largest;
+};
+static struct row rows[MAX_SEGMENTS], next_rows[MAX_SEGMENTS];
+static bool folding;
+static unsigned nr_loads;
+static int64_t damaged_segment = -1;
+
+static unsigned
+rnd (unsigned n)
+{
+  return (unsigned) random () % n;
+}
+
+static int
+load (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
+{
+  (void) opaque;
+  nr_loads++;
+  assert (segment < MAX_SEGMENTS);
+  if ((int64_t) segment == damaged_segment)
+    return nbdedup_fail (EIO, "damaged row");
+  if (rows[segment].buf == NULL)
+    return 0;
+  *len = rows[segment].len;
+  *buf = malloc (*len);
+  assert (*buf);
+  memcpy (*buf, rows[segment].buf, *len);
+  return 1;
+}
+
+static void
+open_space (void)
+{
+  const struct space_ops ops = { .load = load };
+  unsigned i;
+
+  store = store_open ("records", false);
+  assert (store);
+  space = space_new (store, &ops, budget);
+  assert (space);
+  for (i = 0; i < MAX_SEGMENTS; ++i)
+    if (rows[i].buf != NULL)
+      assert (space_add_segment (space, i, rows[i].nr_free,
+                                 rows[i].largest) == 0);
+}
+
+static void
+close_space (void)
+{
+  space_free_all (space);
+  assert (store_close (store) == 0);
+}
+
+static void
+start (uint32_t sector)
+{
+  struct store_header h = { .epoch = 1, .sector_bytes = sector };
+  unsigned i;
+
+  for (i = 0; i < MAX_SEGMENTS; ++i) {
+    free (rows[i].buf);
+    rows[i].buf = NULL;
+  }
+  memset (records, 0, sizeof records);
+  memset (owner, 0, sizeof owner);
+  memset (slot_owner, 0, sizeof slot_owner);
+  memset (chunks, 0, sizeof chunks);
+  live_sectors = live_chunks = 0;
+  folding = false;
+  unlink ("records");
+  assert (store_create ("records", &h) == 0);
+  sector_bytes = sector;
+  nr_sectors = SEGMENT_BYTES / sector;
+  chunk_sectors = sector < 4096 ? 4096 / sector : 1;
+  spc = chunk_sectors * sector / 64;
+  open_space ();
+}
+
+/* The model: record 'i' has its place, or loses it. */
+static void
+take (unsigned i)
+{
+  const struct record *r = &records[i];
+  const uint64_t seg = r->p.addr / nr_sectors;
+  const unsigned chunk = r->p.slot / spc;
+  uint32_t k;
+
+  assert (seg < MAX_SEGMENTS);
+  assert (r->p.addr >= STORE_HEADER_BYTES / sector_bytes);
+  assert ((r->p.addr + r->nr - 1) / nr_sectors == seg);
+  assert (r->p.chunk_addr / nr_sectors == seg);
+  assert (r->p.chunk_addr % chunk_sectors == 0);
+  assert (r->p.chunk_addr >= STORE_HEADER_BYTES / sector_bytes);
+  assert (r->p.slot % spc != 0);
+  assert ((r->p.addr + r->nr) * sector_bytes <= store_length (store));
+
+  assert (slot_owner[seg][r->p.slot] == 0);
+  slot_owner[seg][r->p.slot] = i + 1;
+  if (chunks[seg][chunk].refs++ == 0) {
+    chunks[seg][chunk].addr = r->p.chunk_addr;
+    for (k = 0; k < chunk_sectors; ++k) {
+      assert (owner[r->p.chunk_addr + k] == 0);
+      owner[r->p.chunk_addr + k] = CHUNK_OWNER;
+    }
+    live_chunks++;
+  }
+  assert (chunks[seg][chunk].addr == r->p.chunk_addr);
+  for (k = 0; k < r->nr; ++k) {
+    assert (owner[r->p.addr + k] == 0);
+    owner[r->p.addr + k] = i + 1;
+  }
+  live_sectors += r->nr;
+}
+
+static void
+drop (unsigned i)
+{
+  struct record *r = &records[i];
+  const uint64_t seg = r->p.addr / nr_sectors;
+  const unsigned chunk = r->p.slot / spc;
+  uint32_t k;
+
+  for (k = 0; k < r->nr; ++k) {
+    assert (owner[r->p.addr + k] == i + 1);
+    owner[r->p.addr + k] = 0;
+  }
+  assert (slot_owner[seg][r->p.slot] == i + 1);
+  slot_owner[seg][r->p.slot] = 0;
+  if (--chunks[seg][chunk].refs == 0) {
+    for (k = 0; k < chunk_sectors; ++k)
+      owner[chunks[seg][chunk].addr + k] = 0;
+    live_chunks--;
+  }
+  live_sectors -= r->nr;
+  r->state = FREE;
+  r->doomed = false;
+}
+
+static void
+check_info (void)
+{
+  struct space_info info;
+
+  space_get_info (space, &info);
+  assert (info.used_bytes + info.free_bytes ==
+          info.nr_segments * SEGMENT_BYTES);
+  assert (info.used_bytes >=
+          (live_sectors + live_chunks * chunk_sectors) * sector_bytes);
+  assert (info.nr_segments * SEGMENT_BYTES <=
+          store_length (store) + SEGMENT_BYTES);
+}
+
+/* Allocate records for free entries of 'records'.  Returns the number that
+ * was allocated: all or, on error, none.
+ */
+static unsigned
+alloc (unsigned nr, const uint32_t *sizes)
+{
+  struct placement out[MAX_BATCH];
+  unsigned i, k = 0;
+
+  if (space_alloc (space, nr, sizes, out) == -1)
+    return 0;
+  for (i = 0; i < nr; ++i) {
+    while (records[k].state != FREE)
+      assert (++k < MAX_RECORDS);
+    records[k].p = out[i];
+    records[k].nr = sizes[i];
+    records[k].state = ALLOCATED;
+    take (k);
+  }
+  return nr;
+}
+
+static unsigned
+nr_in_state (enum state state)
+{
+  unsigned i, n = 0;
+
+  for (i = 0; i < MAX_RECORDS; ++i)
+    n += records[i].state == state;
+  return n;
+}
+
+/*----------------------------------------------------------------------
+ * Folding, as fold.c does it
+ */
+
+static void
+fold_record (unsigned i, bool insert)
+{
+  const struct record *r = &records[i];
+  const uint64_t seg = r->p.addr / nr_sectors;
+  struct row *row = &next_rows[seg];
+  struct segment_map *map;
+  uint16_t *c;
+  unsigned nr, start_sector;
+
+  map = row->buf ?
+    segment_map_unpack (seg, sector_bytes, row->buf, row->len) :
+    segment_map_new (seg, sector_bytes);
+  assert (map);
+  if (insert) {
+    if (segment_map_set_slot (map, r->p.slot) == -1) {
+      assert (space_get_chunks (space, seg, &c, &nr) == 0);
+      assert (segment_map_set_chunks (map, c, nr) == 0);
+      free (c);
+      assert (segment_map_set_slot (map, r->p.slot) == 0);
+    }
+    assert (segment_map_set (map, r->p.addr % nr_sectors, r->nr) == 0);
+    assert (map->chunks[r->p.slot / spc] == r->p.chunk_addr % nr_sectors);
+  }
+  else {
+    assert (space_unlink (space, r->p.addr) == 0);
+    assert (segment_map_clear_slot (map, r->p.slot) == 0);
+    assert (segment_map_clear (map, r->p.addr % nr_sectors, r->nr) == 0);
+  }
+  free (row->buf);
+  row->buf = NULL;
+  if (!segment_map_is_empty (map)) {
+    row->buf = segment_map_pack (map, &row->len);
+    assert (row->buf);
+    row->nr_free = map->nr_sectors - map->nr_used;
+    row->largest = segment_map_largest_run (map, &start_sector);
+  }
+  segment_map_free (map);
+}
+
+/* 'kill' of 100 of what is live dies. */
+static void
+fold_begin (unsigned kill)
+{
+  unsigned i;
+
+  assert (!folding);
+  folding = true;
+  for (i = 0; i < MAX_SEGMENTS; ++i) {
+    next_rows[i] = rows[i];
+    if (rows[i].buf) {
+      next_rows[i].buf = malloc (rows[i].len);
+      assert (next_rows[i].buf);
+      memcpy (next_rows[i].buf, rows[i].buf, rows[i].len);
+    }
+  }
+  for (i = 0; i < MAX_RECORDS; ++i)
+    if (records[i].state == ALLOCATED) {
+      if (rnd (100) < kill)
+        records[i].state = DYING;
+      else {
+        records[i].state = INSERTING;
+        fold_record (i, true);
+      }
+    }
+    else if (records[i].state == COMMITTED &&
+             (records[i].doomed || rnd (100) < kill)) {
+      records[i].state = UNLINKED;
+      fold_record (i, false);
+    }
+}
+
+static void
+commit_rows (void)
+{
+  unsigned i;
+
+  for (i = 0; i < MAX_SEGMENTS; ++i) {
+    free (rows[i].buf);
+    rows[i] = next_rows[i];
+    next_rows[i].buf = NULL;
+  }
+}
+
+static void
+fold_end (void)
+{
+  unsigned i;
+
+  assert (folding);
+  commit_rows ();
+  for (i = 0; i < MAX_RECORDS; ++i)
+    if (records[i].state == INSERTING) {
+      space_committed (space, records[i].p.addr);
+      records[i].state = COMMITTED;
+    }
+  for (i = 0; i < MAX_RECORDS; ++i)
+    if (records[i].state == UNLINKED || records[i].state == DYING) {
+      space_release (space, records[i].p.addr, records[i].nr,
+                     records[i].p.slot);
+      drop (i);
+    }
+  folding = false;
+}
+
+static void
+fold (unsigned kill)
+{
+  fold_begin (kill);
+  fold_end ();
+}
+
+/* A crash: of what no fold has committed, only some records are in the
+ * journal; it names them in any order.
+ */
+static void
+crash (void)
+{
+  static unsigned claims[MAX_RECORDS];
+  const bool committed = folding && rnd (2);
+  const unsigned keep = rnd (101);
+  unsigned i, k, t, n = 0;
+
+  if (committed)
+    commit_rows ();
+  else if (folding)
+    for (i = 0; i < MAX_SEGMENTS; ++i) {
+      free (next_rows[i].buf);
+      next_rows[i].buf = NULL;
+    }
+  folding = false;
+  close_space ();
+
+  for (i = 0; i < MAX_RECORDS; ++i)
+    switch (records[i].state) {
+    case INSERTING:
+      if (committed) {
+        records[i].state = COMMITTED;
+        break;
+      }
+      /* fall through */
+    case ALLOCATED:
+    case DYING:
+      if ((committed && records[i].state == DYING) || rnd (100) >= keep)
+        drop (i);
+      else {
+        claims[n++] = i;
+        records[i].state = ALLOCATED;
+      }
+      break;
+    case UNLINKED:
+      if (committed)
+        drop (i);
+      else
+        records[i].state = COMMITTED;
+      break;
+    case COMMITTED:
+    case FREE:
+      break;
+    }
+  open_space ();
+  for (i = 0; i < n; ++i) {
+    k = i + rnd (n - i);
+    t = claims[i];
+    claims[i] = claims[k];
+    claims[k] = t;
+    if (space_claim (space, &records[claims[i]].p,
+                     records[claims[i]].nr) == -1) {
+      fprintf (stderr, "claim: %s\n", nbdedup_error ());
+      abort ();
+    }
+  }
+  /* Twice is an overlap. */
+  if (n > 0) {
+    assert (space_claim (space, &records[claims[0]].p, 1) == -1);
+    assert (errno == EIO);
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Tests
+ */
+
+#define MAX_RESERVATIONS 64
+static struct {
+  uint32_t lsize;
+  unsigned nr;
+} reservations[MAX_RESERVATIONS];
+static unsigned nr_reservations;
+
+static void
+reserve_some (uint64_t *refused)
+{
+  uint32_t lsize = 4096 << (rnd (8) ? rnd (5) : rnd (9));
+  unsigned nr = 1 + rnd (lsize > 65536 ? 2 : MAX_BATCH);
+
+  if (lsize < sector_bytes)
+    lsize = sector_bytes;
+  if (nr_reservations == MAX_RESERVATIONS)
+    return;
+  errno = 0;
+  if (space_reserve (space, lsize, nr) == -1) {
+    if (errno != ENOSPC)
+      fprintf (stderr, "%s\n", nbdedup_error ());
+    assert (errno == ENOSPC);
+    (*refused)++;
+    return;
+  }
+  reservations[nr_reservations].lsize = lsize;
+  reservations[nr_reservations].nr = nr;
+  nr_reservations++;
+}
+
+/* Use a reservation up, or give it back: duplicates and holes. */
+static void
+use_some (void)
+{
+  uint32_t sizes[MAX_BATCH], max;
+  unsigned i, k, n, dead, way;
+
+  if (nr_reservations == 0)
+    return;
+  k = rnd (nr_reservations);
+  max = reservations[k].lsize / sector_bytes;
+  way = rnd (4);
+  dead = 0;
+  for (n = 0; n < reservations[k].nr; ) {
+    unsigned want = 1 + rnd (reservations[k].nr - n);
+
+    for (i = 0; i < want; ++i)
+      sizes[i] = way == 0 ? max : way == 1 ? 1 : 1 + rnd (max);
+    if (rnd (8) != 0) {
+      if (alloc (want, sizes) != want) {
+        fprintf (stderr, "promise broken: %s\n", nbdedup_error ());
+        abort ();
+      }
+    }
+    else
+      dead += want;
+    space_unreserve (space, reservations[k].lsize, want);
+    n += want;
+  }
+  reservations[k] = reservations[--nr_reservations];
+}
+
+static void
+unreserve_all (void)
+{
+  while (nr_reservations > 0) {
+    nr_reservations--;
+    space_unreserve (space, reservations[nr_reservations].lsize,
+                     reservations[nr_reservations].nr);
+  }
+}
+
+static void
+test_random (uint32_t sector, bool small_disk, bool small_memory,
+             unsigned rounds)
+{
+  struct rlimit old, limit;
+  struct space_info info;
+  uint64_t refused = 0, crashes = 0, folds = 0;
+  unsigned round, kill = 10;
+
+  budget = small_memory ? 0 : 1 << 20;
+  start (sector);
+  nr_loads = 0;
+  assert (getrlimit (RLIMIT_FSIZE, &old) == 0);
+  limit = old;
+  limit.rlim_cur = (small_disk ? 6 : MAX_SEGMENTS) * (uint64_t) SEGMENT_BYTES;
+  assert (setrlimit (RLIMIT_FSIZE, &limit) == 0);
+
+  for (round = 0; round < rounds; ++round) {
+    if (rnd (100) == 0)
+      kill = rnd (4) == 0 ? rnd (100) : rnd (20);
+    switch (rnd (16)) {
+    case 0: case 1: case 2: case 3: case 4:
+      reserve_some (&refused);
+      break;
+    case 5: case 6: case 7: case 8: case 9: case 10:
+      use_some ();
+      break;
+    case 11: case 12: case 13:
+      if (folding) {
+        fold_end ();
+        folds++;
+      }
+      else
+        fold_begin (nr_in_state (FREE) < 20000 ||
+                    live_sectors * sector > limit.rlim_cur / 10 * 9 ?
+                    70 : kill);
+      break;
+    case 14:
+      if (rnd (16) == 0) {
+        nr_reservations = 0;
+        crash ();
+        crashes++;
+      }
+      break;
+    case 15:
+      /* Without a promise: may fail, and then changes nothing. */
+      {
+        uint32_t sizes[MAX_BATCH];
+        unsigned i, nr = 1 + rnd (MAX_BATCH);
+
+        if (nr_reservations > 0)
+          break;
+        for (i = 0; i < nr; ++i)
+          sizes[i] = 1 + rnd ((1 << 16) / sector);
+        if (alloc (nr, sizes) == 0)
+          assert (errno == ENOSPC);
+      }
+      break;
+    }
+    check_info ();
+  }
+  if (folding)
+    fold_end ();
+  unreserve_all ();
+  fold (0);
+  fold (100);
+  fold (100);
+  assert (live_sectors == 0 && nr_in_state (FREE) == MAX_RECORDS);
+  space_get_info (space, &info);
+  assert (info.nr_segments <= SPACE_SPARE_SEGMENTS);
+  assert (info.reserved_bytes == 0);
+  assert (info.used_bytes <= STORE_HEADER_BYTES);
+  assert (folds > 0);
+  /* How often the rest was drawn depends on the seed. */
+  printf ("%u crashes, %u reservations refused\n", (unsigned) crashes,
+          (unsigned) refused);
+  assert (!small_memory || nr_loads > 0);
+  close_space ();
+  assert (setrlimit (RLIMIT_FSIZE, &old) == 0);
+}
+
+/* Reserve all that can be, and use it. */
+static unsigned
+use_all (uint32_t lsize)
+{
+  uint32_t size = lsize / sector_bytes;
+  unsigned i, n;
+
+  for (n = 0; space_reserve (space, lsize, 1) == 0; ++n)
+    ;
+  assert (errno == ENOSPC);
+  for (i = 0; i < n; ++i)
+    if (alloc (1, &size) != 1) {
+      fprintf (stderr, "sector %u: promise of %u bytes broken, %u of %u\n",
+               sector_bytes, lsize, i, n);
+      abort ();
+    }
+  if (n > 0)
+    space_unreserve (space, lsize, n);
+  return n;
+}
+
+/* A disk that cannot grow, new, with holes everywhere, and full but for one
+ * hole per segment: all that can be reserved can be allocated.
+ */
+static void
+test_promise (uint32_t sector)
+{
+  struct rlimit old, limit;
+  uint32_t size = 49152 / sector, lsize, r;
+  const uint32_t least = sector < 4096 ? 4096 : sector;
+  uint64_t s;
+  unsigned total;
+
+  budget = 0;
+  assert (getrlimit (RLIMIT_FSIZE, &old) == 0);
+  limit = old;
+  limit.rlim_cur = 5 * (uint64_t) SEGMENT_BYTES;
+  start (sector);
+  assert (setrlimit (RLIMIT_FSIZE, &limit) == 0);
+
+  for (lsize = least; lsize <= 1 << 20; lsize *= 2) {
+    total = use_all (lsize);
+    assert (total >= (lsize == 1 << 20 ? 10 : (14 << 20) / lsize));
+    fold (0);
+    fold (100);
+  }
+
+  while (alloc (1, &size) == 1)
+    ;
+  assert (errno == ENOSPC);
+  fold (0);
+  fold (40);
+  for (lsize = 1 << 20, total = 0; lsize >= least; lsize /= 2)
+    total += use_all (lsize);
+  /* The promise is worth something: a good part of the 40 %. */
+  assert (total > 50);
+
+  fold (0);
+  fold (100);
+  while (alloc (1, &size) == 1)
+    ;
+  fold (0);
+  /* Two neighbours in the middle of each segment: 96 KiB. */
+  for (s = nr_sectors / 2; s < 5 * (uint64_t) nr_sectors; s += nr_sectors) {
+    r = owner[s];
+    assert (r != 0 && r != CHUNK_OWNER);
+    records[r - 1].doomed = true;
+    r = owner[records[r - 1].p.addr + size];
+    if (r != 0 && r != CHUNK_OWNER)
+      records[r - 1].doomed = true;
+  }
+  fold (0);
+  for (lsize = 1 << 20; lsize >= least; lsize /= 2)
+    use_all (lsize);
+
+  fold (0);
+  fold (100);
+  close_space ();
+  assert (setrlimit (RLIMIT_FSIZE, &old) == 0);
+}
+
+/* A disk image is overwritten at random, several times its size. */
+static void
+test_reuse (uint32_t sector)
+{
+  struct space_info info;
+  uint32_t sizes[MAX_BATCH];
+  unsigned i, round, want;
+  const uint32_t lsize = 16384;
+  const uint64_t image = 24 * (uint64_t) SEGMENT_BYTES;
+
+  budget = 1 << 20;
+  start (sector);
+  for (i = 0; i < MAX_BATCH; ++i)
+    sizes[i] = lsize / sector;
+  for (round = 0; round < 12; ++round) {
+    while (live_sectors * sector < image) {
+      want = 1 + rnd (MAX_BATCH);
+      assert (space_reserve (space, lsize, want) == 0);
+      assert (alloc (want, sizes) == want);
+      space_unreserve (space, lsize, want);
+    }
+    fold (0);
+    space_get_info (space, &info);
+    /* The image, its slots, the unusable ends, and what the promise of one
+     * batch and the spare segments take.
+     */
+    if (info.nr_segments > 24 * 21 / 20 + 1 + SPACE_SPARE_SEGMENTS + 1) {
+      fprintf (stderr, "sector %u round %u: %" PRIu64 " segments\n", sector,
+               round, info.nr_segments);
+      abort ();
+    }
+    fold (30);
+  }
+
+  /* After a reopen too, when no slots are known. */
+  fold (0);
+  space_get_info (space, &info);
+  i = info.nr_segments;
+  close_space ();
+  open_space ();
+  while (live_sectors * sector < image - image / 20) {
+    want = 1 + rnd (8);
+    assert (alloc (want, sizes) == want);
+  }
+  space_get_info (space, &info);
+  assert (info.nr_segments <= i);
+  fold (0);
+
+  /* And it shrinks. */
+  fold (100);
+  space_get_info (space, &info);
+  assert (info.nr_segments == SPACE_SPARE_SEGMENTS);
+  assert (store_file_bytes (store) <=
+          (SPACE_SPARE_SEGMENTS + 1) * (uint64_t) SEGMENT_BYTES);
+  close_space ();
+}
+
+static void
+test_max (uint32_t sector)
+{
+  struct space_info info;
+  uint32_t size = 65536 / sector;
+  unsigned n = 0, again = 0;
+  const uint64_t max = 20 << 20;
+
+  budget = 1 << 20;
+  start (sector);
+  space_set_max (space, max);
+  while (space_reserve (space, 65536, 1) == 0) {
+    assert (alloc (1, &size) == 1);
+    space_unreserve (space, 65536, 1);
+    n++;
+  }
+  assert (errno == ENOSPC && strstr (nbdedup_error (), "max-size"));
+  space_get_info (space, &info);
+  assert (info.used_bytes <= max && info.used_bytes >= max - 200000);
+  fold (50);
+  while (space_reserve (space, 65536, 1) == 0) {
+    assert (alloc (1, &size) == 1);
+    space_unreserve (space, 65536, 1);
+    again++;
+  }
+  assert (again > n / 4 && again < n * 3 / 4);
+  space_set_max (space, 0);
+  assert (space_reserve (space, 65536, 1) == 0);
+  space_unreserve (space, 65536, 1);
+  fold (100);
+  close_space ();
+}
+
+/* Of many records of a segment only the last one is in the journal. */
+static void
+test_lost_chunks (uint32_t sector)
+{
+  uint32_t one = 1;
+  unsigned i, last = 0, n = 3 * spc;
+
+  budget = 0;
+  start (sector);
+  n = 3 * spc;
+  if (n > nr_sectors / 2)
+    n = nr_sectors / 2;
+  for (i = 0; i < n; ++i)
+    assert (alloc (1, &one) == 1);
+  for (i = 0; i < MAX_RECORDS; ++i)
+    if (records[i].state == ALLOCATED &&
+        records[i].p.slot / spc >= records[last].p.slot / spc)
+      last = i;
+  assert (records[last].p.slot > spc);
+
+  close_space ();
+  for (i = 0; i < MAX_RECORDS; ++i)
+    if (i != last && records[i].state == ALLOCATED)
+      drop (i);
+  open_space ();
+  assert (space_claim (space, &records[last].p, 1) == 0);
+  /* Some more records, which go to the chunk that is known, and then to
+   * lost ones that are placed again, between two folds and two reopens.
+   */
+  for (i = 0; i < 20; ++i)
+    assert (alloc (1, &one) == 1);
+  fold (0);
+  for (i = 0; i < n; ++i)
+    assert (alloc (1, &one) == 1);
+  fold (10);
+  close_space ();
+  open_space ();
+  for (i = 0; i < n; ++i)
+    assert (alloc (1, &one) == 1);
+  fold (0);
+  fold (100);
+  close_space ();
+}
+
+static void
+test_damage (void)
+{
+  struct placement p;
+  uint32_t size = 100;
+  unsigned i, k;
+  uint64_t bad;
+
+  budget = 0;
+  start (512);
+  assert (space_add_segment (space, 0, 0, 0) == -1 && errno == EIO);
+  assert (strstr (nbdedup_error (), "truncated"));
+  for (i = 0; i < 300; ++i)
+    assert (alloc (1, &size) == 1);
+  fold (30);
+  close_space ();
+  open_space ();
+  assert (space_add_segment (space, 0, 0, 0) == -1 && errno == EIO);
+  assert (space_add_segment (space, 1000, 0, 0) == -1 && errno == EIO);
+  assert (space_add_segment (space, UINT64_MAX, 0, 0) == -1);
+
+  /* A damaged row takes its segment out of use, and no more. */
+  for (k = 0; records[k].state != COMMITTED; ++k)
+    ;
+  bad = records[k].p.addr / nr_sectors;
+  damaged_segment = bad;
+  for (i = 0; i < 100; ++i) {
+    assert (alloc (1, &size) == 1);
+  }
+  for (i = 0; i < MAX_RECORDS; ++i)
+    if (records[i].state == ALLOCATED)
+      assert (records[i].p.addr / nr_sectors != bad);
+  assert (space_unlink (space, records[k].p.addr) == -1 && errno == EIO);
+  assert (space_unlink (space, UINT64_MAX) == -1 && errno == EIO);
+  damaged_segment = -1;
+
+  /* Claims that cannot be. */
+#define BAD(a, s, c, n)                                                 \
+  do {                                                                  \
+    p = (struct placement) { .addr = a, .slot = s, .chunk_addr = c };   \
+    errno = 0;                                                          \
+    assert (space_claim (space, &p, n) == -1 && errno == EIO);          \
+  } while (0)
+  BAD (UINT64_MAX, 1, UINT64_MAX, 1);
+  BAD (UINT64_MAX / 2, 1, UINT64_MAX / 2, 1);
+  BAD (5 * 8192 + 100, 1, 5 * 8192, 0);
+  BAD (5 * 8192 + 100, 1, 5 * 8192, 8192);
+  BAD (5 * 8192 + 100, 1, 5 * 8192, UINT32_MAX);
+  BAD (5 * 8192 + 100, 1, 6 * 8192, 1);
+  BAD (5 * 8192 + 100, 1, 5 * 8192 + 1, 1);
+  BAD (5 * 8192 + 100, 64, 5 * 8192, 1);
+  BAD (5 * 8192 + 100, 65535, 5 * 8192, 1);
+  BAD (5 * 8192 + 0, 1, 5 * 8192, 1);
+  BAD (0, 1, 1024, 1);
+  BAD (1024, 1, 0, 1);
+  p = (struct placement) { .addr = 9 * 8192 + 100, .slot = 1,
+                           .chunk_addr = 9 * 8192 };
+  assert (space_claim (space, &p, 10) == 0);
+  assert (store_length (store) == 10 * (uint64_t) SEGMENT_BYTES);
+  space_release (space, p.addr, 10, 1);
+  close_space ();
+}
+
+int
+main (void)
+{
+  const char *s = getenv ("SEED"), *n = getenv ("ROUNDS");
+  const unsigned seed = s ? strtoul (s, NULL, 0) : (unsigned) time (NULL);
+  const unsigned rounds = n ? strtoul (n, NULL, 0) : 1500;
+  uint32_t sector;
+  char cmd[64];
+  unsigned i;
+
+  printf ("SEED=%u\n", seed);
+  fflush (stdout);
+  srandom (seed);
+  signal (SIGXFSZ, SIG_IGN);
+  assert (mkdtemp (dir) != NULL && chdir (dir) == 0);
+  for (sector = 512; sector <= 8192; sector *= 2) {
+    for (i = 0; i < 4; ++i)
+      test_random (sector, i & 1, i & 2, rounds);
+    test_promise (sector);
+    test_reuse (sector);
+    test_max (sector);
+    test_lost_chunks (sector);
+  }
+  test_damage ();
+  for (i = 0; i < MAX_SEGMENTS; ++i)
+    free (rows[i].buf);
+  assert (chdir ("..") == 0);
+  snprintf (cmd, sizeof cmd, "rm -rf %s", dir);
+  assert (system (cmd) == 0);
+  return 0;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the randomised test programs share: a seeded generator, contents of
+ * the kinds that matter to this engine, and a way to fail.
+ */
+
+#ifndef NBDEDUP_TESTUTIL_H
+#define NBDEDUP_TESTUTIL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Print and end the program with status 1. */
+#define die(...)                                        \
+  do {                                                  \
+    fflush (stdout);                                    \
+    fprintf (stderr, "FAILED: " __VA_ARGS__);           \
+    fputc ('\n', stderr);                               \
+    exit (EXIT_FAILURE);                                \
+  } while (0)
+
+static inline void *
+xmalloc (size_t len)
+{
+  void *p = malloc (len ? len : 1);
+
+  if (p == NULL)
+    die ("out of memory");
+  return p;
+}
+
+static inline void *
+xcalloc (size_t n, size_t len)
+{
+  void *p = calloc (n ? n : 1, len ? len : 1);
+
+  if (p == NULL)
+    die ("out of memory");
+  return p;
+}
+
+/* splitmix64: small, and good enough to make data that no codec shrinks. */
+struct rng {
+  uint64_t state;
+};
+
+static inline uint64_t
+rng_next (struct rng *rng)
+{
+  uint64_t z = (rng->state += UINT64_C (0x9e3779b97f4a7c15));
+
+  z = (z ^ (z >> 30)) * UINT64_C (0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C (0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+/* A generator of its own for 'stream' (a thread, a round) of 'seed'. */
+static inline struct rng
+rng_make (uint64_t seed, uint64_t stream)
+{
+  struct rng rng = { seed };
+
+  rng.state = rng_next (&rng) ^ (stream * UINT64_C (0xd1342543de82ef95));
+  rng_next (&rng);
+  return rng;
+}
+
+/* 0 .. n-1 */
+static inline uint64_t
+rng_below (struct rng *rng, uint64_t n)
+{
+  return n ? rng_next (rng) % n : 0;
+}
+
+/* lo .. hi */
+static inline uint64_t
+rng_between (struct rng *rng, uint64_t lo, uint64_t hi)
+{
+  return lo + rng_below (rng, hi - lo + 1);
+}
+
+static inline bool
+rng_percent (struct rng *rng, unsigned percent)
+{
+  return rng_below (rng, 100) < percent;
+}
+
+static inline void
+fill_random (void *buf, size_t len, uint64_t seed)
+{
+  struct rng rng = rng_make (seed, 1);
+  uint8_t *p = buf;
+  uint64_t v;
+
+  while (len >= 8) {
+    v = rng_next (&rng);
+    memcpy (p, &v, 8);
+    p += 8;
+    len -= 8;
+  }
+  v = rng_next (&rng);
+  memcpy (p, &v, len);
+}
+
+/* A content that is different for each seed, and shrinks to about one
+ * eighth: 64 bytes of noise, then their repetition.
+ */
+static inline void
+fill_compressible (void *buf, size_t len, uint64_t seed)
+{
+  uint8_t pattern[64];
+  uint8_t *p = buf;
+  size_t i, n;
+
+  fill_random (pattern, sizeof pattern, seed);
+  for (i = 0; i < len; i += n) {
+    n = len - i < sizeof pattern ? len - i : sizeof pattern;
+    memcpy (p + i, pattern, n);
+    if ((i / sizeof pattern) % 8 == 7)
+      fill_random (pattern, 16, seed + i);
+  }
+}
+
+enum content {
+  CONTENT_UNIQUE,               /* incompressible, never seen before */
+  CONTENT_COMPRESSIBLE,         /* the same, but compressible */
+  CONTENT_DUPLICATE,            /* one of 'nr_dups' contents */
+  CONTENT_ZERO,
+};
+
+static inline enum content
+content_pick (struct rng *rng)
+{
+  unsigned n = rng_below (rng, 100);
+
+  return n < 30 ? CONTENT_UNIQUE : n < 60 ? CONTENT_COMPRESSIBLE :
+    n < 90 ? CONTENT_DUPLICATE : CONTENT_ZERO;
+}
+
+/* Fill 'buf' piece by piece of 'piece' bytes, so that a write of several
+ * whole blocks has blocks that others have, too.
+ */
+static inline void
+fill_content (uint8_t *buf, size_t len, size_t piece, unsigned nr_dups,
+              struct rng *rng)
+{
+  enum content kind = content_pick (rng);
+  size_t i, n;
+  uint64_t dup;
+
+  for (i = 0; i < len; i += n) {
+    n = len - i < piece ? len - i : piece;
+    switch (kind) {
+    case CONTENT_UNIQUE:
+      fill_random (buf + i, n, rng_next (rng));
+      break;
+    case CONTENT_COMPRESSIBLE:
+      fill_compressible (buf + i, n, rng_next (rng));
+      break;
+    case CONTENT_DUPLICATE:
+      dup = rng_below (rng, nr_dups);
+      if (dup & 1)
+        fill_random (buf + i, n, dup);
+      else
+        fill_compressible (buf + i, n, dup);
+      break;
+    case CONTENT_ZERO:
+      memset (buf + i, 0, n);
+      break;
+    }
+    if (rng_percent (rng, 20))
+      kind = content_pick (rng);
+  }
+}
+
+static inline bool
+all_zero (const void *buf, size_t len)
+{
+  const uint8_t *p = buf;
+
+  return len == 0 || (p[0] == 0 && memcmp (p, p + 1, len - 1) == 0);
+}
+
+/* The seed from the environment, or a new one.  The caller prints it. */
+static inline uint64_t
+seed_from_environment (void)
+{
+  const char *s = getenv ("SEED");
+  struct timespec ts;
+
+  if (s && s[0])
+    return strtoull (s, NULL, 0);
+  clock_gettime (CLOCK_REALTIME, &ts);
+  return ((uint64_t) ts.tv_nsec * 7919 + ts.tv_sec + getpid ()) % 1000000000;
+}
+
+static inline uint64_t
+number_from_environment (const char *name, uint64_t otherwise)
+{
+  const char *s = getenv (name);
+
+  return s && s[0] ? strtoull (s, NULL, 0) : otherwise;
+}
+
+/* The first byte that differs, or len. */
+static inline size_t
+first_difference (const uint8_t *a, const uint8_t *b, size_t len)
+{
+  size_t i;
+
+  for (i = 0; i < len && a[i] == b[i]; ++i)
+    ;
+  return i;
+}
+
+#endif /* NBDEDUP_TESTUTIL_H */
