@@ -2,25 +2,9 @@
 
 /* The journal: see journal.h.  All integers are little-endian.
  *
- * File header: twice, at offset 0 and 4096, in 512 bytes each; the rest of
- * the first 8 KiB is zero.
- *
- *   OFFSET  SIZE  FIELD
- *      0      8   magic "NBDDUPJR"
- *      8      4   format version, 1
- *     12      4   zero
- *     16      8   features_incompat: unknown bit: refuse to open
- *     24      8   features_compat: unknown bit: ignore
- *     32      8   features_autoclear: unknown bit: clear before writing
- *     40     16   uuid of the pool
- *     56      8   epoch of the running or last session
- *     64      8   ring_end: where the ring ends in the file
- *     72    432   zero
- *    504      8   XXH3_64bits of bytes 0 .. 503
- *
- * A copy is valid if and only if its magic and its checksum are right; of
- * two valid copies the one with the higher (epoch, ring_end) counts.  The
- * other one is always written first and synced before this one is touched.
+ * File header: a pair (header-pair.h), at offset 0 and 4096; the rest of
+ * the first 8 KiB is zero.  Magic "NBDDUPJR", version 1; own32 is zero;
+ * own64 is ring_end, where the ring ends in the file.
  *
  * The ring is [8192, ring_end).  A batch starts at a multiple of 512 with
  * its header; its body follows at once, then zeroes up to the next
@@ -98,31 +82,18 @@
 #include "cleanup.h"
 #include "error.h"
 #include "fullio.h"
+#include "header-pair.h"
 #include "journal.h"
 #include "lock.h"
 
-#define JOURNAL_MAGIC "NBDDUPJR"
-#define JOURNAL_VERSION 1
-#define HEADER_LEN 512
 #define FS_PER_JOURNAL 64
 #define JOURNAL_SMALL_BYTES (UINT64_C (2) << 20)
-#define COPY_DISTANCE (JOURNAL_HEADER_BYTES / 2)
 #define RING_START ((uint64_t) JOURNAL_HEADER_BYTES)
-
-#define KNOWN_INCOMPAT UINT64_C (0)
-#define KNOWN_AUTOCLEAR UINT64_C (0)
 
 #define BATCH_MAGIC "NBJB"
 #define BATCH_HEADER_LEN 96
 
 #define RESTORE "restore all files of the pool from one backup"
-
-struct file_header {
-  uint64_t features_incompat, features_compat, features_autoclear;
-  uint8_t uuid[UUID_LEN];
-  uint64_t epoch;
-  uint64_t ring_end;
-};
 
 enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2 };
 
@@ -139,8 +110,7 @@ struct journal {
 
   struct lock lock;             /* protects everything below */
   pthread_cond_t cond;          /* a sync ended */
-  struct file_header header;
-  unsigned good_copy;           /* of the header: the one that counts */
+  struct header_pair pair;
   XXH3_state_t *hasher;         /* owned; scratch of journal_append */
 
   /* folded <= synced <= appended: trim makes the first two one if pool.db
@@ -161,6 +131,13 @@ struct journal {
   bool dead;                    /* for ever */
 };
 
+/* Where the ring ends in the file. */
+static uint64_t
+ring_end (const struct journal *j)
+{
+  return j->pair.header.own64;
+}
+
 static uint64_t
 round_up (uint64_t n)
 {
@@ -171,89 +148,32 @@ round_up (uint64_t n)
  * The file's header
  */
 
-static void
-header_pack (const struct file_header *h, uint8_t buf[HEADER_LEN])
-{
-  memset (buf, 0, HEADER_LEN);
-  memcpy (buf, JOURNAL_MAGIC, 8);
-  put_le32 (buf + 8, JOURNAL_VERSION);
-  put_le64 (buf + 16, h->features_incompat);
-  put_le64 (buf + 24, h->features_compat);
-  put_le64 (buf + 32, h->features_autoclear);
-  memcpy (buf + 40, h->uuid, UUID_LEN);
-  put_le64 (buf + 56, h->epoch);
-  put_le64 (buf + 64, h->ring_end);
-  put_le64 (buf + 504, XXH3_64bits (buf, 504));
-}
-static_assert (40 + UUID_LEN == 56 && 72 + 432 + 8 == HEADER_LEN,
-               "journal header layout");
-
-static bool
-header_has_magic (const uint8_t buf[HEADER_LEN])
-{
-  return memcmp (buf, JOURNAL_MAGIC, 8) == 0;
-}
-
-static bool
-header_is_valid (const uint8_t buf[HEADER_LEN])
-{
-  return header_has_magic (buf) &&
-    get_le64 (buf + 504) == XXH3_64bits (buf, 504);
-}
-
-/* Unpack a valid copy. */
 static int
-header_unpack (const char *path, const uint8_t buf[HEADER_LEN],
-               struct file_header *h)
+check_header (const char *path, const struct file_header *h)
 {
-  if (get_le32 (buf + 8) != JOURNAL_VERSION)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (format "
-                         "%" PRIu32 "; this one knows %d): install that",
-                         path, get_le32 (buf + 8), JOURNAL_VERSION);
-  h->features_incompat = get_le64 (buf + 16);
-  h->features_compat = get_le64 (buf + 24);
-  h->features_autoclear = get_le64 (buf + 32);
-  memcpy (h->uuid, buf + 40, UUID_LEN);
-  h->epoch = get_le64 (buf + 56);
-  h->ring_end = get_le64 (buf + 64);
-  if (h->features_incompat & ~KNOWN_INCOMPAT)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (feature "
-                         "0x%" PRIx64 " is not known here): install that",
-                         path, h->features_incompat & ~KNOWN_INCOMPAT);
-  if (h->ring_end < JOURNAL_MIN_BYTES || h->ring_end > JOURNAL_MAX_BYTES ||
-      h->ring_end % JOURNAL_ALIGN != 0)
+  const uint64_t end = h->own64;
+
+  if (end < JOURNAL_MIN_BYTES || end > JOURNAL_MAX_BYTES ||
+      end % JOURNAL_ALIGN != 0)
     return nbdedup_fail (EIO, "%s: damaged header: size %" PRIu64 ": " RESTORE,
-                         path, h->ring_end);
+                         path, end);
   return 0;
 }
 
-/* Write both copies, the one that does not count first. */
-static int
-write_header (struct journal *j, const struct file_header *header)
-{
-  uint8_t buf[HEADER_LEN];
-  unsigned i, copy;
-
-  header_pack (header, buf);
-  for (i = 0; i < 2; ++i) {
-    copy = !j->good_copy;
-    if (full_pwrite (j->fd, buf, sizeof buf, copy * COPY_DISTANCE) == -1 ||
-        fdatasync (j->fd) == -1)
-      return -1;
-    j->good_copy = copy;
-    j->header = *header;
-  }
-  return 0;
-}
+/* No feature bits are known yet. */
+static const struct header_kind header_kind = {
+  .magic = "NBDDUPJR",
+  .version = 1,
+  .copy_distance = JOURNAL_HEADER_BYTES / 2,
+  .no_magic = "is not a journal: no magic: " RESTORE,
+  .restore = RESTORE,
+  .check = check_header,
+};
 
 static int
 read_header (struct journal *j, const uint8_t *uuid)
 {
-  uint8_t buf[2][HEADER_LEN];
-  struct file_header h[2];
-  bool valid[2];
   struct stat st;
-  unsigned i, good;
 
   if (fstat (j->fd, &st) == -1)
     return nbdedup_fail (EIO, "%s: %s", j->path, strerror (errno));
@@ -263,38 +183,15 @@ read_header (struct journal *j, const uint8_t *uuid)
     return nbdedup_fail (EIO, "%s: too short for a journal (%" PRIu64
                          " bytes): " RESTORE, j->path,
                          (uint64_t) st.st_size);
-
-  for (i = 0; i < 2; ++i)
-    /* An unreadable copy is like a damaged one. */
-    valid[i] = full_pread (j->fd, buf[i], HEADER_LEN, i * COPY_DISTANCE) ==
-      HEADER_LEN && header_is_valid (buf[i]);
-  if (!valid[0] && !valid[1])
-    return nbdedup_fail (EIO, "%s: %s: " RESTORE, j->path,
-                         header_has_magic (buf[0]) ||
-                         header_has_magic (buf[1]) ?
-                         "both copies of the header are damaged" :
-                         "is not a journal: no magic");
-
-  for (i = 0; i < 2; ++i)
-    if (valid[i] && header_unpack (j->path, buf[i], &h[i]) == -1)
-      return -1;
-  good = valid[1];
-  if (valid[0] && valid[1]) {
-    if (memcmp (h[0].uuid, h[1].uuid, UUID_LEN) != 0)
-      return nbdedup_fail (EIO, "%s: the two copies of the header are of "
-                           "different pools: " RESTORE, j->path);
-    good = h[1].epoch > h[0].epoch ||
-      (h[1].epoch == h[0].epoch && h[1].ring_end > h[0].ring_end);
-  }
-  if (uuid != NULL && memcmp (h[good].uuid, uuid, UUID_LEN) != 0)
+  if (header_pair_read (&j->pair, &header_kind, j->fd, j->path) == -1)
+    return -1;
+  if (uuid != NULL && memcmp (j->pair.header.uuid, uuid, UUID_LEN) != 0)
     return nbdedup_fail (EIO, "%s: belongs to another pool: " RESTORE,
                          j->path);
-  if ((uint64_t) st.st_size < h[good].ring_end)
+  if ((uint64_t) st.st_size < ring_end (j))
     return nbdedup_fail (EIO, "%s: is truncated: %" PRIu64 " bytes, expected "
                          "%" PRIu64 ": " RESTORE, j->path,
-                         (uint64_t) st.st_size, h[good].ring_end);
-  j->good_copy = good;
-  j->header = h[good];
+                         (uint64_t) st.st_size, ring_end (j));
   return 0;
 }
 
@@ -302,45 +199,26 @@ read_header (struct journal *j, const uint8_t *uuid)
  * Creating, opening, growing
  */
 
-/* Write zeroes over [offset, end). */
-static int
-write_zeroes (int fd, uint64_t offset, uint64_t end)
-{
-  CLEANUP_FREE uint8_t *zeroes = NULL;
-  const uint64_t piece = 256 << 10;
-  uint64_t n;
-
-  zeroes = calloc (1, piece);
-  if (zeroes == NULL)
-    return -1;
-  for (; offset < end; offset += n) {
-    n = end - offset < piece ? end - offset : piece;
-    if (full_pwrite (fd, zeroes, n, offset) == -1)
-      return -1;
-  }
-  return 0;
-}
-
 int
 journal_create (const char *path, const uint8_t uuid[UUID_LEN],
                 uint64_t epoch)
 {
   struct file_header header = { .epoch = epoch,
-                                .ring_end = JOURNAL_MIN_BYTES };
+                                .own64 = JOURNAL_MIN_BYTES };
   CLEANUP_CLOSE int fd = -1;
   uint8_t buf[HEADER_LEN];
   int err;
 
   memcpy (header.uuid, uuid, UUID_LEN);
-  header_pack (&header, buf);
+  header_pack (&header_kind, &header, buf);
 
   fd = open (path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd == -1)
     return nbdedup_fail (errno, "%s: cannot be created: %s",
                          path, strerror (errno));
-  if (write_zeroes (fd, 0, JOURNAL_MIN_BYTES) == -1 ||
+  if (full_write_zeroes (fd, 0, JOURNAL_MIN_BYTES) == -1 ||
       full_pwrite (fd, buf, sizeof buf, 0) == -1 ||
-      full_pwrite (fd, buf, sizeof buf, COPY_DISTANCE) == -1 ||
+      full_pwrite (fd, buf, sizeof buf, header_kind.copy_distance) == -1 ||
       fsync (fd) == -1 || sync_directory_of (path) == -1) {
     err = errno;
     unlink (path);
@@ -381,7 +259,7 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
   }
   if (read_header (j, uuid) == -1)
     goto fail;
-  *epoch = j->header.epoch;
+  *epoch = j->pair.header.epoch;
   return j;
 
  fail:
@@ -416,7 +294,6 @@ fail_dead (struct journal *j)
 int
 journal_set_epoch (struct journal *journal, uint64_t epoch)
 {
-  struct file_header header;
   WITH_LOCK (&journal->lock);
 
   if (journal->dead)
@@ -426,10 +303,7 @@ journal_set_epoch (struct journal *journal, uint64_t epoch)
     return nbdedup_fail (EINVAL, "%s: a new session cannot begin before batch "
                          "%" PRIu64 " is folded", journal->path,
                          journal->appended);
-  header = journal->header;
-  header.epoch = epoch;
-  header.features_autoclear &= KNOWN_AUTOCLEAR;
-  if (write_header (journal, &header) == -1) {
+  if (header_pair_set_epoch (&journal->pair, journal->fd, epoch) == -1) {
     journal->dead = true;
     return nbdedup_fail (EIO, "%s: writing the header: %s",
                          journal->path, strerror (errno));
@@ -455,37 +329,37 @@ ring_end_max (struct journal *j)
     : JOURNAL_MAX_BYTES;
 }
 
-/* Let the ring end at 'ring_end' or, if that is more, where it becomes
+/* Let the ring end at 'new_end' or, if that is more, where it becomes
  * twice as large.  A crash in here leaves a longer file and the old ring.
  *
  * Returns 0, 1 if it cannot grow (it has its full size, or the file system
  * is full: nothing has changed then), -1 on error.
  */
 static int
-grow_locked (struct journal *j, uint64_t ring_end)
+grow_locked (struct journal *j, uint64_t new_end)
 {
-  struct file_header header = j->header;
-  const uint64_t old_end = j->header.ring_end, max = ring_end_max (j);
+  struct file_header header = j->pair.header;
+  const uint64_t old_end = ring_end (j), max = ring_end_max (j);
 
   assert_held (&j->lock);
   assert (j->head >= j->tail);
 
   if (old_end >= max)
     return 1;
-  if (ring_end < 2 * old_end)
-    ring_end = 2 * old_end;
-  if (ring_end > max)
-    ring_end = max;
+  if (new_end < 2 * old_end)
+    new_end = 2 * old_end;
+  if (new_end > max)
+    new_end = max;
 
-  if (write_zeroes (j->fd, old_end, ring_end) == -1) {
+  if (full_write_zeroes (j->fd, old_end, new_end) == -1) {
     if (ftruncate (j->fd, old_end) == -1)
       goto fail;
     return 1;
   }
   if (fsync (j->fd) == -1)
     goto fail;
-  header.ring_end = ring_end;
-  if (write_header (j, &header) == -1)
+  header.own64 = new_end;
+  if (header_pair_write (&j->pair, j->fd, &header) == -1)
     goto fail;
   return 0;
 
@@ -506,7 +380,7 @@ batch_pack (const struct journal *j, const struct batch *b,
   memset (buf, 0, BATCH_HEADER_LEN);
   memcpy (buf, BATCH_MAGIC, 4);
   put_le32 (buf + 4, b->kind);
-  memcpy (buf + 8, j->header.uuid, UUID_LEN);
+  memcpy (buf + 8, j->pair.header.uuid, UUID_LEN);
   put_le64 (buf + 24, b->epoch);
   put_le64 (buf + 32, b->seq);
   put_le64 (buf + 40, b->durable);
@@ -536,7 +410,7 @@ batch_unpack (const struct journal *j, const uint8_t *buf,
 {
   if (memcmp (buf, BATCH_MAGIC, 4) != 0 ||
       get_le64 (buf + 88) != XXH3_64bits (buf, 88) ||
-      memcmp (buf + 8, j->header.uuid, UUID_LEN) != 0 ||
+      memcmp (buf + 8, j->pair.header.uuid, UUID_LEN) != 0 ||
       get_le64 (buf + 56) != position ||
       get_le32 (buf + 68) != 0 || get_le64 (buf + 80) != 0)
     return false;
@@ -556,7 +430,7 @@ batch_unpack (const struct journal *j, const uint8_t *buf,
   if (b->kind == BATCH_WRAP)
     return b->len == 0;
   return position + batch_size (b->len) + JOURNAL_ALIGN <=
-    j->header.ring_end;
+    ring_end (j);
 }
 
 /* Read the body of batch 'b' at 'position' into 'body' (JOURNAL_BODY_MAX
@@ -589,7 +463,7 @@ scan_ring (struct journal *j, uint8_t *body,
                       const struct batch *b, void *opaque),
            void *opaque)
 {
-  const uint64_t end = j->header.ring_end;
+  const uint64_t end = ring_end (j);
   const uint64_t window_max = 1 << 20;
   CLEANUP_FREE uint8_t *window = NULL;
   uint64_t pos, window_pos = 0, window_len = 0;
@@ -723,7 +597,7 @@ journal_replay (struct journal *journal, uint64_t position,
   if (position == 0)
     position = RING_START;
   if (position < RING_START || position % JOURNAL_ALIGN != 0 ||
-      position > j->header.ring_end - JOURNAL_ALIGN)
+      position > ring_end (j) - JOURNAL_ALIGN)
     return nbdedup_fail (EIO, "%s: pool.db names position %" PRIu64 ", which "
                          "is not in it: " RESTORE, j->path, position);
   body = malloc (JOURNAL_BODY_MAX);
@@ -836,13 +710,13 @@ find_room_locked (struct journal *j, uint64_t size, bool *wrap)
   }
 
   if (j->want_growth ||
-      (j->head + size + JOURNAL_ALIGN > j->header.ring_end &&
-       j->head - j->tail > (j->header.ring_end - RING_START) / 2)) {
+      (j->head + size + JOURNAL_ALIGN > ring_end (j) &&
+       j->head - j->tail > (ring_end (j) - RING_START) / 2)) {
     j->want_growth = false;
     if (grow_locked (j, 0) == -1)
       return -1;
   }
-  if (j->head + size + JOURNAL_ALIGN <= j->header.ring_end)
+  if (j->head + size + JOURNAL_ALIGN <= ring_end (j))
     return 0;
   if (RING_START + size < j->tail) {
     *wrap = true;
@@ -851,7 +725,7 @@ find_room_locked (struct journal *j, uint64_t size, bool *wrap)
   r = grow_locked (j, j->head + size + JOURNAL_ALIGN);
   if (r == -1)
     return -1;
-  if (r == 0 && j->head + size + JOURNAL_ALIGN <= j->header.ring_end)
+  if (r == 0 && j->head + size + JOURNAL_ALIGN <= ring_end (j))
     return 0;
   if (j->head != j->tail)
     return 1;
@@ -861,40 +735,6 @@ find_room_locked (struct journal *j, uint64_t size, bool *wrap)
   return nbdedup_fail (ENOSPC, "%s: no room to extend it for a batch of %"
                        PRIu64 " bytes: free some space on its file system",
                        j->path, size);
-}
-
-/* Write all of 'iov', which is changed. */
-static int
-full_pwritev (int fd, struct iovec *iov, int nr_iov, uint64_t offset)
-{
-  ssize_t r;
-  size_t n;
-
-  while (nr_iov > 0) {
-    if (iov->iov_len == 0) {
-      iov++;
-      nr_iov--;
-      continue;
-    }
-    r = pwritev (fd, iov, nr_iov < IOV_MAX ? nr_iov : IOV_MAX, offset);
-    if (r == -1) {
-      if (errno == EINTR)
-        continue;
-      return -1;
-    }
-    offset += r;
-    while (r > 0) {
-      n = (size_t) r < iov->iov_len ? (size_t) r : iov->iov_len;
-      iov->iov_base = (char *) iov->iov_base + n;
-      iov->iov_len -= n;
-      r -= n;
-      if (iov->iov_len == 0) {
-        iov++;
-        nr_iov--;
-      }
-    }
-  }
-  return 0;
 }
 
 static int
@@ -914,7 +754,7 @@ static int
 write_wrap_locked (struct journal *j)
 {
   const struct batch b = {
-    .kind = BATCH_WRAP, .epoch = j->header.epoch, .seq = j->appended + 1,
+    .kind = BATCH_WRAP, .epoch = j->pair.header.epoch, .seq = j->appended + 1,
     .durable = j->durable, .folded = j->folded,
     .body_hash = XXH3_64bits (NULL, 0),
   };
@@ -958,7 +798,7 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
     assert (j->replayed);
     if (j->dead)
       return fail_dead (j);
-    if (j->leftovers && j->header.epoch == j->replayed_epoch &&
+    if (j->leftovers && j->pair.header.epoch == j->replayed_epoch &&
         wipe_leftovers_locked (j) == -1)
       return -1;
     r = find_room_locked (j, size, &wrap);
@@ -974,7 +814,7 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
     XXH3_64bits_reset (j->hasher);
     for (i = 0; i < nr_iov; ++i)
       XXH3_64bits_update (j->hasher, iov[i].iov_base, iov[i].iov_len);
-    b.epoch = j->header.epoch;
+    b.epoch = j->pair.header.epoch;
     b.seq = j->appended + 1;
     b.durable = j->durable;
     b.folded = j->folded;
@@ -1069,7 +909,7 @@ journal_get_usage (struct journal *journal, uint64_t *live_bytes,
                    uint64_t *ring_bytes)
 {
   WITH_LOCK (&journal->lock);
-  const uint64_t ring = journal->header.ring_end - RING_START;
+  const uint64_t ring = ring_end (journal) - RING_START;
 
   *live_bytes = journal->head >= journal->tail ?
     journal->head - journal->tail : ring - (journal->tail - journal->head);
