@@ -500,7 +500,8 @@ allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
       return -1;
   }
   if (length < end)
-    return full_write_zeroes (store->fd, length > offset ? length : offset, end);
+    return full_write_zeroes (store->fd, length > offset ? length : offset,
+                              end);
   return 0;
 }
 
