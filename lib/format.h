@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "geometry.h"
 #include "hash.h"
-#include "store.h"
 
 #define FORMAT_VERSION 1        /* of pool.db: PRAGMA user_version */
 #define FORMAT_APPLICATION_ID 0x4e424444        /* "NBDD" */

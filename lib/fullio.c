@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,57 @@ full_pwrite (int fd, const void *buf, size_t len, uint64_t offset)
     done += r;
   }
   return 0;
+}
+
+int
+full_pwritev (int fd, struct iovec *iov, int nr_iov, uint64_t offset)
+{
+  ssize_t r;
+  size_t n;
+
+  while (nr_iov > 0) {
+    if (iov->iov_len == 0) {
+      iov++;
+      nr_iov--;
+      continue;
+    }
+    r = pwritev (fd, iov, nr_iov < IOV_MAX ? nr_iov : IOV_MAX, offset);
+    if (r == -1) {
+      if (errno == EINTR)
+        continue;
+      return -1;
+    }
+    offset += r;
+    while (r > 0) {
+      n = (size_t) r < iov->iov_len ? (size_t) r : iov->iov_len;
+      iov->iov_base = (char *) iov->iov_base + n;
+      iov->iov_len -= n;
+      r -= n;
+      if (iov->iov_len == 0) {
+        iov++;
+        nr_iov--;
+      }
+    }
+  }
+  return 0;
+}
+
+int
+full_write_zeroes (int fd, uint64_t offset, uint64_t end)
+{
+  const uint64_t piece = 256 << 10;
+  uint8_t *zeroes = calloc (1, piece);
+  uint64_t n;
+  int r = 0;
+
+  if (zeroes == NULL)
+    return -1;
+  for (; offset < end && r == 0; offset += n) {
+    n = end - offset < piece ? end - offset : piece;
+    r = full_pwrite (fd, zeroes, n, offset);
+  }
+  free (zeroes);
+  return r;
 }
 
 int

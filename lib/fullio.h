@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 /* Returns the bytes read: less than 'len' only at the end of the file;
  * -1 with errno on error (no text recorded).
@@ -17,6 +18,13 @@ extern int64_t full_pread (int fd, void *buf, size_t len, uint64_t offset);
 
 /* Returns 0, or -1 with errno (no text recorded). */
 extern int full_pwrite (int fd, const void *buf, size_t len, uint64_t offset);
+
+/* The same for all of 'iov', which is changed. */
+extern int full_pwritev (int fd, struct iovec *iov, int nr_iov,
+                         uint64_t offset);
+
+/* The same with zeroes, over [offset, end). */
+extern int full_write_zeroes (int fd, uint64_t offset, uint64_t end);
 
 /* fsync a directory, or the one that holds 'path': makes new, renamed and
  * removed names durable.  0, or -1 with errno (no text recorded).

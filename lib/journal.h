@@ -44,7 +44,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "store.h"              /* UUID_LEN */
+#include "geometry.h"
 
 #define JOURNAL_ALIGN 512
 #define JOURNAL_HEADER_BYTES 8192       /* two copies, 4 KiB apart */

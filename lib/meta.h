@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "store.h"              /* UUID_LEN */
+#include "geometry.h"
 
 struct meta;
 struct meta_conn;

@@ -30,8 +30,8 @@
 
 #include "bytes.h"
 #include "error.h"
+#include "geometry.h"
 #include "segment.h"
-#include "store.h"
 
 #define PACKED_HEADER_LEN 16
 

@@ -2,29 +2,9 @@
 
 /* The backing file.
  *
- * Its header stands twice, at offset 0 and 8192, in 512 bytes each; the
- * rest of the first 16 KiB is zero.  All integers are little-endian.
- *
- *   OFFSET  SIZE  FIELD
- *      0      8   magic "NBDDUPRC"
- *      8      4   format version, 1
- *     12      4   sector_bytes: a power of two, 512 .. 8192
- *     16      8   features_incompat: unknown bit: refuse to open
- *     24      8   features_compat: unknown bit: ignore
- *     32      8   features_autoclear: unknown bit: clear before writing
- *     40     16   uuid of the pool
- *     56      8   epoch of the pool
- *     64    440   zero
- *    504      8   XXH3_64bits of bytes 0 .. 503
- *
- * Magic, version and checksum stand there in every format version, so that
- * an old program can tell a newer file from a damaged one.
- *
- * A copy is valid if and only if its magic and its checksum are right.  Of
- * two valid copies the one with the higher epoch counts: they differ only
- * if a crash came between the two writes of store_set_epoch.  That writes
- * the copy that does not count first, and syncs before it touches the
- * other one, so one of them is valid at every moment.
+ * Its header is a pair (header-pair.h), at offset 0 and 8192; the rest of
+ * the first 16 KiB is zero.  Magic "NBDDUPRC", version 1; own32 is
+ * sector_bytes, a power of two, 512 .. 8192; own64 is zero.
  */
 
 #include <config.h>
@@ -42,24 +22,12 @@
 #include <linux/falloc.h>
 #include <linux/fs.h>
 
-#include <xxhash.h>
-
-#include "bytes.h"
 #include "cleanup.h"
 #include "error.h"
 #include "fullio.h"
+#include "header-pair.h"
 #include "lock.h"
-#include "segment.h"
 #include "store.h"
-
-#define STORE_MAGIC "NBDDUPRC"
-#define STORE_VERSION 1
-#define HEADER_LEN 512
-#define COPY_DISTANCE (STORE_HEADER_BYTES / 2)
-
-/* The feature bits that this version knows: none yet. */
-#define KNOWN_INCOMPAT UINT64_C (0)
-#define KNOWN_AUTOCLEAR UINT64_C (0)
 
 #define PAGE_BYTES UINT64_C (4096)
 
@@ -73,8 +41,8 @@ struct store {
   /* Only store_open and store_set_epoch, which is not called by two
    * threads at once, change these.
    */
-  struct store_header header;
-  unsigned good_copy;           /* the one that counts */
+  struct header_pair pair;
+  struct store_header header;   /* what it says */
 
   /* Syncs are numbered.  A caller needs one that starts after he came:
    * number 'started' + 1.
@@ -86,60 +54,54 @@ struct store {
   bool failed;                  /* for ever */
 };
 
-static void
-header_pack (const struct store_header *h, uint8_t buf[HEADER_LEN])
-{
-  memset (buf, 0, HEADER_LEN);
-  memcpy (buf, STORE_MAGIC, 8);
-  put_le32 (buf + 8, STORE_VERSION);
-  put_le32 (buf + 12, h->sector_bytes);
-  put_le64 (buf + 16, h->features_incompat);
-  put_le64 (buf + 24, h->features_compat);
-  put_le64 (buf + 32, h->features_autoclear);
-  memcpy (buf + 40, h->uuid, UUID_LEN);
-  put_le64 (buf + 56, h->epoch);
-  put_le64 (buf + 504, XXH3_64bits (buf, 504));
-}
-
-enum copy_state { COPY_VALID, COPY_NO_MAGIC, COPY_BAD_CHECKSUM };
-
-static enum copy_state
-header_state (const uint8_t buf[HEADER_LEN])
-{
-  if (memcmp (buf, STORE_MAGIC, 8) != 0)
-    return COPY_NO_MAGIC;
-  if (get_le64 (buf + 504) != XXH3_64bits (buf, 504))
-    return COPY_BAD_CHECKSUM;
-  return COPY_VALID;
-}
-
-/* Unpack a valid copy. */
 static int
-header_unpack (const char *path, const uint8_t buf[HEADER_LEN],
-               struct store_header *h)
+check_header (const char *path, const struct file_header *h)
 {
-  if (get_le32 (buf + 8) != STORE_VERSION)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (format "
-                         "%" PRIu32 "; this one knows %d): install that",
-                         path, get_le32 (buf + 8), STORE_VERSION);
-  h->sector_bytes = get_le32 (buf + 12);
-  h->features_incompat = get_le64 (buf + 16);
-  h->features_compat = get_le64 (buf + 24);
-  h->features_autoclear = get_le64 (buf + 32);
-  memcpy (h->uuid, buf + 40, UUID_LEN);
-  h->epoch = get_le64 (buf + 56);
-  if (h->features_incompat & ~KNOWN_INCOMPAT)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (feature "
-                         "0x%" PRIx64 " is not known here): install that",
-                         path, h->features_incompat & ~KNOWN_INCOMPAT);
-  if (h->sector_bytes < 512 || h->sector_bytes > 8192 ||
-      (h->sector_bytes & (h->sector_bytes - 1)) != 0)
+  const uint32_t sector_bytes = h->own32;
+
+  if (sector_bytes < 512 || sector_bytes > 8192 ||
+      (sector_bytes & (sector_bytes - 1)) != 0)
     return nbdedup_fail (EIO, "%s: damaged header: sector size %" PRIu32,
-                         path, h->sector_bytes);
+                         path, sector_bytes);
   return 0;
 }
-static_assert (64 + 440 + 8 == HEADER_LEN && 40 + UUID_LEN + 8 == 64,
-               "store header layout");
+
+/* No feature bits are known yet. */
+static const struct header_kind header_kind = {
+  .magic = "NBDDUPRC",
+  .version = 1,
+  .copy_distance = STORE_HEADER_BYTES / 2,
+  .no_magic = "not a pool's records: no magic: put the right file there, or "
+              "restore it from a backup",
+  .restore = "restore it from a backup",
+  .check = check_header,
+};
+
+static void
+to_file_header (const struct store_header *h, struct file_header *file)
+{
+  *file = (struct file_header) {
+    .own32 = h->sector_bytes,
+    .features_incompat = h->features_incompat,
+    .features_compat = h->features_compat,
+    .features_autoclear = h->features_autoclear,
+    .epoch = h->epoch,
+  };
+  memcpy (file->uuid, h->uuid, UUID_LEN);
+}
+
+static void
+from_file_header (const struct file_header *file, struct store_header *h)
+{
+  *h = (struct store_header) {
+    .sector_bytes = file->own32,
+    .features_incompat = file->features_incompat,
+    .features_compat = file->features_compat,
+    .features_autoclear = file->features_autoclear,
+    .epoch = file->epoch,
+  };
+  memcpy (h->uuid, file->uuid, UUID_LEN);
+}
 
 /* Open a file or device; refuse everything else without opening it (a
  * FIFO would block, a tape would rewind).
@@ -200,21 +162,11 @@ get_length (int fd, bool is_device, uint64_t *length)
 }
 
 static int
-write_copy (int fd, unsigned copy, const struct store_header *header)
-{
-  uint8_t buf[HEADER_LEN];
-
-  header_pack (header, buf);
-  if (full_pwrite (fd, buf, sizeof buf, copy * COPY_DISTANCE) == -1)
-    return -1;
-  return fdatasync (fd);
-}
-
-static int
 create_in (int fd, bool is_device, const char *path,
            const struct store_header *header)
 {
   CLEANUP_FREE uint8_t *buf = NULL;
+  struct file_header file_header;
   uint64_t length;
   unsigned i;
 
@@ -236,15 +188,17 @@ create_in (int fd, bool is_device, const char *path,
       return nbdedup_fail (EIO, "%s: the device cannot be read: %s",
                            path, strerror (errno));
     for (i = 0; i < 2; ++i)
-      if (header_state (buf + i * COPY_DISTANCE) != COPY_NO_MAGIC)
+      if (header_state (&header_kind, buf + i * header_kind.copy_distance) !=
+          COPY_NO_MAGIC)
         return nbdedup_fail (EEXIST, "%s: the device belongs to a pool "
                              "already: erase its first 16 KiB if nobody "
                              "needs it", path);
     memset (buf, 0, STORE_HEADER_BYTES);
   }
 
-  header_pack (header, buf);
-  header_pack (header, buf + COPY_DISTANCE);
+  to_file_header (header, &file_header);
+  header_pack (&header_kind, &file_header, buf);
+  header_pack (&header_kind, &file_header, buf + header_kind.copy_distance);
   if (full_pwrite (fd, buf, STORE_HEADER_BYTES, 0) == -1 || fsync (fd) == -1)
     return nbdedup_fail (errno, "%s: writing the header: %s",
                          path, strerror (errno));
@@ -296,16 +250,10 @@ store_create (const char *path, const struct store_header *header)
   return -1;
 }
 
-/* Read both copies of the header and decide. */
 static int
 read_header (struct store *store)
 {
-  uint8_t buf[2][HEADER_LEN];
-  enum copy_state state[2];
-  struct store_header h[2];
   uint64_t length;
-  unsigned i, good;
-  int64_t r;
 
   if (get_length (store->fd, store->is_device, &length) == -1)
     return nbdedup_fail (errno, "%s: %s", store->path, strerror (errno));
@@ -313,37 +261,10 @@ read_header (struct store *store)
     return nbdedup_fail (EIO, "%s: too short for a pool's records (%" PRIu64
                          " bytes): restore it from a backup",
                          store->path, length);
-
-  for (i = 0; i < 2; ++i) {
-    r = full_pread (store->fd, buf[i], HEADER_LEN, i * COPY_DISTANCE);
-    /* An unreadable copy is like a damaged one. */
-    state[i] = r == HEADER_LEN ? header_state (buf[i]) : COPY_BAD_CHECKSUM;
-  }
-  if (state[0] != COPY_VALID && state[1] != COPY_VALID) {
-    if (state[0] == COPY_NO_MAGIC && state[1] == COPY_NO_MAGIC)
-      return nbdedup_fail (EIO, "%s: not a pool's records: no magic: put the "
-                           "right file there, or restore it from a backup",
-                           store->path);
-    return nbdedup_fail (EIO, "%s: both copies of the header are damaged: "
-                         "restore it from a backup", store->path);
-  }
-
-  for (i = 0; i < 2; ++i)
-    if (state[i] == COPY_VALID &&
-        header_unpack (store->path, buf[i], &h[i]) == -1)
-      return -1;
-  if (state[0] == COPY_VALID && state[1] == COPY_VALID) {
-    if (memcmp (h[0].uuid, h[1].uuid, UUID_LEN) != 0 ||
-        h[0].sector_bytes != h[1].sector_bytes)
-      return nbdedup_fail (EIO, "%s: the two copies of the header are of "
-                           "different pools: restore it from a backup",
-                           store->path);
-    good = h[1].epoch > h[0].epoch;
-  }
-  else
-    good = state[1] == COPY_VALID;
-  store->good_copy = good;
-  store->header = h[good];
+  if (header_pair_read (&store->pair, &header_kind, store->fd,
+                        store->path) == -1)
+    return -1;
+  from_file_header (&store->pair.header, &store->header);
   return 0;
 }
 
@@ -423,24 +344,14 @@ store_get_header (struct store *store)
 int
 store_set_epoch (struct store *store, uint64_t epoch)
 {
-  struct store_header header = store->header;
-  unsigned copy;
+  int r;
 
-  header.epoch = epoch;
-  header.features_autoclear &= KNOWN_AUTOCLEAR;
-
-  copy = !store->good_copy;
-  if (write_copy (store->fd, copy, &header) == -1)
-    goto fail;
-  store->good_copy = copy;
-  store->header = header;
-  if (write_copy (store->fd, !copy, &header) == -1)
-    goto fail;
+  r = header_pair_set_epoch (&store->pair, store->fd, epoch);
+  from_file_header (&store->pair.header, &store->header);
+  if (r == -1)
+    return nbdedup_fail (EIO, "%s: writing the header: %s",
+                         store->path, strerror (errno));
   return 0;
-
- fail:
-  return nbdedup_fail (EIO, "%s: writing the header: %s",
-                       store->path, strerror (errno));
 }
 
 /* Sector 'addr' and 'len' bytes as a file offset; addresses may come from
@@ -563,25 +474,6 @@ store_sync (struct store *store)
   return 0;
 }
 
-/* Write zeroes over [offset, end). */
-static int
-write_zeroes (struct store *store, uint64_t offset, uint64_t end)
-{
-  CLEANUP_FREE uint8_t *zeroes = NULL;
-  const uint64_t piece = 256 << 10;
-  uint64_t n;
-
-  zeroes = calloc (1, piece);
-  if (zeroes == NULL)
-    return -1;
-  for (; offset < end; offset += n) {
-    n = end - offset < piece ? end - offset : piece;
-    if (full_pwrite (store->fd, zeroes, n, offset) == -1)
-      return -1;
-  }
-  return 0;
-}
-
 /* What fallocate does, without it: zeroes into every hole of [offset,
  * end).  What is there already stays: at replay the segment can hold
  * records.
@@ -604,11 +496,12 @@ allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
     if (data == -1 || (uint64_t) data > length)
       data = length;
     offset = (uint64_t) data < end ? (uint64_t) data : end;
-    if (write_zeroes (store, hole, offset) == -1)
+    if (full_write_zeroes (store->fd, hole, offset) == -1)
       return -1;
   }
   if (length < end)
-    return write_zeroes (store, length > offset ? length : offset, end);
+    return full_write_zeroes (store->fd, length > offset ? length : offset,
+                              end);
   return 0;
 }
 

@@ -17,10 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SEGMENT_BYTES (UINT32_C (4) << 20)
-#define STORE_HEADER_BYTES 16384        /* two copies, 8 KiB apart */
-
-#define UUID_LEN 16
+#include "geometry.h"
 
 struct store_header {
   uint8_t uuid[UUID_LEN];       /* the pool's */

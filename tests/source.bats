@@ -2,55 +2,104 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# Rules of the source itself: who may know whom, and what is visible.
+# Rules of the source itself: who may know whom (the figure in
+# CONTRIBUTING.md), and what is visible.
 
 load helpers
 
-# offenders PATTERN FILE...: lines outside of comments that match, or nothing.
-offenders ()
-{
-    local pattern=$1
-
-    shift
-    grep -nE "$pattern" "$@" | grep -vE '^[^:]*:[0-9]+: *(/?\*|#)' || :
+setup () {
+    need python3 --version
 }
 
-@test "every source file names its licence" {
-    cd "$top_srcdir"
-    run find lib plugin tools tests vm-images -type f \
-        \( -name '*.[ch]' -o -name '*.bats' -o -name '*.bash' -o -name '*.py' \
-           -o -name '*.sql' -o -name '*.syms' -o -name 'Makefile.am' \) \
-        ! -exec grep -q 'SPDX-License-Identifier: BSD-3-Clause' {} \; -print
+rules () { python3 "$top_srcdir/tests/source-rules.py" "$@"; }
+
+# copy_source: the tree, to plant violations in.
+copy_source ()
+{
+    mkdir tree
+    (cd "$top_srcdir" &&
+         cp -R .ci lib plugin tools tests vm-images CONTRIBUTING.md \
+            Makefile.am common.mk configure.ac "$BATS_TEST_TMPDIR/tree/")
+    chmod -R u+w tree
+}
+
+# planted FILE TEXT EXPECTED: with TEXT at the end of FILE the rules report
+# EXPECTED, and nothing else.
+planted ()
+{
+    local file=tree/$1 text=$2 expected=$3 existed=
+
+    [ ! -e "$file" ] || existed=yes
+    [ -z "$existed" ] || cp "$file" saved
+    printf '%s\n' "$text" >>"$file"
+    run rules tree
+    if [ -n "$existed" ]; then mv saved "$file"; else rm "$file"; fi
+    assert_eq "$status" 1 "$file: $text"
+    assert_eq "${#lines[@]}" 1 "$file: $text: $output"
+    [[ $output == "$1:"*"$expected"* ]] ||
+        fail "$file: $text: found '$output', expected '$expected'"
+}
+
+@test "the source keeps its rules: layers, SQL, nbdkit, licences, sizes" {
+    run -0 rules "$top_srcdir"
     assert_eq "$output" ""
 }
 
-@test "the engine does not know nbdkit" {
-    cd "$top_srcdir"
-    assert_eq "$(offenders 'nbdkit[-_]' lib/*.[ch])" ""
+@test "an #include that breaks the layers is found" {
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted lib/format.h '#include "store.h"' "includes store.h, which stands above"
+    planted lib/space-segs.c '#include "txg.h"' "includes txg.h, which stands above"
+    planted lib/ddt.c '#  include "pool.h" /* why */' "includes pool.h, which stands above"
+    planted lib/error.h '#include "fold-index.h"' "includes fold-index.h, which stands above"
+    planted lib/hash.c '#include "codec.h"' "includes codec.h, which stands beside"
+    planted lib/store.c '#include "journal-int.h"' "includes journal-int.h, which stands beside"
+    planted tools/cmd-list.c '#include "pool.h"' "includes pool.h, which is lib/'s own"
+    planted plugin/keys.h '#include "../lib/error.h"' "includes ../lib/error.h, which is lib/'s own"
+    # Nothing is hidden by the figure, and nothing stands there in vain.
+    cp "$top_srcdir/CONTRIBUTING.md" tree/
+    sed -i 's/    space\* | reserve /    space | reserve /' tree/CONTRIBUTING.md
+    run -1 rules tree
+    [[ $output == *"lib/space-int.h: is not in the figure"* ]]
+    cp "$top_srcdir/CONTRIBUTING.md" tree/
+    sed -i 's/ lock, quiesce, table/ lock, quiesce, table, vector/' tree/CONTRIBUTING.md
+    run -1 rules tree
+    assert_eq "$output" "CONTRIBUTING.md: names vector, which is not in lib/"
 }
 
-@test "plugin and tools see only the engine's public header" {
-    local header
+@test "SQL, SQLite and nbdkit are found where they do not belong" {
+    local sql
 
-    cd "$top_srcdir"
-    while IFS= read -r header; do
-        case $header in
-            nbdedup.h|cleanup.h) ;;
-            *) [ ! -e "lib/$header" ] || fail "lib/$header is private" ;;
-        esac
-    done < <(sed -nE 's/^#include "(.*)"/\1/p' plugin/*.[ch] tools/*.[ch])
-}
-
-@test "SQL stands in one place" {
-    local file
-
-    cd "$top_srcdir"
-    for file in lib/*.c plugin/*.c tools/*.c; do
-        case $file in
-            lib/meta*.c) ;;
-            *) assert_eq "$(offenders '"[^"]*(SELECT .* FROM|INSERT INTO|UPDATE .* SET|DELETE FROM) ' "$file")" "" "$file" ;;
-        esac
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    for sql in 'SELECT 1 FROM block' 'UPDATE pool SET epoch = 1' \
+               'DELETE FROM block' 'INSERT OR REPLACE INTO ddt' \
+               'CREATE TABLE x (y)' 'PRAGMA wal_checkpoint' 'COMMIT'; do
+        planted lib/stat.c "static const char *q = \"$sql\";" "has SQL"
     done
+    planted lib/txg.c $'static const char *q =\n  "DELETE "\n  "FROM block";' "has SQL"
+    planted tools/run.c 'static const char *q = "SELECT 1 FROM x";' "has SQL"
+    planted lib/pool.c 'static sqlite3_stmt *st;' "sqlite3_stmt: only"
+    planted lib/pool.h '#include <sqlite3.h>' "includes sqlite3.h: only"
+    planted lib/io.c 'void x (void) { nbdkit_error ("no"); }' "nbdkit_error: only"
+    planted lib/pool.h '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
+    planted lib/error.c 'static const char *who = "nbdkit";' "names nbdkit"
+    planted tools/main.c '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
+    # In comments, and in plugin/, it is all right.
+    printf '/* nbdkit_error, SELECT 1 FROM block */\n' >>tree/lib/io.c
+    printf 'void y (void) { nbdkit_error ("why"); }\n' >>tree/plugin/keys.c
+    run -0 rules tree
+}
+
+@test "a file without licence, unlisted or too long is found" {
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted tests/new.bats '# no licence' "does not say"
+    planted vm-images/new '#!/bin/sh' "does not say"
+    planted tools/cmd-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in tools/Makefile.am"
+    planted lib/space-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in lib/Makefile.am"
+    planted lib/volume.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
+    planted plugin/dedup-plugin.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
 }
 
 @test "the plugin exports what nbdkit looks up, and nothing else" {

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The main database: its pages carry their checksums.
+ *
+ * SQLite reads and writes whole pages, with two exceptions, which pass
+ * unverified: the first 100 bytes when it opens the file, and 16 bytes at
+ * offset 24 (the change counter).  Nothing but page size, reserve and cache
+ * validity depends on them, and a wrong page size makes every later page
+ * fail.  A page that lies past the end of a file that is not empty is
+ * SQLITE_IOERR_DATA too: SQLite itself would take it for zeroes, which is
+ * how the tail of a truncated file would turn into zeroes in a blob.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
+#include <stdint.h>
+#include <string.h>
+
+#include <sqlite3.h>
+#include <xxhash.h>
+
+#include "bytes.h"
+#include "cksum-int.h"
+
+/* SQLite's file format, big-endian. */
+#define DB_MAGIC "SQLite format 3"      /* with its NUL: 16 bytes */
+#define DB_HEADER_BYTES 100
+#define DB_PAGE_SIZE_OFFSET 16
+#define DB_RESERVE_OFFSET 20
+
+/* The page size in a database header, 0 if this is no header of a database
+ * whose pages have room for checksums.
+ */
+static uint32_t
+parse_db_header (const uint8_t *h)
+{
+  uint32_t size;
+
+  if (memcmp (h, DB_MAGIC, sizeof DB_MAGIC) != 0 ||
+      h[DB_RESERVE_OFFSET] != CKSUM_RESERVE)
+    return 0;
+  size = h[DB_PAGE_SIZE_OFFSET] << 8 | h[DB_PAGE_SIZE_OFFSET + 1];
+  if (size == 1)
+    size = 65536;
+  return is_page_size (size) ? size : 0;
+}
+
+static uint64_t
+page_cksum (const uint8_t *page, uint32_t page_size, uint64_t offset)
+{
+  return XXH3_64bits_withSeed (page, page_size - CKSUM_RESERVE, offset);
+}
+
+static bool
+page_is_good (const uint8_t *page, uint32_t page_size, uint64_t offset)
+{
+  return get_le64 (page + page_size - CKSUM_RESERVE) ==
+    page_cksum (page, page_size, offset);
+}
+
+/* Find the page size if it is not known yet.
+ *
+ * Returns SQLITE_OK with *page_size 0 if the file is empty: any page size
+ * may still be chosen.
+ */
+static int
+db_page_size (struct cksum_file *f, uint32_t *page_size)
+{
+  uint8_t header[DB_HEADER_BYTES];
+  sqlite3_int64 size;
+  int rc;
+
+  *page_size = cksum_get_page_size (f->shared);
+  if (*page_size != 0)
+    return SQLITE_OK;
+
+  rc = real_size (f, &size);
+  if (rc != SQLITE_OK || size == 0)
+    return rc;
+  rc = real_read (f, header, sizeof header, 0);
+  if (rc != SQLITE_OK)
+    return rc == SQLITE_IOERR_SHORT_READ ? SQLITE_IOERR_DATA : rc;
+  *page_size = parse_db_header (header);
+  if (*page_size == 0)
+    return SQLITE_IOERR_DATA;
+  cksum_set_page_size (f->shared, *page_size);
+  return SQLITE_OK;
+}
+
+/* A read that ended early.  It is right only for the empty file; then
+ * SQLite takes the zeroes in 'buf' for an empty database.
+ */
+static int
+db_short_read (struct cksum_file *f)
+{
+  sqlite3_int64 size;
+  int rc;
+
+  rc = real_size (f, &size);
+  if (rc != SQLITE_OK)
+    return rc;
+  return size == 0 ? SQLITE_IOERR_SHORT_READ : SQLITE_IOERR_DATA;
+}
+
+static int
+db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
+              sqlite3_int64 offset)
+{
+  int rc;
+
+  rc = real_read (f, page, page_size, offset);
+  if (rc == SQLITE_IOERR_SHORT_READ)
+    return db_short_read (f);
+  if (rc != SQLITE_OK)
+    return rc;
+  if (!page_is_good (page, page_size, offset))
+    return SQLITE_IOERR_DATA;
+  return SQLITE_OK;
+}
+
+/* Any range, through the pages that it lies in.  SQLite does this when a
+ * connection still expects another page size.
+ */
+static int
+db_read_pieces (struct cksum_file *f, uint8_t *buf, int len,
+                sqlite3_int64 offset, uint32_t page_size)
+{
+  uint8_t *page = cksum_page_buffer (f);
+  uint32_t skip, n;
+  int rc;
+
+  if (page == NULL)
+    return SQLITE_IOERR_NOMEM;
+  while (len > 0) {
+    skip = offset % page_size;
+    n = page_size - skip;
+    if (n > (uint32_t) len)
+      n = len;
+    rc = db_read_page (f, page, page_size, offset - skip);
+    if (rc != SQLITE_OK)
+      return rc;
+    memcpy (buf, page + skip, n);
+    buf += n;
+    len -= n;
+    offset += n;
+  }
+  return SQLITE_OK;
+}
+
+int
+cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
+{
+  uint32_t page_size;
+  int rc;
+
+  if (len < PAGE_SIZE_MIN)
+    return real_read (f, buf, len, offset);
+
+  rc = db_page_size (f, &page_size);
+  if (rc == SQLITE_OK && page_size == 0)
+    return real_read (f, buf, len, offset);
+  if (rc == SQLITE_OK) {
+    if ((uint32_t) len == page_size && offset % page_size == 0)
+      rc = db_read_page (f, buf, page_size, offset);
+    else
+      rc = db_read_pieces (f, buf, len, offset, page_size);
+  }
+  /* Nothing unverified may leave, not even with an error. */
+  if (rc != SQLITE_OK)
+    memset (buf, 0, len);
+  return rc;
+}
+
+/* SQLite writes nothing but whole pages.  Page 1 tells their size; but a
+ * first transaction larger than the cache writes others before it.
+ */
+int
+cksum_db_write (struct cksum_file *f, const void *buf, int len,
+                sqlite3_int64 offset)
+{
+  struct cksum_shared *s = f->shared;
+  uint8_t *page;
+  uint32_t page_size;
+
+  if (!is_page_size (len) || offset % len != 0)
+    return SQLITE_IOERR_WRITE;
+  if (offset == 0) {
+    /* Without room for the checksums they would overwrite content. */
+    page_size = parse_db_header (buf);
+    if (page_size != (uint32_t) len)
+      return SQLITE_IOERR_DATA;
+    cksum_set_page_size (s, page_size);
+  }
+  else {
+    page_size = cksum_get_page_size (s);
+    if (page_size == 0) {
+      page_size = len;
+      cksum_set_page_size (s, page_size);
+    }
+    if (page_size != (uint32_t) len)
+      return SQLITE_IOERR_WRITE;
+  }
+
+  page = cksum_page_buffer (f);
+  if (page == NULL)
+    return SQLITE_IOERR_NOMEM;
+  memcpy (page, buf, len - CKSUM_RESERVE);
+  put_le64 (page + len - CKSUM_RESERVE, page_cksum (page, len, offset));
+  return real_write (f, page, len, offset);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Inside of the checksumming VFS: cksum-vfs.c (what SQLite calls),
+ * cksum-db.c (pages of the main database), cksum-wal.c (frames of the WAL)
+ * and cksum-shared.c (what the connections to one database share).
+ */
+
+#ifndef NBDEDUP_CKSUM_INT_H
+#define NBDEDUP_CKSUM_INT_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <sqlite3.h>
+
+#include "cksum-vfs.h"
+
+#define PAGE_SIZE_MIN 512
+#define PAGE_SIZE_MAX 65536
+
+/* Of the WAL, in SQLite's file format. */
+#define WAL_HEADER_BYTES 32
+#define FRAME_HEADER_BYTES 24
+
+struct cksum_shared;
+
+enum role { ROLE_OTHER, ROLE_MAIN, ROLE_WAL };
+
+/* One open file.  The real VFS's follows it in memory. */
+struct cksum_file {
+  sqlite3_file base;            /* must be first */
+  enum role role;
+  struct cksum_shared *shared;  /* a reference; NULL for ROLE_OTHER */
+  uint8_t *page;                /* owned; PAGE_SIZE_MAX bytes, or NULL:
+                                 * one thread at a time uses a file */
+};
+
+static_assert (sizeof (struct cksum_file) % 8 == 0,
+               "the real VFS's file needs alignment");
+
+static inline sqlite3_file *
+real_file (struct cksum_file *f)
+{
+  return (sqlite3_file *) (f + 1);
+}
+
+static inline uint8_t *
+cksum_page_buffer (struct cksum_file *f)
+{
+  if (f->page == NULL)
+    f->page = malloc (PAGE_SIZE_MAX);
+  return f->page;
+}
+
+static inline int
+real_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
+{
+  sqlite3_file *real = real_file (f);
+
+  return real->pMethods->xRead (real, buf, len, offset);
+}
+
+static inline int
+real_write (struct cksum_file *f, const void *buf, int len,
+            sqlite3_int64 offset)
+{
+  sqlite3_file *real = real_file (f);
+
+  return real->pMethods->xWrite (real, buf, len, offset);
+}
+
+static inline int
+real_size (struct cksum_file *f, sqlite3_int64 *size)
+{
+  sqlite3_file *real = real_file (f);
+
+  return real->pMethods->xFileSize (real, size);
+}
+
+static inline bool
+is_page_size (uint64_t size)
+{
+  return size >= PAGE_SIZE_MIN && size <= PAGE_SIZE_MAX &&
+    (size & (size - 1)) == 0;
+}
+
+/*----------------------------------------------------------------------
+ * cksum-shared.c.  Threads: all functions lock by themselves.
+ */
+
+/* A frame's checksum: nothing is known about this frame. */
+#define FRAME_UNKNOWN 0
+
+/* Once, before anything else. */
+extern void cksum_shared_init (void);
+
+/* A reference to the state of the database at path[0 .. len-1]; NULL: no
+ * memory.  NULL can be put.
+ */
+extern struct cksum_shared *cksum_shared_get (const char *path, size_t len);
+extern void cksum_shared_put (struct cksum_shared *s);
+
+/* Page sizes; 0: not known yet.  A new one of the WAL forgets all frames. */
+extern uint32_t cksum_get_page_size (struct cksum_shared *s);
+extern void cksum_set_page_size (struct cksum_shared *s, uint32_t page_size);
+extern uint32_t cksum_get_wal_page_size (struct cksum_shared *s);
+extern void cksum_set_wal_page_size (struct cksum_shared *s,
+                                     uint32_t page_size);
+
+/* The checksum of a frame's page.  Set: SQLITE_OK or SQLITE_IOERR_NOMEM;
+ * FRAME_UNKNOWN needs no memory.
+ */
+extern uint64_t cksum_get_frame (struct cksum_shared *s, uint64_t frame);
+extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
+                            uint64_t cksum);
+
+/* The WAL has only 'size' bytes now. */
+extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
+
+/*----------------------------------------------------------------------
+ * cksum-db.c, cksum-wal.c: SQLite's result codes.
+ */
+
+extern int cksum_db_read (struct cksum_file *f, void *buf, int len,
+                          sqlite3_int64 offset);
+extern int cksum_db_write (struct cksum_file *f, const void *buf, int len,
+                           sqlite3_int64 offset);
+extern int cksum_wal_read (struct cksum_file *f, void *buf, int len,
+                           sqlite3_int64 offset);
+extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
+                            sqlite3_int64 offset);
+
+#endif /* NBDEDUP_CKSUM_INT_H */

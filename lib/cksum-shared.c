@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the connections of this process to one database share: the sizes of
+ * its pages, and the checksum of each page in its WAL.
+ *
+ * The table of frames belongs to the database, not to the WAL's file
+ * handle: SQLite's index may outlive the connection that recovered it.
+ * Entries of a WAL that was restarted stay until they are overwritten;
+ * SQLite does not read those frames.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cksum-int.h"
+#include "lock.h"
+
+struct cksum_shared {
+  struct cksum_shared *next;    /* protected by databases_lock */
+  unsigned refs;                /* protected by databases_lock */
+  char *path;                   /* owned; of the main database */
+
+  struct lock lock;             /* protects everything below */
+  uint32_t page_size;           /* of the main database; 0: not known yet */
+  uint32_t wal_page_size;       /* 0: no WAL header seen yet */
+  uint64_t *frames;             /* owned; checksum of each frame's page */
+  uint64_t nr_frames;           /* frames with room in the table */
+};
+
+static struct lock databases_lock;      /* protects the next one */
+static struct cksum_shared *databases;
+
+void
+cksum_shared_init (void)
+{
+  lock_init (&databases_lock);
+}
+
+struct cksum_shared *
+cksum_shared_get (const char *path, size_t len)
+{
+  struct cksum_shared *s;
+
+  WITH_LOCK (&databases_lock);
+  for (s = databases; s != NULL; s = s->next) {
+    if (strncmp (s->path, path, len) == 0 && s->path[len] == '\0') {
+      s->refs++;
+      return s;
+    }
+  }
+
+  s = calloc (1, sizeof *s);
+  if (s == NULL)
+    return NULL;
+  s->path = strndup (path, len);
+  if (s->path == NULL) {
+    free (s);
+    return NULL;
+  }
+  lock_init (&s->lock);
+  s->refs = 1;
+  s->next = databases;
+  databases = s;
+  return s;
+}
+
+void
+cksum_shared_put (struct cksum_shared *s)
+{
+  struct cksum_shared **p;
+
+  if (s == NULL)
+    return;
+  WITH_LOCK (&databases_lock);
+  assert (s->refs > 0);
+  if (--s->refs > 0)
+    return;
+  for (p = &databases; *p != s; p = &(*p)->next)
+    assert (*p != NULL);
+  *p = s->next;
+  lock_destroy (&s->lock);
+  free (s->frames);
+  free (s->path);
+  free (s);
+}
+
+/* Forget all frames from number 'first' on. */
+static void
+frames_forget_locked (struct cksum_shared *s, uint64_t first)
+{
+  assert_held (&s->lock);
+  if (first < s->nr_frames)
+    memset (&s->frames[first], 0,
+            (s->nr_frames - first) * sizeof s->frames[0]);
+}
+
+void
+cksum_set_wal_page_size (struct cksum_shared *s, uint32_t page_size)
+{
+  WITH_LOCK (&s->lock);
+  if (s->wal_page_size != page_size) {
+    frames_forget_locked (s, 0);
+    s->wal_page_size = page_size;
+  }
+}
+
+uint32_t
+cksum_get_wal_page_size (struct cksum_shared *s)
+{
+  WITH_LOCK (&s->lock);
+  return s->wal_page_size;
+}
+
+uint32_t
+cksum_get_page_size (struct cksum_shared *s)
+{
+  WITH_LOCK (&s->lock);
+  return s->page_size;
+}
+
+void
+cksum_set_page_size (struct cksum_shared *s, uint32_t page_size)
+{
+  WITH_LOCK (&s->lock);
+  s->page_size = page_size;
+}
+
+uint64_t
+cksum_get_frame (struct cksum_shared *s, uint64_t frame)
+{
+  WITH_LOCK (&s->lock);
+  return frame < s->nr_frames ? s->frames[frame] : FRAME_UNKNOWN;
+}
+
+int
+cksum_set_frame (struct cksum_shared *s, uint64_t frame, uint64_t cksum)
+{
+  uint64_t n, *p;
+
+  WITH_LOCK (&s->lock);
+  if (frame >= s->nr_frames) {
+    if (cksum == FRAME_UNKNOWN)
+      return SQLITE_OK;
+    n = s->nr_frames > 0 ? s->nr_frames : 1024;
+    while (n <= frame)
+      n *= 2;
+    p = realloc (s->frames, n * sizeof p[0]);
+    if (p == NULL)
+      return SQLITE_IOERR_NOMEM;
+    memset (&p[s->nr_frames], 0, (n - s->nr_frames) * sizeof p[0]);
+    s->frames = p;
+    s->nr_frames = n;
+  }
+  s->frames[frame] = cksum;
+  return SQLITE_OK;
+}
+
+void
+cksum_forget_frames (struct cksum_shared *s, uint64_t size)
+{
+  uint64_t first = 0;
+
+  WITH_LOCK (&s->lock);
+  if (s->wal_page_size != 0 && size > WAL_HEADER_BYTES)
+    first = (size - WAL_HEADER_BYTES) /
+      (FRAME_HEADER_BYTES + s->wal_page_size);
+  frames_forget_locked (s, first);
+}

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+
+"""Rules of the source itself: source-rules.py TOP
+
+Prints each violation on a line of its own, as FILE:LINE: WHAT or
+FILE: WHAT; exit status 1 if there is any.
+
+ - Layers.  The figure in CONTRIBUTING.md ("The layers") names every module
+   of lib/.  A file includes headers of its own module, of those that a
+   comma joins to it, and of the lines below; never of a line above, nor of
+   a module beyond a "|".  "name*" stands for all modules whose names begin
+   so and that are not named themselves.
+ - plugin/ and tools/ include only nbdedup.h and cleanup.h from lib/.
+ - SQL stands in lib/meta*.[ch] and lib/schema.sql; SQLite's functions
+   there and in lib/cksum-*.[ch].
+ - nbdkit is known in plugin/ only; lib/ has not even its name, but in
+   comments.
+ - Every source file has its licence, lib/, plugin/ and tools/ list all of
+   theirs in Makefile.am, and no file there has more than LINES_MAX lines.
+"""
+
+import fnmatch
+import os
+import re
+import sys
+
+LINES_MAX = 1000
+FOLDERS = ("lib", "plugin", "tools")
+LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
+# Whoever implements or records something of it includes the public header.
+PUBLIC = "nbdedup.h"
+FOR_ALL = (PUBLIC, "cleanup.h")
+GENERATED = ("schema-sql.h",)
+
+TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
+                   r"'(?:\\.|[^'\\\n])*'", re.S)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"]+)"|<([^>]+)>)',
+                     re.M)
+SQL = re.compile(r"\bSELECT\b.*\bFROM\b|\bINSERT (OR \w+ )?INTO\b|"
+                 r"\bREPLACE INTO\b|\bUPDATE\b.*\bSET\b|\bDELETE FROM\b|"
+                 r"\b(CREATE|DROP|ALTER) (TABLE|INDEX|VIEW|TRIGGER)\b|"
+                 r"\bPRAGMA \w|^\s*(BEGIN|COMMIT|ROLLBACK|SAVEPOINT|VACUUM)\b",
+                 re.S)
+
+problems = []
+
+
+def problem(where, what):
+    problems.append("%s: %s" % (where, what))
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as f:
+        return f.read()
+
+
+def blank(text):
+    return re.sub(r"[^\n]", " ", text)
+
+
+def without_comments(text):
+    """The same lines, comments blanked."""
+    return TOKEN.sub(lambda m: blank(m[0]) if m[0][0] == "/" else m[0], text)
+
+
+def without_strings(text):
+    return TOKEN.sub(lambda m: blank(m[0]), text)
+
+
+def strings(text):
+    """(line, text) of each literal; adjacent ones are one."""
+    for m in re.finditer(r'(?:"(?:\\.|[^"\\\n])*"\s*)+', text):
+        parts = re.findall(r'"((?:\\.|[^"\\\n])*)"', m[0])
+        yield text.count("\n", 0, m.start()) + 1, "".join(parts)
+
+
+def at(path, text, match):
+    return "%s:%d" % (path, text.count("\n", 0, match.start()) + 1)
+
+
+# ----------------------------------------------------------------------
+# The figure
+
+class Place:
+    """Where a module stands: line 0 is the lowest."""
+    def __init__(self, line, group):
+        self.line = line
+        self.group = group
+
+
+def read_figure(path):
+    """{pattern: Place} of the figure in CONTRIBUTING.md."""
+    m = re.search(r"^## The layers\n(.*?)^## ", read(path), re.M | re.S)
+    if m is None:
+        sys.exit("%s: has no section \"The layers\"" % path)
+    lines = [l for l in m[1].split("\n") if l.startswith("    ")]
+    while lines and lines[0].strip() != "lib/" + PUBLIC:
+        lines.pop(0)
+    # The modules come first; what follows two spaces is a remark.
+    lines = [re.split(r" {2,}", l.strip())[0] for l in lines[1:]]
+    rows = []
+    for line in lines:
+        if rows and rows[-1].endswith((",", "|")):
+            rows[-1] += " " + line
+        else:
+            rows.append(line)
+    places = {}
+    for i, row in enumerate(reversed(rows)):
+        for j, group in enumerate(row.split("|")):
+            for name in group.split(","):
+                if name.strip() in places:
+                    problem(path, "names %s twice" % name.strip())
+                places[name.strip()] = Place(i, j)
+    if len(rows) < 3:
+        sys.exit("%s: its figure of the layers cannot be read" % path)
+    return places
+
+
+def find_place(places, module):
+    if module in places:
+        return places[module]
+    found = [p for p in places if fnmatch.fnmatchcase(module, p)]
+    return places[max(found, key=len)] if found else None
+
+
+def check_layers(files):
+    figure = "CONTRIBUTING.md"
+    places = read_figure(figure)
+    modules = {f[4:-2] for f in files if f.startswith("lib/")}
+    for p in places:
+        if not any(fnmatch.fnmatchcase(m, p) for m in modules):
+            problem(figure, "names %s, which is not in lib/" % p)
+
+    for path in files:
+        if not path.startswith("lib/") or path == "lib/" + PUBLIC:
+            continue
+        mine = find_place(places, path[4:-2])
+        if mine is None:
+            problem(path, "is not in the figure of %s" % figure)
+            continue
+        text = without_comments(read(path))
+        for m in INCLUDE.finditer(text):
+            name = m[1]
+            if name is None or name == PUBLIC or name in GENERATED:
+                continue
+            other = find_place(places, name[:-2])
+            if "lib/" + name not in files or other is None:
+                problem(at(path, text, m), "includes %s, no header of lib/"
+                        % name)
+            elif other.line > mine.line:
+                problem(at(path, text, m), "includes %s, which stands above "
+                        "it in the figure of %s" % (name, figure))
+            elif other.line == mine.line and other.group != mine.group:
+                problem(at(path, text, m), "includes %s, which stands beside "
+                        "it in the figure of %s" % (name, figure))
+
+
+# ----------------------------------------------------------------------
+# Who knows whom
+
+def check_knowledge(path, files):
+    folder = path.split("/")[0]
+    text = without_comments(read(path))
+    bare = without_strings(text)
+    is_meta = fnmatch.fnmatchcase(path, "lib/meta*.[ch]")
+    may_sqlite = is_meta or fnmatch.fnmatchcase(path, "lib/cksum-*.[ch]")
+
+    for m in INCLUDE.finditer(text):
+        name = m[1] or m[2]
+        if folder != "lib" and os.path.basename(name) not in FOR_ALL and \
+           "lib/" + os.path.basename(name) in files:
+            problem(at(path, text, m), "includes %s, which is lib/'s own"
+                    % name)
+        if name.startswith("nbdkit") and folder != "plugin":
+            problem(at(path, text, m), "includes %s: only plugin/ may" % name)
+        if name.startswith("sqlite3") and not may_sqlite:
+            problem(at(path, text, m), "includes %s: only lib/meta*.c and "
+                    "lib/cksum-*.c may" % name)
+
+    if folder != "plugin":
+        for m in re.finditer(r"\bnbdkit_\w+", bare):
+            problem(at(path, text, m), "%s: only plugin/ knows nbdkit" % m[0])
+    if not may_sqlite:
+        for m in re.finditer(r"\bsqlite3_\w+", bare):
+            problem(at(path, text, m), "%s: only lib/meta*.c and "
+                    "lib/cksum-*.c know SQLite" % m[0])
+    for line, literal in strings(text):
+        if folder == "lib" and re.search(r"nbdkit", literal):
+            problem("%s:%d" % (path, line), "names nbdkit")
+        if not is_meta and SQL.search(literal):
+            problem("%s:%d" % (path, line), "has SQL: only lib/meta*.c may")
+
+
+# ----------------------------------------------------------------------
+# Files
+
+def find_sources():
+    """Files that must name their licence."""
+    for folder in FOLDERS + ("tests", "vm-images", ".ci"):
+        for where, dirs, names in os.walk(folder):
+            dirs[:] = sorted(d for d in dirs if not d.startswith((".", "_")))
+            for name in sorted(names):
+                path = os.path.join(where, name)
+                if name in GENERATED or os.path.islink(path):
+                    continue
+                if name.endswith((".c", ".h", ".bats", ".bash", ".py", ".pl",
+                                  ".sql", ".syms", ".am", ".in")) and \
+                   name != "Makefile.in":
+                    yield path
+                elif "." not in name and name not in ("Makefile", ".") and \
+                        has_shebang(path):
+                    yield path
+    for path in ("Makefile.am", "common.mk", "configure.ac"):
+        yield path
+
+
+def has_shebang(path):
+    with open(path, "rb") as f:
+        return f.read(2) == b"#!"
+
+
+# Libtool writes wrappers of the programs into a build directory: scripts,
+# but no sources.
+def is_generated(text):
+    return "Generated by libtool" in text[:1000] or \
+        "generated by GNU Autoconf" in text[:1000]
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: source-rules.py TOP")
+    os.chdir(sys.argv[1])
+
+    files = {"%s/%s" % (d, f) for d in FOLDERS for f in os.listdir(d)
+             if f.endswith((".c", ".h")) and f not in GENERATED}
+    check_layers(sorted(files))
+    for path in sorted(files):
+        check_knowledge(path, files)
+        lines = read(path).count("\n")
+        if lines > LINES_MAX:
+            problem(path, "has %d lines: at most %d; is it one concept?"
+                    % (lines, LINES_MAX))
+        folder, name = path.split("/")
+        if not re.search(r"(?<![\w.-])%s(?![\w.-])" % re.escape(name),
+                         read(folder + "/Makefile.am")):
+            problem(path, "is not in %s/Makefile.am" % folder)
+    for path in find_sources():
+        text = read(path)
+        if LICENCE not in text and not is_generated(text):
+            problem(path, "does not say \"%s\"" % LICENCE)
+
+    for p in problems:
+        print(p)
+    sys.exit(1 if problems else 0)
+
+
+main()
