@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# --help and the manual page say the same.
+# --help and the manual pages say the same.
 
 # helpers.bash and "run" set what seems to be unset; $'\n' stands in patterns
 # shellcheck disable=SC2154,SC1011,SC2016,SC2030,SC2031
@@ -13,16 +13,25 @@ setup ()
     pod="$top_srcdir/tools/nbdedup.pod"
 }
 
-# commands: as "nbdedup --help" lists them.
+# commands: as "nbdedup --help" lists them, name and summary.
 commands ()
 {
-    nbdedup --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'
+    nbdedup --help | sed -n '/^Commands:/,/^$/s/^  \([a-z].*\)/\1/p'
 }
 
-# pod_section COMMAND: what the manual page says about a command.
-pod_section ()
+# page COMMAND: the source of its manual page.
+page ()
 {
-    sed -n "/^=head2 $1\( \|\$\)/,/^=head[12] /p" "$pod" | sed 1d
+    echo "$top_srcdir/tools/nbdedup-$1.pod"
+}
+
+# section NAME FILE...: what stands in the pages' sections of that name.
+section ()
+{
+    local name=$1
+
+    shift
+    sed -n "/^=head1 $name\$/,/^=head1 /{/^=head1 /!p}" "$@"
 }
 
 # options_in: the long options in the text on stdin.
@@ -31,55 +40,99 @@ options_in ()
     grep -oE -e '--[a-z][a-z-]*' | sort -u
 }
 
-@test "nbdedup --help lists all commands, and the manual page has the same" {
-    want="init create list get set resize rename destroy stat check scrub"
-    want+=" import export bench"
-    assert_eq "$(commands | xargs)" "$want"
-    assert_eq "$(sed -n 's/^=head2 \([a-z]*\).*/\1/p' "$pod" | xargs)" "$want"
+# items_in: the long options that the POD on stdin has as items.
+items_in ()
+{
+    sed -n 's/^=item B<\(--[a-z-]*\)>.*/\1/p' | sort -u
 }
 
-@test "every option of a command is in its section of the manual page" {
-    common=$(sed -n '/^=head1 OPTIONS/,/^=head1 COMMANDS/p' "$pod" |
-                 options_in)
-    while read -r command; do
-        nr=0
-        while read -r option; do
-            nr=$((nr + 1))
-            { pod_section "$command" | options_in; echo "$common"; } |
-                grep -qxe "$option" ||
-                fail "$command: $option is not in the manual page"
-        done < <(nbdedup "$command" --help | options_in)
-        assert_num "$nr >= 3"
+@test "every command has a manual page, and every page a command" {
+    commands=$(commands | sed 's/ .*//')
+    [ "$(wc -l <<<"$commands")" -ge 14 ]
+    assert_eq "$(cd "$top_srcdir/tools" && printf '%s\n' nbdedup-*.pod |
+                     sed 's/^nbdedup-//; s/\.pod$//')" \
+              "$(sort <<<"$commands")"
+    # Installed as well.
+    assert_eq "$(sed -n 's/^\tnbdedup-\([a-z]*\)\.pod .*/\1/p' \
+                     "$top_srcdir/tools/Makefile.am")" \
+              "$(sort <<<"$commands")"
+    # In the overview, in the order of --help.
+    assert_eq "$(section COMMANDS "$pod" |
+                     sed -n 's/^=item L<nbdedup-\([a-z]*\)(1)>$/\1/p')" \
+              "$commands"
+}
+
+@test "a page's NAME, the overview and --help have the same summary" {
+    while read -r command summary; do
+        assert_eq "$(section NAME "$(page "$command")" | grep .)" \
+                  "nbdedup-$command - $summary"
+        assert_eq "$(sed -n "/^=item L<nbdedup-$command(1)>\$/,/^=/p" "$pod" |
+                         grep -v -e '^=' -e '^$')" "${summary^}."
     done < <(commands)
 }
 
-@test "every option that the manual page has for a command exists" {
-    while read -r command; do
+@test "a page has the options of --help, and no others" {
+    while read -r command _; do
         help=$(nbdedup "$command" --help | options_in)
+        items=$(section OPTIONS "$(page "$command")" | items_in)
+        all=$(section OPTIONS "$(page "$command")" "$pod" | items_in)
+        assert_num "$(wc -l <<<"$help") >= 3"
         while read -r option; do
-            grep -qxe "$option" <<<"$help" ||
+            grep -qxe "$option" <<<"$all" ||
+                fail "$command: $option is not in the manual page"
+        done <<<"$help"
+        while read -r option; do
+            grep -qxe "${option:---help}" <<<"$help" ||
                 fail "$command: $option is not in --help"
-        done < <(pod_section "$command" |
-                     sed -n 's/^=item B<\(--[a-z-]*\)>.*/\1/p')
+        done <<<"$items"
+        # Where there is JSON, its keys are described.
+        ! grep -qxe --json <<<"$help" ||
+            [ -n "$(section 'JSON OUTPUT' "$(page "$command")")" ] ||
+            fail "$command: the manual page does not describe its JSON"
     done < <(commands)
 }
 
-@test "the synopsis has every option of every command" {
-    synopsis=$(sed -n '/^=head1 SYNOPSIS/,/^=head1 DESC/p' "$pod" | tr '\n' ' ')
-    while read -r command; do
-        line=$(sed "s/.*\( $command .*\)/\1/; s/ nbdedup .*//" <<<"$synopsis")
-        while read -r option; do
-            case "$option" in
-                --help|--usage|--version|--pool|--recursive) continue ;;
-            esac
-            [[ $line == *"$option"* ]] ||
-                fail "$command: $option is not in the synopsis: $line"
-        done < <(nbdedup "$command" --help | options_in)
+@test "a page's synopsis has the options of --help, and no others" {
+    while read -r command _; do
+        help=$(nbdedup "$command" --help | options_in |
+                   grep -vxe --help -e --usage -e --version -e --pool \
+                        -e --recursive || :)
+        assert_eq "$(section SYNOPSIS "$(page "$command")" | options_in)" \
+                  "$help"
     done < <(commands)
+}
+
+@test "every page has the same sections" {
+    while read -r command _; do
+        assert_eq "$(sed -n 's/^=head1 //p' "$(page "$command")" |
+                         grep -vx 'JSON OUTPUT' | xargs)" \
+                  "NAME SYNOPSIS DESCRIPTION OPTIONS EXIT STATUS EXAMPLES SEE ALSO"
+    done < <(commands)
+}
+
+# keys_in JSON: the keys of all objects in it.
+keys_in ()
+{
+    jq -r '[.. | objects | keys[]] | unique[]' "$1"
+}
+
+@test "a page describes every key of the command's JSON" {
+    make_pool
+    nbdedup create v 1M
+    for call in "list" "stat --ddt" "check" "scrub" "bench" \
+                       "destroy v --dry-run"; do
+        read -ra args <<<"$call"
+        nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
+        text=$(section 'JSON OUTPUT' "$(page "${args[0]}")")
+        while read -r key; do
+            grep -qwe "$key" <<<"$text" ||
+                fail "$call: $key is not in the manual page"
+        done < <(keys_in "$BATS_TEST_TMPDIR/json")
+    done
 }
 
 @test "--help, --usage and --version work everywhere and exit 0" {
-    while read -r command; do
+    while read -r command _; do
         run -0 --separate-stderr nbdedup "$command" --help
         [[ $output == "Usage: nbdedup $command "* ]]
         assert_eq "$stderr" ""
@@ -94,7 +147,13 @@ options_in ()
     assert_eq "$output" "nbdedup $version"
 }
 
-@test "the manual page is good POD" {
+@test "the manual pages are good POD, and their links lead somewhere" {
     need type podchecker
-    podchecker "$pod"
+    for page in "$top_srcdir"/tools/*.pod; do
+        podchecker -warnings "$page"
+        while read -r name; do
+            [ -e "$top_srcdir/tools/$name.pod" ] || fail "$page: L<$name(1)>"
+        done < <(grep -oE 'L<nbdedup[a-z-]*\(1\)' "$page" |
+                     sed 's/L<//; s/(1)//')
+    done
 }

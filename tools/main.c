@@ -76,8 +76,8 @@ help_commands (int key, const char *text, void *input)
   fprintf (fp, "Commands:\n");
   for (i = 0; i < NR_COMMANDS; ++i)
     fprintf (fp, "  %-10s %s\n", commands[i].name, commands[i].summary);
-  fprintf (fp, "\n'nbdedup COMMAND --help' tells more, and so does "
-           "nbdedup(1).");
+  fprintf (fp, "\n'nbdedup COMMAND --help' tells more, and so do nbdedup(1) "
+           "and nbdedup-COMMAND(1).");
   if (fclose (fp) != 0) {
     free (help);
     return (char *) text;
