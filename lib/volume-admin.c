@@ -364,7 +364,10 @@ volume_destroy (struct nbdedup_pool *pool, const char *name, bool force)
     if (v->nr_clients > 0 && !force)
       return nbdedup_fail (EBUSY, "volume %s is in use by %u client(s); "
                            "--force cuts them off", name, v->nr_clients);
-    /* From here on nobody attaches, and no request is accepted. */
+    /* From here on nobody attaches, and no request is accepted.  We count
+     * as a client, so that the last one to leave does not free it.
+     */
+    v->nr_clients++;
     TAILQ_REMOVE (&vs->list, v, link);
     v->in_list = false;
     v->gone = true;
@@ -372,13 +375,14 @@ volume_destroy (struct nbdedup_pool *pool, const char *name, bool force)
   wb_forget (pool->writeback, v);
   if (txg_run (pool->txg, destroy_in_transaction, destroy_done, v) == -1) {
     WITH_LOCK (&vs->lock);
+    v->nr_clients--;
     volumes_insert_locked (vs, v);
     v->gone = false;
     return -1;
   }
   {
     WITH_LOCK (&vs->lock);
-    if (v->nr_clients == 0)
+    if (--v->nr_clients == 0)
       last = v;
   }
   volume_free (last);
