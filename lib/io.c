@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,20 +18,40 @@
 #include "pool.h"
 #include "read.h"
 
+/* The name may change under us, except under the lock. */
+static int
+refuse (struct volume *v, int err, const char *why)
+{
+  WITH_LOCK (&v->pool->volumes->lock);
+  return nbdedup_fail (err, "volume %s %s", v->name, why);
+}
+
+/* Before a request, and after one that looked at data: what is not yet
+ * stored is dropped after 'gone' is set, so that whoever missed it sees
+ * 'gone' here, and does not answer with what was there before.
+ */
+static int
+check_gone (struct volume *v)
+{
+  return v->gone ? refuse (v, ESHUTDOWN, "was destroyed") : 0;
+}
+
 static int
 check_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
                bool mutates)
 {
   struct volume *v = h->volume;
+  char why[100];
 
-  if (v->gone)
-    return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
+  if (check_gone (v) == -1)
+    return -1;
   if (mutates && h->readonly)
-    return nbdedup_fail (EROFS, "volume %s is read-only", v->name);
-  if (offset > h->size || len > h->size - offset)
-    return nbdedup_fail (EINVAL, "volume %s: bytes %" PRIu64 "+%" PRIu64
-                         " are past its end, %" PRIu64, v->name, offset, len,
-                         h->size);
+    return refuse (v, EROFS, "is read-only");
+  if (offset > h->size || len > h->size - offset) {
+    snprintf (why, sizeof why, "has %" PRIu64 " bytes: %" PRIu64 "+%" PRIu64
+              " are past its end", h->size, offset, len);
+    return refuse (v, EINVAL, why);
+  }
   return 0;
 }
 
@@ -122,7 +143,7 @@ nbdedup_volume_read (struct nbdedup_volume *h, void *buf, uint32_t len,
     offset += n;
     len -= (uint32_t) n;
   }
-  return r;
+  return r == 0 ? check_gone (v) : -1;
 }
 
 /*----------------------------------------------------------------------
@@ -301,7 +322,7 @@ nbdedup_volume_flush (struct nbdedup_volume *h)
   struct volume *v = h->volume;
 
   if (check_request (h, 0, 0, false) == -1 ||
-      wb_drain (v->pool->writeback, v) == -1)
+      wb_drain (v->pool->writeback, v) == -1 || check_gone (v) == -1)
     return -1;
   return txg_flush (v->pool->txg);
 }
@@ -319,7 +340,8 @@ nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
     return 0;
   first = offset / v->block_size;
   last = (offset + len - 1) / v->block_size;
-  if (wb_drain_range (v->pool->writeback, v, first, last - first + 1) == -1)
+  if (wb_drain_range (v->pool->writeback, v, first, last - first + 1) == -1 ||
+      check_gone (v) == -1)
     return -1;
   return txg_flush (v->pool->txg);
 }
@@ -405,7 +427,7 @@ nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len,
   }
   if (r == 0 && e.len > 0)
     r = fn (opaque, e.offset, e.len, e.hole);
-  return r == -1 ? -1 : 0;
+  return r == -1 ? -1 : check_gone (v);
 }
 
 int
