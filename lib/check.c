@@ -356,13 +356,11 @@ static int
 check_index_entry (struct check *ck, const struct index_entry *e)
 {
   uint64_t group = e->addr / RECORD_GROUP_SECTORS;
-  struct meta_conn *c = meta_reader_get (ck->pool->meta);
   struct record r;
   size_t off;
   int n;
 
-  n = meta_record_get (c, group, &ck->row);
-  meta_reader_put (ck->pool->meta, c);
+  n = meta_record_get (ck->c, group, &ck->row);
   if (n == -1)
     return -1;
   for (off = 0; n != 0 && off < ck->row.len; off += (size_t) n) {
@@ -413,14 +411,12 @@ check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
                    uint32_t largest_run)
 {
   struct check *ck = opaque;
-  struct meta_conn *c = meta_reader_get (ck->pool->meta);
   struct segment_map *map = NULL;
   unsigned start;
   int r;
 
   ck->row.len = 0;
-  r = meta_segment_get (c, segment, &ck->row);
-  meta_reader_put (ck->pool->meta, c);
+  r = meta_segment_get (ck->c, segment, &ck->row);
   if (r == 1)
     map = segment_map_unpack (segment, ck->state.sector_bytes, ck->row.p,
                               ck->row.len);
