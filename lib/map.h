@@ -24,6 +24,7 @@
 #ifndef NBDEDUP_MAP_H
 #define NBDEDUP_MAP_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,8 +43,8 @@ struct layer {
   uint64_t overlap;             /* blocks of the parent that show through */
   uint32_t block_size;
   bool dying;
-  uint64_t pointers;            /* own pointers as of the last fold */
-  uint64_t blocks;              /* not holes, inherited ones included */
+  _Atomic uint64_t pointers;    /* own pointers as of the last fold */
+  _Atomic uint64_t blocks;      /* not holes, inherited ones included */
 };
 
 /* 'budget_bytes' is for the cache of leaves. */
