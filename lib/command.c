@@ -187,20 +187,24 @@ run_rename (const struct call *c, json_t **result)
   return volume_rename (c->pool, old, new);
 }
 
-/* Wait until the references of destroyed volumes have been given back. */
+/* Wait until the references of what was destroyed have been given back. */
 static int
 wait_for_freeing (const struct call *c)
 {
   uint64_t total = volumes_freeing_bytes (c->pool->volumes), left;
 
-  while ((left = volumes_freeing_bytes (c->pool->volumes)) > 0) {
+  while (merge_is_pending (c->pool)) {
     if (txg_check (c->pool->txg) == -1)
       return -1;
+    left = volumes_freeing_bytes (c->pool->volumes);
+    if (left > total)
+      total = left;
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
       return nbdedup_fail (EINTR, "destroy: no longer waiting; it goes on in "
                            "the background");
-    /* Each fold gives a part back. */
-    if (txg_run (c->pool->txg, NULL, NULL, NULL) == -1)
+    /* Each fold does a part. */
+    if (txg_run (c->pool->txg, NULL, NULL, NULL) == -1 ||
+        merge_step (c->pool) == -1)
       return -1;
   }
   return 0;
@@ -210,6 +214,7 @@ static int
 run_destroy (const struct call *c, json_t **result)
 {
   bool recursive, force, wait, dry_run;
+  json_t *names;
   const char *name;
   uint64_t bytes;
 
@@ -219,19 +224,66 @@ run_destroy (const struct call *c, json_t **result)
       arg_bool (c, "wait", &wait) == -1 ||
       arg_bool (c, "dry-run", &dry_run) == -1)
     return -1;
-  /* Without snapshots, recursion has nothing to add. */
+  names = json_array ();
   if (dry_run) {
-    if (volume_freed_bytes (c->pool, name, &bytes) == -1)
-      return -1;
-    *result = json_pack ("{s:[s], s:I}", "destroyed", name, "freed_bytes",
-                         (json_int_t) bytes);
-    return 0;
+    if (volume_destroy_dry (c->pool, name, recursive, force, names,
+                            &bytes) == 0)
+      *result = json_pack ("{s:O, s:I}", "destroyed", names, "freed_bytes",
+                           (json_int_t) bytes);
   }
-  if (volume_destroy (c->pool, name, force) == -1 ||
-      (wait && wait_for_freeing (c) == -1))
+  else if (volume_destroy (c->pool, name, recursive, force, names) == 0 &&
+           (!wait || wait_for_freeing (c) == 0))
+    *result = json_pack ("{s:O}", "destroyed", names);
+  json_decref (names);
+  return *result ? 0 : -1;
+}
+
+static int
+run_snapshot (const struct call *c, json_t **result)
+{
+  const char *name;
+
+  (void) result;
+  if (need_string (c, "name", &name) == -1)
     return -1;
-  *result = json_pack ("{s:[s]}", "destroyed", name);
-  return 0;
+  return volume_snapshot (c->pool, name);
+}
+
+static int
+run_clone (const struct call *c, json_t **result)
+{
+  bool numbered = json_object_get (c->args, "count") != NULL;
+  const char *snapshot, *name;
+  uint64_t count = 1, start = 1;
+  json_t *names;
+
+  if (need_string (c, "snapshot", &snapshot) == -1 ||
+      need_string (c, "name", &name) == -1 ||
+      (numbered && need_size (c, "count", &count) == -1) ||
+      (json_object_get (c->args, "start") &&
+       need_size (c, "start", &start) == -1))
+    return -1;
+  if (!numbered && start != 1)
+    return nbdedup_fail (EINVAL, "clone: start needs count");
+  names = json_array ();
+  if (volume_clone (c->pool, snapshot, name, numbered, start, count,
+                    names) == 0)
+    *result = json_pack ("{s:O}", "clones", names);
+  json_decref (names);
+  return *result ? 0 : -1;
+}
+
+static int
+run_rollback (const struct call *c, json_t **result)
+{
+  const char *name;
+  bool force;
+
+  (void) result;
+  if (need_string (c, "name", &name) == -1 ||
+      arg_bool (c, "force", &force) == -1)
+    return -1;
+  return volume_rollback (c->pool, name, force);
 }
 
 static int
@@ -288,6 +340,9 @@ static const struct {
   { "rename", run_rename, { "old", "new" } },
   { "destroy", run_destroy,
     { "name", "recursive", "force", "wait", "dry-run" } },
+  { "snapshot", run_snapshot, { "name" } },
+  { "clone", run_clone, { "snapshot", "name", "count", "start" } },
+  { "rollback", run_rollback, { "name", "force" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },
   { "scrub", run_scrub, { NULL } },

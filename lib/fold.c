@@ -9,19 +9,10 @@
 
 #include "cleanup.h"
 #include "error.h"
-#include "fold.h"
 #include "fold-index.h"
+#include "fold-int.h"
 
-/* Leaves of dying layers that one fold gives back: bounds its length. */
-#define REAP_LEAVES 2048
-
-/* A growable array. */
-struct vec {
-  void *p;
-  size_t nr, cap;
-};
-
-static void *
+void *
 vec_add (struct vec *v, size_t size)
 {
   size_t cap = v->cap ? v->cap * 2 : 64;
@@ -37,38 +28,11 @@ vec_add (struct vec *v, size_t size)
   return (char *) v->p + v->nr++ * size;
 }
 
-struct layer_delta {
-  struct layer *layer;
-  int64_t delta;
-  bool reaped;                  /* dying, and nothing is left of it */
-};
-
 /* A record without references: its space comes back after the commit. */
 struct gone {
   uint64_t addr;
   uint32_t nr_sectors;
   uint16_t slot;
-};
-
-struct fold {
-  const struct txg_parts *parts;
-  struct meta_state base, state;
-  uint32_t sector_bytes, segment_sectors;
-
-  struct map_change *map_changes;
-  size_t nr_map_changes;
-  struct ddt_change *changes;   /* ascending by address */
-  size_t nr_changes;
-
-  /* Made anew by each fold_write_tables. */
-  struct vec displaced;         /* uint64_t: lost one reference each */
-  struct vec layers;            /* struct layer_delta */
-  struct vec gone;              /* struct gone */
-  struct vec unlinked;          /* uint64_t: pinned by space_unlink */
-  struct vec inserted;          /* uint64_t: NEW records now in pool.db */
-  struct vec index;             /* struct fold_index_op */
-  bool has_more;
-  bool index_damaged;
 };
 
 struct fold *
@@ -200,8 +164,8 @@ fold_write_summaries (struct fold *f)
  * Step 2: maps
  */
 
-static int
-add_displaced (struct fold *f, const uint64_t *addrs, unsigned nr)
+int
+fold_add_displaced (struct fold *f, const uint64_t *addrs, unsigned nr)
 {
   uint64_t *p;
   unsigned i;
@@ -214,25 +178,33 @@ add_displaced (struct fold *f, const uint64_t *addrs, unsigned nr)
   return 0;
 }
 
-static int
-add_layer_delta (struct fold *f, struct layer *layer, int64_t delta)
+struct layer_delta *
+fold_delta (struct fold *f, struct layer *layer)
 {
-  struct layer_delta *ld;
-  size_t i;
+  struct layer_delta *ld = f->layers.p;
 
-  /* Changes come by layer: the one wanted is the last, or near. */
-  for (i = f->layers.nr; i-- > 0; ) {
-    ld = (struct layer_delta *) f->layers.p + i;
-    if (ld->layer == layer) {
-      ld->delta += delta;
-      return 0;
-    }
-  }
+  if (layer->delta_index < f->layers.nr &&
+      ld[layer->delta_index].layer == layer)
+    return &ld[layer->delta_index];
   ld = vec_add (&f->layers, sizeof *ld);
   if (ld == NULL)
-    return -1;
-  *ld = (struct layer_delta) { layer, delta, false };
-  return 0;
+    return NULL;
+  *ld = (struct layer_delta) { .layer = layer };
+  layer->delta_index = (unsigned) (f->layers.nr - 1);
+  return ld;
+}
+
+int
+fold_put_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf_nr,
+               const struct leaf *leaf, bool exists)
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  size_t len = leaf_pack (leaf, buf);
+
+  if (len > 0)
+    return meta_leaf_put (c, layer->branch, leaf_nr, layer->seq, buf, len);
+  return exists ? meta_leaf_delete (c, layer->branch, leaf_nr, layer->seq)
+    : 0;
 }
 
 static int
@@ -241,134 +213,44 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
   uint64_t displaced[LEAF_BLOCKS];
   uint8_t buf[LEAF_LEN_MAX];
   struct layer *layer = mc->layer;
-  struct leaf leaf;
+  struct layer_delta *ld;
+  struct leaf leaf, below;
+  int found, pointers, blocks;
   unsigned nr;
   size_t len = 0;
-  int found, delta;
 
   found = meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf, &len);
   if (found == -1 || leaf_unpack (buf, len, &leaf) == -1)
     return -1;
-  delta = map_apply (mc, &leaf, displaced, &nr);
-  len = leaf_pack (&leaf, buf);
-  if (add_displaced (f, displaced, nr) == -1 ||
-      add_layer_delta (f, layer, delta) == -1)
-    return -1;
-  if (len == 0)
-    return found ? meta_leaf_delete (c, layer->branch, mc->leaf, layer->seq)
-      : 0;
-  return meta_leaf_put (c, layer->branch, mc->leaf, layer->seq, buf, len);
-}
-
-struct reap {
-  struct fold *f;
-  struct layer *layer;
-  unsigned left;                /* leaves that this fold may still take */
-  struct vec leaves;            /* uint64_t: to be deleted */
-  bool more;
-};
-
-static int
-reap_leaf (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
-           size_t len)
-{
-  struct reap *reap = opaque;
-  uint64_t displaced[LEAF_BLOCKS], *p;
-  struct pointer ptr;
-  struct leaf leaf;
-  unsigned i, nr = 0;
-
-  if (seq != reap->layer->seq)
-    return 0;
-  if (reap->left == 0) {
-    reap->more = true;
-    return 1;
+  if (map_needs_below (mc, &leaf)) {
+    if (map_get_below (f->parts->map, c, layer, mc->leaf, &below) == -1)
+      return -1;
   }
-  reap->left--;
-  if (leaf_unpack (buf, len, &leaf) == -1)
+  else                          /* no block's count depends on it */
+    memset (below.state, MAP_HOLE, sizeof below.state);
+  map_apply (mc, &leaf, &below, displaced, &nr, &pointers, &blocks);
+  ld = fold_delta (f, layer);
+  if (ld == NULL || fold_add_displaced (f, displaced, nr) == -1)
     return -1;
-  for (i = 0; i < LEAF_BLOCKS; ++i)
-    if (leaf.state[i] == MAP_POINTER) {
-      if (pointer_unpack (leaf.ptr[i], reap->layer->block_size, &ptr) == -1)
-        return -1;
-      displaced[nr++] = ptr.addr;
-    }
-  p = vec_add (&reap->leaves, sizeof *p);
-  if (p == NULL || add_displaced (reap->f, displaced, nr) == -1)
-    return -1;
-  *p = leaf_nr;
-  return add_layer_delta (reap->f, reap->layer, -(int64_t) nr);
-}
-
-static int
-reap_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
-            unsigned *left)
-{
-  struct reap reap = { .f = f, .layer = layer, .left = *left };
-  struct layer_delta *ld;
-  size_t i;
-  int r;
-
-  r = add_layer_delta (f, layer, 0);
-  if (r == 0)
-    r = meta_leaf_scan (c, layer->branch, 0, reap_leaf, &reap);
-  for (i = 0; i < reap.leaves.nr && r == 0; ++i)
-    r = meta_leaf_delete (c, layer->branch, ((uint64_t *) reap.leaves.p)[i],
-                          layer->seq);
-  free (reap.leaves.p);
-  if (r == -1)
-    return -1;
-  *left = reap.left;
-  if (reap.more)
-    f->has_more = true;
-  else
-    for (i = 0; i < f->layers.nr; ++i) {
-      ld = (struct layer_delta *) f->layers.p + i;
-      if (ld->layer == layer)
-        ld->reaped = true;
-    }
-  return 0;
-}
-
-static void
-collect_dying (void *arg, struct layer *layer)
-{
-  struct vec *v = arg;
-  struct layer **p = vec_add (v, sizeof *p);
-
-  if (p)                        /* else another fold takes it */
-    *p = layer;
-}
-
-static int
-fold_dying (struct fold *f, struct meta_conn *c)
-{
-  struct vec dying = { NULL };
-  unsigned left = REAP_LEAVES;
-  size_t i;
-  int r = 0;
-
-  f->parts->each_dying (f->parts->opaque, collect_dying, &dying);
-  for (i = 0; i < dying.nr && r == 0; ++i) {
-    if (left == 0)
-      f->has_more = true;
-    else
-      r = reap_layer (f, c, ((struct layer **) dying.p)[i], &left);
-  }
-  free (dying.p);
-  return r;
+  ld->pointers += pointers;
+  ld->blocks += blocks;
+  if (layer_is_pushed (layer))
+    return fold_push_leaf (f, c, layer, mc->leaf, &leaf, found);
+  return fold_put_leaf (c, layer, mc->leaf, &leaf, found);
 }
 
 /* Counters of the layers; a reaped one's row goes. */
 static int
 fold_layers (struct fold *f, struct meta_conn *c)
 {
+  struct layer *parent;
   struct layer_delta *ld;
   struct meta_layer l;
   size_t i;
 
   for (i = 0; i < f->layers.nr; ++i) {
     ld = (struct layer_delta *) f->layers.p + i;
+    parent = ld->layer->parent;
     if (ld->reaped) {
       if (meta_layer_delete (c, ld->layer->id) == -1)
         return -1;
@@ -377,11 +259,11 @@ fold_layers (struct fold *f, struct meta_conn *c)
     l = (struct meta_layer) {
       .id = ld->layer->id, .branch = ld->layer->branch,
       .seq = ld->layer->seq,
-      .parent = ld->layer->parent ? ld->layer->parent->id : 0,
+      .parent = parent && !ld->layer->dying ? parent->id : 0,
       .overlap = ld->layer->overlap, .block_size = ld->layer->block_size,
       .dying = ld->layer->dying,
-      .pointers = ld->layer->pointers + (uint64_t) ld->delta,
-      .blocks = ld->layer->blocks + (uint64_t) ld->delta,
+      .pointers = ld->layer->pointers + (uint64_t) ld->pointers,
+      .blocks = ld->layer->blocks + (uint64_t) ld->blocks,
     };
     if (meta_layer_put (c, &l) == -1)
       return -1;
@@ -773,7 +655,7 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
   for (i = 0; i < f->nr_map_changes; ++i)
     if (fold_leaf (f, c, &f->map_changes[i]) == -1)
       return -1;
-  if (fold_dying (f, c) == -1 || fold_layers (f, c) == -1 ||
+  if (fold_background (f, c) == -1 || fold_layers (f, c) == -1 ||
       fold_records (f, c) == -1)
     return -1;
   if (with_index && fold_index (c, f->index.p, f->index.nr,
@@ -799,8 +681,12 @@ fold_finish (struct fold *f)
 
   for (i = 0; i < f->layers.nr; ++i) {
     ld = (struct layer_delta *) f->layers.p + i;
-    ld->layer->pointers += (uint64_t) ld->delta;
-    ld->layer->blocks += (uint64_t) ld->delta;
+    ld->layer->pointers += (uint64_t) ld->pointers;
+    ld->layer->blocks += (uint64_t) ld->blocks;
+    if (ld->has_cursor)
+      ld->layer->cursor = ld->cursor;
+    if (ld->pass_done)
+      ld->layer->pass_done = true;
   }
   ddt_fold_done (parts->ddt);
   map_fold_done (parts->map);

@@ -52,7 +52,7 @@ extern struct meta_state *fold_state (struct fold *f);
 /* Step 3, after the commit. */
 extern void fold_finish (struct fold *f);
 
-/* Did a dying layer keep references for the next fold? */
+/* Is there background work left for the next fold? */
 extern bool fold_has_more (struct fold *f);
 
 #endif /* NBDEDUP_FOLD_H */

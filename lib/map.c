@@ -7,11 +7,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 
 #include "error.h"
+#include "leaf-cache.h"
 #include "lock.h"
 #include "map.h"
+#include "resolve.h"
 #include "table.h"
 
 /* One block's new state.  A random write changes one block of a leaf, so a
@@ -33,26 +34,15 @@ struct leaf_changes {
   struct block_change *blocks;  /* owned; ascending by index */
 };
 
-/* A row of pool.db, packed (length 0: there is no row). */
-struct cached_leaf {
-  struct table_link link;
-  TAILQ_ENTRY (cached_leaf) lru;
-  struct layer *layer;
-  uint64_t leaf;
-  uint16_t len;
-  uint8_t data[];
-};
-
 struct map {
   struct meta *meta;            /* not owned; outlives the map */
-  size_t cache_max;
 
-  struct lock lock;             /* protects everything below */
+  struct lock lock;             /* protects everything below, and the keys
+                                 * of layers */
   struct table changes[2];      /* by parity of the txg */
   unsigned open;
-  struct table cache;
-  TAILQ_HEAD (, cached_leaf) lru;
-  size_t cache_bytes;
+  struct leaf_cache cache;
+  uint64_t next_key;            /* of layers, in the cache; 0: none */
   uint64_t generation;          /* folds done */
 
   atomic_size_t pending_bytes;
@@ -64,14 +54,14 @@ map_new (struct meta *meta, uint64_t budget_bytes)
   struct map *map = calloc (1, sizeof *map);
 
   if (map == NULL || table_init (&map->changes[0]) == -1 ||
-      table_init (&map->changes[1]) == -1 || table_init (&map->cache) == -1) {
+      table_init (&map->changes[1]) == -1 ||
+      leaf_cache_init (&map->cache, budget_bytes) == -1) {
     map_free (map);
     return nbdedup_fail_null (ENOMEM, "no memory for the maps");
   }
   map->meta = meta;
-  map->cache_max = budget_bytes;
+  map->next_key = 1;
   lock_init (&map->lock);
-  TAILQ_INIT (&map->lru);
   return map;
 }
 
@@ -86,13 +76,6 @@ free_changes (void *opaque, struct table_link *l)
   free (lc);
 }
 
-static void
-free_cached (void *opaque, struct table_link *l)
-{
-  (void) opaque;
-  free (table_entry (l, struct cached_leaf, link));
-}
-
 void
 map_free (struct map *map)
 {
@@ -103,11 +86,9 @@ map_free (struct map *map)
   for (i = 0; i < 2; ++i)
     if (map->changes[i].buckets)
       table_visit (&map->changes[i], free_changes, map);
-  if (map->cache.buckets)
-    table_visit (&map->cache, free_cached, map);
   table_destroy (&map->changes[0]);
   table_destroy (&map->changes[1]);
-  table_destroy (&map->cache);
+  leaf_cache_destroy (&map->cache);
   lock_destroy (&map->lock);
   free (map);
 }
@@ -275,62 +256,41 @@ apply (const struct leaf_changes *lc, struct leaf *leaf)
 }
 
 /*----------------------------------------------------------------------
- * The cache of pool.db's leaves
+ * Layers in the cache
  */
 
-static struct cached_leaf *
-find_cached_locked (struct map *map, struct layer *layer, uint64_t leaf)
+static uint64_t
+key_of (struct map *map, uint64_t *key)
 {
-  struct table_link *l;
-  struct cached_leaf *cl;
-
   assert_held (&map->lock);
-  for (l = table_chain (&map->cache, leaf_hash (layer, leaf)); l;
-       l = l->next) {
-    cl = table_entry (l, struct cached_leaf, link);
-    if (cl->layer == layer && cl->leaf == leaf)
-      return cl;
-  }
-  return NULL;
+  if (*key == 0)
+    *key = map->next_key++;
+  return *key;
 }
 
-static size_t
-cached_size (const struct cached_leaf *cl)
+void
+map_freeze (struct map *map, struct layer *layer)
 {
-  return sizeof *cl + 16 + cl->len;
+  WITH_LOCK (&map->lock);
+  layer->resolved_key = 0;      /* of another time when it was frozen */
+  layer->frozen = true;
 }
 
-static void
-drop_cached_locked (struct map *map, struct cached_leaf *cl)
+void
+map_thaw (struct map *map, struct layer *layer)
 {
-  map->cache_bytes -= cached_size (cl);
-  TAILQ_REMOVE (&map->lru, cl, lru);
-  table_remove (&map->cache, &cl->link);
-  free (cl);
+  WITH_LOCK (&map->lock);
+  layer->own_key = layer->resolved_key = 0;
+  layer->unstable = false;
+  layer->frozen = false;
 }
 
-static void
-add_cached_locked (struct map *map, struct layer *layer, uint64_t leaf,
-                   const uint8_t *buf, size_t len)
+void
+map_set_unstable (struct map *map, struct layer *layer, bool unstable)
 {
-  struct cached_leaf *cl = find_cached_locked (map, layer, leaf);
-
-  if (cl)
-    drop_cached_locked (map, cl);
-  if (map->cache_max == 0)
-    return;
-  cl = malloc (sizeof *cl + len);
-  if (cl == NULL)
-    return;                     /* a cache may forget */
-  cl->layer = layer;
-  cl->leaf = leaf;
-  cl->len = (uint16_t) len;
-  memcpy (cl->data, buf, len);
-  table_insert (&map->cache, &cl->link, leaf_hash (layer, leaf));
-  TAILQ_INSERT_TAIL (&map->lru, cl, lru);
-  map->cache_bytes += cached_size (cl);
-  while (map->cache_bytes > map->cache_max)
-    drop_cached_locked (map, TAILQ_FIRST (&map->lru));
+  WITH_LOCK (&map->lock);
+  layer->own_key = layer->resolved_key = 0;
+  layer->unstable = unstable;
 }
 
 /*----------------------------------------------------------------------
@@ -380,12 +340,14 @@ get_from_changes (const struct get *g, const struct leaf_changes *lc)
   return left;
 }
 
+/* The blocks still open, below 'limit'. */
 static int
-get_from_leaf (const struct get *g, const struct leaf *leaf)
+get_from_leaf (const struct get *g, const struct leaf *leaf, uint64_t limit)
 {
+  uint64_t first = g->leaf * LEAF_BLOCKS + g->first;
   unsigned i;
 
-  for (i = 0; i < g->nr; ++i) {
+  for (i = 0; i < g->nr && first + i < limit; ++i) {
     if (g->states[i] != MAP_INHERIT)
       continue;
     if (get_block (g, i, leaf->state[g->first + i],
@@ -395,12 +357,25 @@ get_from_leaf (const struct get *g, const struct leaf *leaf)
   return 0;
 }
 
-/* 1: answered; 0: the leaf must be read ('*generation' as of now); -1. */
 static int
-get_from_memory (struct map *map, const struct get *g, uint64_t *generation)
+get_from_cached (const struct get *g, const struct cached_leaf *cl,
+                 uint64_t limit)
+{
+  struct leaf leaf;
+
+  if (leaf_unpack (cl->data, cl->len, &leaf) == -1)
+    return -1;
+  return get_from_leaf (g, &leaf, limit);
+}
+
+/* What a head itself says.  1: answered; 0: the row must be read
+ * ('*generation' and '*key' as of now); -1.
+ */
+static int
+get_own_from_memory (struct map *map, const struct get *g,
+                     uint64_t *generation, uint64_t *key)
 {
   struct cached_leaf *cl;
-  struct leaf leaf;
   unsigned i;
   int left;
 
@@ -412,35 +387,85 @@ get_from_memory (struct map *map, const struct get *g, uint64_t *generation)
       return left == 0 ? 1 : -1;
   }
   *generation = map->generation;
-  cl = find_cached_locked (map, g->layer, g->leaf);
+  *key = key_of (map, &g->layer->own_key);
+  cl = leaf_cache_find (&map->cache, *key, g->leaf);
   if (cl == NULL)
     return 0;
-  TAILQ_REMOVE (&map->lru, cl, lru);
-  TAILQ_INSERT_TAIL (&map->lru, cl, lru);
-  if (leaf_unpack (cl->data, cl->len, &leaf) == -1)
-    return -1;
-  return get_from_leaf (g, &leaf) == -1 ? -1 : 1;
+  return get_from_cached (g, cl, UINT64_MAX) == -1 ? -1 : 1;
 }
 
 static int
-get_from_meta (struct map *map, const struct get *g, uint64_t generation)
+get_own (struct map *map, const struct get *g)
 {
-  struct meta_conn *c = meta_reader_get (map->meta);
+  uint64_t generation = 0, key = 0;
   uint8_t buf[LEAF_LEN_MAX];
+  struct meta_conn *c;
   struct leaf leaf;
   size_t len = 0;
-  int r;
+  int r = get_own_from_memory (map, g, &generation, &key);
 
+  if (r != 0)
+    return r == 1 ? 0 : -1;
+  c = meta_reader_get (map->meta);
   r = meta_leaf_get (c, g->layer->branch, g->leaf, g->layer->seq, buf, &len);
   meta_reader_put (map->meta, c);
   if (r == -1 || leaf_unpack (buf, len, &leaf) == -1)
     return -1;
   {
     WITH_LOCK (&map->lock);
-    if (map->generation == generation)
-      add_cached_locked (map, g->layer, g->leaf, buf, len);
+    if (map->generation == generation && g->layer->own_key == key &&
+        !g->layer->frozen)
+      leaf_cache_put (&map->cache, key, g->leaf, buf, len);
   }
-  return get_from_leaf (g, &leaf);
+  return get_from_leaf (g, &leaf, UINT64_MAX);
+}
+
+/* Resolved leaves are stored with "inherit" for "hole": nothing is below. */
+static void
+put_resolved_locked (struct map *map, uint64_t key, uint64_t leaf_nr,
+                     const struct leaf *resolved)
+{
+  struct leaf leaf = *resolved;
+  uint8_t buf[LEAF_LEN_MAX];
+  unsigned i;
+
+  assert_held (&map->lock);
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (leaf.state[i] == MAP_HOLE)
+      leaf.state[i] = MAP_INHERIT;
+  leaf_cache_put (&map->cache, key, leaf_nr, buf, leaf_pack (&leaf, buf));
+}
+
+/* What a frozen layer and all below it say of the blocks still open. */
+static int
+get_resolved (struct map *map, const struct get *g, struct layer *layer,
+              uint64_t limit)
+{
+  struct cached_leaf *cl;
+  struct meta_conn *c;
+  struct leaf leaf;
+  uint64_t key;
+  int r;
+
+  {
+    WITH_LOCK (&map->lock);
+    key = key_of (map, &layer->resolved_key);
+    cl = leaf_cache_find (&map->cache, key, g->leaf);
+    if (cl)
+      return get_from_cached (g, cl, limit);
+  }
+  memset (leaf.state, MAP_INHERIT, sizeof leaf.state);
+  c = meta_reader_get (map->meta);
+  r = resolve_leaf (c, layer, g->leaf, UINT64_MAX, &leaf);
+  meta_reader_put (map->meta, c);
+  if (r == -1)
+    return -1;
+  {
+    WITH_LOCK (&map->lock);
+    if (layer->frozen && !layer->unstable && layer->resolved_key == key)
+      put_resolved_locked (map, key, g->leaf, &leaf);
+  }
+  return get_from_leaf (g, &leaf, limit);
 }
 
 int
@@ -448,28 +473,40 @@ map_get (struct map *map, struct layer *layer, uint64_t block, unsigned nr,
          uint8_t *states, struct pointer *ptrs)
 {
   struct get g = {
-    .leaf = block / LEAF_BLOCKS, .first = block % LEAF_BLOCKS, .nr = nr,
-    .states = states, .ptrs = ptrs,
+    .layer = layer, .leaf = block / LEAF_BLOCKS,
+    .first = block % LEAF_BLOCKS, .nr = nr, .states = states, .ptrs = ptrs,
   };
-  uint64_t generation;
+  uint64_t limit = UINT64_MAX;
   unsigned i;
-  int r;
 
   assert (g.first + nr <= LEAF_BLOCKS);
   memset (states, MAP_INHERIT, nr);
-  for (g.layer = layer; g.layer; g.layer = g.layer->parent) {
-    r = get_from_memory (map, &g, &generation);
-    if (r == -1 || (r == 0 && get_from_meta (map, &g, generation) == -1))
+  if (!layer->frozen) {
+    if (get_own (map, &g) == -1)
       return -1;
-    /* What lies past the overlap does not show through. */
-    for (i = 0; i < nr; ++i)
-      if (states[i] == MAP_INHERIT &&
-          (g.layer->parent == NULL || block + i >= g.layer->overlap))
-        states[i] = MAP_HOLE;
-    if (memchr (states, MAP_INHERIT, nr) == NULL)
-      break;
+    limit = layer->overlap;     /* what lies past it does not show through */
+    layer = layer->parent;
   }
+  if (layer && memchr (states, MAP_INHERIT, nr) &&
+      get_resolved (map, &g, layer, limit) == -1)
+    return -1;
+  for (i = 0; i < nr; ++i)
+    if (states[i] == MAP_INHERIT)
+      states[i] = MAP_HOLE;
   return 0;
+}
+
+int
+map_owns (struct map *map, struct layer *layer, uint64_t block)
+{
+  struct pointer ptr;
+  uint8_t state = MAP_INHERIT;
+  struct get g = {
+    .layer = layer, .leaf = block / LEAF_BLOCKS,
+    .first = block % LEAF_BLOCKS, .nr = 1, .states = &state, .ptrs = &ptr,
+  };
+
+  return get_own (map, &g) == -1 ? -1 : state == MAP_POINTER;
 }
 
 /*----------------------------------------------------------------------
@@ -533,37 +570,90 @@ map_get_changes (struct map *map, struct map_change **changes, size_t *nr)
  * trimmed volumes from existing.
  */
 static void
-normalise (const struct layer *layer, struct leaf *leaf)
+drop_holes (struct leaf *leaf)
 {
   unsigned i;
 
-  if (layer->parent)
-    return;
   for (i = 0; i < LEAF_BLOCKS; ++i)
     if (leaf->state[i] == MAP_HOLE)
       leaf->state[i] = MAP_INHERIT;
 }
 
-int
-map_apply (const struct map_change *change, struct leaf *leaf,
-           uint64_t displaced[LEAF_BLOCKS], unsigned *nr_displaced)
+bool
+map_needs_below (const struct map_change *change, const struct leaf *leaf)
 {
   const struct leaf_changes *lc = change->changes;
+  unsigned i;
+
+  if (change->layer->parent == NULL)
+    return false;
+  if (lc->all_holes)
+    return true;
+  for (i = 0; i < lc->nr; ++i)
+    if (lc->blocks[i].state == MAP_HOLE ||
+        leaf->state[lc->blocks[i].index] == MAP_INHERIT)
+      return true;
+  return false;
+}
+
+void
+map_apply (const struct map_change *change, struct leaf *leaf,
+           const struct leaf *below, uint64_t displaced[LEAF_BLOCKS],
+           unsigned *nr_displaced, int *pointers, int *blocks)
+{
+  const struct leaf_changes *lc = change->changes;
+  bool has_parent = change->layer->parent != NULL;
   struct leaf old = *leaf;
-  int delta = 0;
+  uint8_t was;
   unsigned i;
 
   *nr_displaced = 0;
+  *pointers = *blocks = 0;
   apply (lc, leaf);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
-    delta += (leaf->state[i] == MAP_POINTER) - (old.state[i] == MAP_POINTER);
     /* A block that the txg did not name keeps its reference. */
-    if (old.state[i] == MAP_POINTER &&
-        (lc->all_holes || find_change (lc, i)))
+    if (!lc->all_holes && find_change (lc, i) == NULL)
+      continue;
+    if (old.state[i] == MAP_POINTER)
       displaced[(*nr_displaced)++] = packed_addr (old.ptr[i]);
+    was = old.state[i] == MAP_INHERIT && has_parent ? below->state[i]
+      : old.state[i];
+    *pointers += (leaf->state[i] == MAP_POINTER) -
+      (old.state[i] == MAP_POINTER);
+    *blocks += (leaf->state[i] == MAP_POINTER) - (was == MAP_POINTER);
+    if (has_parent && leaf->state[i] == MAP_HOLE &&
+        below->state[i] == MAP_HOLE)
+      leaf->state[i] = MAP_INHERIT;
   }
-  normalise (change->layer, leaf);
-  return delta;
+  if (!has_parent)
+    drop_holes (leaf);
+}
+
+int
+map_get_below (struct map *map, struct meta_conn *c, struct layer *layer,
+               uint64_t leaf, struct leaf *below)
+{
+  struct layer *parent = layer->parent;
+  struct cached_leaf *cl;
+  unsigned i;
+
+  memset (below->state, MAP_INHERIT, sizeof below->state);
+  if (parent) {
+    WITH_LOCK (&map->lock);
+    cl = parent->unstable ? NULL :
+      leaf_cache_find (&map->cache, key_of (map, &parent->resolved_key),
+                       leaf);
+    if (cl) {
+      if (leaf_unpack (cl->data, cl->len, below) == -1)
+        return -1;
+      for (i = 0; i < LEAF_BLOCKS; ++i)
+        if (below->state[i] == MAP_INHERIT ||
+            leaf * LEAF_BLOCKS + i >= layer->overlap)
+          below->state[i] = MAP_HOLE;
+      return 0;
+    }
+  }
+  return resolve_leaf (c, parent, leaf, layer->overlap, below);
 }
 
 static void
@@ -571,18 +661,20 @@ update_cached (void *opaque, struct table_link *l)
 {
   struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
   struct map *map = opaque;
-  struct cached_leaf *cl = find_cached_locked (map, lc->layer, lc->leaf);
+  uint64_t key = key_of (map, &lc->layer->own_key);
+  struct cached_leaf *cl = leaf_cache_find (&map->cache, key, lc->leaf);
   uint8_t buf[LEAF_LEN_MAX];
   struct leaf leaf;
 
   if (cl) {
     if (leaf_unpack (cl->data, cl->len, &leaf) == -1)
-      drop_cached_locked (map, cl);
+      leaf_cache_drop (&map->cache, cl);
     else {
       apply (lc, &leaf);
-      normalise (lc->layer, &leaf);
-      add_cached_locked (map, lc->layer, lc->leaf, buf,
-                         leaf_pack (&leaf, buf));
+      if (lc->layer->parent == NULL)
+        drop_holes (&leaf);
+      leaf_cache_put (&map->cache, key, lc->leaf, buf,
+                      leaf_pack (&leaf, buf));
     }
   }
   free_changes (map, l);
@@ -599,28 +691,11 @@ map_fold_done (struct map *map)
   map->generation++;
 }
 
-struct forget {
-  struct map *map;
-  struct layer *layer;
-};
-
-static void
-forget_cached (void *opaque, struct table_link *l)
-{
-  struct cached_leaf *cl = table_entry (l, struct cached_leaf, link);
-  struct forget *f = opaque;
-
-  if (cl->layer == f->layer)
-    drop_cached_locked (f->map, cl);
-}
-
 void
 map_forget_layer (struct map *map, struct layer *layer)
 {
-  struct forget f = { map, layer };
-
   WITH_LOCK (&map->lock);
-  table_visit (&map->cache, forget_cached, &f);
+  layer->own_key = layer->resolved_key = 0;
   map->generation++;            /* nor may a read under way bring it back */
 }
 
@@ -634,5 +709,5 @@ size_t
 map_cache_bytes (struct map *map)
 {
   WITH_LOCK (&map->lock);
-  return map->cache_bytes;
+  return map->cache.bytes;
 }

@@ -7,13 +7,19 @@
  *
  *  - the open txg's changes, and the folding txg's, by leaf;
  *
- *  - an LRU cache of pool.db's leaves, also of the fact that a leaf has no
- *    row.  The checksums of pool.db's pages make that fact as sure as a
- *    row: a tree that lost a row by damage does not read at all.
+ *  - an LRU cache of leaves, also of the fact that a leaf has no row.  The
+ *    checksums of pool.db's pages make that fact as sure as a row: a tree
+ *    that lost a row by damage does not read at all.
  *
- * A lookup asks them in this order.  One fold removes its changes and
- * updates the cache in one step under the lock; a leaf that was read from
- * pool.db before that step is not put in the cache after it ("generation").
+ * The cache holds a head's own rows, and of a frozen layer what it and all
+ * below it say together ("resolved"): that never changes, is shared by all
+ * clones, and makes a read cost the same at any depth.  A lookup in a head
+ * asks its changes, then its own row, then its parent's resolved leaf.
+ *
+ * One fold removes its changes and updates the cached own rows in one step
+ * under the lock; a row that was read from pool.db before that step is not
+ * put in the cache after it ("generation").  What is resolved of a layer
+ * whose rows a merge is changing is not cached at all ("unstable").
  *
  * Installing a pointer or a hole returns what it displaces if that was
  * installed in the open txg too; what it displaces in pool.db (or in the
@@ -30,22 +36,10 @@
 #include <stdint.h>
 
 #include "format.h"
+#include "layer.h"
 #include "meta.h"
 
 struct map;
-
-/* A layer: the part of a volume between two snapshots.  Owned by the pool's
- * registry (volume.c); 'pointers' and 'dying' belong to the fold.
- */
-struct layer {
-  uint64_t id, branch, seq;
-  struct layer *parent;         /* not owned; NULL: none */
-  uint64_t overlap;             /* blocks of the parent that show through */
-  uint32_t block_size;
-  bool dying;
-  _Atomic uint64_t pointers;    /* own pointers as of the last fold */
-  _Atomic uint64_t blocks;      /* not holes, inherited ones included */
-};
 
 /* 'budget_bytes' is for the cache of leaves. */
 extern struct map *map_new (struct meta *meta, uint64_t budget_bytes);
@@ -57,6 +51,19 @@ extern void map_free (struct map *map);
  */
 extern int map_get (struct map *map, struct layer *layer, uint64_t block,
                     unsigned nr, uint8_t *states, struct pointer *ptrs);
+
+/* Does the layer itself, not what it stands on, have a pointer there?
+ * 1, 0; -1: EIO, ENOMEM.  Of a head.
+ */
+extern int map_owns (struct map *map, struct layer *layer, uint64_t block);
+
+/* Nothing below 'layer' changes any more (unless it merges). */
+extern void map_freeze (struct map *map, struct layer *layer);
+/* It is a head again. */
+extern void map_thaw (struct map *map, struct layer *layer);
+/* A merge begins, or has ended. */
+extern void map_set_unstable (struct map *map, struct layer *layer,
+                              bool unstable);
 
 /* Say something new about a block, in the open txg: 'ptr', or a hole if it
  * is NULL.  The caller is inside txg_enter.  Returns 1 and the address in
@@ -86,13 +93,26 @@ extern void map_cut (struct map *map);
 /* The folding txg's leaves, ascending by layer and leaf, malloc'd. */
 extern int map_get_changes (struct map *map, struct map_change **changes,
                             size_t *nr);
-/* Apply a leaf's changes.  Addresses that lose a reference go to
- * displaced[], their number to *nr_displaced; returns the change of the
- * leaf's number of pointers.
+/* Would map_apply look at what the layer's parent says? */
+extern bool map_needs_below (const struct map_change *change,
+                             const struct leaf *leaf);
+/* Apply a leaf's changes.  'below' is what shows through from the parent, no
+ * MAP_INHERIT in it; unused if there is no parent or map_needs_below said
+ * no.  Holes that say what 'below' says become MAP_INHERIT: trimming a
+ * clone's free space again and again must not make it grow.
+ *
+ * Addresses that lose a reference go to displaced[], their number to
+ * *nr_displaced; *pointers and *blocks get the changes of the layer's
+ * counts.
  */
-extern int map_apply (const struct map_change *change, struct leaf *leaf,
-                      uint64_t displaced[LEAF_BLOCKS],
-                      unsigned *nr_displaced);
+extern void map_apply (const struct map_change *change, struct leaf *leaf,
+                       const struct leaf *below,
+                       uint64_t displaced[LEAF_BLOCKS],
+                       unsigned *nr_displaced, int *pointers, int *blocks);
+/* What shows through in a leaf of 'layer' from below, as 'c' sees it. */
+extern int map_get_below (struct map *map, struct meta_conn *c,
+                          struct layer *layer, uint64_t leaf,
+                          struct leaf *below);
 extern void map_fold_done (struct map *map);
 
 /* Forget cached leaves of a layer that is gone. */

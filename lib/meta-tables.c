@@ -37,6 +37,10 @@ static const char *const sql[NR_STMTS] = {
   [ST_DOMAIN_NAME] = "SELECT name FROM domain WHERE id = ?",
   [ST_LAYER_PUT] =
     "INSERT OR REPLACE INTO layer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+  [ST_LAYER_GET] =
+    "SELECT id, branch, seq, parent, overlap, block_size, flags, pointers,"
+    " blocks FROM layer WHERE id = ?",
+  [ST_LAYER_REPARENT] = "UPDATE layer SET parent = ? WHERE parent = ?",
   [ST_LAYER_DELETE] = "DELETE FROM layer WHERE id = ?",
   [ST_LAYER_DYING] = "UPDATE layer SET flags = flags | 1 WHERE id = ?",
   [ST_LAYER_SCAN] =
@@ -44,17 +48,31 @@ static const char *const sql[NR_STMTS] = {
     " blocks FROM layer ORDER BY id",
   [ST_VOLUME_PUT] =
     "INSERT OR REPLACE INTO volume"
-    " (id, name, layer, size, flags, compress, dedup, domain, allow)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    " (id, name, layer, size, flags, compress, dedup, domain, allow, origin)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
   [ST_VOLUME_DELETE] = "DELETE FROM volume WHERE id = ?",
   [ST_VOLUME_SCAN] =
-    "SELECT id, name, layer, size, flags, compress, dedup, domain, allow"
-    " FROM volume ORDER BY name",
+    "SELECT id, name, layer, size, flags, compress, dedup, domain, allow,"
+    " origin FROM volume ORDER BY name",
+  [ST_SNAPSHOT_PUT] =
+    "INSERT OR REPLACE INTO snapshot"
+    " (id, volume, name, layer, size, time, origin)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+  [ST_SNAPSHOT_DELETE] = "DELETE FROM snapshot WHERE id = ?",
+  [ST_SNAPSHOT_SCAN] =
+    "SELECT id, volume, name, layer, size, time, origin"
+    " FROM snapshot ORDER BY volume, name",
   [ST_LEAF_GET] =
     "SELECT data FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
   [ST_LEAF_PUT] = "INSERT OR REPLACE INTO leaf VALUES (?, ?, ?, ?)",
   [ST_LEAF_DELETE] =
     "DELETE FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
+  [ST_LEAF_RESOLVE] =
+    "SELECT seq, data FROM leaf WHERE branch = ? AND leaf = ?"
+    " AND seq BETWEEN ? AND ? ORDER BY seq DESC",
+  [ST_LEAF_NEXT] =
+    "SELECT leaf FROM leaf WHERE branch = ? AND leaf >= ?"
+    " ORDER BY leaf LIMIT 1",
   [ST_LEAF_SCAN] =
     "SELECT leaf, seq, data FROM leaf WHERE branch = ? AND leaf >= ?"
     " ORDER BY leaf, seq",
@@ -333,6 +351,43 @@ meta_layer_set_dying (struct meta_conn *c, uint64_t id)
   return meta_run (c, st, "writing a layer");
 }
 
+static void
+col_layer (sqlite3_stmt *st, struct meta_layer *l)
+{
+  l->id = col (st, 0);
+  l->branch = col (st, 1);
+  l->seq = col (st, 2);
+  l->parent = col (st, 3);
+  l->overlap = col (st, 4);
+  l->block_size = (uint32_t) col (st, 5);
+  l->dying = (col (st, 6) & LAYER_DYING) != 0;
+  l->pointers = col (st, 7);
+  l->blocks = col (st, 8);
+}
+
+int
+meta_layer_get (struct meta_conn *c, uint64_t id, struct meta_layer *l)
+{
+  USING_STMT (st, c, ST_LAYER_GET);
+  int r;
+
+  bind_u64 (st, 1, id);
+  r = step_one (c, st, "reading a layer");
+  if (r == 1)
+    col_layer (st, l);
+  return r;
+}
+
+int
+meta_layer_reparent (struct meta_conn *c, uint64_t old, uint64_t new)
+{
+  USING_STMT (st, c, ST_LAYER_REPARENT);
+
+  bind_u64 (st, 1, new);
+  bind_u64 (st, 2, old);
+  return meta_run (c, st, "writing a layer");
+}
+
 int
 meta_layer_scan (struct meta_conn *c,
                  int (*fn) (void *opaque, const struct meta_layer *l),
@@ -342,15 +397,7 @@ meta_layer_scan (struct meta_conn *c,
   struct meta_layer l;
 
   return SCAN (c, st, "reading the layers", ({
-    l.id = col (st, 0);
-    l.branch = col (st, 1);
-    l.seq = col (st, 2);
-    l.parent = col (st, 3);
-    l.overlap = col (st, 4);
-    l.block_size = (uint32_t) col (st, 5);
-    l.dying = (col (st, 6) & LAYER_DYING) != 0;
-    l.pointers = col (st, 7);
-    l.blocks = col (st, 8);
+    col_layer (st, &l);
     fn (opaque, &l);
   }));
 }
@@ -371,6 +418,8 @@ meta_volume_put (struct meta_conn *c, const struct meta_volume *v)
   bind_text (st, 7, v->dedup);
   bind_u64 (st, 8, v->domain);
   bind_text (st, 9, v->allow);
+  if (v->origin)
+    bind_u64 (st, 10, v->origin);
   return meta_run (c, st, "writing a volume");
 }
 
@@ -401,7 +450,55 @@ meta_volume_scan (struct meta_conn *c,
     snprintf (v.dedup, sizeof v.dedup, "%s", col_text (st, 6));
     v.domain = col (st, 7);
     v.allow = col_text (st, 8);
+    v.origin = col (st, 9);
     fn (opaque, &v);
+  }));
+}
+
+int
+meta_snapshot_put (struct meta_conn *c, const struct meta_snapshot *s)
+{
+  USING_STMT (st, c, ST_SNAPSHOT_PUT);
+
+  bind_u64 (st, 1, s->id);
+  if (s->volume)
+    bind_u64 (st, 2, s->volume);
+  bind_text (st, 3, s->name);
+  if (s->layer)
+    bind_u64 (st, 4, s->layer);
+  bind_u64 (st, 5, s->size);
+  bind_u64 (st, 6, s->time);
+  if (s->origin)
+    bind_u64 (st, 7, s->origin);
+  return meta_run (c, st, "writing a snapshot");
+}
+
+int
+meta_snapshot_delete (struct meta_conn *c, uint64_t id)
+{
+  USING_STMT (st, c, ST_SNAPSHOT_DELETE);
+
+  bind_u64 (st, 1, id);
+  return meta_run (c, st, "deleting a snapshot");
+}
+
+int
+meta_snapshot_scan (struct meta_conn *c,
+                    int (*fn) (void *opaque, const struct meta_snapshot *s),
+                    void *opaque)
+{
+  USING_STMT (st, c, ST_SNAPSHOT_SCAN);
+  struct meta_snapshot s;
+
+  return SCAN (c, st, "reading the snapshots", ({
+    s.id = col (st, 0);
+    s.volume = col (st, 1);
+    s.name = col_text (st, 2);
+    s.layer = col (st, 3);
+    s.size = col (st, 4);
+    s.time = col (st, 5);
+    s.origin = col (st, 6);
+    fn (opaque, &s);
   }));
 }
 
@@ -467,6 +564,39 @@ meta_leaf_scan (struct meta_conn *c, uint64_t branch, uint64_t first,
                fn (opaque, col (st, 0), col (st, 1),
                    sqlite3_column_blob (st, 2),
                    (size_t) sqlite3_column_bytes (st, 2)));
+}
+
+int
+meta_leaf_resolve (struct meta_conn *c, uint64_t branch, uint64_t leaf,
+                   uint64_t first, uint64_t last,
+                   int (*fn) (void *opaque, uint64_t seq,
+                              const uint8_t *buf, size_t len),
+                   void *opaque)
+{
+  USING_STMT (st, c, ST_LEAF_RESOLVE);
+
+  bind_u64 (st, 1, branch);
+  bind_u64 (st, 2, leaf);
+  bind_u64 (st, 3, first);
+  bind_u64 (st, 4, last);
+  return SCAN (c, st, "reading the map",
+               fn (opaque, col (st, 0), sqlite3_column_blob (st, 1),
+                   (size_t) sqlite3_column_bytes (st, 1)));
+}
+
+int
+meta_leaf_next (struct meta_conn *c, uint64_t branch, uint64_t first,
+                uint64_t *leaf)
+{
+  USING_STMT (st, c, ST_LEAF_NEXT);
+  int r;
+
+  bind_u64 (st, 1, branch);
+  bind_u64 (st, 2, first);
+  r = step_one (c, st, "reading the map");
+  if (r == 1)
+    *leaf = col (st, 0);
+  return r;
 }
 
 int

@@ -60,6 +60,16 @@ struct meta_layer {
   uint64_t pointers, blocks;
 };
 
+struct meta_snapshot {
+  uint64_t id;
+  uint64_t volume;              /* 0: destroyed, its clones live on */
+  const char *name;             /* not owned; destroyed: VOLUME@NAME */
+  uint64_t layer;               /* 0: destroyed */
+  uint64_t size;
+  uint64_t time;                /* seconds since the epoch */
+  uint64_t origin;              /* destroyed: its volume's */
+};
+
 struct meta_volume {
   uint64_t id;
   char name[META_NAME_MAX + 1];
@@ -69,6 +79,7 @@ struct meta_volume {
   char dedup[8];
   uint64_t domain;
   const char *allow;            /* not owned */
+  uint64_t origin;              /* snapshot that it is a clone of; 0: none */
 };
 
 /* Make the file, with its first state row, and sync it. */
@@ -141,7 +152,13 @@ extern int meta_domain_id (struct meta_conn *c, const char *name,
 extern int meta_domain_name (struct meta_conn *c, uint64_t id, char **name);
 
 extern int meta_layer_put (struct meta_conn *c, const struct meta_layer *l);
+/* 1 found, 0 not. */
+extern int meta_layer_get (struct meta_conn *c, uint64_t id,
+                           struct meta_layer *l);
 extern int meta_layer_delete (struct meta_conn *c, uint64_t id);
+/* The children of layer 'old' become those of 'new'. */
+extern int meta_layer_reparent (struct meta_conn *c, uint64_t old,
+                                uint64_t new);
 extern int meta_layer_set_dying (struct meta_conn *c, uint64_t id);
 extern int meta_layer_scan (struct meta_conn *c,
                             int (*fn) (void *opaque,
@@ -154,6 +171,15 @@ extern int meta_volume_scan (struct meta_conn *c,
                              int (*fn) (void *opaque,
                                         const struct meta_volume *v),
                              void *opaque);
+
+extern int meta_snapshot_put (struct meta_conn *c,
+                              const struct meta_snapshot *s);
+extern int meta_snapshot_delete (struct meta_conn *c, uint64_t id);
+/* Lends a snapshot to 'fn' for the call; those of one volume by name. */
+extern int meta_snapshot_scan (struct meta_conn *c,
+                               int (*fn) (void *opaque,
+                                          const struct meta_snapshot *s),
+                               void *opaque);
 
 /* Leaves.  get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes. */
 extern int meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,
@@ -171,6 +197,16 @@ extern int meta_leaf_scan (struct meta_conn *c, uint64_t branch,
                                       uint64_t seq, const uint8_t *buf,
                                       size_t len),
                            void *opaque);
+
+/* One leaf's rows of a branch, from seq 'last' down to 'first'. */
+extern int meta_leaf_resolve (struct meta_conn *c, uint64_t branch,
+                              uint64_t leaf, uint64_t first, uint64_t last,
+                              int (*fn) (void *opaque, uint64_t seq,
+                                         const uint8_t *buf, size_t len),
+                              void *opaque);
+/* The branch's first leaf from 'first' on that has a row.  1, 0, -1. */
+extern int meta_leaf_next (struct meta_conn *c, uint64_t branch,
+                           uint64_t first, uint64_t *leaf);
 
 /* All leaves of all layers. */
 extern int meta_leaf_scan_all (struct meta_conn *c,

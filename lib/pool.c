@@ -32,6 +32,7 @@
 #include "lockfile.h"
 #include "pool.h"
 #include "property.h"
+#include "volume-layers.h"
 #include "read.h"
 
 /* Shares of ddt-cache.  SQLite's page caches and the pending txgs matter
@@ -358,9 +359,11 @@ find_layer (void *opaque, uint64_t id)
 }
 
 static void
-each_dying (void *opaque, void (*fn) (void *, struct layer *), void *arg)
+each_background (void *opaque, void (*fn) (void *, struct layer *), void *arg)
 {
-  volumes_each_dying (((struct nbdedup_pool *) opaque)->volumes, fn, arg);
+  struct nbdedup_pool *pool = opaque;
+
+  volumes_each_background (pool->volumes, fn, arg);
 }
 
 static void
@@ -459,7 +462,7 @@ make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .reserve_path = reserve,
-    .find_layer = find_layer, .each_dying = each_dying,
+    .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,
     .opaque = pool,
   };
@@ -623,6 +626,10 @@ replay (struct nbdedup_pool *pool)
 {
   if (txg_replay (pool->txg) == -1)
     return -1;
+  /* Now, since the journal may name a layer that is nobody's: what a crash
+   * interrupted goes back.
+   */
+  layers_settle (pool->volumes);
   meta_opened (pool->meta);
   return 0;
 }
@@ -641,7 +648,8 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
       start_threads (pool) == -1 ||
       volumes_recover (pool->volumes) == -1)
     return -1;
-  return 0;
+  pool->merger = merger_start (pool);
+  return pool->merger ? 0 : -1;
 }
 
 static int
@@ -704,6 +712,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   if (pool == NULL)
     return 0;
   control_stop (pool->control);
+  merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {
     if (pool->has_commit_thread && wb_drain (pool->writeback, NULL) == -1)

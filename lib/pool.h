@@ -14,6 +14,7 @@
 #include "journal.h"
 #include "lock.h"
 #include "map.h"
+#include "merge.h"
 #include "meta.h"
 #include "nbdedup.h"
 #include "quiesce.h"
@@ -45,6 +46,7 @@ struct nbdedup_pool {
   struct reader *readers;       /* read.c's contexts */
   struct volumes *volumes;
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
+  struct merger *merger;        /* NULL: not started */
   struct control *control;      /* NULL: not a server */
 
   /* One administrative command at a time (reads of figures included:

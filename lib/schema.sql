@@ -61,12 +61,13 @@ CREATE TABLE volume (
 ) STRICT;
 
 CREATE TABLE snapshot (
-  id INTEGER PRIMARY KEY,
-  volume INTEGER NOT NULL REFERENCES volume (id),
-  name TEXT NOT NULL,
-  layer INTEGER NOT NULL REFERENCES layer (id),
+  id INTEGER PRIMARY KEY,           -- never reused
+  volume INTEGER REFERENCES volume (id), -- NULL: destroyed, clones live on
+  name TEXT NOT NULL,               -- destroyed: VOLUME@NAME as it was last
+  layer INTEGER REFERENCES layer (id), -- NULL: destroyed
   size INTEGER NOT NULL,
-  time INTEGER NOT NULL,
+  time INTEGER NOT NULL,            -- seconds since the epoch
+  origin INTEGER,                   -- destroyed: that of its volume
   UNIQUE (volume, name)
 ) STRICT;
 

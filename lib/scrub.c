@@ -200,33 +200,42 @@ compare_u64 (const void *a, const void *b)
 
 struct locate {
   struct scrub *s;
-  struct volume *v;
+  struct meta_conn *c;
 };
 
+/* Each damaged block is told once, by the name whose layer has it: what
+ * inherits it is damaged as well.
+ */
 static int
-locate_in_leaf (void *opaque, uint64_t leaf_nr, uint64_t seq,
-                const uint8_t *buf, size_t len)
+locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
+                uint64_t seq, const uint8_t *buf, size_t len)
 {
   struct locate *lo = opaque;
+  struct volumes *vs = lo->s->pool->volumes;
+  char name[VOLUME_FULL_NAME_MAX];
+  struct layer *layer = NULL;
   struct pointer ptr;
   struct leaf leaf;
   unsigned i;
 
-  if (seq != lo->v->layer->seq)
-    return 0;
   if (leaf_unpack (buf, len, &leaf) == -1)
     return -1;
-  for (i = 0; i < LEAF_BLOCKS; ++i)
-    if (leaf.state[i] == MAP_POINTER &&
-        pointer_unpack (leaf.ptr[i], lo->v->block_size, &ptr) == 0 &&
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (leaf.state[i] != MAP_POINTER ||
+        pointer_unpack (leaf.ptr[i], BLOCK_SIZE_MAX, &ptr) == -1 ||
         bsearch (&ptr.addr, lo->s->damaged, lo->s->nr_damaged,
-                 sizeof ptr.addr, compare_u64))
-      json_array_append_new (lo->s->places, json_pack
-                             ("{s:s, s:I, s:I}", "name", lo->v->name,
-                              "offset", (json_int_t)
-                              ((leaf_nr * LEAF_BLOCKS + i) *
-                               lo->v->block_size),
-                              "length", (json_int_t) lo->v->block_size));
+                 sizeof ptr.addr, compare_u64) == NULL)
+      continue;
+    if (layer == NULL &&
+        (layer = volumes_describe_layer (vs, branch, seq, name)) == NULL)
+      return 0;                 /* it is being given back */
+    json_array_append_new (lo->s->places, json_pack
+                           ("{s:s, s:I, s:I}", "name", name,
+                            "offset", (json_int_t)
+                            ((leaf_nr * LEAF_BLOCKS + i) *
+                             layer->block_size),
+                            "length", (json_int_t) layer->block_size));
+  }
   return 0;
 }
 
@@ -234,18 +243,15 @@ static int
 locate_damage (struct scrub *s)
 {
   struct locate lo = { .s = s };
-  struct meta_conn *c;
-  int r = 0;
+  int r;
 
   if (s->nr_damaged == 0)
     return 0;
   if (pool_sync (s->pool) == -1)
     return -1;
-  c = meta_reader_get (s->pool->meta);
-  TAILQ_FOREACH (lo.v, &s->pool->volumes->list, link)
-    if (r == 0)
-      r = meta_leaf_scan (c, lo.v->layer->branch, 0, locate_in_leaf, &lo);
-  meta_reader_put (s->pool->meta, c);
+  lo.c = meta_reader_get (s->pool->meta);
+  r = meta_leaf_scan_all (lo.c, locate_in_leaf, &lo);
+  meta_reader_put (s->pool->meta, lo.c);
   return r;
 }
 

@@ -126,10 +126,10 @@ volume_stat (const struct volume *v)
   uint64_t size = v->size;
 
   compression_name (&v->compression, compress);
-  return json_pack ("{s:s, s:I, s:I, s:s, s:n, s:I, s:I}",
+  return json_pack ("{s:s, s:I, s:I, s:s, s:o, s:I, s:I}",
                     "name", v->name, "size", (json_int_t) size,
                     "block_size", (json_int_t) v->block_size,
-                    "compress", compress, "origin",
+                    "compress", compress, "origin", volume_origin_json (v),
                     "logical_bytes", (json_int_t)
                     (v->layer->blocks * v->block_size),
                     "own_bytes", (json_int_t)
@@ -142,13 +142,16 @@ pool_stat (struct nbdedup_pool *pool, bool with_histogram)
   uint64_t logical = 0, stored, metadata = metadata_bytes (pool->path);
   struct ddt_info info;
   struct meta_state s;
-  struct volume *v;
+  const struct volume *v;
   json_t *ddt, *h;
+  size_t i;
 
   txg_get_state (pool->txg, &s);
   ddt_get_info (pool->ddt, &info);
-  TAILQ_FOREACH (v, &pool->volumes->list, link)
+  for (i = 0; i < pool->volumes->list.nr; ++i) {
+    v = pool->volumes->list.p[i];
     logical += v->layer->blocks * v->block_size;
+  }
   stored = s.stored_sectors * s.sector_bytes;
   ddt = json_pack ("{s:I, s:I, s:I, s:I}",
                    "entries", (json_int_t) s.index_entries,
@@ -183,6 +186,7 @@ stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
 {
   json_t *volumes, *figures;
   struct volume *v;
+  size_t i;
 
   assert_held (&pool->admin);
   if (name && volumes_find (pool->volumes, name) == NULL)
@@ -193,18 +197,37 @@ stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
   if (figures == NULL)
     return NULL;
   volumes = json_array ();
-  TAILQ_FOREACH (v, &pool->volumes->list, link)
+  for (i = 0; i < pool->volumes->list.nr; ++i) {
+    v = pool->volumes->list.p[i];
     if (name == NULL || strcmp (v->name, name) == 0)
       json_array_append_new (volumes, volume_stat (v));
+  }
   return json_pack ("{s:o, s:o}", "pool", figures, "volumes", volumes);
+}
+
+static json_t *
+list_snapshots (const struct volume *v)
+{
+  json_t *snapshots = json_array ();
+  const struct volume *s;
+  size_t i;
+
+  for (i = 0; i < v->snapshots.nr; ++i) {
+    s = v->snapshots.p[i];
+    json_array_append_new (snapshots, json_pack
+                           ("{s:s, s:I}", "name", s->name,
+                            "time", (json_int_t) s->time));
+  }
+  return snapshots;
 }
 
 json_t *
 list_run (struct nbdedup_pool *pool)
 {
   json_t *volumes = json_array ();
-  struct volume *v;
+  const struct volume *v;
   uint64_t size;
+  size_t i;
 
   assert_held (&pool->admin);
   if (pool_sync (pool) == -1) {
@@ -212,17 +235,19 @@ list_run (struct nbdedup_pool *pool)
     return NULL;
   }
   WITH_LOCK (&pool->volumes->lock);
-  TAILQ_FOREACH (v, &pool->volumes->list, link) {
+  for (i = 0; i < pool->volumes->list.nr; ++i) {
+    v = pool->volumes->list.p[i];
     size = v->size;
     json_array_append_new (volumes, json_pack
-                           ("{s:s, s:I, s:I, s:I, s:I, s:n, s:[], s:I}",
+                           ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I}",
                             "name", v->name, "size", (json_int_t) size,
                             "block_size", (json_int_t) v->block_size,
                             "logical_bytes", (json_int_t)
                             (v->layer->blocks * v->block_size),
                             "own_bytes", (json_int_t)
                             (v->layer->pointers * v->block_size),
-                            "origin", "snapshots",
+                            "origin", volume_origin_json (v),
+                            "snapshots", list_snapshots (v),
                             "clients", (json_int_t) v->nr_clients));
   }
   return json_pack ("{s:o}", "volumes", volumes);

@@ -436,6 +436,23 @@ finish_requests (struct txg *t, struct requests *taken, int result)
   finish_requests_locked (t, taken, result);
 }
 
+static void
+note_background (void *arg, struct layer *layer)
+{
+  (void) layer;
+  *(bool *) arg = true;
+}
+
+/* Do layers wait for folds? */
+static bool
+has_background (struct txg *t)
+{
+  bool found = false;
+
+  t->parts.each_background (t->parts.opaque, note_background, &found);
+  return found;
+}
+
 static int
 fold_folding (struct txg *t, struct requests *taken,
               const struct meta_state *state)
@@ -464,8 +481,13 @@ fold_folding (struct txg *t, struct requests *taken,
     /* Of writes, the journal knows when pool.db has lost its WAL; of what a
      * command did nothing else knows.
      */
-    if (has_commands)
+    if (has_commands) {
+      bool more = has_background (t);
+
       meta_copy_wal (t->parts.meta);
+      WITH_LOCK (&t->lock);
+      t->more |= more;
+    }
     t->room = refill_reserve (t) ? TXG_ROOM : TXG_NO_RESERVE;
   }
   else
@@ -551,6 +573,7 @@ txg_start (struct txg *t)
   int err;
 
   t->room = refill_reserve (t) ? TXG_ROOM : TXG_NO_RESERVE;
+  t->more = has_background (t);
   t->has_thread = true;
   err = pthread_create (&t->thread, NULL, folding_thread, t);
   if (err != 0) {

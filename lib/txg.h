@@ -51,9 +51,9 @@ struct txg_parts {
   const char *reserve_path;     /* file that keeps room for pool.db */
   /* Find a layer by id, NULL if there is none. */
   struct layer *(*find_layer) (void *opaque, uint64_t id);
-  /* Call fn for each dying layer. */
-  void (*each_dying) (void *opaque, void (*fn) (void *, struct layer *),
-                      void *arg);
+  /* Call fn for each dying or merging layer. */
+  void (*each_background) (void *opaque, void (*fn) (void *, struct layer *),
+                           void *arg);
   /* Nothing is left of a dying layer in pool.db. */
   void (*layer_gone) (void *opaque, struct layer *layer);
   /* A record's space is about to be reused: forget cached copies of it. */

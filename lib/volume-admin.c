@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is done to volumes as a whole: create, resize, rename, destroy, and
- * their properties.  All under pool->admin; each change is one operation
+/* What is done to volumes as a whole: create, resize, rename, and their
+ * properties.  All under pool->admin; each change is one operation
  * inside a fold's transaction (txg_run), so that it has happened, or not.
  */
 
@@ -20,6 +20,7 @@
 #include "pool.h"
 #include "property.h"
 #include "volume-int.h"
+#include "volume-layers.h"
 
 /* 2^62: room to spare below what off_t and SQLite's integers hold. */
 #define VOLUME_SIZE_MAX (UINT64_C (1) << 62)
@@ -32,22 +33,8 @@ const char *const volume_properties[] = {
  * Commands
  */
 
-static void
-to_meta (const struct volume *v, struct meta_volume *mv)
-{
-  memset (mv, 0, sizeof *mv);
-  mv->id = v->id;
-  snprintf (mv->name, sizeof mv->name, "%s", v->name);
-  mv->layer = v->layer->id;
-  mv->size = v->size;
-  mv->tail_dirty = v->tail_dirty;
-  compression_name (&v->compression, mv->compress);
-  snprintf (mv->dedup, sizeof mv->dedup, "%s", dedup_name (v->dedup));
-  mv->domain = v->domain;
-  mv->allow = v->allow;
-}
-
 struct create {
+  struct volumes *vs;
   struct meta_volume mv;
   struct meta_layer ml;
   const char *domain;
@@ -59,7 +46,11 @@ create_in_transaction (void *arg, struct meta_conn *c,
 {
   struct create *cr = arg;
 
-  cr->ml.id = cr->ml.branch = state->next_id++;
+  cr->ml.id = state->next_id++;
+  {
+    WITH_LOCK (&cr->vs->lock);
+    layers_place_locked (cr->vs, NULL, &cr->ml);
+  }
   cr->mv.id = state->next_id++;
   cr->mv.layer = cr->ml.id;
   if (meta_domain_id (c, cr->domain, &cr->mv.domain) == -1 ||
@@ -153,7 +144,7 @@ int
 volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
 {
   struct volumes *vs = pool->volumes;
-  struct create cr = { .domain = "" };
+  struct create cr = { .vs = vs, .domain = "" };
   struct compression c;
   enum dedup_mode mode;
   struct volume *v;
@@ -167,15 +158,26 @@ volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
   if (volumes_find (vs, spec->name))
     return nbdedup_fail (EEXIST, "there is a volume '%s' already",
                          spec->name);
-  if (txg_run (pool->txg, create_in_transaction, NULL, &cr) == -1)
-    return -1;
-  WITH_LOCK (&vs->lock);
-  if (volumes_add_layer_locked (vs, &cr.ml, &layer) == -1)
+  /* What needs memory comes first: what is committed has happened. */
+  if (layers_reserve (vs, 1) == -1 || volumes_reserve (vs, 1) == -1 ||
+      (layer = layer_new (&cr.ml)) == NULL)
     return -1;
   v = volume_new (pool, &cr.mv, cr.domain, layer);
-  if (v == NULL)
+  if (v == NULL ||
+      txg_run (pool->txg, create_in_transaction, NULL, &cr) == -1) {
+    volume_free (v);
+    free (layer);
     return -1;
-  volumes_insert_locked (vs, v);
+  }
+  WITH_LOCK (&vs->lock);
+  layer->id = cr.ml.id;
+  layer->branch = cr.ml.branch;
+  layer->seq = cr.ml.seq;
+  layer->nr_names = 1;
+  layers_add_locked (vs, layer, NULL);
+  v->id = cr.mv.id;
+  v->domain = cr.mv.domain;
+  list_insert (&vs->list, v);
   return 0;
 }
 
@@ -192,23 +194,73 @@ put_volume (struct nbdedup_pool *pool, struct meta_volume *mv)
   return txg_run (pool->txg, put_in_transaction, NULL, mv);
 }
 
+/* The layer whose overlap bounds what a volume inherits: while its head is
+ * merged into the layer below, that one's.
+ */
+static struct layer *
+bounding_layer (struct volume *v)
+{
+  struct layer *head = v->layer;
+
+  return layer_is_pushed (head) ? head->parent : head;
+}
+
+struct tail {
+  struct volume *v;
+  struct meta_volume mv;
+  uint64_t overlap;
+};
+
+static int
+clean_in_transaction (void *arg, struct meta_conn *c,
+                      struct meta_state *state)
+{
+  struct tail *t = arg;
+  struct meta_layer ml;
+  int r;
+
+  (void) state;
+  r = meta_layer_get (c, bounding_layer (t->v)->id, &ml);
+  if (r != 1)
+    return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
+                                  "missing", t->v->name) : -1;
+  if (ml.overlap > t->overlap)
+    ml.overlap = t->overlap;
+  return meta_layer_put (c, &ml) == -1 ? -1 : meta_volume_put (c, &t->mv);
+}
+
+static void
+clean_done (void *arg)
+{
+  struct tail *t = arg;
+  struct layer *l = bounding_layer (t->v);
+
+  WITH_LOCK (&t->v->pool->volumes->lock);
+  if (l->overlap > t->overlap)
+    l->overlap = t->overlap;
+  layers_relink_locked (t->v->pool->volumes);
+}
+
 /* Drop what lies past the end, then say so.  Growing must not bring it
- * back, so it is dropped before anybody can grow the volume again.
+ * back, so it is dropped before anybody can grow the volume again; and
+ * what it inherits must not show through there, which the overlap says
+ * from now on.  (Zeroes first: they keep the count of blocks right.)
  */
 static int
 clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
 {
   struct nbdedup_volume h = { .volume = v, .size = old_size };
-  struct meta_volume mv;
+  struct tail t = { .v = v };
 
   if (old_size > v->size &&
       nbdedup_volume_zero (&h, old_size - v->size, v->size) == -1)
     return -1;
   if (wb_drain (pool->writeback, v) == -1)
     return -1;
-  to_meta (v, &mv);
-  mv.tail_dirty = false;
-  if (put_volume (pool, &mv) == -1)
+  volume_to_meta (v, &t.mv);
+  t.mv.tail_dirty = false;
+  t.overlap = blocks_of (v->size, v->block_size);
+  if (txg_run (pool->txg, clean_in_transaction, clean_done, &t) == -1)
     return -1;
   v->tail_dirty = false;
   return 0;
@@ -240,20 +292,28 @@ volumes_recover (struct volumes *vs)
   struct nbdedup_pool *pool = vs->pool;
   struct last_leaf ll;
   struct meta_conn *c;
+  struct layer *layer;
   struct volume *v;
-  uint64_t end;
+  uint64_t end, below;
+  size_t i;
   int r;
 
-  TAILQ_FOREACH (v, &vs->list, link) {
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
     if (!v->tail_dirty)
       continue;
-    ll = (struct last_leaf) { .seq = v->layer->seq };
+    layer = v->layer;
+    ll = (struct last_leaf) { .seq = layer->seq };
     c = meta_reader_get (pool->meta);
-    r = meta_leaf_scan (c, v->layer->branch,
+    r = meta_leaf_scan (c, layer->branch,
                         v->size / v->block_size / LEAF_BLOCKS, note_leaf,
                         &ll);
     meta_reader_put (pool->meta, c);
-    end = ll.any ? (ll.last + 1) * LEAF_BLOCKS * v->block_size : v->size;
+    end = ll.any ? (ll.last + 1) * LEAF_BLOCKS : 0;
+    below = bounding_layer (v)->overlap;
+    if (layer->parent && below > end)
+      end = below;
+    end = end * v->block_size > v->size ? end * v->block_size : v->size;
     if (r == -1 || clean_tail (pool, v, end) == -1)
       return -1;
   }
@@ -266,7 +326,7 @@ resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
   uint64_t old_size = v->size;
   struct meta_volume mv;
 
-  to_meta (v, &mv);
+  volume_to_meta (v, &mv);
   mv.size = size;
   mv.tail_dirty = size < old_size;
   if (put_volume (pool, &mv) == -1)
@@ -280,11 +340,14 @@ int
 volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
                bool shrink)
 {
-  struct volume *v = volumes_find (pool->volumes, name);
+  struct volume *v = volumes_find_any (pool->volumes, name);
+  char clients[256];
   int r;
 
   if (v == NULL || check_size (size) == -1)
     return -1;
+  if (v->is_snapshot)
+    return nbdedup_fail (EROFS, "%s is a snapshot: its size is fixed", name);
   if (size >= v->size)
     return resize (pool, v, size);
   if (!shrink)
@@ -293,9 +356,10 @@ volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
                          (uint64_t) v->size);
   {
     WITH_LOCK (&pool->volumes->lock);
+    volume_describe_clients_locked (v, clients, sizeof clients);
     if (v->nr_clients > 0)
-      return nbdedup_fail (EBUSY, "volume %s is in use by %u client(s)",
-                           name, v->nr_clients);
+      return nbdedup_fail (EBUSY, "volume %s is in use by %s: detach first",
+                           name, clients);
     v->exclusive = true;        /* nobody may attach meanwhile */
   }
   r = resize (pool, v, size);
@@ -304,88 +368,62 @@ volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
   return r;
 }
 
+static int
+put_snapshot_in_transaction (void *arg, struct meta_conn *c,
+                             struct meta_state *state)
+{
+  (void) state;
+  return meta_snapshot_put (c, arg);
+}
+
+static int
+rename_snapshot (struct nbdedup_pool *pool, const char *old, const char *new)
+{
+  struct volumes *vs = pool->volumes;
+  struct volume *s = volumes_find_snapshot (vs, old);
+  struct snapshot_name n;
+  struct meta_snapshot ms;
+
+  if (s == NULL || snapshot_name_parse (new, &n) == -1)
+    return -1;
+  if (strcmp (n.volume, s->of->name) != 0)
+    return nbdedup_fail (EINVAL, "%s: a snapshot stays with its volume, the "
+                         "new name must be %s@NAME", old, s->of->name);
+  if (list_find (&s->of->snapshots, n.snapshot))
+    return nbdedup_fail (EEXIST, "there is a snapshot '%s' already", new);
+  snapshot_to_meta (s, &ms);
+  ms.name = n.snapshot;
+  if (txg_run (pool->txg, put_snapshot_in_transaction, NULL, &ms) == -1)
+    return -1;
+  WITH_LOCK (&vs->lock);
+  list_remove (&s->of->snapshots, s);
+  snprintf (s->name, sizeof s->name, "%s", n.snapshot);
+  list_insert (&s->of->snapshots, s);
+  return 0;
+}
+
 int
 volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
 {
   struct volumes *vs = pool->volumes;
-  struct volume *v = volumes_find (vs, old);
   struct meta_volume mv;
+  struct volume *v;
 
+  if (strchr (old, '@'))
+    return rename_snapshot (pool, old, new);
+  v = volumes_find (vs, old);
   if (v == NULL || volume_check_name (new) == -1)
     return -1;
   if (volumes_find (vs, new))
     return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
-  to_meta (v, &mv);
+  volume_to_meta (v, &mv);
   snprintf (mv.name, sizeof mv.name, "%s", new);
   if (put_volume (pool, &mv) == -1)
     return -1;
   WITH_LOCK (&vs->lock);
-  TAILQ_REMOVE (&vs->list, v, link);
+  list_remove (&vs->list, v);
   snprintf (v->name, sizeof v->name, "%s", new);
-  volumes_insert_locked (vs, v);
-  return 0;
-}
-
-static int
-destroy_in_transaction (void *arg, struct meta_conn *c,
-                        struct meta_state *state)
-{
-  struct volume *v = arg;
-
-  (void) state;
-  if (meta_volume_delete (c, v->id) == -1)
-    return -1;
-  return meta_layer_set_dying (c, v->layer->id);
-}
-
-/* After the commit, before any later fold: those give the layer's
- * references back.
- */
-static void
-destroy_done (void *arg)
-{
-  struct volume *v = arg;
-
-  WITH_LOCK (&v->pool->volumes->lock);
-  v->layer->dying = true;
-}
-
-int
-volume_destroy (struct nbdedup_pool *pool, const char *name, bool force)
-{
-  struct volumes *vs = pool->volumes;
-  struct volume *v = volumes_find (vs, name);
-  struct volume *last = NULL;
-
-  if (v == NULL)
-    return -1;
-  {
-    WITH_LOCK (&vs->lock);
-    if (v->nr_clients > 0 && !force)
-      return nbdedup_fail (EBUSY, "volume %s is in use by %u client(s); "
-                           "--force cuts them off", name, v->nr_clients);
-    /* From here on nobody attaches, and no request is accepted.  We count
-     * as a client, so that the last one to leave does not free it.
-     */
-    v->nr_clients++;
-    TAILQ_REMOVE (&vs->list, v, link);
-    v->in_list = false;
-    v->gone = true;
-  }
-  wb_forget (pool->writeback, v);
-  if (txg_run (pool->txg, destroy_in_transaction, destroy_done, v) == -1) {
-    WITH_LOCK (&vs->lock);
-    v->nr_clients--;
-    volumes_insert_locked (vs, v);
-    v->gone = false;
-    return -1;
-  }
-  {
-    WITH_LOCK (&vs->lock);
-    if (--v->nr_clients == 0)
-      last = v;
-  }
-  volume_free (last);
+  list_insert (&vs->list, v);
   return 0;
 }
 
@@ -446,9 +484,10 @@ check_is_empty (struct volume *v)
   }
   if (pool_sync (v->pool) == -1)
     return -1;
-  if (in_use || v->layer->blocks > 0)
+  if (in_use || v->layer->blocks > 0 || v->layer->parent ||
+      v->snapshots.nr > 0)
     return nbdedup_fail (EBUSY, "domain: can only be set while volume %s is "
-                         "empty and has no client", v->name);
+                         "empty, no clone, without snapshots and clients", v->name);
   return 0;
 }
 
@@ -466,7 +505,7 @@ volume_set (struct nbdedup_pool *pool, const char *name,
     return -1;
   c = v->compression;
   mode = v->dedup;
-  to_meta (v, &s.mv);
+  volume_to_meta (v, &s.mv);
   s.domain = v->domain_name;
   if (strcmp (property, "block-size") == 0)
     return nbdedup_fail (EINVAL, "block-size is fixed when the volume is "

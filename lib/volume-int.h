@@ -10,17 +10,56 @@
 /* May a volume (or a domain) have this name? */
 extern bool volume_is_name (const char *s);
 
+/* Split "vol@snap".  EINVAL: that is no snapshot's name. */
+struct snapshot_name {
+  char volume[META_NAME_MAX + 1], snapshot[META_NAME_MAX + 1];
+};
+extern int snapshot_name_parse (const char *s, struct snapshot_name *name);
+
 /* A volume that is not in the list yet; the caller owns it. */
 extern struct volume *volume_new (struct nbdedup_pool *pool,
                                   const struct meta_volume *mv,
                                   const char *domain_name,
                                   struct layer *layer);
+extern struct volume *snapshot_new (struct volume *of,
+                                    const struct meta_snapshot *ms,
+                                    struct layer *layer);
 extern void volume_free (struct volume *v);
+/* Free it unless somebody still needs it.  With volumes->lock held. */
+extern void volume_release_locked (struct volume *v);
+
+extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
+extern void snapshot_to_meta (const struct volume *s,
+                              struct meta_snapshot *ms);
+
+/* Blocks of a size, the last one counted whole. */
+static inline uint64_t
+blocks_of (uint64_t size, uint32_t block_size)
+{
+  return size / block_size + (size % block_size != 0);
+}
+
+/* Who uses it: "2 clients (uid 1000, uid 0)", for an error.  With
+ * volumes->lock held.
+ */
+extern void volume_describe_clients_locked (const struct volume *v,
+                                            char *buf, size_t len);
+
+/* How many stored bytes would destroying it, and its snapshots, free: those
+ * of records that nothing else refers to.
+ */
+extern int volume_freed_bytes (struct nbdedup_pool *pool, struct volume *v,
+                               uint64_t *bytes);
+
+/* Room for 'nr' more volumes, so that list_insert cannot fail. */
+extern int volumes_reserve (struct volumes *vs, size_t nr);
 
 /* With volumes->lock held. */
-extern void volumes_insert_locked (struct volumes *vs, struct volume *v);
-extern int volumes_add_layer_locked (struct volumes *vs,
-                                     const struct meta_layer *ml,
-                                     struct layer **layer);
+extern struct volume *list_find (const struct volume_list *list,
+                                 const char *name);
+/* Make room, so that list_insert cannot fail. */
+extern int list_reserve (struct volume_list *list, size_t nr);
+extern void list_insert (struct volume_list *list, struct volume *v);
+extern void list_remove (struct volume_list *list, struct volume *v);
 
 #endif /* NBDEDUP_VOLUME_INT_H */

@@ -56,8 +56,126 @@ volume_check_name (const char *name)
   return 0;
 }
 
+int
+snapshot_name_parse (const char *s, struct snapshot_name *name)
+{
+  const char *at = strchr (s, '@');
+
+  if (at == NULL)
+    return nbdedup_fail (EINVAL, "'%.64s' is not a snapshot's name, which is "
+                         "VOLUME@NAME", s);
+  if ((size_t) (at - s) > META_NAME_MAX || strlen (at + 1) > META_NAME_MAX)
+    return nbdedup_fail (EINVAL, "'%.64s...': the name is too long", s);
+  snprintf (name->volume, sizeof name->volume, "%.*s", (int) (at - s), s);
+  snprintf (name->snapshot, sizeof name->snapshot, "%s", at + 1);
+  if (!volume_is_name (name->volume) || !volume_is_name (name->snapshot))
+    return nbdedup_fail (EINVAL, "'%.64s' is not a snapshot's name: letters, "
+                         "digits, '.', '_', '-' on both sides of the @", s);
+  return 0;
+}
+
+void
+volume_full_name (const struct volume *v, char name[VOLUME_FULL_NAME_MAX])
+{
+  if (v->label)
+    snprintf (name, VOLUME_FULL_NAME_MAX, "%s", v->label);
+  else if (v->of)
+    snprintf (name, VOLUME_FULL_NAME_MAX, "%s@%s", v->of->name, v->name);
+  else
+    snprintf (name, VOLUME_FULL_NAME_MAX, "%s", v->name);
+}
+
+json_t *
+volume_origin_json (const struct volume *v)
+{
+  char name[VOLUME_FULL_NAME_MAX];
+
+  if (v->origin == NULL)
+    return json_null ();
+  volume_full_name (v->origin, name);
+  return json_sprintf ("%s%s", name, v->origin->label ? " (destroyed)" : "");
+}
+
 /*----------------------------------------------------------------------
- * The list
+ * Lists
+ */
+
+/* Where the name is, or would be inserted. */
+static size_t
+list_position (const struct volume_list *list, const char *name)
+{
+  size_t lo = 0, hi = list->nr, mid;
+
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    if (strcmp (list->p[mid]->name, name) < 0)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo;
+}
+
+struct volume *
+list_find (const struct volume_list *list, const char *name)
+{
+  size_t i = list_position (list, name);
+
+  return i < list->nr && strcmp (list->p[i]->name, name) == 0
+    ? list->p[i] : NULL;
+}
+
+int
+list_reserve (struct volume_list *list, size_t nr)
+{
+  size_t cap = list->cap;
+  struct volume **p;
+
+  if (list->nr + nr <= cap)
+    return 0;
+  while (cap < list->nr + nr)
+    cap = cap ? cap * 2 : 4;
+  p = realloc (list->p, cap * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  list->p = p;
+  list->cap = cap;
+  return 0;
+}
+
+int
+volumes_reserve (struct volumes *vs, size_t nr)
+{
+  WITH_LOCK (&vs->lock);
+  return list_reserve (&vs->list, nr);
+}
+
+void
+list_insert (struct volume_list *list, struct volume *v)
+{
+  size_t i = list_position (list, v->name);
+
+  assert (list->nr < list->cap);
+  memmove (&list->p[i + 1], &list->p[i], (list->nr - i) * sizeof *list->p);
+  list->p[i] = v;
+  list->nr++;
+  v->in_list = true;
+}
+
+void
+list_remove (struct volume_list *list, struct volume *v)
+{
+  size_t i = list_position (list, v->name);
+
+  while (list->p[i] != v)       /* ghosts may have one name */
+    i++;
+  list->nr--;
+  memmove (&list->p[i], &list->p[i + 1], (list->nr - i) * sizeof *list->p);
+  v->in_list = false;
+}
+
+/*----------------------------------------------------------------------
+ * The volumes
  */
 
 struct volumes *
@@ -69,7 +187,6 @@ volumes_new (struct nbdedup_pool *pool)
     return nbdedup_fail_null (ENOMEM, "no memory");
   vs->pool = pool;
   lock_init (&vs->lock);
-  TAILQ_INIT (&vs->list);
   return vs;
 }
 
@@ -78,24 +195,44 @@ volume_free (struct volume *v)
 {
   if (v == NULL)
     return;
+  free (v->snapshots.p);
   free (v->domain_name);
   free (v->allow);
+  free (v->label);
   free (v);
+}
+
+void
+volume_release_locked (struct volume *v)
+{
+  assert_held (&v->pool->volumes->lock);
+  if (!v->in_list && v->nr_clients == 0 && v->nr_clones == 0)
+    volume_free (v);
+}
+
+static void
+free_list (struct volume_list *list)
+{
+  size_t i;
+
+  for (i = 0; i < list->nr; ++i) {
+    assert (list->p[i]->nr_clients == 0);
+    free_list (&list->p[i]->snapshots);
+    list->p[i]->snapshots = (struct volume_list) { NULL, 0, 0 };
+    volume_free (list->p[i]);
+  }
+  free (list->p);
 }
 
 void
 volumes_free (struct volumes *vs)
 {
-  struct volume *v;
   size_t i;
 
   if (vs == NULL)
     return;
-  while ((v = TAILQ_FIRST (&vs->list)) != NULL) {
-    assert (v->nr_clients == 0);
-    TAILQ_REMOVE (&vs->list, v, link);
-    volume_free (v);
-  }
+  free_list (&vs->list);
+  free_list (&vs->ghosts);
   for (i = 0; i < vs->layers.nr; ++i)
     free (vs->layers.p[i]);
   free (vs->layers.p);
@@ -103,7 +240,15 @@ volumes_free (struct volumes *vs)
   free (vs);
 }
 
-/* A volume that is not in the list yet. */
+static void
+init_lists (struct volume *v)
+{
+  LIST_INIT (&v->clients);
+  TAILQ_INIT (&v->open_list);
+  TAILQ_INIT (&v->inflight_list);
+  TAILQ_INIT (&v->ranges);
+}
+
 struct volume *
 volume_new (struct nbdedup_pool *pool, const struct meta_volume *mv,
             const char *domain_name, struct layer *layer)
@@ -122,9 +267,7 @@ volume_new (struct nbdedup_pool *pool, const struct meta_volume *mv,
   v->domain = mv->domain;
   v->domain_name = strdup (domain_name);
   v->allow = strdup (mv->allow);
-  TAILQ_INIT (&v->open_list);
-  TAILQ_INIT (&v->inflight_list);
-  TAILQ_INIT (&v->ranges);
+  init_lists (v);
   if (v->domain_name == NULL || v->allow == NULL) {
     volume_free (v);
     return nbdedup_fail_null (ENOMEM, "no memory");
@@ -137,127 +280,86 @@ volume_new (struct nbdedup_pool *pool, const struct meta_volume *mv,
   return v;
 }
 
-void
-volumes_insert_locked (struct volumes *vs, struct volume *v)
+struct volume *
+snapshot_new (struct volume *of, const struct meta_snapshot *ms,
+              struct layer *layer)
 {
-  struct volume *next;
+  struct volume *s = calloc (1, sizeof *s);
 
-  assert_held (&vs->lock);
-  TAILQ_FOREACH (next, &vs->list, link)
-    if (strcmp (next->name, v->name) > 0)
-      break;
-  if (next)
-    TAILQ_INSERT_BEFORE (next, v, link);
-  else
-    TAILQ_INSERT_TAIL (&vs->list, v, link);
-  v->in_list = true;
-}
-
-int
-volumes_add_layer_locked (struct volumes *vs, const struct meta_layer *ml,
-                          struct layer **out)
-{
-  size_t cap = vs->layers.cap ? vs->layers.cap * 2 : 16;
-  struct layer **p, *l;
-
-  assert_held (&vs->lock);
-  if (vs->layers.nr == vs->layers.cap) {
-    p = realloc (vs->layers.p, cap * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
-    vs->layers.p = p;
-    vs->layers.cap = cap;
-  }
-  l = calloc (1, sizeof *l);
-  if (l == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  l->id = ml->id;
-  l->branch = ml->branch;
-  l->seq = ml->seq;
-  l->overlap = ml->overlap;
-  l->block_size = ml->block_size;
-  l->dying = ml->dying;
-  l->pointers = ml->pointers;
-  l->blocks = ml->blocks;
-  vs->layers.p[vs->layers.nr++] = l;
-  *out = l;
-  return 0;
-}
-
-static struct layer *
-find_layer_locked (struct volumes *vs, uint64_t id)
-{
-  size_t lo = 0, hi = vs->layers.nr, mid;
-
-  /* Ids only grow: the array is sorted. */
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (vs->layers.p[mid]->id < id)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < vs->layers.nr && vs->layers.p[lo]->id == id
-    ? vs->layers.p[lo] : NULL;
-}
-
-struct layer *
-volumes_find_layer (void *volumes, uint64_t id)
-{
-  struct volumes *vs = volumes;
-
-  WITH_LOCK (&vs->lock);
-  return find_layer_locked (vs, id);
+  if (s == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  s->pool = of->pool;
+  s->is_snapshot = true;
+  s->of = of;
+  s->id = ms->id;
+  snprintf (s->name, sizeof s->name, "%s", ms->name);
+  s->layer = layer;
+  s->block_size = layer->block_size;
+  s->size = ms->size;
+  s->time = ms->time;
+  init_lists (s);
+  return s;
 }
 
 void
-volumes_each_dying (void *volumes, void (*fn) (void *, struct layer *),
-                    void *arg)
+volume_to_meta (const struct volume *v, struct meta_volume *mv)
 {
-  struct volumes *vs = volumes;
-  size_t i;
-
-  WITH_LOCK (&vs->lock);
-  for (i = 0; i < vs->layers.nr; ++i)
-    if (vs->layers.p[i]->dying)
-      fn (arg, vs->layers.p[i]);
+  memset (mv, 0, sizeof *mv);
+  mv->id = v->id;
+  snprintf (mv->name, sizeof mv->name, "%s", v->name);
+  mv->layer = v->layer->id;
+  mv->size = v->size;
+  mv->tail_dirty = v->tail_dirty;
+  compression_name (&v->compression, mv->compress);
+  snprintf (mv->dedup, sizeof mv->dedup, "%s", dedup_name (v->dedup));
+  mv->domain = v->domain;
+  mv->allow = v->allow;
+  mv->origin = v->origin ? v->origin->id : 0;
 }
 
 void
-volumes_layer_gone (void *volumes, struct layer *layer)
+snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms)
 {
-  struct volumes *vs = volumes;
-
-  /* The struct stays until the pool is closed: a client of the destroyed
-   * volume may still hold it.
-   */
-  WITH_LOCK (&vs->lock);
-  layer->dying = false;
-}
-
-uint64_t
-volumes_freeing_bytes (struct volumes *vs)
-{
-  uint64_t bytes = 0;
-  size_t i;
-
-  WITH_LOCK (&vs->lock);
-  for (i = 0; i < vs->layers.nr; ++i)
-    if (vs->layers.p[i]->dying)
-      bytes += vs->layers.p[i]->pointers * vs->layers.p[i]->block_size;
-  return bytes;
+  *ms = (struct meta_snapshot) {
+    .id = s->id, .volume = s->of ? s->of->id : 0,
+    .name = s->label ? s->label : s->name,
+    .layer = s->label ? 0 : s->layer->id, .size = s->size, .time = s->time,
+    .origin = s->label && s->origin ? s->origin->id : 0,
+  };
 }
 
 static struct volume *
-find_locked (struct volumes *vs, const char *name)
+find_volume_locked (struct volumes *vs, const char *name)
 {
-  struct volume *v;
+  struct volume *v = list_find (&vs->list, name);
 
   assert_held (&vs->lock);
-  TAILQ_FOREACH (v, &vs->list, link)
-    if (strcmp (v->name, name) == 0)
-      return v;
-  return nbdedup_fail_null (ENOENT, "there is no volume '%.255s'", name);
+  return v ? v :
+    nbdedup_fail_null (ENOENT, "there is no volume '%.255s'", name);
+}
+
+static struct volume *
+find_snapshot_locked (struct volumes *vs, const char *name)
+{
+  struct snapshot_name n;
+  struct volume *v, *s;
+
+  if (snapshot_name_parse (name, &n) == -1)
+    return NULL;
+  v = find_volume_locked (vs, n.volume);
+  if (v == NULL)
+    return NULL;
+  s = list_find (&v->snapshots, n.snapshot);
+  return s ? s :
+    nbdedup_fail_null (ENOENT, "volume %s has no snapshot '%s'", n.volume,
+                       n.snapshot);
+}
+
+static struct volume *
+find_any_locked (struct volumes *vs, const char *name)
+{
+  return strchr (name, '@') ? find_snapshot_locked (vs, name)
+    : find_volume_locked (vs, name);
 }
 
 struct volume *
@@ -265,113 +367,76 @@ volumes_find (struct volumes *vs, const char *name)
 {
   assert_held (&vs->pool->admin);
   WITH_LOCK (&vs->lock);
-  return find_locked (vs, name);
+  return find_volume_locked (vs, name);
 }
 
-/*----------------------------------------------------------------------
- * Loading
- */
-
-struct load {
-  struct volumes *vs;
-  struct meta_conn *c;
-  struct meta_volume *volumes;  /* owned, allow too */
-  size_t nr;
-};
-
-static int
-load_layer (void *opaque, const struct meta_layer *ml)
+struct volume *
+volumes_find_snapshot (struct volumes *vs, const char *name)
 {
-  struct load *ld = opaque;
-  struct layer *l;
-
-  WITH_LOCK (&ld->vs->lock);
-  if (volumes_add_layer_locked (ld->vs, ml, &l) == -1)
-    return -1;
-  if (check_block_size (l->block_size, 0) == -1)
-    return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " has block size %"
-                         PRIu32, l->id, l->block_size);
-  return 0;
+  assert_held (&vs->pool->admin);
+  WITH_LOCK (&vs->lock);
+  return find_snapshot_locked (vs, name);
 }
 
-/* A second pass: a parent need not be older than its child. */
-static int
-link_layer (void *opaque, const struct meta_layer *ml)
+struct volume *
+volumes_find_any (struct volumes *vs, const char *name)
 {
-  struct load *ld = opaque;
-  struct layer *l, *parent;
-
-  if (ml->parent == 0)
-    return 0;
-  WITH_LOCK (&ld->vs->lock);
-  l = find_layer_locked (ld->vs, ml->id);
-  parent = find_layer_locked (ld->vs, ml->parent);
-  if (l == NULL || parent == NULL || parent == l ||
-      parent->block_size != l->block_size)
-    return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " has a parent that "
-                         "is missing or cannot be one", ml->id);
-  l->parent = parent;
-  return 0;
+  assert_held (&vs->pool->admin);
+  WITH_LOCK (&vs->lock);
+  return find_any_locked (vs, name);
 }
 
-static int
-load_volume (void *opaque, const struct meta_volume *mv)
+/* Does a volume or snapshot stand on the layer? */
+static bool
+stands_on (const struct volume *v, const struct layer *layer, bool directly)
 {
-  struct load *ld = opaque;
-  struct meta_volume *p;
+  struct layer *l = v->layer;
 
-  p = realloc (ld->volumes, (ld->nr + 1) * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  ld->volumes = p;
-  p[ld->nr] = *mv;
-  p[ld->nr].allow = strdup (mv->allow);
-  if (p[ld->nr].allow == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  ld->nr++;
-  return 0;
+  while (!directly && l && l != layer)
+    l = l->parent;
+  return l == layer;
 }
 
-static int
-load_one (struct load *ld, const struct meta_volume *mv)
+static const struct volume *
+find_name_locked (const struct volumes *vs, const struct layer *layer,
+                  bool directly)
 {
-  CLEANUP_FREE char *domain = NULL;
-  struct layer *layer = volumes_find_layer (ld->vs, mv->layer);
-  struct volume *v;
+  const struct volume *v;
+  size_t i, j;
 
-  if (layer == NULL || !volume_is_name (mv->name))
-    return nbdedup_fail (EIO, "pool.db: volume %" PRIu64 " is damaged",
-                         mv->id);
-  if (meta_domain_name (ld->c, mv->domain, &domain) == -1)
-    return -1;
-  v = volume_new (ld->vs->pool, mv, domain, layer);
-  if (v == NULL)
-    return -1;
-  WITH_LOCK (&ld->vs->lock);
-  TAILQ_INSERT_TAIL (&ld->vs->list, v, link);   /* they come by name */
-  v->in_list = true;
-  return 0;
-}
-
-int
-volumes_load (struct volumes *vs, struct meta_conn *c)
-{
-  struct load ld = { .vs = vs, .c = c };
-  size_t i;
-  int r;
-
-  r = meta_layer_scan (c, load_layer, &ld);
-  if (r == 0)
-    r = meta_layer_scan (c, link_layer, &ld);
-  if (r == 0)
-    r = meta_volume_scan (c, load_volume, &ld);
-  for (i = 0; i < ld.nr; ++i) {
-    if (r == 0)
-      r = load_one (&ld, &ld.volumes[i]);
-    free ((char *) ld.volumes[i].allow);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    for (j = 0; j < v->snapshots.nr; ++j)
+      if (stands_on (v->snapshots.p[j], layer, directly))
+        return v->snapshots.p[j];
+    if (stands_on (v, layer, directly))
+      return v;
   }
-  free (ld.volumes);
-  return r;
+  return NULL;
+}
+
+struct layer *
+volumes_describe_layer (struct volumes *vs, uint64_t branch, uint64_t seq,
+                        char name[VOLUME_FULL_NAME_MAX])
+{
+  const struct volume *v;
+  struct layer *l;
+  size_t i;
+
+  assert_held (&vs->pool->admin);
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i) {
+    l = vs->layers.p[i];
+    if (l->branch != branch || l->seq != seq || l->gone)
+      continue;
+    v = find_name_locked (vs, l, true);
+    if (v == NULL)
+      v = find_name_locked (vs, l, false);
+    if (v)
+      volume_full_name (v, name);
+    return v ? l : NULL;
+  }
+  return NULL;
 }
 
 /*----------------------------------------------------------------------
@@ -403,19 +468,53 @@ is_allowed (const char *allow, int64_t uid, const char *tls_identity)
 }
 
 static int
-attach_locked (struct volume *v, unsigned flags, int64_t uid,
-               const char *tls_identity)
+attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
 {
+  const char *allow = v->of ? v->of->allow : v->allow;
+  char name[VOLUME_FULL_NAME_MAX];
+
+  volume_full_name (v, name);
   if (!(flags & NBDEDUP_VOLUME_ADMIN) &&
-      !is_allowed (v->allow, uid, tls_identity))
+      !is_allowed (allow, h->uid, h->tls_identity))
     return nbdedup_fail (EACCES, "volume %s: its property allow does not "
-                         "name this client", v->name);
+                         "name this client", name);
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
-    return nbdedup_fail (EBUSY, "volume %s has a client already", v->name);
+    return nbdedup_fail (EBUSY, "volume %s has a client already", name);
   v->nr_clients++;
+  LIST_INSERT_HEAD (&v->clients, h, link);
   if (flags & NBDEDUP_VOLUME_EXCLUSIVE)
     v->exclusive = true;
+  h->volume = v;
   return 0;
+}
+
+void
+volume_describe_clients_locked (const struct volume *v, char *buf, size_t len)
+{
+  const struct nbdedup_volume *h;
+  const char *separator = " (";
+  size_t n;
+
+  n = (size_t) snprintf (buf, len, "%u client%s", v->nr_clients,
+                         v->nr_clients == 1 ? "" : "s");
+  LIST_FOREACH (h, &v->clients, link) {
+    if (n >= len)
+      return;
+    if (h->tls_identity)
+      n += (size_t) snprintf (buf + n, len - n, "%s%s", separator,
+                              h->tls_identity);
+    else if (h->is_admin)
+      n += (size_t) snprintf (buf + n, len - n, "%sa nbdedup command",
+                              separator);
+    else if (h->uid >= 0)
+      n += (size_t) snprintf (buf + n, len - n, "%suid %" PRId64, separator,
+                              h->uid);
+    else
+      continue;
+    separator = ", ";
+  }
+  if (n < len && *separator == ',')
+    snprintf (buf + n, len - n, ")");
 }
 
 struct nbdedup_volume *
@@ -423,22 +522,26 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
                      unsigned flags, int64_t uid, const char *tls_identity)
 {
   struct nbdedup_volume *h = calloc (1, sizeof *h);
+  struct volume *v;
 
   if (h == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
+  h->uid = uid;
+  h->is_admin = (flags & NBDEDUP_VOLUME_ADMIN) != 0;
+  h->tls_identity = tls_identity ? strdup (tls_identity) : NULL;
   {
     WITH_LOCK (&pool->volumes->lock);
-    h->volume = find_locked (pool->volumes, name);
-    if (h->volume &&
-        attach_locked (h->volume, flags, uid, tls_identity) == -1)
-      h->volume = NULL;
+    v = find_any_locked (pool->volumes, name);
+    if (v)
+      attach_locked (v, flags, h);
   }
   if (h->volume == NULL) {
+    free (h->tls_identity);
     free (h);
     return NULL;
   }
-  h->size = h->volume->size;
-  h->readonly = (flags & NBDEDUP_VOLUME_READONLY) != 0;
+  h->size = v->size;
+  h->readonly = v->is_snapshot || (flags & NBDEDUP_VOLUME_READONLY) != 0;
   h->exclusive = (flags & NBDEDUP_VOLUME_EXCLUSIVE) != 0;
   return h;
 }
@@ -446,7 +549,7 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
 void
 nbdedup_volume_close (struct nbdedup_volume *h)
 {
-  struct volume *v, *last = NULL;
+  struct volume *v;
 
   if (h == NULL)
     return;
@@ -456,10 +559,11 @@ nbdedup_volume_close (struct nbdedup_volume *h)
     assert (v->nr_clients > 0);
     if (h->exclusive)
       v->exclusive = false;
-    if (--v->nr_clients == 0 && !v->in_list)
-      last = v;
+    LIST_REMOVE (h, link);
+    v->nr_clients--;
+    volume_release_locked (v);
   }
-  volume_free (last);
+  free (h->tls_identity);
   free (h);
 }
 
@@ -468,13 +572,23 @@ nbdedup_pool_list (struct nbdedup_pool *pool,
                    int (*fn) (void *opaque, const char *name, uint64_t size,
                               bool readonly), void *opaque)
 {
-  struct volume *v;
-  int r = 0;
+  struct volumes *vs = pool->volumes;
+  char name[VOLUME_FULL_NAME_MAX];
+  struct volume *v, *s;
+  size_t i, j;
+  int r;
 
-  WITH_LOCK (&pool->volumes->lock);
-  TAILQ_FOREACH (v, &pool->volumes->list, link)
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
     if ((r = fn (opaque, v->name, v->size, false)) != 0)
-      break;
-  return r;
+      return r;
+    for (j = 0; j < v->snapshots.nr; ++j) {
+      s = v->snapshots.p[j];
+      volume_full_name (s, name);
+      if ((r = fn (opaque, name, s->size, true)) != 0)
+        return r;
+    }
+  }
+  return 0;
 }
-

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The volumes of an open pool, and what is done to them as a whole.
+/* The volumes and snapshots of an open pool, and what is done to them as a
+ * whole.  To everything that reads blocks a snapshot is a volume whose
+ * layer is frozen; so both are a struct volume.
  *
  * Threads: pool->admin is held by whoever changes the set of volumes or
- * their properties; volumes->lock protects the list and the counts of
+ * their properties; volumes->lock protects the lists and the counts of
  * clients, for those who only look or attach.  A struct volume lives as
- * long as it is in the list or somebody is attached.
+ * long as it is in a list, or somebody is attached, or it is the origin of
+ * another.
  */
 
 #ifndef NBDEDUP_VOLUME_H
@@ -26,15 +29,32 @@ enum dedup_mode { DEDUP_ON, DEDUP_OFF, DEDUP_VERIFY };
 
 struct dirty;
 
+struct volume;
+
+/* Ascending by name. */
+struct volume_list {
+  struct volume **p;            /* owned, the array */
+  size_t nr, cap;
+};
+
 struct volume {
-  TAILQ_ENTRY (volume) link;    /* in volumes->list, by name */
   struct nbdedup_pool *pool;    /* not owned */
   uint64_t id;
-  char name[META_NAME_MAX + 1]; /* changes under pool->admin + lock */
-  struct layer *layer;          /* not owned */
+  char name[META_NAME_MAX + 1]; /* of a snapshot: after the @; changes under
+                                 * pool->admin + lock */
+  _Atomic (struct layer *) layer;       /* not owned; changes while all
+                                         * mutations wait */
   uint32_t block_size;
   _Atomic uint64_t size;
   bool tail_dirty;
+
+  bool is_snapshot;
+  struct volume *of;            /* snapshot: of this volume; NULL: destroyed */
+  uint64_t time;                /* snapshot: when, in seconds */
+  struct volume_list snapshots; /* of a volume */
+  struct volume *origin;        /* what it is a clone of; NULL: nothing */
+  unsigned nr_clones;           /* snapshot: how many have it as origin */
+  char *label;                  /* destroyed snapshot: VOLUME@NAME; owned */
 
   /* Properties: written under the writeback's lock, read by its workers. */
   struct compression compression;
@@ -43,6 +63,7 @@ struct volume {
   char *domain_name, *allow;    /* owned; under volumes->lock */
 
   unsigned nr_clients;          /* under volumes->lock */
+  LIST_HEAD (, nbdedup_volume) clients;
   bool exclusive;               /* a client wants to be the only one */
   bool in_list;
 
@@ -55,9 +76,12 @@ struct volume {
 };
 
 struct nbdedup_volume {
+  LIST_ENTRY (nbdedup_volume) link;     /* in volume->clients */
   struct volume *volume;        /* counted in nr_clients */
   uint64_t size;                /* when it was opened */
-  bool readonly, exclusive;
+  bool readonly, exclusive, is_admin;
+  int64_t uid;                  /* -1: not known */
+  char *tls_identity;           /* owned; NULL: none */
 };
 
 struct layers {
@@ -68,8 +92,11 @@ struct layers {
 struct volumes {
   struct nbdedup_pool *pool;    /* not owned */
   struct lock lock;             /* protects everything below */
-  TAILQ_HEAD (, volume) list;
-  struct layers layers;         /* all, dying ones too, until closed */
+  struct volume_list list;      /* volumes */
+  struct volume_list ghosts;    /* destroyed snapshots that are origins, by
+                                 * label */
+  struct layers layers;         /* all, dying ones too, until closed;
+                                 * ascending by id */
 };
 
 extern struct volumes *volumes_new (struct nbdedup_pool *pool);
@@ -81,14 +108,31 @@ extern int volumes_load (struct volumes *volumes, struct meta_conn *c);
 extern int volumes_recover (struct volumes *volumes);
 
 extern struct layer *volumes_find_layer (void *volumes, uint64_t id);
-extern void volumes_each_dying (void *volumes,
-                                void (*fn) (void *, struct layer *),
-                                void *arg);
+extern void volumes_each_background (void *volumes,
+                                     void (*fn) (void *, struct layer *),
+                                     void *arg);
 extern void volumes_layer_gone (void *volumes, struct layer *layer);
 
-/* Borrowed while pool->admin is held; NULL and ENOENT. */
+/* A volume.  Borrowed while pool->admin is held; NULL and ENOENT. */
 extern struct volume *volumes_find (struct volumes *volumes,
                                     const char *name);
+/* A snapshot, "vol@snap"; and either. */
+extern struct volume *volumes_find_snapshot (struct volumes *volumes,
+                                             const char *name);
+extern struct volume *volumes_find_any (struct volumes *volumes,
+                                        const char *name);
+/* "vol", "vol@snap", or what a destroyed snapshot was called. */
+#define VOLUME_FULL_NAME_MAX (2 * META_NAME_MAX + 2)
+extern void volume_full_name (const struct volume *v,
+                              char name[VOLUME_FULL_NAME_MAX]);
+/* The layer with these numbers, and the name of the volume or snapshot whose
+ * it is, or of one that stands on it.  NULL: there is none.
+ */
+extern struct layer *
+volumes_describe_layer (struct volumes *volumes, uint64_t branch,
+                        uint64_t seq, char name[VOLUME_FULL_NAME_MAX]);
+/* What "origin" reads: NULL if it is no clone. */
+extern json_t *volume_origin_json (const struct volume *v);
 
 /* Commands; under pool->admin. */
 struct volume_spec {
@@ -103,13 +147,25 @@ extern int volume_resize (struct nbdedup_pool *pool, const char *name,
                           uint64_t size, bool shrink);
 extern int volume_rename (struct nbdedup_pool *pool, const char *old,
                           const char *new);
-/* How many stored bytes would destroying it free: those of records that
- * nothing else refers to.  (volume-freed.c)
- */
-extern int volume_freed_bytes (struct nbdedup_pool *pool, const char *name,
-                               uint64_t *bytes);
+/* Of a volume or snapshot.  'names' (an array) gets what was destroyed. */
 extern int volume_destroy (struct nbdedup_pool *pool, const char *name,
-                           bool force);
+                           bool recursive, bool force, json_t *names);
+/* Only say what that would destroy, and how many stored bytes it would
+ * free.
+ */
+extern int volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
+                               bool recursive, bool force, json_t *names,
+                               uint64_t *bytes);
+extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
+/* 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
+ * following.
+ */
+#define VOLUME_CLONES_MAX 100000
+extern int volume_clone (struct nbdedup_pool *pool, const char *snapshot,
+                         const char *name, bool numbered, uint64_t start,
+                         uint64_t count, json_t *names);
+extern int volume_rollback (struct nbdedup_pool *pool, const char *name,
+                            bool force);
 extern int volume_set (struct nbdedup_pool *pool, const char *name,
                        const char *property, const char *value);
 /* The value as a malloc'd string; 0, or -1 (EINVAL: no such property). */

@@ -186,13 +186,16 @@ trim_spare_locked (struct writeback *wb)
  * Ranges
  */
 
+/* First come, first served: a range that covers the whole volume (a
+ * snapshot's) gets its turn although small ones overlap all the time.
+ */
 static bool
-overlaps (const struct volume *v, uint64_t first, uint64_t last)
+must_wait (const struct volume *v, const struct range *range)
 {
   const struct range *r;
 
-  TAILQ_FOREACH (r, &v->ranges, link)
-    if (r->first <= last && first <= r->last)
+  for (r = TAILQ_FIRST (&v->ranges); r != range; r = TAILQ_NEXT (r, link))
+    if (r->first <= range->last && range->first <= r->last)
       return true;
   return false;
 }
@@ -202,11 +205,11 @@ wb_range_begin (struct writeback *wb, struct volume *v, struct range *range,
                 uint64_t first, uint64_t last)
 {
   WITH_LOCK (&wb->lock);
-  while (overlaps (v, first, last))
-    lock_wait (&wb->lock, &wb->range_free);
   range->first = first;
   range->last = last;
   TAILQ_INSERT_TAIL (&v->ranges, range, link);
+  while (must_wait (v, range))
+    lock_wait (&wb->lock, &wb->range_free);
 }
 
 void
@@ -407,15 +410,13 @@ hold_slack (struct writeback *wb, uint32_t record)
     wb->slack_record = record;
 }
 
-/* Does the volume pay for this block already? */
+/* Does the volume pay for this block already?  (What it inherits stays when
+ * it is overwritten.)
+ */
 static bool
 is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
 {
-  struct pointer ptr;           /* not followed */
-  uint8_t state;
-
-  return map_get (wb->pool->map, v->layer, block, 1, &state, &ptr) == 0 &&
-    state == MAP_POINTER;
+  return map_owns (wb->pool->map, v->layer, block) == 1;
 }
 
 /* Reserve room for a new version of a block.  When there is none, what was

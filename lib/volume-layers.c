@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "pool.h"
+#include "volume-layers.h"
+
+int
+layers_reserve (struct volumes *vs, size_t nr)
+{
+  WITH_LOCK (&vs->lock);
+  size_t need = vs->layers.nr + nr, cap = vs->layers.cap;
+  struct layer **p;
+
+  if (need <= cap)
+    return 0;
+  while (cap < need)
+    cap = cap ? cap * 2 : 16;
+  p = realloc (vs->layers.p, cap * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  vs->layers.p = p;
+  vs->layers.cap = cap;
+  return 0;
+}
+
+struct layer *
+layer_new (const struct meta_layer *ml)
+{
+  struct layer *l = calloc (1, sizeof *l);
+
+  if (l == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  l->id = ml->id;
+  l->branch = ml->branch;
+  l->seq = ml->seq;
+  l->overlap = ml->overlap;
+  l->block_size = ml->block_size;
+  l->dying = ml->dying;
+  l->pointers = ml->pointers;
+  l->blocks = ml->blocks;
+  l->base = l;
+  l->run_overlap = LAYER_OVERLAP_ALL;
+  return l;
+}
+
+void
+layer_to_meta (struct layer *l, struct meta_layer *ml)
+{
+  struct layer *parent = l->parent;
+
+  *ml = (struct meta_layer) {
+    .id = l->id, .branch = l->branch, .seq = l->seq,
+    .parent = parent ? parent->id : 0, .overlap = l->overlap,
+    .block_size = l->block_size, .dying = l->dying,
+    .pointers = l->pointers, .blocks = l->blocks,
+  };
+}
+
+static void
+link_run (struct layer *l)
+{
+  struct layer *parent = l->parent;
+  uint64_t overlap = LAYER_OVERLAP_ALL, below;
+
+  if (parent && parent->branch == l->branch) {
+    overlap = l->overlap;
+    below = parent->run_overlap;
+    if (below < overlap)
+      overlap = below;
+    l->base = (struct layer *) parent->base;
+  }
+  else
+    l->base = l;
+  l->run_overlap = overlap;
+}
+
+void
+layers_add_locked (struct volumes *vs, struct layer *l, struct layer *parent)
+{
+  size_t i;
+
+  assert_held (&vs->lock);
+  assert (vs->layers.nr < vs->layers.cap);
+  /* Ids only grow: mostly this is the end. */
+  for (i = vs->layers.nr; i > 0 && vs->layers.p[i - 1]->id > l->id; --i)
+    vs->layers.p[i] = vs->layers.p[i - 1];
+  vs->layers.p[i] = l;
+  vs->layers.nr++;
+  l->parent = parent;
+  if (parent)
+    parent->nr_children++;
+  link_run (l);
+}
+
+struct layer *
+layers_find_locked (struct volumes *vs, uint64_t id)
+{
+  size_t lo = 0, hi = vs->layers.nr, mid;
+
+  assert_held (&vs->lock);
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    if (vs->layers.p[mid]->id < id)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < vs->layers.nr && vs->layers.p[lo]->id == id
+    ? vs->layers.p[lo] : NULL;
+}
+
+struct layer *
+volumes_find_layer (void *volumes, uint64_t id)
+{
+  struct volumes *vs = volumes;
+
+  WITH_LOCK (&vs->lock);
+  return layers_find_locked (vs, id);
+}
+
+void
+layers_place_locked (struct volumes *vs, struct layer *parent,
+                     struct meta_layer *ml)
+{
+  size_t i;
+
+  assert_held (&vs->lock);
+  ml->branch = ml->seq = ml->id;
+  ml->parent = 0;
+  if (parent == NULL)
+    return;
+  ml->parent = parent->id;
+  for (i = 0; i < vs->layers.nr; ++i)
+    if (vs->layers.p[i]->branch == parent->branch && !vs->layers.p[i]->gone &&
+        vs->layers.p[i]->seq > parent->seq)
+      return;
+  ml->branch = parent->branch;
+}
+
+void
+layers_relink_locked (struct volumes *vs)
+{
+  struct layer *l, *base;
+  uint64_t overlap;
+  bool again = true;
+  size_t i;
+
+  /* Most parents are older than their children: few rounds. */
+  assert_held (&vs->lock);
+  while (again) {
+    again = false;
+    for (i = 0; i < vs->layers.nr; ++i) {
+      l = vs->layers.p[i];
+      if (l->gone)
+        continue;
+      base = l->base;
+      overlap = l->run_overlap;
+      link_run (l);
+      again |= l->base != base || l->run_overlap != overlap;
+    }
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Fates
+ */
+
+/* A layer that nothing refers to any more; so may be what it stood on. */
+static void
+let_die_locked (struct layer *l)
+{
+  struct layer *parent = l->parent;
+
+  l->dying = true;
+  l->cursor = 0;
+  l->merging = NULL;
+  l->merge_state = MERGE_NONE;
+  if (parent) {
+    parent->nr_children--;
+    if (parent->merging == l) {
+      parent->merging = NULL;
+      parent->merge_state = MERGE_NONE;
+    }
+    /* Nobody reads it: it stands on nothing, whatever becomes of that. */
+    l->parent = NULL;
+  }
+}
+
+static struct layer *
+only_child_locked (struct volumes *vs, struct layer *parent)
+{
+  size_t i;
+
+  for (i = 0; i < vs->layers.nr; ++i)
+    if (vs->layers.p[i]->parent == parent && !vs->layers.p[i]->gone &&
+        !vs->layers.p[i]->dying)
+      return vs->layers.p[i];
+  return NULL;
+}
+
+static bool
+is_merged_into_parent (struct layer *l)
+{
+  struct layer *parent = l->parent;
+
+  return parent && parent->merging == l;
+}
+
+/* The first nameless layer that could begin to merge; neither it nor its
+ * child may be in another merge.  Lower ones come first, so that each row
+ * is moved only once.
+ */
+static struct layer *
+next_merge_locked (struct volumes *vs)
+{
+  struct layer *l, *child;
+  size_t i;
+
+  for (i = 0; i < vs->layers.nr; ++i) {
+    l = vs->layers.p[i];
+    if (l->gone || l->dying || l->nr_names > 0 || l->nr_children != 1 ||
+        l->merging || is_merged_into_parent (l))
+      continue;
+    child = only_child_locked (vs, l);
+    assert (child);
+    if (child->merging)
+      continue;
+    l->merging = child;
+    l->cursor = 0;
+    l->pass_done = false;
+    return l;
+  }
+  return NULL;
+}
+
+void
+layers_settle (struct volumes *vs)
+{
+  bool again = true;
+  struct layer *l;
+  size_t i;
+
+  {
+    WITH_LOCK (&vs->lock);
+    while (again) {
+      again = false;
+      for (i = vs->layers.nr; i-- > 0; ) {
+        l = vs->layers.p[i];
+        if (!l->gone && !l->dying && l->nr_names == 0 &&
+            l->nr_children == 0) {
+          let_die_locked (l);
+          again = true;
+        }
+      }
+    }
+  }
+  for (;;) {
+    {
+      WITH_LOCK (&vs->lock);
+      l = next_merge_locked (vs);
+    }
+    if (l == NULL)
+      break;
+    /* Before the first of its rows changes. */
+    map_set_unstable (vs->pool->map, l, true);
+    l->merge_state = MERGE_TRIM;
+    merger_wake (vs->pool->merger);
+  }
+}
+
+/*----------------------------------------------------------------------
+ * For the fold
+ */
+
+void
+volumes_each_background (void *volumes, void (*fn) (void *, struct layer *),
+                         void *arg)
+{
+  struct volumes *vs = volumes;
+  struct layer *l;
+  size_t i;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i) {
+    l = vs->layers.p[i];
+    if (l->dying || (l->merge_state != MERGE_NONE && !l->pass_done))
+      fn (arg, l);
+  }
+}
+
+void
+volumes_layer_gone (void *volumes, struct layer *layer)
+{
+  struct volumes *vs = volumes;
+
+  /* The struct stays until the pool is closed: a client of the destroyed
+   * volume may still hold it.
+   */
+  WITH_LOCK (&vs->lock);
+  layer->dying = false;
+  layer->gone = true;
+}
+
+uint64_t
+volumes_freeing_bytes (struct volumes *vs)
+{
+  uint64_t bytes = 0;
+  struct layer *l;
+  size_t i;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i) {
+    l = vs->layers.p[i];
+    if (l->dying)
+      bytes += l->pointers * l->block_size;
+  }
+  return bytes;
+}
