@@ -10,9 +10,11 @@
 #include "check.h"
 #include "cleanup.h"
 #include "command.h"
+#include "diff.h"
 #include "error.h"
 #include "pool.h"
 #include "property.h"
+#include "rebase.h"
 
 /* What a command is run with. */
 struct call {
@@ -287,6 +289,33 @@ run_rollback (const struct call *c, json_t **result)
 }
 
 static int
+run_rebase (const struct call *c, json_t **result)
+{
+  const char *name, *snapshot;
+  bool dry_run;
+
+  if (need_string (c, "name", &name) == -1 ||
+      need_string (c, "snapshot", &snapshot) == -1 ||
+      arg_bool (c, "dry-run", &dry_run) == -1)
+    return -1;
+  *result = rebase_run (c->pool, name, snapshot, dry_run, c->progress,
+                        c->opaque);
+  return *result ? 0 : -1;
+}
+
+static int
+run_diff (const struct call *c, json_t **result)
+{
+  const char *from, *to;
+
+  if (need_string (c, "from", &from) == -1 ||
+      need_string (c, "to", &to) == -1)
+    return -1;
+  *result = diff_run (c->pool, from, to, c->progress, c->opaque);
+  return *result ? 0 : -1;
+}
+
+static int
 run_stat (const struct call *c, json_t **result)
 {
   const char *name = NULL;
@@ -343,6 +372,8 @@ static const struct {
   { "snapshot", run_snapshot, { "name" } },
   { "clone", run_clone, { "snapshot", "name", "count", "start" } },
   { "rollback", run_rollback, { "name", "force" } },
+  { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },
+  { "diff", run_diff, { "from", "to" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },
   { "scrub", run_scrub, { NULL } },

@@ -22,6 +22,16 @@
  *   destroy   name(!) recursive force wait dry-run      {"destroyed":[names],
  *             (bools)                                    with dry-run also
  *                                                       "freed_bytes": N}
+ *   snapshot  name(!) (a snapshot's)                    {}
+ *   clone     snapshot(!) name(!) count start           {"clones":[names]}
+ *             (with count: NAME<start> and following, start is 1 if not
+ *             given; all or none)
+ *   rollback  name(!) (a snapshot's) force              {}
+ *   rebase    name(!) snapshot(!) dry-run (bool)        {"own_bytes_before",
+ *                                                       "own_bytes_after",
+ *                                                       "given_back_bytes"}
+ *   diff      from(!) to(!) (snapshots)                 {"extents":
+ *                                                         contract's "diff"}
  *   stat      name  ddt (bool)                          contract's "stat"
  *   check                                               {"errors": N,
  *                                                        "problems": [text]}

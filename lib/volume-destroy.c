@@ -7,10 +7,7 @@
  * nameless layer that something still stands on stays, or merges
  * (layers_settle).
  *
- * A snapshot that is the origin of clones leaves its name behind: a row
- * without a layer, a "ghost", that goes with the last of them.  It keeps
- * its volume's origin, so that the line back to a golden image does not
- * break.
+ * A snapshot that is the origin of clones leaves a ghost (ghost.c).
  */
 
 #include <config.h>
@@ -28,8 +25,7 @@ struct destroy {
   struct volumes *vs;
   struct volume **victims;      /* owned array; a volume is the last */
   size_t nr;
-  struct volume **ghosts;       /* owned array: go with their last clone */
-  size_t nr_ghosts;
+  struct ghosts ghosts;         /* go with their last clone */
   bool force;
 };
 
@@ -46,29 +42,9 @@ clones_left (const struct destroy *d, const struct volume *s)
   return n;
 }
 
-/* A destroyed volume's origin may have been kept for it alone. */
-static int
-collect_ghosts (struct destroy *d, struct volume *last)
-{
-  struct volume *g;
-
-  for (g = last->origin; g && g->label && g->nr_clones == 1; g = g->origin) {
-    struct volume **p = realloc (d->ghosts,
-                                 (d->nr_ghosts + 1) * sizeof *p);
-
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
-    d->ghosts = p;
-    p[d->nr_ghosts++] = g;
-  }
-  return 0;
-}
-
 static int
 collect (struct destroy *d, struct volume *v, bool recursive)
 {
-  struct volume *last = v;
-
   if (v->snapshots.nr > 0 && !recursive)
     return nbdedup_fail (EBUSY, "volume %s has %zu snapshot%s: -r destroys "
                          "them as well", v->name, v->snapshots.nr,
@@ -87,7 +63,7 @@ collect (struct destroy *d, struct volume *v, bool recursive)
   for (size_t i = 0; i + 1 < d->nr; ++i)
     if (clones_left (d, d->victims[i]) > 0)
       return 0;
-  return collect_ghosts (d, last);
+  return ghosts_collect (v, &d->ghosts);
 }
 
 static int
@@ -206,9 +182,7 @@ destroy_in_transaction (void *arg, struct meta_conn *c,
       r = meta_snapshot_put (c, &ms);
     }
   }
-  for (i = 0; i < d->nr_ghosts && r == 0; ++i)
-    r = meta_snapshot_delete (c, d->ghosts[i]->id);
-  return r;
+  return r == 0 ? ghosts_delete (&d->ghosts, c) : -1;
 }
 
 /* After the commit, before any later fold: those give references back. */
@@ -238,11 +212,7 @@ destroy_done (void *arg)
       if (v->label)
         list_insert (&d->vs->ghosts, v);
     }
-    for (i = 0; i < d->nr_ghosts; ++i) {
-      list_remove (&d->vs->ghosts, d->ghosts[i]);
-      if (d->ghosts[i]->origin)
-        d->ghosts[i]->origin->nr_clones--;
-    }
+    ghosts_drop_locked (&d->ghosts);
   }
   layers_settle (d->vs);
 }
@@ -256,8 +226,6 @@ release (struct destroy *d)
   WITH_LOCK (&d->vs->lock);
   for (i = d->nr; i-- > 0; )
     volume_release_locked (d->victims[i]);
-  for (i = 0; i < d->nr_ghosts; ++i)
-    volume_release_locked (d->ghosts[i]);
 }
 
 static int
@@ -308,7 +276,7 @@ volume_destroy (struct nbdedup_pool *pool, const char *name, bool recursive,
     json_array_extend (names, list);
   json_decref (list);
   free (d.victims);
-  free (d.ghosts);
+  free (d.ghosts.p);
   return r;
 }
 
@@ -326,6 +294,6 @@ volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
     r = volume_freed_bytes (pool, v, bytes);
   }
   free (d.victims);
-  free (d.ghosts);
+  free (d.ghosts.p);
   return r;
 }

@@ -32,6 +32,17 @@ extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
 extern void snapshot_to_meta (const struct volume *s,
                               struct meta_snapshot *ms);
 
+/* Ghosts (ghost.c) that have no reason to stay. */
+struct ghosts {
+  struct volume **p;            /* owned, the array */
+  size_t nr;
+};
+/* Those kept for 'last' alone, whose origin is about to change or go. */
+extern int ghosts_collect (const struct volume *last, struct ghosts *ghosts);
+/* Their rows; and after the commit, and after 'last' has let go, they. */
+extern int ghosts_delete (const struct ghosts *ghosts, struct meta_conn *c);
+extern void ghosts_drop_locked (struct ghosts *ghosts);
+
 /* Blocks of a size, the last one counted whole. */
 static inline uint64_t
 blocks_of (uint64_t size, uint32_t block_size)

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#ifndef NBDEDUP_DIFF_H
+#define NBDEDUP_DIFF_H
+
+#include "nbdedup.h"
+
+/* The extents in which two snapshots of equal block size differ, up to the
+ * larger one's end; what one does not have counts as zeroes.  They are
+ * whole blocks (the last one is cut at the end), neighbours of one kind
+ * joined.  Contents are compared: records with equal digests are equal.
+ * Under pool->admin.  The result is that of "diff" in command.h; NULL: error.
+ */
+extern json_t *diff_run (struct nbdedup_pool *pool, const char *from,
+                         const char *to, nbdedup_progress_fn *progress,
+                         void *opaque);
+
+#endif /* NBDEDUP_DIFF_H */
