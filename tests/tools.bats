@@ -182,8 +182,8 @@ json ()
     make_pool
     nbdedup create web1 1G --block-size 64K
     run -0 nbdedup list
-    [[ ${lines[0]} =~ ^NAME\ +SIZE\ +BLOCK\ +LOGICAL\ +OWN\ +CLIENTS\ +ORIGIN$ ]]
-    [[ ${lines[1]} =~ ^web1\ +1\.00\ GiB\ +64\.0\ KiB\ +0\ B\ +0\ B\ +0\ +-$ ]]
+    [[ ${lines[0]} =~ ^NAME\ +SIZE\ +BLOCK\ +LOGICAL\ +OWN\ +CLIENTS\ +TIME\ +ORIGIN$ ]]
+    [[ ${lines[1]} =~ ^web1\ +1\.00\ GiB\ +64\.0\ KiB\ +0\ B\ +0\ B\ +0\ +-\ +-$ ]]
 }
 
 @test "init's options are the pool's properties and its volumes' defaults" {

@@ -13,9 +13,10 @@ enum {
 };
 
 static const struct argp_option options[] = {
-  { "recursive", 'r', NULL, 0, "Destroy its snapshots as well", 0 },
+  { "recursive", 'r', NULL, 0, "Destroy the volume's snapshots as well", 0 },
   { "force", KEY_FORCE, NULL, 0,
-    "Even if it is in use: its clients get errors", 0 },
+    "Even if it is in use (its clients get errors), or has clones (they live "
+    "on)", 0 },
   { "wait", KEY_WAIT, NULL, 0, "Wait until its space is free", 0 },
   { "dry-run", KEY_DRY_RUN, NULL, 0,
     "Only print what would be destroyed and freed", 0 },
@@ -72,10 +73,11 @@ cmd_destroy (int argc, char **argv, const char *pool)
   };
   json_t *result;
 
-  options_parse (&opts.common, argc, argv, options, parse, "NAME",
-                 "Destroy volume NAME, at once; its space is freed in the "
-                 "background.", OPTIONS_POOL | OPTIONS_JSON |
-                 OPTIONS_PROGRESS);
+  options_parse (&opts.common, argc, argv, options, parse,
+                 "NAME\nNAME@SNAP",
+                 "Destroy volume NAME, or its snapshot NAME@SNAP, at once; "
+                 "what nothing else refers to is freed in the background.",
+                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
   result = run (&opts.common,
                 pack_args (&opts.common, "{s:s, s:b, s:b, s:b, s:b}",
                            "name", opts.common.args[0],

@@ -9,9 +9,12 @@ cmd_rename (int argc, char **argv, const char *pool)
 {
   struct options opts = { .pool = pool, .min_args = 2, .max_args = 2 };
 
-  options_parse (&opts, argc, argv, NULL, NULL, "OLD NEW",
-                 "Rename a volume. Clients that are attached stay so; new "
-                 "ones find it under its new name only.", OPTIONS_POOL);
+  options_parse (&opts, argc, argv, NULL, NULL,
+                 "OLD NEW\nNAME@OLD NAME@NEW",
+                 "Rename a volume, or a snapshot of one. Clients that are "
+                 "attached stay so; new ones find it under its new name "
+                 "only. Clones keep their origin, under its new name.",
+                 OPTIONS_POOL);
   return run_silently (&opts, pack_args (&opts, "{s:s, s:s}",
                                          "old", opts.args[0],
                                          "new", opts.args[1]));

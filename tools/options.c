@@ -13,6 +13,9 @@ enum {
   KEY_PROGRESS,
 };
 
+/* From here on no digit may follow: JSON's integers have 63 bits. */
+#define NUMBER_MAX (UINT64_C (922337203685477580) - 1)
+
 static error_t
 parse_pool (int key, char *arg, struct argp_state *state)
 {
@@ -158,6 +161,29 @@ options_size (struct argp_state *state, const char *what, const char *arg)
   if (why != NULL)
     usage_error (opts, "%s '%s': %s", what, arg, why);
   return size;
+}
+
+uint64_t
+options_number (struct argp_state *state, const char *what, const char *arg)
+{
+  const struct options *opts = state->input;
+  uint64_t n = 0;
+  const char *p;
+
+  for (p = arg; *p >= '0' && *p <= '9' && n <= NUMBER_MAX; ++p)
+    n = n * 10 + (uint64_t) (*p - '0');
+  if (p == arg || *p != '\0')
+    usage_error (opts, "%s '%s': not a number, or too large", what, arg);
+  return n;
+}
+
+void
+check_snapshot_name (const struct options *opts, const char *name)
+{
+  const char *at = strchr (name, '@');
+
+  if (at == NULL || at == name || at[1] == '\0')
+    usage_error (opts, "'%s' is not a snapshot's name, NAME@SNAP", name);
 }
 
 void

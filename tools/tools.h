@@ -32,11 +32,16 @@ extern int cmd_set (int argc, char **argv, const char *pool);
 extern int cmd_resize (int argc, char **argv, const char *pool);
 extern int cmd_rename (int argc, char **argv, const char *pool);
 extern int cmd_destroy (int argc, char **argv, const char *pool);
+extern int cmd_snapshot (int argc, char **argv, const char *pool);
+extern int cmd_clone (int argc, char **argv, const char *pool);
+extern int cmd_rollback (int argc, char **argv, const char *pool);
+extern int cmd_rebase (int argc, char **argv, const char *pool);
 extern int cmd_stat (int argc, char **argv, const char *pool);
 extern int cmd_check (int argc, char **argv, const char *pool);
 extern int cmd_scrub (int argc, char **argv, const char *pool);
 extern int cmd_import (int argc, char **argv, const char *pool);
 extern int cmd_export (int argc, char **argv, const char *pool);
+extern int cmd_diff (int argc, char **argv, const char *pool);
 extern int cmd_bench (int argc, char **argv, const char *pool);
 
 /*----------------------------------------------------------------------
@@ -72,6 +77,15 @@ extern void options_parse (struct options *opts, int argc, char **argv,
 /* For a parser: the value of an option, or exit for wrong usage. */
 extern uint64_t options_size (struct argp_state *state, const char *what,
                               const char *arg);
+
+/* The same for a count: decimal digits. */
+extern uint64_t options_number (struct argp_state *state, const char *what,
+                                const char *arg);
+
+/* Exit for wrong usage unless 'name' is "NAME@SNAP".  Which characters
+ * either may have is the engine's to judge.
+ */
+extern void check_snapshot_name (const struct options *opts, const char *name);
 
 /* "16M" -> bytes.  Returns NULL, or why it is no size. */
 extern const char *parse_size (const char *arg, uint64_t *size);

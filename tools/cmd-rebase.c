@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <stdio.h>
+
+#include "tools.h"
+
+enum {
+  KEY_DRY_RUN = 0x2000,
+};
+
+static const struct argp_option options[] = {
+  { "dry-run", KEY_DRY_RUN, NULL, 0,
+    "Change nothing, only tell what it would give back", 0 },
+  { 0 }
+};
+
+struct rebase_options {
+  struct options common;        /* first: parsers get a pointer to it */
+  bool dry_run;
+};
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  struct rebase_options *opts = state->input;
+
+  (void) arg;
+  if (key != KEY_DRY_RUN)
+    return ARGP_ERR_UNKNOWN;
+  opts->dry_run = true;
+  return 0;
+}
+
+static void
+print_rebase (const struct rebase_options *opts, const json_t *result)
+{
+  char before[HUMAN_MAX], after[HUMAN_MAX], back[HUMAN_MAX];
+
+  printf ("%s: own data %s -> %s, %s %s\n", opts->common.args[0],
+          human_bytes (json_size (result, "own_bytes_before"), before),
+          human_bytes (json_size (result, "own_bytes_after"), after),
+          human_bytes (json_size (result, "given_back_bytes"), back),
+          opts->dry_run ? "would be given back" : "given back");
+}
+
+int
+cmd_rebase (int argc, char **argv, const char *pool)
+{
+  struct rebase_options opts = {
+    .common = { .pool = pool, .min_args = 2, .max_args = 2 },
+  };
+  json_t *result;
+
+  options_parse (&opts.common, argc, argv, options, parse,
+                 "NAME GOLDEN@SNAP",
+                 "Let volume NAME inherit from another snapshot. Its content "
+                 "stays, byte for byte; what is the same in GOLDEN@SNAP is no "
+                 "longer its own. Its snapshots and clones keep their origin.",
+                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+  check_snapshot_name (&opts.common, opts.common.args[1]);
+  result = run (&opts.common,
+                pack_args (&opts.common, "{s:s, s:s, s:b}",
+                           "name", opts.common.args[0],
+                           "snapshot", opts.common.args[1],
+                           "dry-run", opts.dry_run));
+  if (result == NULL)
+    return EXIT_FAILURE;
+  if (opts.common.json)
+    print_json (result);
+  else
+    print_rebase (&opts, result);
+  json_decref (result);
+  return EXIT_SUCCESS;
+}
