@@ -124,7 +124,7 @@ snapshots ()
 
     # They stay what they are.
     change golden 'write -P 2 0 3M' 'write -z 4M 1M'
-    assert_num "$(about golden .own_bytes) >= 4 * 1048576"
+    assert_num "$(about golden .own_bytes) >= 3 * 1048576"
     assert_eq "$(content golden@v1)" \
               "$(sha256sum <"$BATS_TEST_TMPDIR/image" | cut -d' ' -f1)"
     change golden 'read -P 2 0 3M'
@@ -158,7 +158,7 @@ bad_snapshots ()
     refused "nothing" snapshot nothing@v1
     refused "golden@v1@w" snapshot golden@v1@w
     refused "letters" snapshot "golden@a b"
-    refused "letters" snapshot "golden@$(printf '%0256d' 1)"
+    refused "too long" snapshot "golden@$(printf '%0256d' 1)"
     refused "@" create golden@v2 1M
     refused "@" import golden@v2 "$BATS_TEST_TMPDIR/image"
     refused "golden@v1" resize golden@v1 20M
@@ -182,7 +182,6 @@ bad_snapshots ()
     done
     wrong_usage clone golden@v1
     wrong_usage clone golden web1
-    wrong_usage clone golden@v1 web --count
     wrong_usage clone golden@v1 web --count 0
     wrong_usage clone golden@v1 web --count -1
     wrong_usage clone golden@v1 web --count 1.5
