@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Kill a process in the middle of snapshots, clones, rollbacks, destroys,
+ * rebases, renames and resizes, and see that each has happened or has not.
+ *
+ * In each round a child opens the pool and performs random operations
+ * (lineage-model.h), telling this process when one begins and how it ended.
+ * It is killed at a random moment; in some rounds others are killed while
+ * they recover the pool.  Then this process makes up the same operations,
+ * opens the pool, and compares:
+ *
+ *  - commands that returned have happened, whatever was flushed is there,
+ *    and of what was not flushed each block has some version since;
+ *
+ *  - the command in flight has happened entirely, or not at all;
+ *
+ *  - "check" finds nothing, and now and then, that everything let go of is
+ *    given back in the end.
+ *
+ * The pool lives through 40 rounds, then comes another one.  SEED and ROUNDS
+ * come from the environment; SEED repeats the operations, not the moments.
+ *
+ * Only this process's children have threads when it forks: it closes the
+ * pool before.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "lineage-model.h"
+
+#define ROUNDS_PER_POOL 40
+#define MAX_OPS 600
+#define NR_LAST 40
+
+static const lineage_weights weights[] = {
+  /* cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
+  {  3, 30, 4,  4,  6,  9,  8, 4,  8,  3,  5,  5,  2,  0,  0, 0 },
+  {  2, 12, 2,  2,  2, 16, 14, 8, 20,  4,  8,  6,  1,  0,  0, 0 },
+  {  2, 60, 6,  6,  3,  6,  4, 2,  5,  1,  3,  3,  1,  0,  0, 0 },
+  {  1, 15, 2,  2,  1, 20,  3, 3, 14,  1, 12,  8,  1,  0,  0, 0 },
+};
+#define NR_WEIGHTS (sizeof weights / sizeof weights[0])
+
+/* What the child tells. */
+enum { READY, BEGIN, DONE, REFUSED, CLOSED };
+
+static struct nbdedup_pool *pool;
+static struct nbdedup_settings settings;
+static struct lineage lineage;
+static const char *directory;
+static char pool_path[PATH_MAX];
+static uint64_t seed;
+static unsigned round_nr, nr_ops, nr_in_flight, nr_happened;
+static char last_ops[NR_LAST][160];
+
+static _Noreturn void
+give_up (const char *why)
+{
+  unsigned i;
+
+  fflush (stdout);
+  fprintf (stderr, "FAILED in round %u: %s\nthe last operations:\n",
+           round_nr, why);
+  for (i = nr_ops < NR_LAST ? 0 : nr_ops - NR_LAST; i < nr_ops; ++i)
+    fprintf (stderr, "%5u %s\n", i, last_ops[i % NR_LAST]);
+  fprintf (stderr, "repeat with SEED=%" PRIu64 "; the pool is %s\n", seed,
+           pool_path);
+  _exit (EXIT_FAILURE);
+}
+
+static void
+too_long (int sig)
+{
+  static const char text[] = "FAILED: a round takes too long\n";
+  ssize_t r;
+
+  (void) sig;
+  r = write (STDERR_FILENO, text, sizeof text - 1);
+  (void) r;
+  _exit (EXIT_FAILURE);
+}
+
+static void
+pick_settings (struct rng *rng)
+{
+  nbdedup_settings_init (&settings);
+  if (rng_percent (rng, 50)) {
+    settings.ddt_cache_bytes = NBDEDUP_DDT_CACHE_MIN;
+    settings.dirty_max_bytes = NBDEDUP_DIRTY_MAX_MIN;
+  }
+  settings.commit_interval_ms = rng_between (rng, 10, 1000);
+  settings.nr_workers = rng_between (rng, 1, 2);
+}
+
+static int
+open_pool (void)
+{
+  pool = nbdedup_pool_open (pool_path, &settings, "lineage-crash", 0);
+  return pool ? 0 : -1;
+}
+
+/*----------------------------------------------------------------------
+ * The child
+ */
+
+static void
+tell (int fd, uint8_t what)
+{
+  if (write (fd, &what, 1) != 1)
+    _exit (EXIT_FAILURE);       /* nobody listens any more */
+}
+
+static _Noreturn void
+child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
+{
+  enum expect expect;
+  struct op op;
+  char text[140];
+  bool ok;
+
+  prctl (PR_SET_PDEATHSIG, SIGKILL);
+  alarm (300);
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  tell (fd, READY);
+  for (; nr > 0; --nr) {
+    lineage_random (&lineage, mixture, &rng, &op);
+    expect = lineage_expect (&lineage, &op);
+    tell (fd, BEGIN);
+    ok = engine_apply (pool, &lineage, &op) == 0;
+    if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK)) {
+      op_describe (&op, text, sizeof text);
+      fprintf (stderr, "%s: ", text);
+      give_up (ok ? "succeeded, but must fail" : nbdedup_error ());
+    }
+    tell (fd, ok ? DONE : REFUSED);
+    if (ok)
+      lineage_apply (&lineage, &op);
+    op_free (&op);
+  }
+  if (nbdedup_pool_close (pool) == -1)
+    give_up (nbdedup_error ());
+  tell (fd, CLOSED);
+  _exit (EXIT_SUCCESS);
+}
+
+/* Start one, kill it after 'ms' from its READY (or from its start), and
+ * return what it told.  ms < 0: let it end by itself.
+ */
+static size_t
+run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
+           bool from_start, uint8_t told[2 * MAX_OPS + 2])
+{
+  struct pollfd pfd = { .events = POLLIN };
+  struct timespec ts;
+  int64_t deadline = -1, now;
+  int fds[2], status;
+  size_t len = 0;
+  ssize_t n;
+  pid_t pid;
+
+  if (pipe (fds) == -1)
+    give_up (strerror (errno));
+  fflush (stdout);
+  pid = fork ();
+  if (pid == -1)
+    give_up (strerror (errno));
+  if (pid == 0) {
+    close (fds[0]);
+    child (fds[1], rng, mixture, nr);
+  }
+  close (fds[1]);
+  pfd.fd = fds[0];
+  for (;;) {
+    clock_gettime (CLOCK_MONOTONIC, &ts);
+    now = (int64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+    if (deadline == -1 && ms >= 0 && (from_start || len > 0))
+      deadline = now + ms;
+    if (deadline != -1 && now >= deadline) {
+      kill (pid, SIGKILL);
+      deadline = INT64_MAX;
+    }
+    if (poll (&pfd, 1, deadline == -1 || deadline == INT64_MAX ? -1 :
+              (int) (deadline - now)) == 0)
+      continue;
+    n = read (fds[0], told + len, 2 * MAX_OPS + 2 - len);
+    if (n == -1)
+      give_up (strerror (errno));
+    if (n == 0)                 /* its end */
+      break;
+    len += n;
+  }
+  close (fds[0]);
+  if (waitpid (pid, &status, 0) == -1)
+    give_up (strerror (errno));
+  if (!(WIFSIGNALED (status) && WTERMSIG (status) == SIGKILL) &&
+      !(WIFEXITED (status) && WEXITSTATUS (status) == 0))
+    give_up ("the child failed");
+  return len;
+}
+
+/*----------------------------------------------------------------------
+ * Afterwards
+ */
+
+static bool
+matches (struct lineage *l, char *why, size_t len)
+{
+  struct lineage copy;
+
+  lineage_copy (l, &copy);
+  if (!engine_compare (pool, &copy, why, len)) {
+    lineage_free (&copy);
+    return false;
+  }
+  lineage_free (l);
+  *l = copy;
+  lineage_forget_versions (l);
+  return true;
+}
+
+/* Op 'op' was in flight: before or after it? */
+static void
+settle (const struct op *op)
+{
+  char before[400], after[400], why[1000];
+  struct lineage changed;
+
+  nr_in_flight++;
+  if (matches (&lineage, before, sizeof before))
+    return;
+  if (lineage_expect (&lineage, op) == EXPECT_FAIL)
+    give_up (before);
+  lineage_copy (&lineage, &changed);
+  lineage_apply (&changed, op);
+  if (!matches (&changed, after, sizeof after)) {
+    snprintf (why, sizeof why, "the last one has neither happened nor not "
+              "happened:\n  not before: %s\n  not after: %s", before, after);
+    give_up (why);
+  }
+  lineage_free (&lineage);
+  lineage = changed;
+  nr_happened++;
+}
+
+static void
+note (const struct op *op, const char *how)
+{
+  char text[140];
+
+  op_describe (op, text, sizeof text);
+  snprintf (last_ops[nr_ops++ % NR_LAST], sizeof last_ops[0], "%u %s%s",
+            round_nr, text, how);
+}
+
+/* Do to the model what the child did to the pool; compare. */
+static void
+replay (struct rng rng, const unsigned *mixture, const uint8_t *told,
+        size_t len)
+{
+  bool cut_off = false;
+  char why[400];
+  struct op op;
+  size_t i;
+
+  for (i = 1; i < len && !cut_off; i += 2) {
+    if (told[i] == CLOSED) {
+      lineage_forget_versions (&lineage);
+      break;
+    }
+    lineage_random (&lineage, mixture, &rng, &op);
+    cut_off = i + 1 == len;
+    note (&op, cut_off ? "  (in flight)" : told[i + 1] == DONE ? "" :
+          "  (refused)");
+    if (!cut_off) {
+      if (told[i + 1] == DONE)
+        lineage_apply (&lineage, &op);
+    }
+    else if (op_is_command (&op)) {
+      settle (&op);
+      op_free (&op);
+      return;
+    }
+    else if (op.kind != OP_FLUSH)
+      lineage_apply (&lineage, &op);    /* any of both versions */
+    op_free (&op);
+  }
+  if (!matches (&lineage, why, sizeof why))
+    give_up (why);
+}
+
+static void
+check (void)
+{
+  json_t *result = engine_call (pool, "check", NULL), *text;
+  size_t i;
+
+  if (result == NULL)
+    give_up (nbdedup_error ());
+  json_array_foreach (json_object_get (result, "problems"), i, text)
+    fprintf (stderr, "check: %s\n", json_string_value (text));
+  if (json_number (result, "errors") != 0)
+    give_up ("check found errors");
+  json_decref (result);
+}
+
+/* Freeing and merging go on after a crash, and come to an end.  A crash may
+ * cost a few duplicate records.
+ */
+static void
+drain (void)
+{
+  uint64_t distinct = lineage_distinct (&lineage), records = 0, freeing = 1;
+  json_t *stat, *figures;
+  unsigned tries;
+  char why[200];
+
+  for (tries = 0; tries < 1000; ++tries) {
+    stat = engine_call (pool, "stat", NULL);
+    if (stat == NULL)
+      give_up (nbdedup_error ());
+    figures = json_object_get (stat, "pool");
+    freeing = json_number (figures, "freeing_bytes");
+    records = json_number (figures, "records");
+    json_decref (stat);
+    if (records < distinct)
+      give_up ("fewer records than contents");
+    if (freeing == 0 && records <= distinct + distinct / 20 + 4)
+      return;
+    poll (NULL, 0, 20);
+  }
+  snprintf (why, sizeof why, "still %" PRIu64 " records for %" PRIu64
+            " contents, freeing_bytes %" PRIu64, records, distinct, freeing);
+  give_up (why);
+}
+
+static void
+make_pool (struct rng *rng)
+{
+  static const uint32_t sizes[] = { 4096, 4096, 8192, 16384, 65536 };
+  json_t *options = json_pack ("{s:i}", "sector", 512 << rng_below (rng, 4));
+  char command[PATH_MAX + 20];
+
+  snprintf (command, sizeof command, "rm -rf '%s'", pool_path);
+  if (pool_path[0] && system (command) != 0)
+    give_up (command);
+  snprintf (pool_path, sizeof pool_path, "%s/pool%u", directory, round_nr);
+  if (nbdedup_pool_create (pool_path, options) == -1)
+    give_up (nbdedup_error ());
+  json_decref (options);
+  lineage_free (&lineage);
+  lineage = (struct lineage) {
+    .block_size = sizes[rng_below (rng, 5)],
+    .max_blocks = rng_percent (rng, 50) ? 20 : 200,
+    .max_named = rng_percent (rng, 30) ? 60 : 25,
+    .keep_versions = true,
+  };
+  nr_ops = 0;
+}
+
+static void
+run_round (void)
+{
+  static uint8_t told[2 * MAX_OPS + 2];
+  struct rng rng = rng_make (seed, round_nr), ops = rng_make (seed, ~round_nr);
+  const unsigned *mixture = weights[rng_below (&rng, NR_WEIGHTS)];
+  bool polite = rng_percent (&rng, 6);
+  size_t len;
+
+  alarm (300);
+  if (round_nr % ROUNDS_PER_POOL == 0)
+    make_pool (&rng);
+  pick_settings (&rng);
+  /* Often a command or two, sometimes hundreds. */
+  len = run_child (ops, mixture, polite ? 30 : MAX_OPS, polite ? -1 :
+                   (int) rng_below (&rng, rng_percent (&rng, 50) ? 60 : 700),
+                   rng_percent (&rng, 10), told);
+  while (rng_percent (&rng, 20)) {
+    /* Another one does not get far: it dies while it recovers. */
+    static uint8_t nothing[2 * MAX_OPS + 2];
+
+    pick_settings (&rng);
+    run_child (ops, mixture, 0, rng_below (&rng, 25), true, nothing);
+  }
+  pick_settings (&rng);
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  replay (ops, mixture, told, len);
+  check ();
+  if (rng_percent (&rng, 25)) {
+    drain ();
+    check ();
+  }
+  if (nbdedup_pool_close (pool) == -1)
+    give_up (nbdedup_error ());
+}
+
+int
+main (int argc, char **argv)
+{
+  uint64_t rounds = number_from_environment ("ROUNDS", 20);
+
+  if (argc != 2) {
+    fprintf (stderr, "usage: ROUNDS=N SEED=S lineage-crash DIRECTORY\n");
+    return 2;
+  }
+  directory = argv[1];
+  seed = seed_from_environment ();
+  printf ("SEED=%" PRIu64 "\n", seed);
+  signal (SIGALRM, too_long);
+  for (round_nr = 0; round_nr < rounds; ++round_nr)
+    run_round ();
+  printf ("%u rounds, %u commands in flight, %u of them had happened\n",
+          round_nr, nr_in_flight, nr_happened);
+  lineage_free (&lineage);
+  return 0;
+}
