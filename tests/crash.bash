@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# What crash.bats and vm/crash-long.bats share.
+# What crash.bats and vm/crash.bats share.
 
 # run_model ARG...: leaves the pool behind for inspection if it fails.
 run_model ()
@@ -23,5 +23,24 @@ run_model ()
         fail "the pool is kept in $kept"
     fi
     sed -n '1p;$p' "$dir/output"
+    rm -rf "$dir"
+}
+
+# run_lineage: the same for lineage-crash.
+run_lineage ()
+{
+    local dir kept
+
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-lineage.XXXXXX")
+    if ! "$test_programs/lineage-crash" "$dir" >"$dir/output" 2>&1 \
+            3>&- 4>&-; then
+        kept="$test_programs/lineage-failed"
+        rm -rf "$kept"
+        cp -a "$dir" "$kept" || kept="$dir"
+        tail -n 60 "$dir/output"
+        [ "$kept" = "$dir" ] || rm -rf "$dir"
+        fail "the pool is kept in $kept"
+    fi
+    cat "$dir/output"
     rm -rf "$dir"
 }

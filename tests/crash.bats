@@ -3,7 +3,8 @@
 # shellcheck shell=bash disable=SC2154
 #
 # What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
-# block-model.h, powercut-undo.h.  "make check-crash ROUNDS=N SEED=S" does
+# block-model.h, powercut-undo.h,
+# lineage-crash.c.  "make check-crash ROUNDS=N SEED=S" does
 # as many rounds as you like.
 
 load helpers
@@ -46,4 +47,8 @@ SCRIPT
 @test "what was flushed survives a loss of power" {
     ROUNDS="${ROUNDS:-20}" run_model \
         --powercut "$test_programs/.libs/powercut.so"
+}
+
+@test "a snapshot, clone, rollback, rebase or destroy cut off by kill -9 has happened or has not" {
+    ROUNDS="${LINEAGE_ROUNDS:-25}" run_lineage
 }

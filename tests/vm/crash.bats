@@ -16,3 +16,7 @@ load ../crash
     ROUNDS="${ROUNDS:-100}" run_model \
         --powercut "$test_programs/.libs/powercut.so"
 }
+
+@test "200 rounds of kill -9 amid snapshots, clones, rebases and destroys" {
+    ROUNDS="${ROUNDS:-200}" run_lineage
+}
