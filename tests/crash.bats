@@ -3,9 +3,8 @@
 # shellcheck shell=bash disable=SC2154
 #
 # What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
-# block-model.h, powercut-undo.h,
-# lineage-crash.c.  "make check-crash ROUNDS=N SEED=S" does
-# as many rounds as you like.
+# block-model.h, powercut-undo.h, lineage-crash.c.  "make check-crash ROUNDS=N
+# SEED=S" does as many rounds as you like.
 
 load helpers
 load crash
