@@ -13,6 +13,7 @@
  * Operations are data: lineage_random makes one up from the model and a
  * generator alone, lineage_apply does it to the model, and engine_apply to a
  * pool.  So another process with the same generator makes the same ones.
+ * LINEAGE_WITHOUT=rebase,diff in the environment leaves these out.
  */
 
 #ifndef NBDEDUP_LINEAGE_MODEL_H

@@ -34,14 +34,15 @@ op_free (struct op *op)
   op->data = NULL;
 }
 
+static const char *const names[NR_OPS] = {
+  "create", "write", "zero", "trim", "flush", "snapshot", "clone",
+  "rollback", "destroy", "rename", "rebase", "resize", "set", "diff",
+  "attach", "detach",
+};
+
 void
 op_describe (const struct op *op, char *buf, size_t len)
 {
-  static const char *const names[NR_OPS] = {
-    "create", "write", "zero", "trim", "flush", "snapshot", "clone",
-    "rollback", "destroy", "rename", "rebase", "resize", "set", "diff",
-    "attach", "detach",
-  };
   int n = snprintf (buf, len, "%s %s", names[op->kind], op->name);
 
   buf += n;
@@ -328,6 +329,15 @@ make_op (struct lineage *l, struct rng *rng, struct op *op)
   }
 }
 
+/* To find out what a failure needs. */
+static bool
+left_out (enum op_kind kind)
+{
+  const char *list = getenv ("LINEAGE_WITHOUT");
+
+  return list && strstr (list, names[kind]);
+}
+
 void
 lineage_random (struct lineage *l, const lineage_weights weights,
                 struct rng *rng, struct op *op)
@@ -350,5 +360,5 @@ lineage_random (struct lineage *l, const lineage_weights weights,
     if (named > l->max_named &&
         (i == OP_CREATE || i == OP_SNAPSHOT || i == OP_CLONE))
       op->kind = OP_DESTROY;
-  } while (!make_op (l, rng, op));
+  } while (left_out (op->kind) || !make_op (l, rng, op));
 }
