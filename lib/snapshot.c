@@ -358,6 +358,7 @@ rollback_cut_off (struct volume *v, bool force)
   }
   v->exclusive = true;          /* nobody may attach meanwhile */
   v->gone = true;
+  v->nr_clients++;              /* or the last one to leave frees it */
   return 0;
 }
 
@@ -393,11 +394,13 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
                &rb) == -1) {
     WITH_LOCK (&vs->lock);
     v->exclusive = v->gone = false;
+    v->nr_clients--;
     volume_free (rb.new);
     free (rb.layer);
     return -1;
   }
   WITH_LOCK (&vs->lock);
+  v->nr_clients--;
   volume_release_locked (v);
   return 0;
 }

@@ -84,7 +84,10 @@ check_clones (const struct destroy *d)
   return 0;
 }
 
-/* From here on nobody attaches, and no request is accepted. */
+/* From here on nobody attaches, and no request is accepted.  The clients
+ * leave when they like, and the last one frees the struct: until we are
+ * done we count as one.
+ */
 static int
 cut_off (struct destroy *d)
 {
@@ -105,6 +108,7 @@ cut_off (struct destroy *d)
     v = d->victims[i];
     list_remove (v->is_snapshot ? &v->of->snapshots : &d->vs->list, v);
     v->gone = true;
+    v->nr_clients++;
   }
   return 0;
 }
@@ -119,6 +123,7 @@ take_back (struct destroy *d)
   for (i = d->nr; i-- > 0; ) {
     v = d->victims[i];
     v->gone = false;
+    v->nr_clients--;
     list_insert (v->is_snapshot ? &v->of->snapshots : &d->vs->list, v);
   }
 }
@@ -224,8 +229,10 @@ release (struct destroy *d)
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
-  for (i = d->nr; i-- > 0; )
+  for (i = d->nr; i-- > 0; ) {
+    d->victims[i]->nr_clients--;
     volume_release_locked (d->victims[i]);
+  }
 }
 
 static int
