@@ -22,8 +22,11 @@
 static int
 refuse (struct volume *v, int err, const char *why)
 {
+  char name[VOLUME_FULL_NAME_MAX];
+
   WITH_LOCK (&v->pool->volumes->lock);
-  return nbdedup_fail (err, "volume %s %s", v->name, why);
+  volume_full_name (v, name);
+  return nbdedup_fail (err, "volume %s %s", name, why);
 }
 
 /* Before a request, and after one that looked at data: what is not yet
@@ -33,7 +36,8 @@ refuse (struct volume *v, int err, const char *why)
 static int
 check_gone (struct volume *v)
 {
-  return v->gone ? refuse (v, ESHUTDOWN, "was destroyed") : 0;
+  return v->gone ? refuse (v, ESHUTDOWN, "was destroyed or rolled back")
+    : 0;
 }
 
 static int

@@ -221,9 +221,11 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
   if (leaf_unpack (buf, len, &leaf) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS; ++i) {
-    if (leaf.state[i] != MAP_POINTER ||
-        pointer_unpack (leaf.ptr[i], BLOCK_SIZE_MAX, &ptr) == -1 ||
-        bsearch (&ptr.addr, lo->s->damaged, lo->s->nr_damaged,
+    if (leaf.state[i] != MAP_POINTER)
+      continue;
+    /* Only the address is wanted: whatever the layer's block size is. */
+    (void) pointer_unpack (leaf.ptr[i], BLOCK_SIZE_MAX, &ptr);
+    if (bsearch (&ptr.addr, lo->s->damaged, lo->s->nr_damaged,
                  sizeof ptr.addr, compare_u64) == NULL)
       continue;
     if (layer == NULL &&
