@@ -225,15 +225,23 @@ class Database:
             "SELECT id, branch, seq, parent, overlap, block_size, flags,"
             " pointers, blocks FROM layer ORDER BY id")
         self.volumes = self.rows(
-            "SELECT name, layer, size, flags, domain, compress, dedup"
-            " FROM volume ORDER BY name")
-        self.snapshots = self.rows("SELECT layer FROM snapshot")
+            "SELECT name, layer, size, flags, domain, compress, dedup,"
+            " origin, id FROM volume ORDER BY name")
+        self.snapshots = self.rows(
+            "SELECT id, volume, name, layer, size, origin FROM snapshot")
         self.leaves = self.rows("SELECT branch, seq, leaf, data FROM leaf")
         self.groups = self.rows("SELECT grp, data FROM record ORDER BY grp")
         self.index = self.rows("SELECT prefix, data FROM ddt ORDER BY prefix")
         self.segments = self.rows(
             "SELECT id, nr_free, largest_run, map FROM segment ORDER BY id")
         self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
+
+    def names(self):
+        """(name, layer, size, flags) of all volumes and snapshots."""
+        ids = {v[-1]: v[0] for v in self.volumes}
+        return [v[:4] for v in self.volumes] + [
+            ("%s@%s" % (ids[volume], name), layer, size, 0)
+            for _, volume, name, layer, size, _ in self.snapshots if volume]
 
 
 # ---------------------------------------------------------------------
@@ -528,8 +536,6 @@ class Pool:
         self.layers, keys = {}, {}
         for (ident, branch, seq, parent, overlap, block_size, flags,
              pointers, blocks) in self.db.layers:
-            need(parent is None or parent in self.layers, "layer", ident,
-                 "has no parent", parent)
             need((branch, seq) not in keys, "layer", ident, "is not alone")
             need(4096 <= block_size <= 1 << 20 and
                  block_size & block_size - 1 == 0 and
@@ -539,11 +545,18 @@ class Pool:
                 "parent": parent, "overlap": overlap, "lsize": block_size,
                 "dying": flags & 1, "pointers": pointers, "blocks": blocks,
                 "map": {}}
+        for ident, layer in self.layers.items():
+            parent = layer["parent"]
+            need(parent is None or layer["dying"] or
+                 parent in self.layers and not self.layers[parent]["dying"]
+                 and self.layers[parent]["lsize"] == layer["lsize"],
+                 "layer", ident, "has no parent", parent)
         for branch, seq, leaf, data in self.db.leaves:
             need((branch, seq) in keys, "leaf", leaf, "of no layer")
             layer = self.layers[keys[branch, seq]]
             for i, raw in read_leaf(data).items():
-                need(raw or layer["parent"], "leaf", leaf, "has a hole")
+                need(raw or layer["parent"] or layer["dying"], "leaf",
+                     leaf, "has a hole")
                 layer["map"][leaf * LEAF_BLOCKS + i] = \
                     Pointer(raw, layer["lsize"]) if raw else None
 
@@ -561,8 +574,6 @@ class Pool:
                 counts[p.addr] = counts.get(p.addr, 0) + 1
             need(found == layer["pointers"], "layer", ident, "has", found,
                  "pointers, not", layer["pointers"])
-            need(layer["parent"] or layer["blocks"] == found, "layer", ident,
-                 "blocks")
         for addr, r in self.records.items():
             need(r.refcount == counts.get(addr, 0), "record at", addr, "has",
                  counts.get(addr, 0), "references, not", r.refcount)
@@ -686,27 +697,59 @@ class Pool:
             if r.flags & INDEXED and a not in found)
 
     def check_volumes(self):
-        used = {layer for layer, in self.db.snapshots}
-        for name, ident, size, flags, domain, compress, dedup in \
+        named, parents = set(), {
+            layer["parent"] for layer in self.layers.values()
+            if not layer["dying"]}
+        ids = {v[-1] for v in self.db.volumes}
+        self.check_snapshots(ids, named)
+        for name, ident, size, flags, domain, compress, dedup, origin, _ in \
                 self.db.volumes:
             need(re.fullmatch("[A-Za-z0-9._-]{1,255}", name), "volume name")
-            need(ident in self.layers and not self.layers[ident]["dying"],
-                 "volume", name, "has no layer")
+            self.check_named("volume " + name, ident, named)
+            need(ident not in parents, "volume", name, "shares its layer")
             need(size % 512 == 0, "volume", name, "size", size)
             need(domain == 0 or domain in self.db.domains, "volume", name,
                  "domain")
             need(re.fullmatch("none|lz4|zstd(-[1-9][0-9]?)?", compress),
                  "volume", name, "compress")
             need(dedup in ("on", "off", "verify"), "volume", name, "dedup")
+            need(origin is None or origin in self.origins, "volume", name,
+                 "has no origin", origin)
             layer = self.layers[ident]
             blocks = -(-size // layer["lsize"])
             need(flags & 1 or all(b < blocks for b in layer["map"]),
                  "volume", name, "has blocks past its end")
-            used.add(ident)
-        used |= {layer["parent"] for layer in self.layers.values()}
-        for ident, layer in self.layers.items():
-            need(layer["dying"] or ident in used, "layer", ident,
-                 "belongs to nobody")
+
+    def check_snapshots(self, volumes, named):
+        """Also those that were destroyed, and are the origin of clones."""
+        self.origins = {s[0] for s in self.db.snapshots}
+        for ident, volume, name, layer, size, origin in self.db.snapshots:
+            part = "[A-Za-z0-9._-]{1,255}"
+            need(size % 512 == 0, "snapshot", ident, "size", size)
+            if volume is None:
+                need(re.fullmatch(part + "@" + part, name), "snapshot", ident,
+                     "name")
+                need(layer is None, "snapshot", ident, "has a layer")
+                need(origin is None or origin in self.origins, "snapshot",
+                     ident, "has no origin", origin)
+            else:
+                need(re.fullmatch(part, name), "snapshot", ident, "name")
+                need(volume in volumes, "snapshot", ident, "has no volume")
+                self.check_named("snapshot " + name, layer, named)
+
+    def check_named(self, what, ident, named):
+        need(ident in self.layers and not self.layers[ident]["dying"], what,
+             "has no layer")
+        need(ident not in named, what, "shares its layer")
+        named.add(ident)
+        blocks, layer = set(), self.layers[ident]
+        above = layer
+        while above:
+            blocks |= above["map"].keys()
+            above = self.layers.get(above["parent"])
+        found = sum(self.find(ident, b) is not None for b in blocks)
+        need(found == layer["blocks"], what, "has", found, "blocks, not",
+             layer["blocks"])
 
     # -- what the journal adds
 
@@ -792,7 +835,7 @@ class Pool:
             ident = layer["parent"]
 
     def write_volume(self, name, out):
-        for n, ident, size, flags, *_ in self.db.volumes:
+        for n, ident, size, flags in self.db.names():
             if n == name:
                 break
         else:
