@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 
 #include "lineage-model.h"
@@ -165,22 +166,29 @@ own_bytes_on (const struct node *node, const struct node *parent)
   return nr * bs;
 }
 
+/* What is its own is merged into the volume's layer in the background. */
 static void
 check_rebase (struct nbdedup_pool *pool, struct lineage *l,
               const struct op *op, uint64_t before, json_t *result)
 {
-  uint64_t after = engine_own_bytes (pool, op->name);
-  uint64_t least = own_bytes_on (lineage_find (l, op->name),
-                                 lineage_find (l, op->other));
+  uint64_t after = own_bytes_on (lineage_find (l, op->name),
+                                 lineage_find (l, op->other)), n;
+  unsigned tries;
 
   if (json_number (result, "own_bytes_before") != before ||
       json_number (result, "own_bytes_after") != after)
     die ("rebase %s %s: own_bytes from %" PRIu64 " to %" PRIu64 ", but it "
          "said %s", op->name, op->other, before, after,
          json_dumps (result, 0));
-  if (l->block_size ? after != least : after < least)
-    die ("rebase %s %s: own_bytes %" PRIu64 ", expected %" PRIu64, op->name,
-         op->other, after, least);
+  for (tries = 0; ; ++tries) {
+    n = engine_own_bytes (pool, op->name);
+    if (n == after)
+      break;
+    if (n > after || tries == 1000)
+      die ("rebase %s %s: own_bytes %" PRIu64 ", expected %" PRIu64,
+           op->name, op->other, n, after);
+    poll (NULL, 0, 10);
+  }
 }
 
 /* What --dry-run promises is what happens. */
@@ -188,8 +196,7 @@ static json_t *
 run_rebase (struct nbdedup_pool *pool, struct lineage *l,
             const struct op *op)
 {
-  bool figures = l->figures && lineage_expect (l, op) == EXPECT_OK;
-  uint64_t before = figures ? engine_own_bytes (pool, op->name) : 0;
+  uint64_t before = l->figures ? engine_own_bytes (pool, op->name) : 0;
   json_t *dry, *real;
   int err;
 
@@ -204,11 +211,11 @@ run_rebase (struct nbdedup_pool *pool, struct lineage *l,
     die ("rebase %s %s: --dry-run %s, but then it %s: %s", op->name,
          op->other, dry ? "works" : "fails", real ? "works" : "fails",
          nbdedup_error ());
-  if (dry && !json_equal (dry, real))
+  if (dry && l->figures && !json_equal (dry, real))
     die ("rebase %s %s: --dry-run said %s, it did %s", op->name, op->other,
          json_dumps (dry, 0), json_dumps (real, 0));
   json_decref (dry);
-  if (real && figures)
+  if (real && l->figures)
     check_rebase (pool, l, op, before, real);
   errno = err;
   return real;

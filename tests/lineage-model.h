@@ -61,7 +61,8 @@ struct lineage {
   unsigned max_named;           /* volumes and snapshots */
   bool keep_versions;           /* what is not flushed may be lost */
   bool attach;                  /* clients stay attached */
-  bool figures;                 /* engine_apply looks at figures, too */
+  bool figures;                 /* nothing is merged in the background: they
+                                 * are exact */
 };
 
 enum op_kind {

@@ -244,6 +244,10 @@ perform (const struct op *op)
     attach_or_detach (op);
     return true;
   }
+  lineage.figures = op->kind == OP_REBASE && lineage.block_size &&
+    expect == EXPECT_OK;
+  if (lineage.figures)
+    drain ();
   ok = engine_apply (pool, &lineage, op) == 0;
   if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
     die ("%s: %s", last_ops[(op_nr - 1) % NR_LAST],
@@ -396,7 +400,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
   lineage.block_size = rng_percent (rng, 60) ? sizes[rng_below (rng, 5)] : 0;
   lineage.max_blocks = rng_percent (rng, 50) ? 20 : 200;
   lineage.max_named = rng_percent (rng, 30) ? 70 : 25;
-  lineage.attach = lineage.figures = true;
+  lineage.attach = true;
   op_nr = 0;
   pick_settings (rng);
   make_pool (rng);
