@@ -13,7 +13,7 @@
  *     volume's origin.
  *  4. Nobody refers to H any more, unless snapshots stand on it: it dies,
  *     its references come back.  R is nameless with one child: it merges
- *     (merge.h).
+ *     (merge.h), at once, since the head has only what was written meanwhile.
  *
  * A crash before step 3 leaves R, which dies, and H, which merges with the
  * head: the volume as it was.
@@ -305,6 +305,17 @@ finish (struct rebase *rb)
   return txg_run (rb->pool->txg, finish_in_transaction, finish_done, rb);
 }
 
+/* Until the volume's head is R, its own pointers are not counted as its. */
+static int
+merge_new (struct rebase *rb)
+{
+  while (rb->new->merging)
+    if (txg_run (rb->pool->txg, NULL, NULL, NULL) == -1 ||
+        merge_step (rb->pool) == -1)
+      return -1;
+  return 0;
+}
+
 /*----------------------------------------------------------------------*/
 
 static int
@@ -376,7 +387,8 @@ static int
 rebase (struct rebase *rb)
 {
   struct volumes *vs = rb->pool->volumes;
-  int r;
+  char text[512];
+  int r, err;
 
   if (layers_reserve (vs, 2) == -1 ||
       (rb->head = layer_new (&rb->head_row)) == NULL)
@@ -390,15 +402,12 @@ rebase (struct rebase *rb)
   r = copy_all (rb);
   if (r == 0)
     r = finish (rb);
-  if (r == -1) {
-    int err = errno;
-    char text[512];
-
-    snprintf (text, sizeof text, "%s", nbdedup_error ());
-    txg_run (rb->pool->txg, nothing, undo_done, rb);
-    return nbdedup_fail (err, "%s", text);
-  }
-  return 0;
+  if (r == 0)
+    return merge_new (rb);
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  txg_run (rb->pool->txg, nothing, undo_done, rb);
+  return nbdedup_fail (err, "%s", text);
 }
 
 json_t *
