@@ -19,6 +19,7 @@
 #include "cleanup.h"
 #include "error.h"
 #include "pool.h"
+#include "volume-int.h"
 
 /* Enough to see what is wrong; the count is complete. */
 #define PROBLEMS_MAX 100
@@ -219,12 +220,30 @@ find_seen (struct check *ck, uint64_t addr)
 static struct layer_count *
 find_layer_count (struct check *ck, uint64_t branch, uint64_t seq)
 {
-  size_t i;
+  size_t lo = 0, hi = ck->nr_layers, mid;
+  struct layer_count *lc;
 
-  for (i = 0; i < ck->nr_layers; ++i)
-    if (ck->layers[i].branch == branch && ck->layers[i].seq == seq)
-      return &ck->layers[i];
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    lc = &ck->layers[mid];
+    if (lc->branch == branch && lc->seq == seq)
+      return lc;
+    if (lc->branch < branch || (lc->branch == branch && lc->seq < seq))
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
   return NULL;
+}
+
+static int
+compare_layer_counts (const void *a, const void *b)
+{
+  const struct layer_count *x = a, *y = b;
+
+  if (x->branch != y->branch)
+    return x->branch < y->branch ? -1 : 1;
+  return x->seq < y->seq ? -1 : x->seq > y->seq;
 }
 
 static void
@@ -298,10 +317,15 @@ collect_layer (void *opaque, const struct meta_layer *ml)
   struct check *ck = opaque;
   struct layer_count *p;
 
-  p = realloc (ck->layers, (ck->nr_layers + 1) * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory to check");
-  ck->layers = p;
+  /* Doubled at each power of two. */
+  if ((ck->nr_layers & (ck->nr_layers - 1)) == 0) {
+    p = realloc (ck->layers,
+                 (ck->nr_layers ? 2 * ck->nr_layers : 1) * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory to check");
+    ck->layers = p;
+  }
+  p = ck->layers;
   p[ck->nr_layers++] = (struct layer_count) {
     .id = ml->id, .branch = ml->branch, .seq = ml->seq,
     .pointers = ml->pointers, .block_size = ml->block_size,
@@ -310,22 +334,27 @@ collect_layer (void *opaque, const struct meta_layer *ml)
   return 0;
 }
 
-static int
-note_volume (void *opaque, const struct meta_volume *mv)
+/* Where each volume's and snapshot's own pointers must end. */
+static void
+set_ends (struct check *ck)
 {
-  struct check *ck = opaque;
+  struct volumes *vs = ck->pool->volumes;
+  struct layer_count *lc;
+  struct volume *v;
+  struct layer *l;
   size_t i;
 
-  for (i = 0; i < ck->nr_layers; ++i)
-    if (ck->layers[i].id == mv->layer) {
-      if (!mv->tail_dirty)
-        ck->layers[i].end = (mv->size + ck->layers[i].block_size - 1) /
-          ck->layers[i].block_size;
-      return 0;
-    }
-  problem (ck, "volume %s: its layer %" PRIu64 " is missing", mv->name,
-           mv->layer);
-  return 0;
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    l = v->layer;
+    lc = find_layer_count (ck, l->branch, l->seq);
+    if (lc == NULL)
+      problem (ck, "volume %s: its layer %" PRIu64 " is missing", v->name,
+               l->id);
+    else if (!v->tail_dirty)
+      lc->end = blocks_of (v->size, v->block_size);
+  }
 }
 
 static int
@@ -433,6 +462,19 @@ check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
   return 0;
 }
 
+static int
+step_blocks (void *opaque)
+{
+  return step (opaque);
+}
+
+static void
+wrong_blocks (void *opaque, uint64_t layer, uint64_t stored, uint64_t found)
+{
+  problem (opaque, "layer %" PRIu64 ": %" PRIu64 " blocks counted, %" PRIu64
+           " found", layer, stored, found);
+}
+
 static void
 quick_check_problem (void *opaque, const char *text)
 {
@@ -447,9 +489,12 @@ check_all (struct check *ck)
   if (meta_quick_check (ck->c, quick_check_problem, ck) == -1)
     problem (ck, "%s", nbdedup_error ());
   if (meta_state_get (ck->c, &ck->state) == -1 ||
-      meta_layer_scan (ck->c, collect_layer, ck) == -1 ||
-      meta_volume_scan (ck->c, note_volume, ck) == -1)
+      meta_layer_scan (ck->c, collect_layer, ck) == -1)
     return -1;
+  if (ck->nr_layers > 0)
+    qsort (ck->layers, ck->nr_layers, sizeof *ck->layers,
+           compare_layer_counts);
+  set_ends (ck);
   ck->first_window = true;
   do
     if (check_window (ck) == -1)
@@ -461,7 +506,8 @@ check_all (struct check *ck)
       problem (ck, "layer %" PRIu64 ": %" PRIu64 " pointers counted, %" PRIu64
                " found", ck->layers[i].id, ck->layers[i].pointers,
                ck->layers[i].found);
-  if (meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
+  if (check_blocks (ck->pool, ck->c, step_blocks, wrong_blocks, ck) == -1 ||
+      meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
       meta_index_scan (ck->c, check_index_row, ck) == -1)
     return -1;
   check_total (ck, "records", ck->state.records, ck->records);

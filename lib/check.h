@@ -24,4 +24,14 @@ extern json_t *list_run (struct nbdedup_pool *pool);
 /* Everything answered so far is in pool.db. */
 extern int pool_sync (struct nbdedup_pool *pool);
 
+/* Recount the blocks of all volumes and snapshots in the state that 'c' is
+ * frozen at: 'wrong' gets each count that is not as stored.  (check-blocks.c)
+ */
+struct meta_conn;
+extern int check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
+                         int (*step) (void *opaque),
+                         void (*wrong) (void *opaque, uint64_t layer,
+                                        uint64_t stored, uint64_t found),
+                         void *opaque);
+
 #endif /* NBDEDUP_CHECK_H */

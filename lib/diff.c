@@ -9,6 +9,7 @@
 #include "diff.h"
 #include "error.h"
 #include "pool.h"
+#include "resolve.h"
 #include "volume-int.h"
 
 struct diff {
@@ -139,41 +140,26 @@ diff_leaf (struct diff *d, uint64_t block, unsigned nr)
   return 0;
 }
 
-/* The first leaf from 'leaf' on in which the layer or what it stands on has
- * a row; or UINT64_MAX.
- */
-static int
-next_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf,
-           uint64_t *next)
-{
-  uint64_t found;
-  int r = 0;
-
-  for (; layer && r != -1; layer = ((struct layer *) layer->base)->parent) {
-    r = meta_leaf_next (c, layer->branch, leaf, &found);
-    if (r == 1 && found < *next)
-      *next = found;
-  }
-  return r == -1 ? -1 : 0;
-}
-
 static int
 diff_all (struct diff *d, nbdedup_progress_fn *progress, void *opaque)
 {
-  uint64_t nr_blocks = blocks_of (d->end, d->to->block_size), block = 0, leaf;
+  uint64_t nr_blocks = blocks_of (d->end, d->to->block_size), block = 0;
+  uint64_t leaf, other;
   struct meta_conn *c;
   unsigned nr;
   int r;
 
   for (;;) {
-    leaf = UINT64_MAX;
+    other = UINT64_MAX;
     c = meta_reader_get (d->pool->meta);
-    r = next_leaf (c, d->from->layer, block / LEAF_BLOCKS, &leaf);
-    if (r == 0)
-      r = next_leaf (c, d->to->layer, block / LEAF_BLOCKS, &leaf);
+    r = resolve_next_leaf (c, d->from->layer, block / LEAF_BLOCKS, &leaf);
+    if (r != -1)
+      r = resolve_next_leaf (c, d->to->layer, block / LEAF_BLOCKS, &other);
     meta_reader_put (d->pool->meta, c);
     if (r == -1)
       return -1;
+    if (other < leaf)
+      leaf = other;
     if (leaf == UINT64_MAX || leaf * LEAF_BLOCKS >= nr_blocks)
       break;
     block = leaf * LEAF_BLOCKS;

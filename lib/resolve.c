@@ -95,3 +95,23 @@ resolve_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf,
       out->state[i] = MAP_HOLE;
   return 0;
 }
+
+int
+resolve_next_leaf (struct meta_conn *c, struct layer *layer, uint64_t first,
+                   uint64_t *leaf)
+{
+  uint64_t next = UINT64_MAX, found;
+  struct layer *base;
+  int r;
+
+  for (; layer; layer = base->parent) {
+    base = layer->base;
+    r = meta_leaf_next (c, layer->branch, first, &found);
+    if (r == -1)
+      return -1;
+    if (r == 1 && found < next)
+      next = found;
+  }
+  *leaf = next;
+  return next != UINT64_MAX;
+}

@@ -22,4 +22,10 @@
 extern int resolve_leaf (struct meta_conn *c, struct layer *layer,
                          uint64_t leaf, uint64_t limit, struct leaf *out);
 
+/* The first leaf from 'first' on about which the layer or one below it may
+ * say something.  1, 0: there is none, -1.
+ */
+extern int resolve_next_leaf (struct meta_conn *c, struct layer *layer,
+                              uint64_t first, uint64_t *leaf);
+
 #endif /* NBDEDUP_RESOLVE_H */
