@@ -73,16 +73,33 @@ pool_file (const char *pool_path, const char *name)
  * Making
  */
 
+/* The pool's own name must survive, too.  Where somebody else made the
+ * directory, we may not be allowed to see to that.
+ */
+static int
+sync_name (const char *path, bool made)
+{
+  CLEANUP_FREE char *real = realpath (path, NULL);
+
+  if ((real == NULL || sync_directory_of (real) == -1) && made)
+    return nbdedup_fail (errno, "%s: syncing its directory: %s", path,
+                         strerror (errno));
+  return 0;
+}
+
 /* The directory, made if needed; it must hold nothing but "records". */
 static int
 prepare_directory (const char *path)
 {
   struct dirent *e;
+  bool made;
   DIR *dir;
-  int r = 0;
+  int r;
 
-  if (mkdir (path, 0700) == -1 && errno != EEXIST)
+  made = mkdir (path, 0700) == 0;
+  if (!made && errno != EEXIST)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  r = sync_name (path, made);
   dir = opendir (path);
   if (dir == NULL)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));

@@ -68,7 +68,7 @@ command (const char *a1, const char *a2, const char *a3, const char *a4,
 {
   const char *argv[] = { nbdedup, "-p", pool, a1, a2, a3, a4, a5, NULL };
   int status;
-  char *output = command_output (argv, 60, &status);
+  char *output = command_output (argv, 60, NULL, NULL, &status);
 
   if (status != 0)
     die ("SEED=%" PRIu64 " nbdedup %s: status %d: %s", seed, a1, status,

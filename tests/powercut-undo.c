@@ -2,57 +2,132 @@
 
 #include <config.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "powercut-undo.h"
 
 #define SECTOR 512
+#define MAX_FILES 64
+
+/* What survives of what was not synced. */
+enum mode {
+  NOTHING, SOME, EVERYTHING,    /* EVERYTHING: as after a kill */
+  NOTHING_EVER,                 /* nor what was synced */
+};
 
 /* What is known about one file at the end. */
 struct file {
-  char path[POWERCUT_PATH_MAX];
-  int fd;
+  uint64_t ino;
+  int fd;                       /* -1: never found */
   uint64_t durable;             /* entries up to this one are */
   uint64_t durable_size;
   bool sized;
 };
 
-static struct file *
-find_file (struct file *files, unsigned *nr, unsigned max, const char *path)
-{
-  unsigned i;
+/* A name, and which file has it (0: none). */
+struct name {
+  char path[POWERCUT_PATH_MAX];
+  uint64_t ino;
+};
 
-  for (i = 0; i < *nr; ++i)
-    if (strcmp (files[i].path, path) == 0)
-      return &files[i];
-  if (*nr == max)
-    die ("powercut: too many files");
-  files[i] = (struct file) { .fd = open (path, O_RDWR|O_CLOEXEC) };
-  memcpy (files[i].path, path, POWERCUT_PATH_MAX);
-  (*nr)++;
-  return &files[i];
+struct undo {
+  const uint8_t *log;
+  uint64_t size;
+  size_t *entries, nr_entries;  /* where they stand */
+  uint64_t last;                /* seq */
+  const char *dir;
+  char kept[PATH_MAX];          /* the directory of files without a name */
+  enum mode mode;
+  uint64_t salt;
+  struct rng *rng;
+  struct file files[MAX_FILES];
+  unsigned nr_files;
+  struct name names[MAX_FILES];
+  unsigned nr_names;
+};
+
+static const struct powercut_entry *
+entry_at (const struct undo *u, size_t i)
+{
+  return (const void *) (u->log + u->entries[i]);
 }
 
-/* The entry at '*p', and step over it; NULL at the end (the last entry may
- * be cut off: its write never began).
- */
-static const struct powercut_entry *
-next_entry (const uint8_t *log, size_t size, size_t *p)
+static bool
+is_name_entry (const struct powercut_entry *e)
 {
-  const struct powercut_entry *e = (const void *) (log + *p);
-  size_t len;
+  return e->kind == POWERCUT_CREATE || e->kind == POWERCUT_UNLINK ||
+    e->kind == POWERCUT_RENAME;
+}
 
-  if (size - *p < sizeof *e || e->magic != POWERCUT_MAGIC)
-    return NULL;
-  len = e->kind == POWERCUT_SYNC ? 0 : (e->len + 7) & ~UINT64_C (7);
-  if (size - *p - sizeof *e < len)
-    return NULL;
-  *p += sizeof *e + len;
-  return e;
+static void
+find_entries (struct undo *u)
+{
+  const struct powercut_entry *e;
+  size_t p = sizeof (struct powercut_header), max = 0;
+
+  while (p < u->size) {
+    e = (const void *) (u->log + p);
+    if (u->size - p < sizeof *e || e->magic != POWERCUT_MAGIC ||
+        u->size - p - sizeof *e < e->len)
+      die ("powercut: the log is damaged at %zu", p);
+    if (u->nr_entries == max) {
+      max = max * 2 + 1024;
+      u->entries = realloc (u->entries, max * sizeof u->entries[0]);
+      if (u->entries == NULL)
+        die ("out of memory");
+    }
+    u->entries[u->nr_entries++] = p;
+    u->last = e->seq;
+    p += sizeof *e + ((e->len + 7) & ~UINT64_C (7));
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Content
+ */
+
+static int
+open_in (const char *dir, uint64_t ino)
+{
+  DIR *d = opendir (dir);
+  struct dirent *e;
+  int fd = -1;
+
+  if (d == NULL)
+    return -1;
+  while (fd == -1 && (e = readdir (d)) != NULL)
+    if (e->d_ino == ino && e->d_type == DT_REG) {
+      fd = openat (dirfd (d), e->d_name, O_RDWR|O_CLOEXEC);
+      if (fd == -1)
+        die ("powercut: %s/%s: %s", dir, e->d_name, strerror (errno));
+    }
+  closedir (d);
+  return fd;
+}
+
+static struct file *
+find_file (struct undo *u, uint64_t ino)
+{
+  struct file *f;
+  unsigned i;
+
+  for (i = 0; i < u->nr_files; ++i)
+    if (u->files[i].ino == ino)
+      return &u->files[i];
+  if (i == MAX_FILES)
+    die ("powercut: too many files");
+  f = &u->files[i];
+  *f = (struct file) { .ino = ino, .fd = open_in (u->dir, ino) };
+  if (f->fd == -1)
+    f->fd = open_in (u->kept, ino);
+  u->nr_files++;
+  return f;
 }
 
 static void
@@ -60,31 +135,30 @@ put_back (const struct file *f, const uint8_t *old, uint64_t offset,
           uint64_t len)
 {
   if (pwrite (f->fd, old, len, offset) != (ssize_t) len)
-    die ("powercut: %s: %s", f->path, strerror (errno));
+    die ("powercut: writing back: %s", strerror (errno));
 }
 
 /* The moment up to which the disk has what was written to a sector: the
  * same answer each time that it is asked during one undo.
  */
 static uint64_t
-sector_moment (const struct file *f, uint64_t sector, uint64_t salt,
-               uint64_t last)
+sector_moment (const struct undo *u, const struct file *f, uint64_t sector)
 {
-  struct rng rng = rng_make (salt ^ f->durable, sector);
+  struct rng rng = rng_make (u->salt ^ f->durable, sector);
 
   switch (rng_below (&rng, 3)) {
   case 0:
     return f->durable;
   case 1:
-    return last;
+    return u->last;
   default:
-    return rng_between (&rng, f->durable, last);
+    return rng_between (&rng, f->durable, u->last);
   }
 }
 
 static void
-undo_write (const struct file *f, const struct powercut_entry *e,
-            uint64_t salt, unsigned mode, uint64_t last)
+undo_write (const struct undo *u, const struct file *f,
+            const struct powercut_entry *e, enum mode mode)
 {
   const uint8_t *old = (const uint8_t *) (e + 1);
   uint64_t offset = e->offset, end = e->offset + e->len, n;
@@ -93,92 +167,296 @@ undo_write (const struct file *f, const struct powercut_entry *e,
     n = SECTOR - offset % SECTOR;
     if (n > end - offset)
       n = end - offset;
-    if (mode == 0 ||
-        (mode == 1 && e->seq > sector_moment (f, offset / SECTOR, salt,
-                                              last)))
+    if (mode == NOTHING ||
+        (mode == SOME && e->seq > sector_moment (u, f, offset / SECTOR)))
       put_back (f, old, offset, n);
   }
 }
 
-void
-powercut_undo (const char *path, struct rng *rng)
+static void
+find_durable (struct undo *u)
 {
-  struct file files[16];
   const struct powercut_entry *e;
   struct file *f;
+  size_t i;
+
+  for (i = 0; i < u->nr_entries; ++i) {
+    e = entry_at (u, i);
+    if (e->kind == POWERCUT_SYNC_DIR || strcmp (e->path, u->dir) == 0)
+      continue;
+    f = find_file (u, e->ino);
+    if (e->kind == POWERCUT_SYNC) {
+      if (u->mode != NOTHING_EVER && e->offset >= f->durable) {
+        f->durable = e->offset;
+        f->durable_size = e->size;
+        f->sized = true;
+      }
+    }
+    else if (!f->sized && e->kind != POWERCUT_UNLINK &&
+             e->kind != POWERCUT_RENAME) {
+      f->durable_size = e->size;        /* 0 if it is made here */
+      f->sized = true;
+    }
+  }
+}
+
+static void
+undo_content (struct undo *u)
+{
+  const struct powercut_entry *e;
+  const struct file *f;
+  enum mode mode = u->mode == NOTHING_EVER ? NOTHING : u->mode, truncations;
   struct stat st;
-  uint64_t salt = rng_next (rng), last = 0;
-  /* 0: nothing survives that was not synced; 2: all does, as after a kill;
-   * 1: decided by sector.
-   */
-  unsigned nr = 0, i, mode = rng_below (rng, 4);
-  size_t p, *entries = NULL, nr_entries = 0, max_entries = 0;
-  uint8_t *log;
+  size_t i;
+
+  truncations = mode != SOME ? mode : u->salt & 2 ? EVERYTHING : NOTHING;
+  for (i = u->nr_entries; i-- > 0; ) {
+    e = entry_at (u, i);
+    if (e->kind != POWERCUT_WRITE && e->kind != POWERCUT_TRUNCATE)
+      continue;
+    f = find_file (u, e->ino);
+    if (f->fd == -1 || e->seq <= f->durable)
+      continue;
+    undo_write (u, f, e, e->kind == POWERCUT_TRUNCATE ? truncations : mode);
+  }
+  for (i = 0; i < u->nr_files; ++i) {
+    f = &u->files[i];
+    if (f->fd == -1 || !f->sized)
+      continue;
+    if (mode == NOTHING || (mode == SOME && rng_percent (u->rng, 50)))
+      if (fstat (f->fd, &st) == 0 &&
+          (uint64_t) st.st_size > f->durable_size &&
+          ftruncate (f->fd, f->durable_size) == -1)
+        die ("powercut: ftruncate: %s", strerror (errno));
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Names
+ */
+
+/* 'first': which file has it if this is the first that is heard of it. */
+static struct name *
+find_name (struct undo *u, const char *path, uint64_t first)
+{
+  unsigned i;
+
+  for (i = 0; i < u->nr_names; ++i)
+    if (strcmp (u->names[i].path, path) == 0)
+      return &u->names[i];
+  if (i == MAX_FILES)
+    die ("powercut: too many names");
+  memcpy (u->names[i].path, path, POWERCUT_PATH_MAX);
+  u->names[i].ino = first;
+  u->nr_names++;
+  return &u->names[i];
+}
+
+/* The state at the beginning of the log, of each name that changed. */
+static void
+find_names (struct undo *u)
+{
+  const struct powercut_entry *e;
+  size_t i;
+
+  for (i = 0; i < u->nr_entries; ++i) {
+    e = entry_at (u, i);
+    if (e->kind == POWERCUT_CREATE)
+      find_name (u, e->path, 0);
+    if (e->kind == POWERCUT_UNLINK || e->kind == POWERCUT_RENAME)
+      find_name (u, e->path, e->ino);
+    if (e->kind == POWERCUT_RENAME)
+      find_name (u, (const char *) (e + 1), e->replaced);
+  }
+}
+
+static void
+redo_name (struct undo *u, const struct powercut_entry *e)
+{
+  struct name *n = find_name (u, e->path, 0);
+
+  if (e->kind == POWERCUT_CREATE)
+    n->ino = e->ino;
+  else if (n->ino == e->ino)    /* not the one before, if that came back */
+    n->ino = 0;
+  if (e->kind == POWERCUT_RENAME)
+    find_name (u, (const char *) (e + 1), 0)->ino = e->ino;
+}
+
+static bool
+is_in (const char *path, const char *dir)
+{
+  size_t len = strlen (dir);
+
+  return strncmp (path, dir, len) == 0 && path[len] == '/' &&
+    strchr (path + len + 1, '/') == NULL;
+}
+
+/* Which names there are on the disk: what was durable, and some more. */
+static void
+redo_names (struct undo *u)
+{
+  const struct powercut_entry *e, *sync;
+  bool each = rng_percent (u->rng, 50);
+  uint64_t moment = rng_between (u->rng, 0, u->last);
+  bool kept;
+  size_t i, j;
+
+  for (i = 0; i < u->nr_entries; ++i) {
+    e = entry_at (u, i);
+    if (!is_name_entry (e))
+      continue;
+    kept = u->mode == EVERYTHING ||
+      (u->mode == SOME &&
+       (each ? rng_percent (u->rng, 50) : e->seq <= moment));
+    for (j = i + 1; j < u->nr_entries && !kept; ++j) {
+      sync = entry_at (u, j);
+      kept = sync->kind == POWERCUT_SYNC_DIR && u->mode != NOTHING_EVER &&
+        sync->offset >= e->seq && is_in (e->path, sync->path);
+    }
+    if (kept)
+      redo_name (u, e);
+  }
+}
+
+static void
+kept_path (const struct undo *u, uint64_t ino, char path[PATH_MAX])
+{
+  if (snprintf (path, PATH_MAX, "%s/%" PRIu64, u->kept, ino) >= PATH_MAX)
+    die ("powercut: %s: too long", u->kept);
+}
+
+static void
+empty_directory (const char *dir)
+{
+  DIR *d = opendir (dir);
+  struct dirent *e;
+
+  if (d == NULL)
+    return;
+  while ((e = readdir (d)) != NULL)
+    if (strcmp (e->d_name, ".") != 0 && strcmp (e->d_name, "..") != 0 &&
+        unlinkat (dirfd (d), e->d_name, 0) == -1)
+      die ("powercut: %s/%s: %s", dir, e->d_name, strerror (errno));
+  closedir (d);
+}
+
+/* Make the directory what 'names' says. */
+static void
+put_names (struct undo *u)
+{
+  char kept[PATH_MAX];
+  const struct name *n;
+  struct stat st;
+  unsigned i;
+
+  for (i = 0; i < u->nr_names; ++i) {
+    n = &u->names[i];
+    if (strcmp (n->path, u->dir) == 0 && n->ino == 0) {
+      /* All of it was new. */
+      empty_directory (u->dir);
+      if (rmdir (u->dir) == -1 && errno != ENOENT)
+        die ("powercut: %s: %s", u->dir, strerror (errno));
+      return;
+    }
+    if (lstat (n->path, &st) == 0) {
+      kept_path (u, st.st_ino, kept);
+      if (S_ISREG (st.st_mode) && link (n->path, kept) == -1 &&
+          errno != EEXIST)
+        die ("powercut: %s: %s", kept, strerror (errno));
+    }
+  }
+  for (i = 0; i < u->nr_names; ++i) {
+    n = &u->names[i];
+    if (strcmp (n->path, u->dir) == 0 ||
+        (lstat (n->path, &st) == 0 ? st.st_ino : 0) == n->ino)
+      continue;
+    if (unlink (n->path) == -1 && errno != ENOENT)
+      die ("powercut: %s: %s", n->path, strerror (errno));
+    kept_path (u, n->ino, kept);
+    if (n->ino && link (kept, n->path) == -1)
+      die ("powercut: %s: %s", n->path, strerror (errno));
+  }
+}
+
+static void
+undo (const char *path, const char *dir, enum mode mode, struct rng *rng)
+{
+  struct undo u = {
+    .dir = dir, .mode = mode, .rng = rng, .salt = rng_next (rng),
+  };
+  const struct powercut_header *header;
+  struct stat st;
+  unsigned i;
   int fd;
 
-  mode = mode == 3 ? 1 : mode;
   fd = open (path, O_RDONLY|O_CLOEXEC);
   if (fd == -1 && errno == ENOENT)
     return;
   if (fd == -1 || fstat (fd, &st) == -1)
     die ("powercut: %s: %s", path, strerror (errno));
-  if (st.st_size == 0) {
+  if ((size_t) st.st_size < sizeof *header) {
     close (fd);
     return;
   }
-  log = mmap (NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (log == MAP_FAILED)
+  u.log = mmap (NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (u.log == MAP_FAILED)
     die ("powercut: mmap: %s", strerror (errno));
   close (fd);
+  header = (const void *) u.log;
+  u.size = header->end;
+  snprintf (u.kept, sizeof u.kept, "%s.d", path);
 
-  p = 0;
-  for (;;) {
-    if (nr_entries == max_entries) {
-      max_entries = max_entries * 2 + 1024;
-      entries = realloc (entries, max_entries * sizeof entries[0]);
-      if (entries == NULL)
-        die ("out of memory");
-    }
-    entries[nr_entries] = p;
-    e = next_entry (log, st.st_size, &p);
-    if (e == NULL)
-      break;
-    nr_entries++;
-    last = e->seq > last ? e->seq : last;
-    f = find_file (files, &nr, sizeof files / sizeof files[0], e->path);
-    if (e->kind == POWERCUT_SYNC && e->offset >= f->durable) {
-      f->durable = e->offset;
-      f->durable_size = e->size;
-      f->sized = true;
-    }
-    else if (!f->sized) {
-      f->durable_size = e->size;
-      f->sized = true;
-    }
-  }
+  find_entries (&u);
+  find_durable (&u);
+  undo_content (&u);
+  find_names (&u);
+  redo_names (&u);
+  put_names (&u);
+  for (i = 0; i < u.nr_files; ++i)
+    if (u.files[i].fd != -1)
+      close (u.files[i].fd);
+  free (u.entries);
+  munmap ((void *) u.log, st.st_size);
+  if (unlink (path) == -1)
+    die ("powercut: %s: %s", path, strerror (errno));
+  empty_directory (u.kept);
+}
 
-  while (nr_entries-- > 0) {
-    p = entries[nr_entries];
-    e = next_entry (log, st.st_size, &p);
-    f = find_file (files, &nr, sizeof files / sizeof files[0], e->path);
-    if (f->fd == -1 || e->kind == POWERCUT_SYNC || e->seq <= f->durable)
-      continue;
-    undo_write (f, e, salt, e->kind == POWERCUT_TRUNCATE && mode == 1 ?
-                salt & 2 : mode, last);
-  }
-  for (i = 0; i < nr; ++i) {
-    if (files[i].fd == -1)
-      continue;
-    if (mode == 0 || (mode == 1 && rng_percent (rng, 50))) {
-      struct stat now;
+void
+powercut_after (const char *path, uint64_t nr)
+{
+  struct powercut_header *header;
+  int fd = open (path, O_RDWR|O_CREAT|O_CLOEXEC, 0666);
+  struct stat st;
 
-      if (fstat (files[i].fd, &now) == 0 &&
-          (uint64_t) now.st_size > files[i].durable_size &&
-          ftruncate (files[i].fd, files[i].durable_size) == -1)
-        die ("powercut: ftruncate: %s", strerror (errno));
-    }
-    close (files[i].fd);
-  }
-  free (entries);
-  munmap (log, st.st_size);
+  if (fd == -1 || fstat (fd, &st) == -1 ||
+      ((size_t) st.st_size < sizeof *header &&
+       ftruncate (fd, sizeof *header) == -1))
+    die ("powercut: %s: %s", path, strerror (errno));
+  header = mmap (NULL, sizeof *header, PROT_READ|PROT_WRITE, MAP_SHARED, fd,
+                 0);
+  if (header == MAP_FAILED)
+    die ("powercut: mmap: %s", strerror (errno));
+  if (header->end < sizeof *header)
+    header->end = sizeof *header;
+  __atomic_store_n (&header->cut_at, header->seq + nr, __ATOMIC_RELAXED);
+  munmap (header, sizeof *header);
+  close (fd);
+}
+
+void
+powercut_undo (const char *log, const char *dir, struct rng *rng)
+{
+  static const enum mode modes[] = { NOTHING, SOME, SOME, EVERYTHING };
+
+  undo (log, dir, modes[rng_below (rng, 4)], rng);
+}
+
+void
+powercut_undo_all (const char *log, const char *dir)
+{
+  struct rng rng = rng_make (0, 0);
+
+  undo (log, dir, NOTHING_EVER, &rng);
 }

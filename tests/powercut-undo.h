@@ -2,14 +2,28 @@
 
 /* Loss of power, made from kill -9.
  *
- * powercut.so, preloaded into a server, writes to the file $POWERCUT_LOG what
- * each write to a file below $POWERCUT_DIR is about to overwrite, and when
- * such a file was synced.  After the server was killed powercut_undo takes
- * back writes that no sync covered: for each sector either all of them, or
- * none, or those after a random moment; and for some files also their
- * growth.  That is what a disk without a battery may do.
+ * powercut.so, preloaded into all programs that work on a pool, writes to
+ * the file $POWERCUT_LOG what each change to a file below $POWERCUT_DIR is
+ * about to overwrite, which names it makes, moves or removes there, and
+ * what was synced.  A file whose name goes keeps a link in the directory
+ * $POWERCUT_LOG.d until the power is cut.  After all of them were killed,
+ * powercut_undo takes back what no sync covered, as a disk without a
+ * battery may do:
  *
- * What it does not do: lose the creation or removal of a file.
+ *   content  for each sector all of the writes, or none, or those after a
+ *            random moment; of a truncation all or nothing; for some files
+ *            also their growth.  fsync and fdatasync of the file cover it,
+ *            with its size.
+ *
+ *   names    of what was made, renamed and removed in a directory all, or
+ *            what came after a random moment, or each by itself.  A sync
+ *            of that directory covers it, and nothing else does: not the
+ *            sync of a file that is new there, as POSIX has it.
+ *
+ * One log goes on through all processes until the power is cut, so what a
+ * command that ended well has not synced is lost, too.
+ *
+ * Not recorded: modes and owners of files, and sockets.
  */
 
 #ifndef NBDEDUP_POWERCUT_UNDO_H
@@ -22,22 +36,49 @@
 #define POWERCUT_MAGIC UINT32_C (0x54554357)
 #define POWERCUT_PATH_MAX 200
 
+/* The log begins with this; a process maps it, and takes a lock on the file
+ * for each change.  What stands behind 'end' was cut off.
+ */
+struct powercut_header {
+  uint64_t end;
+  uint64_t seq;                 /* of the last entry */
+  uint64_t cut_at;              /* a process that makes this one, or a later
+                                 * one, is killed; 0: none is */
+};
+
 enum powercut_kind {
   POWERCUT_WRITE = 1,           /* 'len' old bytes follow */
   POWERCUT_TRUNCATE = 2,        /* the file was longer: old bytes follow */
-  POWERCUT_SYNC = 3,            /* all entries up to 'offset' are durable */
+  POWERCUT_SYNC = 3,            /* entries up to 'offset' are durable */
+  POWERCUT_SYNC_DIR = 4,        /* names in directory 'path', up to 'offset' */
+  POWERCUT_CREATE = 5,          /* 'path', a file or the directory itself */
+  POWERCUT_UNLINK = 6,
+  POWERCUT_RENAME = 7,          /* to the path that follows, 'len' bytes */
 };
 
 struct powercut_entry {
   uint32_t magic;
   uint32_t kind;
   uint64_t seq;
+  uint64_t ino;                 /* of the file that it is about */
+  uint64_t replaced;            /* RENAME: the file that had the new name */
   uint64_t offset, len;
   uint64_t size;                /* of the file, before; SYNC: when it began */
   char path[POWERCUT_PATH_MAX];
 };
 
-/* Take back what was not synced.  No log: nothing was written. */
-extern void powercut_undo (const char *log, struct rng *rng);
+/* Kill whoever makes the 'nr'th entry from now on, or a later one. */
+extern void powercut_after (const char *log, uint64_t nr);
+
+/* Take back what was not synced.  'dir' is $POWERCUT_DIR.  The log is empty
+ * then.
+ */
+extern void powercut_undo (const char *log, const char *dir, struct rng *rng);
+
+/* Take back everything, synced or not, down to the state at the beginning of
+ * the log: if that is not what the caller has a copy of, the recorder has
+ * missed a call.
+ */
+extern void powercut_undo_all (const char *log, const char *dir);
 
 #endif /* NBDEDUP_POWERCUT_UNDO_H */

@@ -140,6 +140,22 @@ server_kill (struct server_process *server)
   unlink (server->socket);
 }
 
+bool
+server_ends_within (struct server_process *server, unsigned ms)
+{
+  siginfo_t info;
+
+  for (;; --ms) {
+    info.si_pid = 0;
+    if (waitid (P_PID, server->pid, &info, WEXITED|WNOHANG|WNOWAIT) == 0 &&
+        info.si_pid != 0)
+      return true;
+    if (ms == 0)
+      return false;
+    poll (NULL, 0, 1);
+  }
+}
+
 int
 server_has_ended (struct server_process *server)
 {
@@ -157,7 +173,8 @@ server_has_ended (struct server_process *server)
 }
 
 char *
-command_output (const char *const *argv, unsigned seconds, int *status)
+command_output (const char *const *argv, unsigned seconds,
+                const char *preload, const atomic_bool *stop, int *status)
 {
   size_t len = 0, max = 65536;
   char *text = xmalloc (max);
@@ -169,12 +186,16 @@ command_output (const char *const *argv, unsigned seconds, int *status)
 
   if (pipe2 (fds, O_CLOEXEC) == -1)
     die ("pipe: %s", strerror (errno));
-  pid = start (argv, fds[1], NULL);
+  pid = start (argv, fds[1], preload);
   close (fds[1]);
 
   for (;;) {
     p = (struct pollfd) { .fd = fds[0], .events = POLLIN };
-    if (poll (&p, 1, 100) > 0) {
+    if (stop && atomic_load (stop)) {
+      kill (pid, SIGKILL);
+      break;
+    }
+    if (poll (&p, 1, stop ? 2 : 100) > 0) {
       r = read (fds[0], text + len, max - 1 - len);
       if (r == 0)
         break;

@@ -8,6 +8,8 @@
 #define NBDEDUP_SERVER_PROCESS_H
 
 #include <libnbd.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct server_process {
@@ -37,13 +39,18 @@ extern struct nbd_handle *server_connect (struct server_process *server,
 /* kill -9, wait, forget. */
 extern void server_kill (struct server_process *server);
 
+/* Wait until it ends, at most 'ms'.  It remains to be killed. */
+extern bool server_ends_within (struct server_process *server, unsigned ms);
+
 /* Has it ended by itself?  Then say how, and forget it. */
 extern int server_has_ended (struct server_process *server);
 
 /* Run a command to its end, at most 'seconds'; what it printed is returned
- * (malloc'd, stdout and stderr).
+ * (malloc'd, stdout and stderr).  When '*stop' becomes true (may be NULL) it
+ * is killed: status 137, if it had not ended.
  */
 extern char *command_output (const char *const *argv, unsigned seconds,
+                             const char *preload, const atomic_bool *stop,
                              int *status);
 
 #endif /* NBDEDUP_SERVER_PROCESS_H */

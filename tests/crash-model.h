@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the files of crash-model share: crash-model.c has the rounds of
+ * kill -9, crash-power.c those of power loss, crash-load.c the requests,
+ * crash-admin.c the commands.
+ */
+
+#ifndef NBDEDUP_CRASH_MODEL_H
+#define NBDEDUP_CRASH_MODEL_H
+
+#include "block-model.h"
+#include "server-process.h"
+#include "testutil.h"
+
+#define NR_VOLUMES 3
+#define NR_DUPS 24
+
+#define PICK(a) a[rng_below (rng, sizeof a / sizeof a[0])]
+
+/* From the command line.  'libraries' is what servers and, under power
+ * loss, commands preload.
+ */
+extern const char *plugin, *nbdedup, *dir, *server_script;
+extern const char *powercut, *preload;
+extern char *libraries, *pool, *log_path, *undo_path;
+
+extern struct block_model *models[NR_VOLUMES];
+extern struct server_process server;
+extern unsigned round_nr;
+extern uint64_t seed;           /* repeats this round, or all of them */
+extern atomic_bool killing;     /* the threads shall end; errors are right */
+extern atomic_bool cut_is_near; /* errors are right */
+extern _Atomic uint64_t total_ops, total_bytes;
+
+/*----------------------------------------------------------------------
+ * crash-model.c
+ */
+
+/* The test has failed, and the reason is printed. */
+extern _Noreturn void give_up (void);
+
+/* May the server have been killed? */
+extern bool is_dying (void);
+
+extern void start_server (struct rng *rng);
+
+/* Stop it by SIGTERM, which must succeed. */
+extern void stop_server (void);
+
+/* Make the volumes, of 'min' to 'max' sectors, and their models; 'make' runs
+ * the command.
+ */
+extern void make_volumes (struct rng *rng, uint64_t min, uint64_t max,
+                          void (*make) (struct rng *rng,
+                                        const char *const *args));
+extern void free_volumes (void);
+
+/*----------------------------------------------------------------------
+ * crash-load.c
+ */
+
+extern struct nbd_handle *connect_to (const char *name);
+
+/* Read all of a volume, and its extents, and compare.  Adopt what is there.
+ */
+extern void verify_volume (struct block_model *m);
+extern void verify (void);
+
+/* Requests by several threads, and commands, until the server is killed
+ * (or, in a few rounds, stopped).  All processes are gone then; what the
+ * power would take with it is the caller's.
+ */
+extern void load (struct rng *rng);
+
+/*----------------------------------------------------------------------
+ * crash-admin.c
+ */
+
+/* Run "nbdedup -p POOL ARG..." (up to the first NULL); returns its exit
+ * status and output.
+ */
+extern int run_command (char **output, const char *const *args);
+extern void must_run (const char *const *args);
+#define MUST_RUN(...) must_run ((const char *const []) { __VA_ARGS__, NULL })
+
+/* Commands on the fourth volume, until 'killing' or 'stop_administration'.
+ */
+extern void *administrate (void *rng);
+extern atomic_bool stop_administration;
+
+/* What a command that exited 0 did is still so; and what the fourth volume
+ * contains is right.
+ */
+extern void check_scratch (void);
+extern void forget_scratch (void);
+
+/* When each block has one state: does "stat" count as we do? */
+extern void check_stat (void);
+
+/* Grow or shrink a volume that has no client. */
+extern void resize_volume (struct block_model *m, struct rng *rng);
+
+/*----------------------------------------------------------------------
+ * crash-power.c
+ */
+
+/* One, with 'seed'. */
+extern void power_round (void);
+
+#endif /* NBDEDUP_CRASH_MODEL_H */
