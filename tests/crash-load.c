@@ -375,14 +375,16 @@ load (struct rng *rng)
   poll (NULL, 0, ms);
   if (changes && !polite) {
     atomic_store (&cut_is_near, true);
-    powercut_after (undo_path, changes);
+    powercut_after (undo_path, changes, false);
     server_ends_within (&server, 300);
   }
   atomic_store (&killing, true);
   if (polite) {
     kill (server.pid, SIGTERM);
-    if (changes)
-      powercut_after (undo_path, changes);
+    if (changes & 1)
+      powercut_after (undo_path, changes, false);
+    else if (changes)
+      powercut_after (undo_path, 1 + changes % 3, true);
   }
   else
     server_kill (&server);

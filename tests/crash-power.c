@@ -33,36 +33,38 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "crash-model.h"
 #include "powercut-undo.h"
 
-/* About as many as these operations make. */
-#define INIT_CHANGES 200
-#define CREATE_CHANGES 80
-#define OPEN_CHANGES 80
-#define NEVER (UINT64_C (1) << 62)
+/* About as many changes as these operations make, and names among them. */
+#define INIT_CHANGES 240, 30
+#define CREATE_CHANGES 80, 6
+#define OPEN_CHANGES 80, 4
 
-/* Run a command to its end, or until the power goes after 'changes'. */
-static int
-run_program (char **output, const char *const *argv, uint64_t changes)
+/* The power shall go after one of so many changes, or names. */
+static void
+cut_within (struct rng *rng, uint64_t changes, uint64_t names)
 {
-  int status;
+  bool names_only = rng_percent (rng, 40);
 
-  powercut_after (undo_path, changes);
-  *output = command_output (argv, 60, libraries, NULL, &status);
-  powercut_after (undo_path, NEVER);
-  if (status != 0 && changes == NEVER)
-    fprintf (stderr, "%s %s: status %d: %s\n", argv[0], argv[1], status,
-             *output);
-  return status;
+  powercut_after (undo_path, rng_between (rng, 1, names_only ? names :
+                                          changes), names_only);
 }
 
 static bool
 was_cut_off (int status)
 {
-  return status == 128 + 9;
+  return status == 128 + SIGKILL;
+}
+
+static _Noreturn void
+init_failed (int status, const char *output)
+{
+  fprintf (stderr, "nbdedup init: status %d: %s\n", status, output);
+  give_up ();
 }
 
 static void
@@ -115,8 +117,9 @@ init_pool (struct rng *rng)
   int status;
 
   if (rng_percent (rng, 10)) {  /* does the recorder see it all? */
-    if (run_program (&output, argv, NEVER) != 0)
-      give_up ();
+    output = command_output (argv, 60, libraries, NULL, &status);
+    if (status != 0)
+      init_failed (status, output);
     free (output);
     powercut_undo_all (undo_path, pool);
     if (stat (pool, &st) == 0) {
@@ -126,31 +129,30 @@ init_pool (struct rng *rng)
   }
 
   if (rng_percent (rng, 50)) {
-    status = run_program (&output, argv,
-                          rng_between (rng, 1, INIT_CHANGES));
-    if (status != 0 && !was_cut_off (status)) {
-      fprintf (stderr, "nbdedup init: status %d: %s\n", status, output);
-      give_up ();
-    }
+    cut_within (rng, INIT_CHANGES);
+    output = command_output (argv, 60, libraries, NULL, &status);
+    if (status != 0 && !was_cut_off (status))
+      init_failed (status, output);
     free (output);
     cut_power (rng);
     if (status == 0)
       return;                   /* it must be there */
-    /* Nothing was promised, but there is a whole pool, or none. */
-    status = run_program (&output, argv, NEVER - 1);
+    /* Nothing was promised, but there is a whole pool, or none; and what
+     * is left of one is in the way.
+     */
+    output = command_output (argv, 60, libraries, NULL, &status);
+    if (status != 0 && stat (pool, &st) == -1)
+      init_failed (status, output);
     if (status == 0 || strstr (output, "there is a pool already")) {
       free (output);
       return;
     }
-    if (stat (pool, &st) == -1) {
-      fprintf (stderr, "nbdedup init: status %d: %s\n", status, output);
-      give_up ();
-    }
     free (output);
-    remove_pool ();             /* what is left is in the way */
+    remove_pool ();
   }
-  if (run_program (&output, argv, NEVER) != 0)
-    give_up ();
+  output = command_output (argv, 60, libraries, NULL, &status);
+  if (status != 0)
+    init_failed (status, output);
   free (output);
   if (rng_percent (rng, 50))
     cut_power (rng);
@@ -163,7 +165,7 @@ create_volume (struct rng *rng, const char *const *args)
   int status;
 
   if (rng_percent (rng, 40)) {
-    powercut_after (undo_path, rng_between (rng, 1, CREATE_CHANGES));
+    cut_within (rng, CREATE_CHANGES);
     status = run_command (&output, args);
     if (status != 0 && !was_cut_off (status)) {
       fprintf (stderr, "nbdedup create: status %d: %s\n", status, output);
@@ -195,7 +197,7 @@ static void
 cut_opening (struct rng *rng)
 {
   if (rng_percent (rng, 70)) {
-    powercut_after (undo_path, rng_between (rng, 1, OPEN_CHANGES));
+    cut_within (rng, OPEN_CHANGES);
     start_server (rng);
     server_ends_within (&server, 150);
   }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -424,13 +425,13 @@ undo (const char *path, const char *dir, enum mode mode, struct rng *rng)
 }
 
 void
-powercut_after (const char *path, uint64_t nr)
+powercut_after (const char *path, uint64_t nr, bool names_only)
 {
   struct powercut_header *header;
   int fd = open (path, O_RDWR|O_CREAT|O_CLOEXEC, 0666);
   struct stat st;
 
-  if (fd == -1 || fstat (fd, &st) == -1 ||
+  if (fd == -1 || flock (fd, LOCK_EX) == -1 || fstat (fd, &st) == -1 ||
       ((size_t) st.st_size < sizeof *header &&
        ftruncate (fd, sizeof *header) == -1))
     die ("powercut: %s: %s", path, strerror (errno));
@@ -440,7 +441,8 @@ powercut_after (const char *path, uint64_t nr)
     die ("powercut: mmap: %s", strerror (errno));
   if (header->end < sizeof *header)
     header->end = sizeof *header;
-  __atomic_store_n (&header->cut_at, header->seq + nr, __ATOMIC_RELAXED);
+  header->cut_at = names_only ? 0 : header->seq + nr;
+  header->names_left = names_only ? nr : 0;
   munmap (header, sizeof *header);
   close (fd);
 }

@@ -44,6 +44,8 @@ struct powercut_header {
   uint64_t seq;                 /* of the last entry */
   uint64_t cut_at;              /* a process that makes this one, or a later
                                  * one, is killed; 0: none is */
+  uint64_t names_left;          /* the same, counting names and the syncs of
+                                 * directories; 0: not that */
 };
 
 enum powercut_kind {
@@ -67,8 +69,11 @@ struct powercut_entry {
   char path[POWERCUT_PATH_MAX];
 };
 
-/* Kill whoever makes the 'nr'th entry from now on, or a later one. */
-extern void powercut_after (const char *log, uint64_t nr);
+/* Kill whoever makes the 'nr'th entry from now on, or a later one.
+ * 'names_only' counts names and the syncs of directories: they are few among
+ * the others.  Holds until the power is cut.
+ */
+extern void powercut_after (const char *log, uint64_t nr, bool names_only);
 
 /* Take back what was not synced.  'dir' is $POWERCUT_DIR.  The log is empty
  * then.

@@ -246,7 +246,12 @@ put (const struct powercut_entry *e, const void *data)
   }
   header->seq = e->seq;
   __atomic_store_n (&header->end, end, __ATOMIC_RELEASE);
-  /* Before the change itself: whoever asked for it has no answer. */
+  if (header->names_left &&
+      (e->kind == POWERCUT_SYNC_DIR || e->kind == POWERCUT_CREATE ||
+       e->kind == POWERCUT_UNLINK || e->kind == POWERCUT_RENAME) &&
+      --header->names_left == 0)
+    header->cut_at = e->seq;
+  /* Before the change itself, mostly: whoever asked for it has no answer. */
   if (header->cut_at && e->seq >= header->cut_at)
     kill (getpid (), SIGKILL);
 }
