@@ -3,13 +3,28 @@
 #
 # What crash.bats and vm/crash.bats share.
 
+# model_directory ARG...: for these arguments.  With a short name, as sockets
+# stand there, whatever TMPDIR is.  Loss of power, which is only played, in
+# memory: syncs cost nothing there.
+model_directory ()
+{
+    local room
+
+    room=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
+    if [[ " $* " == *" --powercut "* ]] && [ -w /dev/shm ] &&
+            [ "${room:-0}" -gt $((4 << 20)) ]; then
+        mktemp -d /dev/shm/nbdedup-crash.XXXXXX
+    else
+        mktemp -d /tmp/nbdedup-crash.XXXXXX
+    fi
+}
+
 # run_model ARG...: leaves the pool behind for inspection if it fails.
 run_model ()
 {
     local dir kept
 
-    # Its sockets stand there: a short name, whatever TMPDIR is.
-    dir=$(mktemp -d /tmp/nbdedup-crash.XXXXXX)
+    dir=$(model_directory "$@")
     if ! "$test_programs/crash-model" --plugin "$plugin" \
             --nbdedup "$top_builddir/tools/nbdedup" \
             ${sanitizer_preload:+--preload "$sanitizer_preload"} \

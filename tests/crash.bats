@@ -3,8 +3,9 @@
 # shellcheck shell=bash disable=SC2154
 #
 # What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
-# block-model.h, powercut-undo.h, lineage-crash.c.  "make check-crash ROUNDS=N
-# SEED=S" does as many rounds as you like.
+# crash-power.c, block-model.h, powercut-undo.h, lineage-crash.c.  As many
+# rounds as you like: "make check-crash ROUNDS=N SEED=S", "make check-power
+# ROUNDS=N SEED=S".
 
 load helpers
 load crash
@@ -44,7 +45,7 @@ SCRIPT
 }
 
 @test "what was flushed survives a loss of power" {
-    ROUNDS="${ROUNDS:-20}" run_model \
+    ROUNDS="${ROUNDS:-15}" run_model \
         --powercut "$test_programs/.libs/powercut.so"
 }
 
