@@ -2,9 +2,6 @@
 
 /* Preloaded into servers and commands: remember what is overwritten, made
  * and removed, and what is synced.  See powercut-undo.h.
- *
- * Calls that could change a pool, but that nobody makes yet, end the
- * program: a test that does not see them would prove nothing.
  */
 
 #include <config.h>
@@ -21,83 +18,37 @@
 #include <linux/falloc.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 
-#include "powercut-undo.h"
+#include "powercut-int.h"
 
 static_assert (sizeof (off_t) == 8, "one function for both names");
 
+#define DEFINE(ret, name, args) ret (*real_##name) args;
+LIBC_FUNCTIONS (DEFINE)
+
+int log_fd = -1;
+const char *log_path, *dir;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct powercut_header *header;
-static int log_fd = -1;
-static const char *log_path, *dir;
 static char parent[PATH_MAX];
 
-#define REAL(ret, name, ...)                                            \
-  static ret (*real_##name) (__VA_ARGS__);
-
-REAL (ssize_t, pwrite, int, const void *, size_t, off_t)
-REAL (ssize_t, write, int, const void *, size_t)
-REAL (ssize_t, writev, int, const struct iovec *, int)
-REAL (ssize_t, pwritev, int, const struct iovec *, int, off_t)
-REAL (ssize_t, pwritev2, int, const struct iovec *, int, off_t, int)
-REAL (ssize_t, copy_file_range, int, off_t *, int, off_t *, size_t, unsigned)
-REAL (ssize_t, sendfile, int, int, off_t *, size_t)
-REAL (ssize_t, splice, int, off_t *, int, off_t *, size_t, unsigned)
-REAL (int, ftruncate, int, off_t)
-REAL (int, truncate, const char *, off_t)
-REAL (int, fallocate, int, int, off_t, off_t)
-REAL (int, posix_fallocate, int, off_t, off_t)
-REAL (int, fdatasync, int)
-REAL (int, fsync, int)
-REAL (void *, mmap, void *, size_t, int, int, int, off_t)
-REAL (int, openat, int, const char *, int, ...)
-REAL (int, unlinkat, int, const char *, int)
-REAL (int, renameat2, int, const char *, int, const char *, unsigned)
-REAL (int, mkdirat, int, const char *, mode_t)
-REAL (int, linkat, int, const char *, int, const char *, int)
-REAL (int, symlinkat, const char *, int, const char *)
-
-static _Noreturn void
+_Noreturn void
 give_up (const char *what)
 {
   fprintf (stderr, "powercut: %s: %s\n", what, strerror (errno));
   abort ();
 }
 
-/* Other libraries may be initialised, and call these, before this one. */
-static void
+void
 find_functions (void)
 {
   if (real_symlinkat)
     return;
-#define FIND(name) real_##name = dlsym (RTLD_NEXT, #name)
-  FIND (pwrite);
-  FIND (write);
-  FIND (writev);
-  FIND (pwritev);
-  FIND (pwritev2);
-  FIND (copy_file_range);
-  FIND (sendfile);
-  FIND (splice);
-  FIND (ftruncate);
-  FIND (truncate);
-  FIND (fallocate);
-  FIND (posix_fallocate);
-  FIND (fdatasync);
-  FIND (fsync);
-  FIND (mmap);
-  FIND (openat);
-  FIND (unlinkat);
-  FIND (renameat2);
-  FIND (mkdirat);
-  FIND (linkat);
-  FIND (symlinkat);
+#define FIND(ret, name, args) real_##name = dlsym (RTLD_NEXT, #name);
+  LIBC_FUNCTIONS (FIND)
 }
 
 static void __attribute__ ((constructor))
@@ -130,10 +81,7 @@ init (void)
   flock (log_fd, LOCK_UN);
 }
 
-/* Entries and changes stand in the same order: nothing comes in between, of
- * this process or another.
- */
-static void
+void
 lock (void)
 {
   pthread_mutex_lock (&mutex);
@@ -142,7 +90,7 @@ lock (void)
       give_up ("flock");
 }
 
-static void
+void
 unlock (void)
 {
   int err = errno;
@@ -179,8 +127,7 @@ fd_path (int fd, char path[POWERCUT_PATH_MAX])
   return readlink (link, path, POWERCUT_PATH_MAX - 1) > 0;
 }
 
-/* Is 'fd' a file below the directory? */
-static bool
+bool
 is_watched (int fd, char path[POWERCUT_PATH_MAX])
 {
   int err = errno;
@@ -192,10 +139,7 @@ is_watched (int fd, char path[POWERCUT_PATH_MAX])
   return r;
 }
 
-/* Is 'name', which need not exist, one that is recorded?  Then 'path' is it,
- * without links.
- */
-static bool
+bool
 is_watched_name (int dirfd, const char *name, char path[POWERCUT_PATH_MAX])
 {
   char whole[2 * PATH_MAX], real[PATH_MAX], base[POWERCUT_PATH_MAX];
@@ -226,8 +170,7 @@ is_watched_name (int dirfd, const char *name, char path[POWERCUT_PATH_MAX])
     (is_below (path) || strcmp (path, dir) == 0);
 }
 
-/* Any failure here would make the test prove nothing. */
-static void
+void
 put (const struct powercut_entry *e, const void *data)
 {
   static const uint8_t zeroes[8];
@@ -256,7 +199,7 @@ put (const struct powercut_entry *e, const void *data)
     kill (getpid (), SIGKILL);
 }
 
-static struct powercut_entry
+struct powercut_entry
 make_entry (enum powercut_kind kind, const char *path)
 {
   struct powercut_entry e = {
@@ -471,317 +414,8 @@ fsync (int fd)
   return do_sync (fd, real_fsync);
 }
 
-/*----------------------------------------------------------------------
- * Names
- */
-
-/* A program may be killed between the call and its entry: then the log does
- * not know the name, and it stays, which is allowed.
- */
-static void
-log_created (const char *path)
-{
-  struct powercut_entry e = make_entry (POWERCUT_CREATE, path);
-  struct stat st;
-
-  if (lstat (path, &st) == -1)
-    give_up (path);
-  e.ino = st.st_ino;
-  put (&e, NULL);
-}
-
-/* The content of a name that goes is needed if that is taken back. */
-static void
-keep (const char *path, uint64_t ino)
-{
-  char kept[PATH_MAX];
-
-  snprintf (kept, sizeof kept, "%s.d/%" PRIu64, log_path, ino);
-  if (real_linkat (AT_FDCWD, path, AT_FDCWD, kept, 0) == -1 &&
-      errno != EEXIST)
-    give_up (kept);
-}
-
-static int
-do_open (int dirfd, const char *name, int flags, mode_t mode)
-{
-  char path[POWERCUT_PATH_MAX];
-  struct stat st;
-  int fd;
-
-  find_functions ();
-  if ((flags & (O_CREAT|O_TRUNC)) == 0 || (flags & O_TMPFILE) == O_TMPFILE ||
-      !is_watched_name (dirfd, name, path))
-    return real_openat (dirfd, name, flags, mode);
-  lock ();
-  if (lstat (path, &st) == 0) {
-    if ((flags & O_TRUNC) && st.st_size > 0)
-      give_up ("O_TRUNC");
-    fd = real_openat (dirfd, name, flags, mode);
-  }
-  else {
-    fd = real_openat (dirfd, name, flags, mode);
-    if (fd != -1)
-      log_created (path);
-  }
-  unlock ();
-  return fd;
-}
-
-static mode_t
-get_mode (int flags, va_list args)
-{
-  return flags & (O_CREAT|O_TMPFILE) ? va_arg (args, mode_t) : 0;
-}
-
-int
-open (const char *name, int flags, ...)
-{
-  va_list args;
-  mode_t mode;
-
-  va_start (args, flags);
-  mode = get_mode (flags, args);
-  va_end (args);
-  return do_open (AT_FDCWD, name, flags, mode);
-}
-
-int
-openat (int dirfd, const char *name, int flags, ...)
-{
-  va_list args;
-  mode_t mode;
-
-  va_start (args, flags);
-  mode = get_mode (flags, args);
-  va_end (args);
-  return do_open (dirfd, name, flags, mode);
-}
-
-int
-creat (const char *name, mode_t mode)
-{
-  return do_open (AT_FDCWD, name, O_CREAT|O_WRONLY|O_TRUNC, mode);
-}
-
-int
-unlinkat (int dirfd, const char *name, int flags)
-{
-  char path[POWERCUT_PATH_MAX];
-  struct powercut_entry e;
-  struct stat st;
-  int r;
-
-  if (!is_watched_name (dirfd, name, path) || lstat (path, &st) == -1 ||
-      S_ISSOCK (st.st_mode))
-    return real_unlinkat (dirfd, name, flags);
-  if (!S_ISREG (st.st_mode))
-    give_up ("removing what is no file");
-  lock ();
-  keep (path, st.st_ino);
-  e = make_entry (POWERCUT_UNLINK, path);
-  e.ino = st.st_ino;
-  put (&e, NULL);
-  r = real_unlinkat (dirfd, name, flags);
-  if (r == -1)
-    give_up (path);             /* the log says that it is gone */
-  unlock ();
-  return r;
-}
-
-int
-unlink (const char *name)
-{
-  return unlinkat (AT_FDCWD, name, 0);
-}
-
-int
-renameat2 (int from_fd, const char *from, int to_fd, const char *to,
-           unsigned flags)
-{
-  char old[POWERCUT_PATH_MAX], new[POWERCUT_PATH_MAX];
-  struct powercut_entry e;
-  struct stat st;
-  bool watched;
-  int r;
-
-  watched = is_watched_name (from_fd, from, old);
-  if (is_watched_name (to_fd, to, new) != watched)
-    give_up ("a rename out of the directory, or into it");
-  if (!watched || lstat (old, &st) == -1)
-    return real_renameat2 (from_fd, from, to_fd, to, flags);
-  if (flags || !S_ISREG (st.st_mode))
-    give_up ("an unknown rename");
-  lock ();
-  e = make_entry (POWERCUT_RENAME, old);
-  e.ino = st.st_ino;
-  e.len = sizeof new;
-  keep (old, st.st_ino);
-  if (lstat (new, &st) == 0) {
-    keep (new, st.st_ino);
-    e.replaced = st.st_ino;
-  }
-  put (&e, new);
-  r = real_renameat2 (from_fd, from, to_fd, to, flags);
-  if (r == -1)
-    give_up (old);
-  unlock ();
-  return r;
-}
-
-int
-renameat (int from_fd, const char *from, int to_fd, const char *to)
-{
-  return renameat2 (from_fd, from, to_fd, to, 0);
-}
-
-int
-rename (const char *from, const char *to)
-{
-  return renameat2 (AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int
-mkdirat (int dirfd, const char *name, mode_t mode)
-{
-  char path[POWERCUT_PATH_MAX];
-  int r;
-
-  if (!is_watched_name (dirfd, name, path))
-    return real_mkdirat (dirfd, name, mode);
-  lock ();
-  r = real_mkdirat (dirfd, name, mode);
-  if (r == 0) {
-    if (strcmp (path, dir) != 0)
-      give_up ("a directory in the directory");
-    log_created (path);
-  }
-  unlock ();
-  return r;
-}
-
-int
-mkdir (const char *name, mode_t mode)
-{
-  return mkdirat (AT_FDCWD, name, mode);
-}
-
-/*----------------------------------------------------------------------
- * Calls that nobody makes
- */
-
-static void
-refuse (int fd, const char *what)
-{
-  char path[POWERCUT_PATH_MAX];
-
-  if (is_watched (fd, path)) {
-    errno = ENOTSUP;
-    give_up (what);
-  }
-}
-
-ssize_t
-writev (int fd, const struct iovec *iov, int nr)
-{
-  refuse (fd, "writev");
-  return real_writev (fd, iov, nr);
-}
-
-ssize_t
-pwritev2 (int fd, const struct iovec *iov, int nr, off_t offset, int flags)
-{
-  refuse (fd, "pwritev2");
-  return real_pwritev2 (fd, iov, nr, offset, flags);
-}
-
-ssize_t
-copy_file_range (int in, off_t *in_offset, int out, off_t *out_offset,
-                 size_t len, unsigned flags)
-{
-  refuse (out, "copy_file_range");
-  return real_copy_file_range (in, in_offset, out, out_offset, len, flags);
-}
-
-ssize_t
-sendfile (int out, int in, off_t *offset, size_t len)
-{
-  refuse (out, "sendfile");
-  return real_sendfile (out, in, offset, len);
-}
-
-ssize_t
-splice (int in, off_t *in_offset, int out, off_t *out_offset, size_t len,
-        unsigned flags)
-{
-  refuse (out, "splice");
-  return real_splice (in, in_offset, out, out_offset, len, flags);
-}
-
-int
-posix_fallocate (int fd, off_t offset, off_t len)
-{
-  refuse (fd, "posix_fallocate");
-  return real_posix_fallocate (fd, offset, len);
-}
-
-void *
-mmap (void *addr, size_t len, int prot, int flags, int fd, off_t offset)
-{
-  find_functions ();
-  if (fd != -1 && (flags & MAP_TYPE) != MAP_PRIVATE && (prot & PROT_WRITE))
-    refuse (fd, "mmap");
-  return real_mmap (addr, len, prot, flags, fd, offset);
-}
-
-static void
-refuse_name (int dirfd, const char *name, const char *what)
-{
-  char path[POWERCUT_PATH_MAX];
-
-  if (is_watched_name (dirfd, name, path)) {
-    errno = ENOTSUP;
-    give_up (what);
-  }
-}
-
-int
-linkat (int from_fd, const char *from, int to_fd, const char *to, int flags)
-{
-  refuse_name (to_fd, to, "link");
-  return real_linkat (from_fd, from, to_fd, to, flags);
-}
-
-int
-link (const char *from, const char *to)
-{
-  return linkat (AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int
-symlinkat (const char *target, int dirfd, const char *name)
-{
-  refuse_name (dirfd, name, "symlink");
-  return real_symlinkat (target, dirfd, name);
-}
-
-int
-symlink (const char *target, const char *name)
-{
-  return symlinkat (target, AT_FDCWD, name);
-}
-
-/* Programs built for large files call these. */
-#define SAME(ret, name, as, ...)                                        \
-  ret name (__VA_ARGS__) __attribute__ ((alias (#as)));
-
 SAME (ssize_t, pwrite64, pwrite, int, const void *, size_t, off_t)
 SAME (ssize_t, pwritev64, pwritev, int, const struct iovec *, int, off_t)
 SAME (int, ftruncate64, ftruncate, int, off_t)
 SAME (int, truncate64, truncate, const char *, off_t)
 SAME (int, fallocate64, fallocate, int, int, off_t, off_t)
-SAME (int, posix_fallocate64, posix_fallocate, int, off_t, off_t)
-SAME (int, open64, open, const char *, int, ...)
-SAME (int, openat64, openat, int, const char *, int, ...)
-SAME (int, creat64, creat, const char *, mode_t)
-SAME (void *, mmap64, mmap, void *, size_t, int, int, int, off_t)
