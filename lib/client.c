@@ -21,6 +21,7 @@
 #include "error.h"
 #include "lock.h"
 #include "lockfile.h"
+#include "volume.h"
 
 #define CHANNELS_MAX 4
 
@@ -473,6 +474,12 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
 /*----------------------------------------------------------------------
  * Volumes
  */
+
+int
+nbdedup_volume_check_name (const char *name)
+{
+  return volume_check_name (name);
+}
 
 static struct channel *
 volume_channel_new (struct nbdedup_client *client, const char *name,

@@ -134,6 +134,10 @@ extern int nbdedup_pool_list (struct nbdedup_pool *pool,
                               void *opaque)
   __attribute__ ((nonnull (1, 2)));
 
+/* Could a volume have this name?  EINVAL if not. */
+extern int nbdedup_volume_check_name (const char *name)
+  __attribute__ ((nonnull (1)));
+
 /*----------------------------------------------------------------------
  * Volumes: data
  */

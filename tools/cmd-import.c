@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Import: make a volume, copy a file into it, flush.
+/* Import: make a volume, copy an image into it, rename it.
  *
- * The volume exists from the start, under its name; whatever goes wrong
- * later, and a signal too, destroys it again.
+ * Under its name the volume appears when it is complete and durable.  Until
+ * then it is NAME.importing-XXXXXXXX (random digits, so that no two imports
+ * ever write to the same one), and whatever goes wrong, a signal too,
+ * destroys it.  Only kill -9 and loss of power leave one behind: the next
+ * import of NAME finds that nobody has it open, and destroys it.
  *
  * The length of a stream is known at its end only.  Its volume begins
  * small and doubles when it is full; a client sees growth only at its next
@@ -12,16 +15,18 @@
 
 #include <config.h>
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
+#include "copy.h"
 #include "image.h"
 #include "interrupt.h"
 #include "progress.h"
 #include "tools.h"
-#include "transfer.h"
 
 enum {
   KEY_FORMAT = 0x2000,
@@ -31,10 +36,17 @@ enum {
 #define SIZE_UNIT 512
 #define STREAM_SIZE_FIRST (UINT64_C (64) << 20)
 
+/* Of a volume's name; the random digits are at the end of TEMP_SUFFIX. */
+#define NAME_LEN_MAX 255
+#define TEMP_SUFFIX ".importing-"
+#define TEMP_DIGITS 8
+#define TEMP_NAME_LEN \
+  ((int) (NAME_LEN_MAX - strlen (TEMP_SUFFIX) - TEMP_DIGITS))
+
 static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
-    "The file's format; this version reads raw only. Without this option a "
-    "file that looks like another format is refused", 0 },
+    "The image's format: raw, qcow2, vmdk, vdi, vhdx, vpc (or vhd), or "
+    "another that QEMU reads; default: what QEMU finds it to be", 0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE", 0,
     "The volume's block size, 4K to 1M; default: the pool's", 0 },
   { 0 }
@@ -46,9 +58,10 @@ struct import {
   uint64_t block_size;          /* 0: default */
 
   const char *name;
-  struct input input;
+  char temp[NAME_LEN_MAX + 1];  /* the volume's name until it is complete */
+  struct image *source;
   struct nbdedup_client *client;
-  struct nbdedup_remote *remote;
+  struct nbdedup_remote *remote;        /* NULL: the volume is not open */
   struct progress progress;
   uint64_t size;                /* the volume's, now */
 };
@@ -80,6 +93,13 @@ fail_engine (void)
 }
 
 static int
+fail_image (void)
+{
+  fail ("import: %s", image_error ());
+  return -1;
+}
+
+static int
 call (struct import *im, const char *command, json_t *args)
 {
   json_t *result = nbdedup_client_call (im->client, command, args, NULL, NULL);
@@ -91,10 +111,60 @@ call (struct import *im, const char *command, json_t *args)
   return 0;
 }
 
+/*----------------------------------------------------------------------
+ * The volume
+ */
+
+/* Is it one that an import of the same name made? */
+static bool
+is_temp_name (const struct import *im, const char *name)
+{
+  const size_t len = strlen (im->temp) - TEMP_DIGITS;
+  const char *p;
+
+  if (strlen (name) != len + TEMP_DIGITS || strncmp (name, im->temp, len) != 0)
+    return false;
+  for (p = name + len; *p; ++p)
+    if (!isxdigit ((unsigned char) *p))
+      return false;
+  return true;
+}
+
+/* Refuse a name that is taken, now and not after an hour, and remove what
+ * an import that was killed has left.  Whoever has not opened its volume yet
+ * loses it to us, and fails; no two imports are mixed.
+ */
+static int
+prepare_names (struct import *im)
+{
+  json_t *list = nbdedup_client_call (im->client, "list", NULL, NULL, NULL);
+  json_t *entry;
+  size_t i;
+  int r = 0;
+
+  if (list == NULL)
+    return fail_engine ();
+  json_array_foreach (json_object_get (list, "volumes"), i, entry) {
+    const char *name = json_text (entry, "name");
+
+    if (strcmp (name, im->name) == 0) {
+      fail ("import: there is a volume '%s' already", im->name);
+      r = -1;
+    }
+    else if (is_temp_name (im, name) && json_size (entry, "clients") == 0 &&
+             call (im, "destroy",
+                   pack_args (&im->common, "{s:s}", "name", name)) == 0)
+      note ("import: destroyed %s, left behind by an import that was killed",
+            name);
+  }
+  json_decref (list);
+  return r;
+}
+
 static int
 create_volume (struct import *im)
 {
-  json_t *args = pack_args (&im->common, "{s:s, s:I}", "name", im->name,
+  json_t *args = pack_args (&im->common, "{s:s, s:I}", "name", im->temp,
                             "size", (json_int_t) im->size);
 
   if (im->block_size != 0)
@@ -106,125 +176,25 @@ static int
 resize_volume (struct import *im, uint64_t size)
 {
   if (call (im, "resize",
-            pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->name,
+            pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->temp,
                        "size", (json_int_t) size, "shrink", 1)) == -1)
     return fail_engine ();
   im->size = size;
   return 0;
 }
 
-/* Fill a buffer from 'offset' on.  Returns its length (0: the end of the
- * input), rounded up with zeroes, or -1.
- */
-static int64_t
-fill (struct import *im, uint8_t *buf, uint64_t offset)
+static void
+close_volume (struct import *im)
 {
-  const uint64_t left = im->input.is_stream ? TRANSFER_LEN
-                                            : im->input.size - offset;
-  const uint32_t want = left < TRANSFER_LEN ? left : TRANSFER_LEN;
-  const int64_t len = input_read (&im->input, buf, want, offset);
-  const uint32_t tail = (SIZE_UNIT - len % SIZE_UNIT) % SIZE_UNIT;
-
-  if (len == -1)
-    return -1;
-  if (!im->input.is_stream && len < want) {
-    fail ("import: %s: became shorter while it was read", im->input.name);
-    return -1;
-  }
-  memset (buf + len, 0, tail);  /* TRANSFER_LEN is a multiple */
-  return len + tail;
-}
-
-/* Copy from *offset to the volume's end or the input's. */
-static int
-copy_range (struct import *im, struct transfer *t, uint64_t *offset,
-            bool *at_end)
-{
-  unsigned slot = 0;
-  uint8_t *buf;
-  int64_t len;
-
-  while (*offset < im->size && !*at_end) {
-    if (input_is_hole (&im->input, *offset, TRANSFER_LEN)) {
-      if (interrupted ())
-        return -1;
-      *offset += TRANSFER_LEN;
-    }
-    else {
-      buf = transfer_wait (t, slot);
-      if (buf == NULL)
-        return -1;
-      len = fill (im, buf, *offset);
-      if (len == -1)
-        return -1;
-      if (!transfer_is_zero (buf, len)) {
-        transfer_submit (t, slot, *offset, len);
-        slot = (slot + 1) % TRANSFER_SLOTS;
-      }
-      *offset += len;
-      *at_end = im->input.is_stream && len < TRANSFER_LEN;
-    }
-    progress_update (&im->progress, *offset,
-                     im->input.is_stream ? 0 : im->input.size);
-  }
-  return transfer_drain (t);
-}
-
-/* Copy into the volume at its present size, and flush. */
-static int
-copy_volume (struct import *im, uint64_t *offset, bool *at_end)
-{
-  struct transfer *t;
-  int r;
-
-  im->remote = nbdedup_client_volume_open (im->client, im->name, 0);
-  if (im->remote == NULL)
-    return fail_engine ();
-  t = transfer_new (im->remote, TRANSFER_WRITE);
-  if (t == NULL) {
-    fail ("import: %s", strerror (errno));
-    return -1;
-  }
-  r = copy_range (im, t, offset, at_end);
-  if (r == -1 && transfer_error (t) != NULL)
-    fail ("import: %s", transfer_error (t));
-  transfer_free (t);
-  if (r == 0 && nbdedup_remote_flush (im->remote) == -1)
-    r = fail_engine ();
   nbdedup_remote_close (im->remote);
   im->remote = NULL;
-  return r;
-}
-
-static int
-copy (struct import *im)
-{
-  uint64_t offset = 0, exact;
-  bool at_end = false;
-
-  for (;;) {
-    if (copy_volume (im, &offset, &at_end) == -1)
-      return -1;
-    if (!im->input.is_stream || at_end)
-      break;
-    if (resize_volume (im, im->size * 2) == -1)
-      return -1;
-  }
-  if (!im->input.is_stream)
-    return 0;
-  if (im->input.size == 0) {
-    fail ("import: %s: is empty", im->input.name);
-    return -1;
-  }
-  exact = (im->input.size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
-  return exact == im->size ? 0 : resize_volume (im, exact);
 }
 
 /* Undo.  If the server went away, whoever has the pool next does it. */
 static void
 destroy_volume (struct import *im)
 {
-  json_t *args = pack_args (&im->common, "{s:s, s:b}", "name", im->name,
+  json_t *args = pack_args (&im->common, "{s:s, s:b}", "name", im->temp,
                             "force", 1);
   int r = call (im, "destroy", json_incref (args));
 
@@ -236,41 +206,153 @@ destroy_volume (struct import *im)
       r = call (im, "destroy", json_incref (args));
   }
   json_decref (args);
-  if (r == -1)
-    fail ("import: volume '%s' is left behind half made: destroy it: %s",
-          im->name, nbdedup_error ());
+  if (r == -1 && errno != ENOENT)
+    fail ("import: volume '%s' is left behind: destroy it: %s",
+          im->temp, nbdedup_error ());
+}
+
+/*----------------------------------------------------------------------
+ * The copy
+ */
+
+/* Copy into the volume at its present size, and flush.  The volume stays
+ * open.
+ */
+static int
+copy_volume (struct import *im, uint64_t *offset, bool *at_end)
+{
+  const uint64_t limit = im->source->is_stream ? im->size : im->source->size;
+  struct image *target;
+  int r;
+
+  im->remote = nbdedup_client_volume_open (im->client, im->temp, 0);
+  if (im->remote == NULL)
+    return fail_engine ();
+  target = image_volume_new (im->remote, im->name);
+  r = copy_images (im->source, target, offset, limit, at_end, &im->progress);
+  if (r == -1 && !interrupted ())
+    fail_image ();
+  if (image_close (target, r == -1) == -1)
+    r = fail_image ();
+  return r;
 }
 
 static int
-import_input (struct import *im)
+copy_stream (struct import *im)
+{
+  uint64_t offset = 0, exact;
+  bool at_end = false;
+
+  for (;;) {
+    if (copy_volume (im, &offset, &at_end) == -1)
+      return -1;
+    if (at_end)
+      break;
+    close_volume (im);
+    if (resize_volume (im, im->size * 2) == -1)
+      return -1;
+  }
+  if (im->source->size == 0) {
+    fail ("import: %s: is empty", im->source->name);
+    return -1;
+  }
+  exact = (im->source->size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
+  if (exact == im->size)
+    return 0;
+  close_volume (im);            /* it is about to shrink */
+  return resize_volume (im, exact);
+}
+
+static int
+copy (struct import *im)
+{
+  uint64_t offset = 0;
+  int r;
+
+  progress_start (&im->progress, "import", PROGRESS_BYTES,
+                  im->common.progress);
+  r = im->source->is_stream ? copy_stream (im)
+                            : copy_volume (im, &offset, NULL);
+  progress_end (&im->progress);
+  return r;
+}
+
+/* It is complete. */
+static int
+rename_volume (struct import *im)
+{
+  if (call (im, "rename",
+            pack_args (&im->common, "{s:s, s:s}", "old", im->temp,
+                       "new", im->name)) == -1)
+    return fail_engine ();
+  return 0;
+}
+
+static int
+import_source (struct import *im)
 {
   int r;
 
   im->size = STREAM_SIZE_FIRST;
-  if (!im->input.is_stream) {
-    if (im->input.size == 0)
-      return fail ("import: %s: is empty", im->input.name);
-    im->size = (im->input.size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
+  if (!im->source->is_stream) {
+    if (im->source->size == 0)
+      return fail ("import: %s: is empty", im->source->name);
+    im->size = (im->source->size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
   }
-  if (create_volume (im) == -1)
+  if (prepare_names (im) == -1 || create_volume (im) == -1)
     return EXIT_FAILURE;
 
-  progress_start (&im->progress, "import", PROGRESS_BYTES,
-                  im->common.progress);
   r = copy (im);
-  progress_end (&im->progress);
   if (r == 0 && interrupted ())
     r = -1;
+  if (r == 0)
+    r = rename_volume (im);
+  close_volume (im);
   if (r == -1) {
     destroy_volume (im);
     if (interrupted ())
       fail ("import: interrupted");
     return EXIT_FAILURE;
   }
-  if (im->size != im->input.size)
+  if (im->size != im->source->size)
     note ("import: %s: rounded up with zeroes from %" PRIu64 " to %" PRIu64
-          " bytes", im->name, im->input.size, im->size);
+          " bytes", im->name, im->source->size, im->size);
   return EXIT_SUCCESS;
+}
+
+static int
+open_source (struct import *im, const char *file)
+{
+  char *detected;
+
+  im->source = image_open_source (file, im->format, &detected);
+  if (im->source == NULL)
+    return interrupted () ? fail ("import: interrupted"), -1 : fail_image ();
+  /* A guest can write whatever it likes into a raw disk: somebody should
+   * have a look.
+   */
+  if (detected != NULL)
+    note ("import: %s: is read as %s (with --format raw: as it is)", file,
+          detected);
+  free (detected);
+  return 0;
+}
+
+static int
+choose_names (struct import *im)
+{
+  uint32_t random = 0;
+
+  im->name = im->common.args[0];
+  if (nbdedup_volume_check_name (im->name) == -1)
+    return fail_engine ();
+  if (getrandom (&random, sizeof random, 0) != sizeof random) {
+    fail ("import: no random numbers: %s", strerror (errno));
+    return -1;
+  }
+  snprintf (im->temp, sizeof im->temp, "%.*s%s%0*" PRIx32, TEMP_NAME_LEN,
+            im->name, TEMP_SUFFIX, TEMP_DIGITS, random);
+  return 0;
 }
 
 int
@@ -282,19 +364,18 @@ cmd_import (int argc, char **argv, const char *pool)
   int r = EXIT_FAILURE;
 
   options_parse (&im.common, argc, argv, options, parse, "NAME FILE",
-                 "Make volume NAME from a raw disk image ('-': standard "
-                 "input). Holes stay holes. A size that is not a multiple of "
-                 "512 is rounded up with zeroes.",
+                 "Make volume NAME from a disk image in any format that QEMU "
+                 "reads, a block device, an nbd:// URI, or a raw image from "
+                 "standard input ('-'). Holes stay holes. A size that is not a "
+                 "multiple of 512 is rounded up with zeroes.",
                  OPTIONS_POOL | OPTIONS_PROGRESS);
-  im.name = im.common.args[0];
-  if (input_open (&im.input, im.common.args[1]) == 0 &&
-      input_check_format (&im.input, im.format) == 0 &&
+  interrupt_catch ();
+  if (choose_names (&im) == 0 && open_source (&im, im.common.args[1]) == 0 &&
       (im.client = client_open (&im.common)) != NULL) {
-    interrupt_catch ();
-    r = import_input (&im);
+    r = import_source (&im);
     if (nbdedup_client_close (im.client) == -1 && r == EXIT_SUCCESS)
       r = fail ("import: %s", nbdedup_error ());
   }
-  input_close (&im.input);
+  image_close (im.source, true);
   return r;
 }

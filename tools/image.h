@@ -1,6 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Disk images as files: what import reads and export writes. */
+/* Disk images: what import and export copy from and to.
+ *
+ * A volume is one too (image-volume.c), so that both are a copy from one
+ * image to another (copy.c).  The others are files, devices and streams
+ * (image-file.c), what an NBD server has (image-nbd.c), and files in one of
+ * QEMU's formats, through qemu-nbd (image-qemu.c).
+ *
+ * Errors: -1 or NULL, and the text in image_error (), without "import:" in
+ * front.  Any number of threads may call read, write and zero at once, on an
+ * image that is no stream.
+ */
 
 #ifndef NBDEDUP_IMAGE_H
 #define NBDEDUP_IMAGE_H
@@ -8,55 +18,134 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct input {
-  const char *name;             /* not owned; "standard input" for "-" */
-  int fd;                       /* owned */
-  bool is_stream;               /* read in order, length unknown */
-  bool is_sparse;               /* SEEK_DATA works */
-  uint64_t size;                /* bytes; a stream's: read so far */
-  uint64_t data_end;            /* see input_is_hole */
-  uint8_t *head;                /* owned; what a stream's probe read */
-  uint32_t head_len, head_used;
+#include "nbdedup.h"
+
+struct image;
+
+/* Those that an image never needs (of a source or a target only) are NULL. */
+struct image_ops {
+  /* Returns less than 'len' at the end of the image only.  Of a stream: the
+   * next bytes.
+   */
+  int64_t (*read) (struct image *image, uint8_t *buf, uint32_t len,
+                   uint64_t offset);
+  int (*write) (struct image *image, const uint8_t *buf, uint32_t len,
+                uint64_t offset);
+  int (*zero) (struct image *image, uint64_t len, uint64_t offset);
+
+  /* Call image_add_extent for the extents from 'offset' on, at most 'len'
+   * bytes, at least one extent.  NULL: all is data.
+   */
+  int (*extents) (struct image *image, uint64_t len, uint64_t offset);
+
+  /* Make all requests fail soon; may be called while they run. */
+  void (*cancel) (struct image *image);
+
+  /* Close and free.  Without 'failed' a target is complete and durable
+   * when this returns 0; with it, what was made is removed.
+   */
+  int (*close) (struct image *image, bool failed);
 };
 
-/* All of these report failures; -1. */
-extern int input_open (struct input *input, const char *file);
+#define IMAGE_EXTENTS_MAX 1024
 
-/* 'format' NULL: refuse what looks like anything but raw.  Else refuse what
- * is not "raw".
- */
-extern int input_check_format (struct input *input, const char *format);
-
-/* Are 'len' bytes at 'offset' in a hole?  Offsets must not decrease. */
-extern bool input_is_hole (struct input *input, uint64_t offset, uint32_t len);
-
-/* Read at 'offset' (of a stream: the next bytes).  Returns less than 'len'
- * at the end only.
- */
-extern int64_t input_read (struct input *input, uint8_t *buf, uint32_t len,
-                           uint64_t offset);
-extern void input_close (struct input *input);
-
-struct output {
-  const char *name;             /* not owned; "standard output" for "-" */
-  const char *file;             /* not owned; NULL: "-" */
-  int fd;                       /* owned */
-  bool is_stream;               /* written in order, zeroes too */
-  bool is_device;               /* has old content where we skip */
-  bool is_new;                  /* did not exist: removed if we fail */
-  uint8_t *zeroes;              /* owned */
+struct image_extent {
+  uint64_t end;
+  bool hole;
 };
 
-/* Open for 'size' bytes, and empty it.  'pool' is the pool's directory,
- * whose files are refused.
- */
-extern int output_open (struct output *output, const char *file,
-                        const char *pool, uint64_t size);
-extern int output_write (struct output *output, const uint8_t *buf,
-                         uint32_t len, uint64_t offset);
-extern int output_zero (struct output *output, uint32_t len, uint64_t offset);
+struct image {
+  const struct image_ops *ops;
+  char *name;                   /* owned; for messages */
+  uint64_t size;                /* bytes; of a stream: those read so far */
+  bool is_stream;               /* in order only; a source's end is unknown */
 
-/* Make it durable and close it; 'failed': remove it if we made it. */
-extern int output_close (struct output *output, bool failed);
+  /* A target's. */
+  bool starts_zero;             /* reads as zeroes where not written */
+  bool stays_partial;           /* what there was is spoilt if we fail */
+  uint32_t granule;             /* zeroes in data shorter than this are data */
+
+  uint32_t align;               /* extents are joined to units of this */
+  unsigned in_flight;           /* requests that it is worth having at once */
+
+  /* What extents found last. */
+  struct image_extent extents[IMAGE_EXTENTS_MAX];
+  unsigned nr_extents, next_extent;
+};
+
+/* The reason of the last failure in this thread.  image_fail returns -1. */
+extern const char *image_error (void);
+extern int image_fail (const char *fmt, ...)
+  __attribute__ ((format (printf, 1, 2)));
+
+/* Allocate 'bytes', an image first, and fill in what all have. */
+extern void *image_new (size_t bytes, const struct image_ops *ops,
+                        const char *name);
+
+/* Nothing else of the image is owned by whoever allocated it. */
+extern void image_free (struct image *image);
+
+/* Up to 'end' everything is of one kind.  Returns 1 when there is no more
+ * room.
+ */
+extern int image_add_extent (struct image *image, uint64_t end, bool hole);
+
+/* The extent that 'offset' is in: its end and kind.  Offsets may go back
+ * within an extent only.  Not for several threads at once.
+ */
+extern int image_extent (struct image *image, uint64_t offset,
+                         uint64_t *end, bool *hole);
+
+/* Does nothing for NULL. */
+extern int image_close (struct image *image, bool failed);
+
+/*----------------------------------------------------------------------
+ * Kinds of images
+ */
+
+/* "nbd://", "nbd+unix://" ... */
+extern bool image_is_uri (const char *file);
+
+extern struct image *image_file_source (const char *file);
+extern struct image *image_file_target (const char *file, uint64_t size);
+
+/* The beginning of a source that is a file or a stream, 'len' bytes at most;
+ * what a stream gives is kept for read.
+ */
+extern int64_t image_file_head (struct image *image, uint8_t *buf,
+                                uint32_t len);
+
+/* 'uri', or (with NULL) the server behind socket 'fd', which is taken.
+ * 'name' is for messages.
+ */
+extern struct image *image_nbd_source (const char *uri, int fd,
+                                       const char *name);
+extern struct image *image_nbd_target (const char *uri, int fd,
+                                       const char *name, uint64_t size);
+
+/* 'format' as QEMU names it. */
+extern struct image *image_qemu_source (const char *file, const char *format);
+extern struct image *image_qemu_target (const char *file, const char *format,
+                                        uint64_t size);
+
+/* The volume stays open: close it after the image. */
+extern struct image *image_volume_new (struct nbdedup_remote *remote,
+                                       const char *name);
+
+/*----------------------------------------------------------------------
+ * image-open.c: whatever the user named
+ */
+
+/* 'format' NULL: find out; *detected (owned by the caller) is then the
+ * format if it is not raw, else NULL.
+ */
+extern struct image *image_open_source (const char *file, const char *format,
+                                        char **detected);
+
+/* For 'size' bytes.  'pool' is the pool's directory, whose files are
+ * refused.  'format' NULL: raw.
+ */
+extern struct image *image_open_target (const char *file, const char *format,
+                                        const char *pool, uint64_t size);
 
 #endif /* NBDEDUP_IMAGE_H */

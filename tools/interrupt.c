@@ -12,20 +12,28 @@
 #include "interrupt.h"
 
 static atomic_bool caught;
-static int event_fd = -1;       /* readable once a signal came */
+static atomic_bool stopped;     /* also set by the first */
+static int event_fd = -1;       /* readable once stopped */
 
-/* Any thread may get the signal; the descriptor wakes the one that polls. */
-static void
-handler (int sig)
+void
+interrupt_stop (void)
 {
   const uint64_t one = 1;
   const int err = errno;
 
-  (void) sig;
-  atomic_store (&caught, true);
+  atomic_store (&stopped, true);
   if (write (event_fd, &one, sizeof one) == -1)
     errno = err;                /* full: readable anyway */
   errno = err;
+}
+
+/* Any thread may get the signal; the descriptor wakes those that poll. */
+static void
+handler (int sig)
+{
+  (void) sig;
+  atomic_store (&caught, true);
+  interrupt_stop ();
 }
 
 void
@@ -51,7 +59,7 @@ interrupted (void)
   return atomic_load (&caught);
 }
 
-bool
+short
 interrupt_poll (int fd, short events)
 {
   struct pollfd pfd[2] = {
@@ -59,8 +67,8 @@ interrupt_poll (int fd, short events)
     { .fd = event_fd, .events = POLLIN },
   };
 
-  while (!interrupted ())
+  while (!atomic_load (&stopped))
     if (poll (pfd, 2, -1) > 0 && pfd[0].revents != 0)
-      return true;
-  return false;
+      return pfd[0].revents;
+  return 0;
 }

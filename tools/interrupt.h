@@ -12,9 +12,14 @@
 extern void interrupt_catch (void);
 extern bool interrupted (void);
 
-/* Wait until 'fd' is ready for 'events' of poll, or a signal came:
- * true if it is ready.
+/* End all waiting in interrupt_poll, for all threads: something failed, and
+ * there is no point in going on.
  */
-extern bool interrupt_poll (int fd, short events);
+extern void interrupt_stop (void);
+
+/* Wait until 'fd' is ready for 'events' of poll, or a signal came, or
+ * interrupt_stop: what poll found, or 0.
+ */
+extern short interrupt_poll (int fd, short events);
 
 #endif /* NBDEDUP_INTERRUPT_H */

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "child.h"
+#include "image.h"
+#include "interrupt.h"
+#include "tools.h"
+
+/* Where socket activation has its listening socket. */
+#define LISTEN_FD 3
+
+/* The child's, if exec fails because there is no such program. */
+#define STATUS_NOT_FOUND 127
+
+#define OUTPUT_MAX (16 << 20)
+
+extern char **environ;
+
+/* The environment of a server; its process id goes to where *pid points. */
+static char **
+server_environment (char **pid)
+{
+  static char listen_fds[] = "LISTEN_FDS=1";
+  static char listen_pid[] = "LISTEN_PID=0000000000";
+  char **env;
+  size_t nr = 0, out = 0, i;
+
+  while (environ[nr] != NULL)
+    nr++;
+  env = calloc (nr + 3, sizeof *env);
+  if (env == NULL)
+    exit (fail ("out of memory"));
+  for (i = 0; i < nr; ++i)
+    if (strncmp (environ[i], "LISTEN_", 7) != 0)
+      env[out++] = environ[i];
+  env[out++] = listen_fds;
+  env[out++] = listen_pid;
+  *pid = listen_pid + strlen ("LISTEN_PID=");
+  return env;
+}
+
+/* Our other threads may hold any lock: only what is async-signal-safe. */
+static void __attribute__ ((noreturn))
+run_child (const struct child *child, const char *const argv[], int listenfd,
+           char **env, char *pid_digits, pid_t parent)
+{
+  pid_t pid = getpid ();
+  int i;
+
+  setpgid (0, 0);
+  prctl (PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid () != parent)
+    _exit (1);                  /* it died before it could tell us */
+  dup2 (child->outfd, STDOUT_FILENO);
+  dup2 (child->errfd, STDERR_FILENO);
+  if (listenfd != -1) {
+    for (i = 9; i >= 0; --i, pid /= 10)
+      pid_digits[i] = '0' + pid % 10;
+    if (listenfd == LISTEN_FD)
+      fcntl (listenfd, F_SETFD, 0);
+    else
+      dup2 (listenfd, LISTEN_FD);
+    environ = env;
+  }
+  execvp (argv[0], (char *const *) argv);
+  _exit (errno == ENOENT ? STATUS_NOT_FOUND : 1);
+}
+
+static int
+start (struct child *child, const char *const argv[], int listenfd)
+{
+  const pid_t parent = getpid ();
+  char **env = NULL, *pid_digits = NULL;
+  int nullfd;
+
+  memset (child, 0, sizeof *child);
+  child->program = argv[0];
+  child->pidfd = -1;
+  child->outfd = memfd_create ("stdout", MFD_CLOEXEC);
+  child->errfd = memfd_create ("stderr", MFD_CLOEXEC);
+  if (listenfd != -1)
+    env = server_environment (&pid_digits);
+  if (child->outfd != -1 && child->errfd != -1)
+    child->pid = fork ();
+  else
+    child->pid = -1;
+  if (child->pid == 0) {
+    nullfd = open ("/dev/null", O_RDONLY);
+    dup2 (nullfd, STDIN_FILENO);
+    run_child (child, argv, listenfd, env, pid_digits, parent);
+  }
+  free (env);
+  if (child->pid == -1) {
+    child->pid = 0;
+    image_fail ("cannot start %s: %s", argv[0], strerror (errno));
+    child_end (child);
+    return -1;
+  }
+  child->pidfd = pidfd_open (child->pid, 0);
+  return 0;
+}
+
+int
+child_start (struct child *child, const char *const argv[])
+{
+  return start (child, argv, -1);
+}
+
+/* Listen on a socket that nobody else can reach, and connect to it: the
+ * server finds the connection waiting.
+ */
+static int
+make_sockets (int *listenfd, int *fd)
+{
+  struct sockaddr_un addr = { .sun_family = AF_UNIX };
+  const char *tmp = getenv ("TMPDIR");
+  char dir[sizeof addr.sun_path - 8];
+  int r = -1, err;
+
+  if (tmp == NULL || snprintf (dir, sizeof dir, "%s/nbdedup.XXXXXX", tmp) >=
+      (int) sizeof dir)
+    strcpy (dir, "/tmp/nbdedup.XXXXXX");
+  if (mkdtemp (dir) == NULL)
+    return image_fail ("%s: %s", dir, strerror (errno));
+  sprintf (addr.sun_path, "%s/sock", dir);
+
+  /* The server's must have no number that it is about to take. */
+  *listenfd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  *fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (*listenfd != -1 && *fd != -1 &&
+      bind (*listenfd, (struct sockaddr *) &addr, sizeof addr) == 0 &&
+      listen (*listenfd, 1) == 0)
+    r = connect (*fd, (struct sockaddr *) &addr, sizeof addr);
+  err = errno;
+  unlink (addr.sun_path);
+  rmdir (dir);
+  return r == 0 ? 0 : image_fail ("%s: %s", addr.sun_path, strerror (err));
+}
+
+int
+child_start_server (struct child *child, const char *const argv[])
+{
+  int listenfd = -1, fd = -1, r;
+
+  r = make_sockets (&listenfd, &fd);
+  if (r == 0)
+    r = start (child, argv, listenfd);
+  if (listenfd != -1)
+    close (listenfd);           /* without it, fd notices when the child ends */
+  if (r == -1 && fd != -1)
+    close (fd);
+  return r == -1 ? -1 : fd;
+}
+
+int
+child_wait (struct child *child)
+{
+  if (child->pid == 0)
+    return 0;
+  if (child->pidfd != -1 && !interrupt_poll (child->pidfd, POLLIN))
+    return image_fail ("interrupted");
+  while (waitpid (child->pid, &child->status, 0) == -1)
+    if (errno != EINTR) {
+      child->status = -1;
+      break;
+    }
+  child->pid = 0;
+  return 0;
+}
+
+bool
+child_exited (const struct child *child, int status)
+{
+  return child->pid == 0 && WIFEXITED (child->status) &&
+    WEXITSTATUS (child->status) == status;
+}
+
+static char *
+read_all (int fd)
+{
+  struct stat st;
+  char *text;
+  ssize_t n;
+
+  if (fstat (fd, &st) == -1 || st.st_size > OUTPUT_MAX)
+    return NULL;
+  text = malloc (st.st_size + 1);
+  if (text == NULL)
+    return NULL;
+  n = pread (fd, text, st.st_size, 0);
+  text[n > 0 ? n : 0] = '\0';
+  return text;
+}
+
+char *
+child_output (struct child *child)
+{
+  return read_all (child->outfd);
+}
+
+/* "qemu-nbd: Failed to blk_new_open 'disk': Image is ..." -> "Image is ...":
+ * the name stands in our message already.
+ */
+static const char *
+without_prefix (const struct child *child, const char *text)
+{
+  static const char *const prefixes[] = {
+    "Failed to blk_new_open '", "Could not open '",
+  };
+  const size_t len = strlen (child->program);
+  const char *end;
+  size_t i;
+
+  if (strncmp (text, child->program, len) == 0 &&
+      strncmp (text + len, ": ", 2) == 0)
+    text += len + 2;
+  for (i = 0; i < sizeof prefixes / sizeof prefixes[0]; ++i)
+    if (strncmp (text, prefixes[i], strlen (prefixes[i])) == 0 &&
+        (end = strstr (text + strlen (prefixes[i]), "': ")) != NULL)
+      return end + 3;
+  return text;
+}
+
+int
+child_fail (struct child *child, const char *name)
+{
+  char *text;
+
+  if (child_exited (child, STATUS_NOT_FOUND))
+    return image_fail ("%s: needs %s, which is not installed: install "
+                       "qemu-utils, or use raw images", name, child->program);
+  text = read_all (child->errfd);
+  if (text != NULL && *text != '\0') {
+    text[strcspn (text, "\n")] = '\0';
+    image_fail ("%s: %s", name, without_prefix (child, text));
+  }
+  else if (child->pid == 0 && WIFSIGNALED (child->status))
+    image_fail ("%s: %s was killed by signal %d", name, child->program,
+                WTERMSIG (child->status));
+  else if (child->pid == 0)
+    image_fail ("%s: %s ended with status %d", name, child->program,
+                WEXITSTATUS (child->status));
+  else
+    image_fail ("%s: %s does not answer", name, child->program);
+  free (text);
+  return -1;
+}
+
+void
+child_end (struct child *child)
+{
+  if (child->pid != 0) {
+    kill (child->pid, SIGKILL);
+    waitpid (child->pid, &child->status, 0);
+    child->pid = 0;
+  }
+  if (child->pidfd != -1)
+    close (child->pidfd);
+  if (child->outfd != -1)
+    close (child->outfd);
+  if (child->errfd != -1)
+    close (child->errfd);
+  child->pidfd = child->outfd = child->errfd = -1;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* QEMU's programs, which read and write the image formats.
+ *
+ * They run in process groups of their own, so that Ctrl-C reaches us only,
+ * and get a signal if we are killed.  What they print is kept for messages.
+ */
+
+#ifndef NBDEDUP_CHILD_H
+#define NBDEDUP_CHILD_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct child {
+  const char *program;          /* not owned; argv[0] */
+  pid_t pid;                    /* 0: waited for */
+  int status;                   /* of wait, then */
+  int pidfd;                    /* owned; -1: this kernel has none */
+  int outfd, errfd;             /* owned; what it printed */
+};
+
+/* Start a program of qemu-utils; -1: image_error. */
+extern int child_start (struct child *child, const char *const argv[]);
+
+/* The same, for an NBD server that takes its socket from its parent.
+ * Returns a descriptor (owned by the caller) connected to it, or -1.
+ */
+extern int child_start_server (struct child *child, const char *const argv[]);
+
+/* Until it has ended, or a signal came to us (-1, image_error). */
+extern int child_wait (struct child *child);
+
+/* Did it end with 'status'?  Only after it has been waited for. */
+extern bool child_exited (const struct child *child, int status);
+
+/* Fail because it did: with its first line, or how it ended. */
+extern int child_fail (struct child *child, const char *name);
+
+/* All that it printed to standard output (owned by the caller), or NULL. */
+extern char *child_output (struct child *child);
+
+/* End it, if it still runs, and free. */
+extern void child_end (struct child *child);
+
+#endif /* NBDEDUP_CHILD_H */

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Raw images: files, block devices, and streams: standard input and output,
+ * FIFOs and whatever else has no beginning.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/fs.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "copy.h"
+#include "image.h"
+#include "interrupt.h"
+#include "new-file.h"
+#include "tools.h"
+
+/* What file systems allocate. */
+#define FILE_GRANULE 4096
+#define DEVICE_GRANULE (64 << 10)
+
+struct file_image {
+  struct image base;
+  int fd;                       /* owned */
+  uint8_t *head;                /* owned; what was read of a stream already */
+  uint32_t head_len, head_used;
+
+  /* A target's. */
+  bool is_device;
+  bool is_new;                  /* new_file is in use */
+  struct new_file new_file;
+};
+
+static const uint8_t zeroes[COPY_LEN];
+
+static int
+fail_errno (const struct image *image)
+{
+  return image_fail ("%s: %s", image->name, strerror (errno));
+}
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+/* Read as much of a stream as there is, up to 'len'. */
+static int64_t
+read_stream (struct file_image *f, uint8_t *buf, uint32_t len)
+{
+  uint32_t done = 0;
+  ssize_t r;
+
+  while (done < len) {
+    if (!interrupt_poll (f->fd, POLLIN))
+      return image_fail ("interrupted");
+    r = read (f->fd, buf + done, len - done);
+    if (r == -1 && (errno == EINTR || errno == EAGAIN))
+      continue;
+    if (r == -1)
+      return fail_errno (&f->base);
+    if (r == 0)
+      break;
+    done += r;
+  }
+  return done;
+}
+
+static int64_t
+read_at (struct file_image *f, uint8_t *buf, uint32_t len, uint64_t offset)
+{
+  uint32_t done = 0;
+  ssize_t r;
+
+  while (done < len) {
+    r = pread (f->fd, buf + done, len - done, offset + done);
+    if (r == -1 && errno == EINTR)
+      continue;
+    if (r == -1)
+      return fail_errno (&f->base);
+    if (r == 0)
+      break;
+    done += r;
+  }
+  return done;
+}
+
+static int64_t
+file_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
+{
+  struct file_image *f = (struct file_image *) image;
+  uint32_t done;
+  int64_t n;
+
+  if (!image->is_stream)
+    return read_at (f, buf, len, offset);
+
+  done = f->head_len - f->head_used;
+  if (done > len)
+    done = len;
+  if (done > 0)
+    memcpy (buf, f->head + f->head_used, done);
+  f->head_used += done;
+  n = read_stream (f, buf + done, len - done);
+  if (n == -1)
+    return -1;
+  image->size += done + n;
+  return done + n;
+}
+
+static int
+file_extents (struct image *image, uint64_t len, uint64_t offset)
+{
+  struct file_image *f = (struct file_image *) image;
+  off_t data, hole;
+
+  (void) len;
+  data = lseek (f->fd, offset, SEEK_DATA);
+  if (data == -1 && errno == ENXIO) {
+    image_add_extent (image, image->size, true);
+    return 0;
+  }
+  hole = data == -1 ? -1 : lseek (f->fd, data, SEEK_HOLE);
+  if (hole == -1) {             /* not known here: all is data */
+    image_add_extent (image, image->size, false);
+    return 0;
+  }
+  if ((uint64_t) data > offset)
+    image_add_extent (image, data, true);
+  image_add_extent (image, hole, false);
+  return 0;
+}
+
+int64_t
+image_file_head (struct image *image, uint8_t *buf, uint32_t len)
+{
+  struct file_image *f = (struct file_image *) image;
+  int64_t n;
+
+  if (!image->is_stream)
+    return read_at (f, buf, len, 0);
+  n = read_stream (f, buf, len);
+  if (n <= 0)
+    return n;
+  f->head = malloc (n);
+  if (f->head == NULL)
+    exit (fail ("out of memory"));
+  memcpy (f->head, buf, n);
+  f->head_len = n;
+  return n;
+}
+
+/*----------------------------------------------------------------------
+ * Writing
+ */
+
+static int
+file_write (struct image *image, const uint8_t *buf, uint32_t len,
+            uint64_t offset)
+{
+  struct file_image *f = (struct file_image *) image;
+  ssize_t r;
+
+  while (len > 0) {
+    if (image->is_stream) {
+      /* A reader that sleeps must not keep us from noticing a signal. */
+      if (!interrupt_poll (f->fd, POLLOUT))
+        return image_fail ("interrupted");
+      r = write (f->fd, buf, len);
+    }
+    else
+      r = pwrite (f->fd, buf, len, offset);
+    if (r == -1) {
+      if (errno == EINTR || errno == EAGAIN)
+        continue;
+      return fail_errno (image);
+    }
+    buf += r;
+    offset += r;
+    len -= r;
+  }
+  return 0;
+}
+
+/* For a stream or a device: a new file is zero already. */
+static int
+file_zero (struct image *image, uint64_t len, uint64_t offset)
+{
+  struct file_image *f = (struct file_image *) image;
+  uint64_t range[2] = { offset, len };
+
+  /* Discards where a device then reads as zeroes, else writes them.  Its
+   * units are sectors.
+   */
+  if (f->is_device && ioctl (f->fd, BLKZEROOUT, range) == 0)
+    return 0;
+  while (len > 0) {
+    const uint32_t n = len < sizeof zeroes ? len : sizeof zeroes;
+
+    if (file_write (image, zeroes, n, offset) == -1)
+      return -1;
+    offset += n;
+    len -= n;
+  }
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Open and close
+ */
+
+static int
+file_close (struct image *image, bool failed)
+{
+  struct file_image *f = (struct file_image *) image;
+  int r = 0;
+
+  if (f->fd != -1) {
+    /* Pipes have nothing to sync. */
+    if (!failed && fsync (f->fd) == -1 &&
+        errno != EINVAL && errno != EROFS && errno != ENOTSUP)
+      r = fail_errno (image);
+    if (close (f->fd) == -1 && !failed && r == 0)
+      r = fail_errno (image);
+  }
+  if (f->is_new) {
+    if (!failed && r == 0)
+      r = new_file_commit (&f->new_file);
+    new_file_free (&f->new_file);
+  }
+  free (f->head);
+  image_free (image);
+  return r;
+}
+
+static int
+source_close (struct image *image, bool failed)
+{
+  (void) failed;
+  return file_close (image, true);
+}
+
+static const struct image_ops source_ops = {
+  .read = file_read,
+  .extents = file_extents,
+  .close = source_close,
+};
+
+static const struct image_ops target_ops = {
+  .write = file_write,
+  .zero = file_zero,
+  .close = file_close,
+};
+
+static int
+open_source (struct file_image *f, const char *file, bool is_stdin)
+{
+  struct stat st;
+  off_t end;
+
+  f->fd = is_stdin ? fcntl (STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                   : open (file, O_RDONLY | O_CLOEXEC);
+  if (f->fd == -1 || fstat (f->fd, &st) == -1)
+    return fail_errno (&f->base);
+  if (S_ISDIR (st.st_mode)) {
+    errno = EISDIR;
+    return fail_errno (&f->base);
+  }
+  if (is_stdin && isatty (f->fd))
+    return image_fail ("standard input is a terminal: no disk image");
+
+  /* A file that stdin has read from already counts from there: a stream. */
+  f->base.is_stream = (!S_ISREG (st.st_mode) && !S_ISBLK (st.st_mode)) ||
+    lseek (f->fd, 0, SEEK_CUR) != 0;
+  if (f->base.is_stream)
+    return 0;
+  end = lseek (f->fd, 0, SEEK_END);
+  if (end == -1)
+    return fail_errno (&f->base);
+  f->base.size = end;
+  posix_fadvise (f->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  return 0;
+}
+
+struct image *
+image_file_source (const char *file)
+{
+  const bool is_stdin = strcmp (file, "-") == 0;
+  struct file_image *f = image_new (sizeof *f, &source_ops,
+                                    is_stdin ? "standard input" : file);
+
+  f->fd = -1;
+  if (open_source (f, file, is_stdin) == -1) {
+    source_close (&f->base, true);
+    return NULL;
+  }
+  return &f->base;
+}
+
+static int
+open_stdout (struct file_image *f)
+{
+  f->base.is_stream = true;
+  f->fd = fcntl (STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (f->fd == -1)
+    return fail_errno (&f->base);
+  if (isatty (f->fd))
+    return image_fail ("standard output is a terminal: redirect it");
+  return 0;
+}
+
+/* What is there and is no file is written where it is. */
+static int
+open_special (struct file_image *f, const char *file, const struct stat *st,
+              uint64_t size)
+{
+  off_t end;
+
+  f->fd = open (file, O_WRONLY | O_CLOEXEC);
+  if (f->fd == -1)
+    return fail_errno (&f->base);
+  f->is_device = S_ISBLK (st->st_mode);
+  f->base.is_stream = !f->is_device;
+  if (!f->is_device)
+    return 0;
+  end = lseek (f->fd, 0, SEEK_END);
+  if (end == -1)
+    return fail_errno (&f->base);
+  if ((uint64_t) end < size)
+    return image_fail ("%s: the device has %" PRIu64 " bytes, the volume %"
+                       PRIu64, file, (uint64_t) end, size);
+  f->base.granule = DEVICE_GRANULE;
+  f->base.stays_partial = true;
+  return 0;
+}
+
+static int
+open_target (struct file_image *f, const char *file, uint64_t size)
+{
+  struct stat st;
+
+  if (strcmp (file, "-") == 0)
+    return open_stdout (f);
+  if (stat (file, &st) == 0 && !S_ISREG (st.st_mode))
+    return open_special (f, file, &st, size);
+  f->is_new = true;
+  f->fd = new_file_open (&f->new_file, file);
+  if (f->fd == -1)
+    return -1;
+  f->base.starts_zero = true;
+  f->base.granule = FILE_GRANULE;
+  return ftruncate (f->fd, size) == -1 ? fail_errno (&f->base) : 0;
+}
+
+struct image *
+image_file_target (const char *file, uint64_t size)
+{
+  struct file_image *f = image_new (sizeof *f, &target_ops,
+                                    strcmp (file, "-") == 0 ?
+                                    "standard output" : file);
+
+  f->fd = -1;
+  if (open_target (f, file, size) == -1) {
+    file_close (&f->base, true);
+    return NULL;
+  }
+  return &f->base;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "image.h"
+#include "new-file.h"
+#include "tools.h"
+
+/* Room for the suffix in a name of 255 bytes. */
+#define BASE_MAX 200
+
+static int
+fail_errno (const struct new_file *nf)
+{
+  return image_fail ("%s: %s", nf->path, strerror (errno));
+}
+
+static char *
+copy_string (const char *s)
+{
+  char *copy = strdup (s);
+
+  if (copy == NULL)
+    exit (fail ("out of memory"));
+  return copy;
+}
+
+int
+new_file_open (struct new_file *nf, const char *file)
+{
+  char *base;
+  struct stat st;
+  int fd;
+
+  memset (nf, 0, sizeof *nf);
+  nf->path = realpath (file, NULL);
+  if (nf->path == NULL)         /* new, or a link to nowhere: replaced */
+    nf->path = copy_string (file);
+  base = strrchr (nf->path, '/');
+  base = base == NULL ? nf->path : base + 1;
+  if (*base == '\0')
+    return image_fail ("%s: Is a directory", nf->path);
+  if (asprintf (&nf->dir, "%.*s%.*s.exporting-XXXXXX",
+                (int) (base - nf->path), nf->path, BASE_MAX, base) == -1)
+    exit (fail ("out of memory"));
+  if (mkdtemp (nf->dir) == NULL) {
+    const int err = errno;
+
+    free (nf->dir);
+    nf->dir = NULL;
+    errno = err;
+    return fail_errno (nf);
+  }
+  if (asprintf (&nf->temp, "%s/%s", nf->dir, base) == -1)
+    exit (fail ("out of memory"));
+  fd = open (nf->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd == -1)
+    return fail_errno (nf);
+  /* What is replaced may have been made secret, or accessible. */
+  if (stat (nf->path, &st) == 0 && fchmod (fd, st.st_mode & 0777) == -1) {
+    fail_errno (nf);
+    close (fd);
+    return -1;
+  }
+  return fd;
+}
+
+/* The new name must survive, too. */
+static int
+sync_directory (const char *file)
+{
+  char *copy = copy_string (file);
+  int fd, r = -1;
+
+  fd = open (dirname (copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd != -1) {
+    /* Some file systems cannot sync directories. */
+    r = fsync (fd) == -1 && errno != EINVAL ? -1 : 0;
+    close (fd);
+  }
+  free (copy);
+  return r;
+}
+
+int
+new_file_commit (struct new_file *nf)
+{
+  if (rename (nf->temp, nf->path) == -1)
+    return fail_errno (nf);
+  rmdir (nf->dir);              /* left empty, it does no harm */
+  free (nf->dir);
+  nf->dir = NULL;
+  return sync_directory (nf->path) == -1 ? fail_errno (nf) : 0;
+}
+
+void
+new_file_free (struct new_file *nf)
+{
+  if (nf->dir != NULL) {
+    if (nf->temp != NULL)
+      unlink (nf->temp);
+    rmdir (nf->dir);
+  }
+  free (nf->dir);
+  free (nf->temp);
+  free (nf->path);
+  memset (nf, 0, sizeof *nf);
+}
