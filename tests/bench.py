@@ -12,12 +12,18 @@ Figures are medians over the rounds; "ratio" is the median of the rounds'
 own ratios, nbdedup to file, so 1.0 is as fast as no deduplication at all.
 Reads come from a warm page cache on both sides.
 
+import-new and import-duplicate time "nbdedup import" of an image (without a
+server; its end, hence the closing of the pool, is in the time) beside
+"nbdcopy --flush" of the same image to a new file of nbdkit file.  Half of the
+image's bytes compress away.  Their CPU seconds are those of all programs.
+
 Run it through "make bench", e.g. make bench BENCH_ARGS='--rounds 5'.
 """
 
 import argparse
 import json
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -46,6 +52,10 @@ WORKLOADS = [
     ("write-flush-4k",
      dict(rw="randwrite", bs="4k", iodepth=1, fsync=1), "4K", None),
 ]
+
+# The same, but of a whole program: what is in the pool already.
+IMPORTS = {"import-new": False, "import-duplicate": True}
+NAMES = [w[0] for w in WORKLOADS] + list(IMPORTS)
 
 
 def read_env(path):
@@ -210,6 +220,68 @@ def measure(args, which, workload):
         shutil.rmtree(directory)
 
 
+def make_image(path, size):
+    """The same bytes each time; no 4 KiB block comes twice."""
+    text = b"what compresses away, line for line, in every block\n" * 40
+    random_bytes = random.Random(1).randbytes
+    with open(path, "wb") as f:
+        for _ in range(size // MIB):
+            chunk = bytearray()
+            for _ in range(MIB // 4096):
+                chunk += random_bytes(2048) + text[:2048]
+            f.write(chunk)
+        os.fsync(f.fileno())
+
+
+def run_timed(command):
+    """Seconds, and what it took of processors and memory."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.monotonic() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(" ".join(command) + " failed")
+    return seconds, usage
+
+
+def measure_import(args, which, image, duplicate):
+    """One import, or one nbdcopy."""
+    directory = tempfile.mkdtemp(prefix="nbdedup-bench.", dir=args.dir)
+    server = None
+    try:
+        server_cpu = 0
+        if which == "file":
+            disk = os.path.join(directory, "disk")
+            with open(disk, "w") as f:
+                f.truncate(args.size)
+            server = Server(directory, ["file", disk])
+            os.sync()
+            seconds, usage = run_timed(
+                ["nbdcopy", "--flush", image,
+                 f"nbd+unix:///?socket={server.socket}"])
+            server_cpu, peak = server.stop(), usage.ru_maxrss * 1024
+        else:
+            command = [args.nbdedup, "-p", os.path.join(directory, "pool")]
+            subprocess.run(command + ["init", *args.init], check=True)
+            if duplicate:
+                subprocess.run(command + ["import", "twin", image], check=True)
+            os.sync()
+            seconds, usage = run_timed(command + ["import", "disk", image])
+            peak = usage.ru_maxrss * 1024
+            subprocess.run(command + ["check"], check=True,
+                           stdout=subprocess.DEVNULL)
+        cpu = usage.ru_utime + usage.ru_stime + server_cpu
+        return {"bytes_per_second": args.size / seconds, "iops": 0,
+                "seconds": seconds, "latency_p99_us": 0, "flush_p50_us": 0,
+                "flush_p99_us": 0, "cpu_seconds": cpu,
+                "cpu_seconds_until_exit": cpu, "peak_rss_bytes": peak}
+    finally:
+        if server is not None and server.process.returncode is None:
+            server.stop()
+        shutil.rmtree(directory)
+
+
 def summarize(rounds):
     """Medians of both sides, and of the rounds' ratios."""
     def median(which, key):
@@ -251,7 +323,7 @@ def parse_arguments():
     parser.add_argument("--dir", default=os.environ.get("TMPDIR", "/var/tmp"),
                         help="where pools and files go: on the disk to measure")
     parser.add_argument("--only", action="append", metavar="WORKLOAD",
-                        choices=[w[0] for w in WORKLOADS])
+                        choices=NAMES)
     parser.add_argument("--init", action="append", default=[],
                         help="an option for nbdedup init, e.g. "
                              "--init=--hash=blake2b512")
@@ -282,18 +354,29 @@ def main():
     print(f"{'workload':24} {'file':>9} {'nbdedup':>9} {'ratio':>6}"
           f" {'file':>7} {'nbdedup':>7} {'MiB':>7} {'file':>9} {'nbdedup':>9}",
           flush=True)
-    for workload in WORKLOADS:
-        if args.only and workload[0] not in args.only:
-            continue
+    def run_rounds(name, measure_one):
+        if args.only and name not in args.only:
+            return
         rounds = []
         for nr in range(args.rounds):
             order = ["file", "nbdedup"]
             if nr % 2:
                 order.reverse()
-            rounds.append({which: measure(args, which, workload)
-                           for which in order})
-        results[workload[0]] = summarize(rounds)
-        print_row(workload[0], results[workload[0]])
+            rounds.append({which: measure_one(which) for which in order})
+        results[name] = summarize(rounds)
+        print_row(name, results[name])
+
+    for workload in WORKLOADS:
+        run_rounds(workload[0],
+                   lambda which, w=workload: measure(args, which, w))
+    with tempfile.TemporaryDirectory(prefix="nbdedup-bench.",
+                                     dir=args.dir) as directory:
+        image = os.path.join(directory, "image")
+        if not args.only or set(args.only) & set(IMPORTS):
+            make_image(image, args.size)
+        for name, duplicate in IMPORTS.items():
+            run_rounds(name, lambda which, d=duplicate:
+                       measure_import(args, which, image, d))
 
     with open(args.json, "w") as f:
         json.dump({"size": args.size, "dirty_max": args.dirty_max,
