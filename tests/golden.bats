@@ -593,7 +593,7 @@ rebases ()
     two_goldens
     nbdedup create other 6M --block-size 64K
     nbdedup snapshot other@v1
-    refused "block size" rebase web1 other@v1
+    refused "blocks of" rebase web1 other@v1
     refused v9 rebase web1 golden@v9
     refused nothing rebase nothing golden@v1
     # Not onto what comes from the volume itself.

@@ -17,27 +17,6 @@ setup_file ()
     need nbd-client -V
 }
 
-# nbd_guest EXPORT...: boot the kernel of the image with what guest_script
-# left; the server is 10.0.2.100, port 10809.
-nbd_guest ()
-{
-    local initrd=$BATS_TEST_TMPDIR/initrd.gz
-
-    console=$BATS_TEST_TMPDIR/console
-    "$top_srcdir/vm-images/initramfs-nbd" \
-        --run "$BATS_TEST_TMPDIR/run/run" "$image" "$initrd"
-    timeout -k 10 200 qemu-system-x86_64 -accel "${QEMU_ACCEL:-tcg}" -m 256M \
-        -no-user-config -nodefaults -display none -no-reboot \
-        -kernel "${image%.raw}.vmlinuz" -initrd "$initrd" \
-        -append 'console=ttyS0 panic=-1 quiet' -serial stdio \
-        -netdev "user,id=net,guestfwd=tcp:10.0.2.100:10809-cmd:nc -N -U $sock" \
-        -device virtio-net-pci,netdev=net,romfile= \
-        </dev/null >"$console" 2>&1 3>&- 4>&- ||
-        fail "QEMU:" "$(tail -n 60 "$console")"
-    grep -q NBDEDUP-RUN-OK "$console" ||
-        fail "the guest failed:" "$(tail -n 60 "$console")"
-}
-
 @test "a guest's kernel makes a file system on a volume, and finds it after disconnecting" {
     make_pool
     nbdedup create disk 300000256

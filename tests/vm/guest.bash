@@ -4,7 +4,8 @@
 # Guests for the .bats files of this folder.  "load guest" after
 # "load ../helpers".
 
-guest_pid=
+declare -gA guests=()           # process ids, by name: the volume's
+guest=                          # the one that is meant
 
 # The image and what is beside it, in $image; built once, under a lock,
 # because tests may run at the same time.  Call it in setup_file.
@@ -33,32 +34,90 @@ guest_script ()
 }
 
 # start_guest VOLUME [OPTION...]: boot the volume, in the background, with
-# what guest_script left; the guest's words come to $report.
+# what guest_script left; the guest's words come to $report.  Several may run:
+# use_guest says which one is meant.
 start_guest ()
 {
     local volume=$1
 
     shift
-    report=$BATS_TEST_TMPDIR/report
-    console=$BATS_TEST_TMPDIR/console
+    report=$BATS_TEST_TMPDIR/report-$volume
+    console=$BATS_TEST_TMPDIR/console-$volume
     rm -f "$report" "$console"
     # TCG: not every machine that has /dev/kvm can use it.
     "$top_srcdir/vm-images/boot" --accel "${QEMU_ACCEL:-tcg}" \
         --image "$image" --run "$BATS_TEST_TMPDIR/run" --report "$report" \
         --timeout 400 "$@" "$(uri_of "$volume")" \
         >"$console" 2>&1 3>&- 4>&- &
-    guest_pid=$!
+    guest=$volume
+    guests[$guest]=$!
+}
+
+# use_guest VOLUME: the functions below are about the guest on this one.
+use_guest ()
+{
+    report=$BATS_TEST_TMPDIR/report-$1
+    console=$BATS_TEST_TMPDIR/console-$1
+    guest=$1
 }
 
 # finish_guest: wait until it is done, and has done well.
 finish_guest ()
 {
-    local status=0
+    local status=0 pid=${guests[$guest]}
 
-    wait "$guest_pid" || status=$?
-    guest_pid=
+    unset "guests[$guest]"
+    wait "$pid" || status=$?
     [ "$status" = 0 ] ||
         fail "the guest failed ($status):" "$(tail -n 60 "$console")"
+}
+
+# start_nbd_guest [OPTION...]: boot the kernel of the image with what
+# guest_script left, in the background.  For the guest, the server is
+# 10.0.2.100, port 10809, and this machine is 10.0.2.2.  The options are those
+# of vm-images/initramfs-nbd.
+start_nbd_guest ()
+{
+    local initrd=$BATS_TEST_TMPDIR/initrd.gz
+
+    console=$BATS_TEST_TMPDIR/console
+    "$top_srcdir/vm-images/initramfs-nbd" \
+        --run "$BATS_TEST_TMPDIR/run/run" "$@" "$image" "$initrd"
+    timeout -k 10 200 qemu-system-x86_64 -accel "${QEMU_ACCEL:-tcg}" -m 256M \
+        -no-user-config -nodefaults -display none -no-reboot \
+        -kernel "${image%.raw}.vmlinuz" -initrd "$initrd" \
+        -append 'console=ttyS0 panic=-1 quiet' -serial stdio \
+        -netdev "user,id=net,guestfwd=tcp:10.0.2.100:10809-cmd:nc -N -U $sock" \
+        -device virtio-net-pci,netdev=net,romfile= -device virtio-rng-pci \
+        </dev/null >"$console" 2>&1 3>&- 4>&- &
+    guest=nbd
+    guests[nbd]=$!
+}
+
+finish_nbd_guest ()
+{
+    finish_guest
+    grep -q NBDEDUP-RUN-OK "$console" ||
+        fail "the guest failed:" "$(tail -n 60 "$console")"
+}
+
+nbd_guest ()
+{
+    start_nbd_guest "$@"
+    finish_nbd_guest
+}
+
+# restart_server SIGNAL SECONDS: end the server, and start it again, that
+# much later, on its socket.
+restart_server ()
+{
+    kill "-$1" "$server_pid"
+    wait_for 60 server_is_gone "$server_pid"
+    sleep "$2"
+    # The next server gets the name of the one that has gone.
+    rm -f "$BATS_TEST_TMPDIR/pid0"
+    servers=()
+    serve "$pool"
 }
 
 # guest_said TEXT: a line of the report begins so.
@@ -77,7 +136,7 @@ wait_for_guest ()
 
 guest_said_or_gone ()
 {
-    guest_said "$1" || ! kill -0 "$guest_pid" 2>/dev/null
+    guest_said "$1" || ! kill -0 "${guests[$guest]}" 2>/dev/null
 }
 
 # check_disk VOLUME: its file system must be clean; leaves it in $disk.
@@ -106,17 +165,19 @@ check_files ()
     assert_eq "$(find "$out" -type f | wc -l)" "$(wc -l <"$2")"
 }
 
-stop_guest ()
+stop_guests ()
 {
-    [ -n "$guest_pid" ] || return 0
-    kill "$guest_pid" 2>/dev/null || :
-    wait "$guest_pid" 2>/dev/null || :
-    guest_pid=
+    local pid
+
+    for pid in "${guests[@]}"; do
+        kill "$pid" 2>/dev/null || :
+        wait "$pid" 2>/dev/null || :
+    done
 }
 
 teardown ()
 {
-    stop_guest
+    stop_guests
     stop
     check_pools
 }

@@ -40,19 +40,6 @@ CONTROL
     dpkg-deb --root-owner-group --build "$dir" "$1" >/dev/null
 }
 
-# restart_server SIGNAL SECONDS: end the server, and start it again, that
-# much later, on its socket.
-restart_server ()
-{
-    kill "-$1" "$server_pid"
-    wait_for 60 server_is_gone "$server_pid"
-    sleep "$2"
-    # The next server gets the name of the one that has gone.
-    rm -f "$BATS_TEST_TMPDIR/pid0"
-    servers=()
-    serve "$pool"
-}
-
 @test "a guest writes files, installs a package, trims, and boots again with all of it" {
     local full_logical full_stored
 
