@@ -17,7 +17,6 @@ source "${NBDEDUP_ENV:?run the tests through make check}"
 
 servers=()                      # process ids, in the order of starting
 nbdkit_args=()                  # options for serve: --filter=..., -r, ...
-tcp_port=                       # for serve: instead of a Unix socket
 pools_are_damaged=
 
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -113,11 +112,10 @@ volume_stat ()
 
 # serve POOL [KEY=VALUE...]: serve a pool on a private Unix socket; sets
 # $sock, $server_pid, $server_log, and $uri (of the default export).
-# Options for nbdkit itself stand in the array nbdkit_args.  With $tcp_port
-# set, the server listens there, on this machine only.
+# Options for nbdkit itself stand in the array nbdkit_args.
 serve ()
 {
-    local dir="$1" nr=${#servers[@]} listen
+    local dir="$1" nr=${#servers[@]}
 
     shift
     sock="$BATS_TEST_TMPDIR/sock$nr"
@@ -127,11 +125,8 @@ serve ()
     # nbdkit leaves its socket behind, and refuses to use an old one.
     rm -f "$sock"
 
-    listen=(-U "$sock")
-    [ -z "$tcp_port" ] || listen=(-p "$tcp_port" -i 127.0.0.1)
-
     # bats waits for everybody who holds its descriptors 3 and 4.
-    nbdkit -f -P "$BATS_TEST_TMPDIR/pid$nr" "${listen[@]}" "${nbdkit_args[@]}" \
+    nbdkit -f -P "$BATS_TEST_TMPDIR/pid$nr" -U "$sock" "${nbdkit_args[@]}" \
            "$plugin" "pool=$dir" "$@" >"$server_log" 2>&1 3>&- 4>&- &
     server_pid=$!
     servers+=("$server_pid")

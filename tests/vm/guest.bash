@@ -74,8 +74,7 @@ finish_guest ()
 
 # start_nbd_guest [OPTION...]: boot the kernel of the image with what
 # guest_script left, in the background.  For the guest, the server is
-# 10.0.2.100, port 10809, and this machine is 10.0.2.2.  The options are those
-# of vm-images/initramfs-nbd.
+# 10.0.2.100, port 10809.  The options are those of vm-images/initramfs-nbd.
 start_nbd_guest ()
 {
     local initrd=$BATS_TEST_TMPDIR/initrd.gz
