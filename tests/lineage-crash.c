@@ -107,6 +107,16 @@ open_pool (void)
   return pool ? 0 : -1;
 }
 
+static void
+note (const struct op *op, const char *how)
+{
+  char text[140];
+
+  op_describe (op, text, sizeof text);
+  snprintf (last_ops[nr_ops++ % NR_LAST], sizeof last_ops[0], "%u %s%s",
+            round_nr, text, how);
+}
+
 /*----------------------------------------------------------------------
  * The child
  */
@@ -123,7 +133,6 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
 {
   enum expect expect;
   struct op op;
-  char text[140];
   bool ok;
 
   prctl (PR_SET_PDEATHSIG, SIGKILL);
@@ -134,13 +143,12 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
   for (; nr > 0; --nr) {
     lineage_random (&lineage, mixture, &rng, &op);
     expect = lineage_expect (&lineage, &op);
+    note (&op, "  (the child)");
     tell (fd, BEGIN);
     ok = engine_apply (pool, &lineage, &op) == 0;
-    if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK)) {
-      op_describe (&op, text, sizeof text);
-      fprintf (stderr, "%s: ", text);
-      give_up (ok ? "succeeded, but must fail" : nbdedup_error ());
-    }
+    if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
+      give_up (ok ? "the last one succeeded, but must fail" :
+               nbdedup_error ());
     tell (fd, ok ? DONE : REFUSED);
     if (ok)
       lineage_apply (&lineage, &op);
@@ -201,8 +209,9 @@ run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
   close (fds[0]);
   if (waitpid (pid, &status, 0) == -1)
     give_up (strerror (errno));
-  if (!(WIFSIGNALED (status) && WTERMSIG (status) == SIGKILL) &&
-      !(WIFEXITED (status) && WEXITSTATUS (status) == 0))
+  if (WIFSIGNALED (status) && WTERMSIG (status) != SIGKILL)
+    give_up (strsignal (WTERMSIG (status)));
+  if (WIFEXITED (status) && WEXITSTATUS (status) != 0)
     give_up ("the child failed");
   return len;
 }
@@ -210,6 +219,11 @@ run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
 /*----------------------------------------------------------------------
  * Afterwards
  */
+
+/* What is visible may be the same before and after a command, while other
+ * layers are kept for it: then the number of records is not known.
+ */
+static bool layers_unsure;
 
 static bool
 matches (struct lineage *l, char *why, size_t len)
@@ -233,14 +247,20 @@ settle (const struct op *op)
 {
   char before[400], after[400], why[1000];
   struct lineage changed;
+  bool possible = lineage_expect (&lineage, op) != EXPECT_FAIL;
 
   nr_in_flight++;
-  if (matches (&lineage, before, sizeof before))
-    return;
-  if (lineage_expect (&lineage, op) == EXPECT_FAIL)
-    give_up (before);
   lineage_copy (&lineage, &changed);
-  lineage_apply (&changed, op);
+  if (possible)
+    lineage_apply (&changed, op);
+  if (matches (&lineage, before, sizeof before)) {
+    if (possible && matches (&changed, after, sizeof after))
+      layers_unsure = true;
+    lineage_free (&changed);
+    return;
+  }
+  if (!possible)
+    give_up (before);
   if (!matches (&changed, after, sizeof after)) {
     snprintf (why, sizeof why, "the last one has neither happened nor not "
               "happened:\n  not before: %s\n  not after: %s", before, after);
@@ -249,16 +269,6 @@ settle (const struct op *op)
   lineage_free (&lineage);
   lineage = changed;
   nr_happened++;
-}
-
-static void
-note (const struct op *op, const char *how)
-{
-  char text[140];
-
-  op_describe (op, text, sizeof text);
-  snprintf (last_ops[nr_ops++ % NR_LAST], sizeof last_ops[0], "%u %s%s",
-            round_nr, text, how);
 }
 
 /* Do to the model what the child did to the pool; compare. */
@@ -331,9 +341,9 @@ drain (void)
     freeing = json_number (figures, "freeing_bytes");
     records = json_number (figures, "records");
     json_decref (stat);
-    if (records < distinct)
-      give_up ("fewer records than contents");
-    if (freeing == 0 && records <= distinct + distinct / 20 + 4)
+    if (layers_unsure ? freeing == 0 :
+        freeing == 0 && records >= distinct &&
+        records <= distinct + distinct / 20 + 4)
       return;
     poll (NULL, 0, 20);
   }
@@ -364,6 +374,7 @@ make_pool (struct rng *rng)
     .keep_versions = true,
   };
   nr_ops = 0;
+  layers_unsure = false;
 }
 
 static void
