@@ -21,7 +21,6 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/statvfs.h>
 
 #include "nbdedup.h"
 #include "testutil.h"
@@ -679,21 +678,6 @@ remove_pool (void)
   snprintf (command, sizeof command, "rm -rf '%s'", directory);
   if (system (command) != 0)
     die ("%s", command);
-}
-
-/* Where a sync costs nothing a fold takes less than a large read: races
- * between them show there.
- */
-static const char *
-fast_directory (void)
-{
-  static const char memory[] = "/dev/shm";
-  struct statvfs fs;
-
-  if (access (memory, W_OK) == 0 && statvfs (memory, &fs) == 0 &&
-      (uint64_t) fs.f_bavail * fs.f_frsize > UINT64_C (300) << 20)
-    return memory;
-  return getenv ("TMPDIR") ?: "/tmp";
 }
 
 int
