@@ -476,33 +476,23 @@ set_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
 static int
 check_is_empty (struct volume *v)
 {
-  bool in_use;
-
-  {
-    WITH_LOCK (&v->pool->volumes->lock);
-    in_use = v->nr_clients > 0;
-  }
   if (pool_sync (v->pool) == -1)
     return -1;
-  if (in_use || v->layer->blocks > 0 || v->layer->parent ||
-      v->snapshots.nr > 0)
+  if (v->layer->blocks > 0 || v->layer->parent || v->snapshots.nr > 0)
     return nbdedup_fail (EBUSY, "domain: can only be set while volume %s is "
-                         "empty, no clone, without snapshots and clients", v->name);
+                         "empty, no clone, and without snapshots", v->name);
   return 0;
 }
 
-int
-volume_set (struct nbdedup_pool *pool, const char *name,
-            const char *property, const char *value)
+static int
+set_property (struct nbdedup_pool *pool, struct volume *v,
+              const char *property, const char *value)
 {
-  struct volume *v = volumes_find (pool->volumes, name);
   struct set_volume s;
   struct compression c;
   enum dedup_mode mode;
   char *allow, *domain;
 
-  if (v == NULL)
-    return -1;
   c = v->compression;
   mode = v->dedup;
   volume_to_meta (v, &s.mv);
@@ -553,4 +543,28 @@ volume_set (struct nbdedup_pool *pool, const char *name,
   v->dedup = mode;
   v->domain = s.mv.domain;
   return 0;
+}
+
+int
+volume_set (struct nbdedup_pool *pool, const char *name,
+            const char *property, const char *value)
+{
+  struct volume *v = volumes_find (pool->volumes, name);
+  int r;
+
+  if (v == NULL)
+    return -1;
+  if (strcmp (property, "domain") != 0)
+    return set_property (pool, v, property, value);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    if (v->nr_clients > 0)
+      return nbdedup_fail (EBUSY, "domain: can only be set while volume %s "
+                           "has no client, it has %u", name, v->nr_clients);
+    v->exclusive = true;        /* nobody may attach, and write, meanwhile */
+  }
+  r = set_property (pool, v, property, value);
+  WITH_LOCK (&pool->volumes->lock);
+  v->exclusive = false;
+  return r;
 }

@@ -840,6 +840,33 @@ test_domain_of_a_volume_with_data (void)
   end ();
 }
 
+static void
+do_set_domain (uint64_t arg)
+{
+  (void) arg;
+  must (set_domain ("red"));
+}
+
+/* Who attaches when it was seen to be empty would write in the old one. */
+static void
+test_nobody_attaches_while_the_domain_is_set (void)
+{
+  struct job set;
+
+  start (1);
+  nbdedup_volume_close (handle);
+  txg_enter (pool->txg);        /* so it can look, but not go on */
+  job_start (&set, do_set_domain, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!set.done);
+  expect (nbdedup_volume_open (pool, "v", 0, -1, NULL) == NULL);
+  expect (errno == EBUSY);
+  txg_leave (pool->txg);
+  job_end (&set);
+  attach ();
+  end ();
+}
+
 /* Compressing must save a sector; else it only costs. */
 static void
 test_compressed_only_if_that_saves_a_sector (void)
@@ -1315,6 +1342,7 @@ static const struct {
   TEST (equal_blocks_in_one_batch),
   TEST (overwriting_before_the_fold),
   TEST (domain_of_a_volume_with_data),
+  TEST (nobody_attaches_while_the_domain_is_set),
   TEST (compressed_only_if_that_saves_a_sector),
   TEST (dead_or_referred_to),
   TEST (space_waits_for_readers),
