@@ -120,7 +120,7 @@ histogram (struct nbdedup_pool *pool)
 /*----------------------------------------------------------------------*/
 
 static json_t *
-volume_stat (const struct volume *v)
+volume_stat (const struct volume *v, uint64_t logical)
 {
   char compress[COMPRESSION_NAME_MAX];
   uint64_t size = v->size;
@@ -130,28 +130,21 @@ volume_stat (const struct volume *v)
                     "name", v->name, "size", (json_int_t) size,
                     "block_size", (json_int_t) v->block_size,
                     "compress", compress, "origin", volume_origin_json (v),
-                    "logical_bytes", (json_int_t)
-                    (v->layer->blocks * v->block_size),
+                    "logical_bytes", (json_int_t) logical,
                     "own_bytes", (json_int_t)
                     (v->layer->pointers * v->block_size));
 }
 
 static json_t *
-pool_stat (struct nbdedup_pool *pool, bool with_histogram)
+pool_stat (struct nbdedup_pool *pool, uint64_t logical, bool with_histogram)
 {
-  uint64_t logical = 0, stored, metadata = metadata_bytes (pool->path);
+  uint64_t stored, metadata = metadata_bytes (pool->path);
   struct ddt_info info;
   struct meta_state s;
-  const struct volume *v;
   json_t *ddt, *h;
-  size_t i;
 
   txg_get_state (pool->txg, &s);
   ddt_get_info (pool->ddt, &info);
-  for (i = 0; i < pool->volumes->list.nr; ++i) {
-    v = pool->volumes->list.p[i];
-    logical += v->layer->blocks * v->block_size;
-  }
   stored = s.stored_sectors * s.sector_bytes;
   ddt = json_pack ("{s:I, s:I, s:I, s:I}",
                    "entries", (json_int_t) s.index_entries,
@@ -185,6 +178,7 @@ json_t *
 stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
 {
   json_t *volumes, *figures;
+  uint64_t logical, sum = 0;
   struct volume *v;
   size_t i;
 
@@ -193,14 +187,21 @@ stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
     return NULL;
   if (pool_sync (pool) == -1)
     return NULL;
-  figures = pool_stat (pool, with_histogram);
-  if (figures == NULL)
-    return NULL;
+  /* Once: a fold that comes by itself may change it, and the pool's figure
+   * is the sum of the volumes'.
+   */
   volumes = json_array ();
   for (i = 0; i < pool->volumes->list.nr; ++i) {
     v = pool->volumes->list.p[i];
+    logical = v->layer->blocks * v->block_size;
+    sum += logical;
     if (name == NULL || strcmp (v->name, name) == 0)
-      json_array_append_new (volumes, volume_stat (v));
+      json_array_append_new (volumes, volume_stat (v, logical));
+  }
+  figures = pool_stat (pool, sum, with_histogram);
+  if (figures == NULL) {
+    json_decref (volumes);
+    return NULL;
   }
   return json_pack ("{s:o, s:o}", "pool", figures, "volumes", volumes);
 }
