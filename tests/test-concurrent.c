@@ -544,11 +544,58 @@ setter (void *arg)
   return NULL;
 }
 
+/* A client of the server's socket: "nbdedup", while a server has the pool. */
+static void
+use_remote (struct nbdedup_client *client, uint8_t *buf, struct rng *rng)
+{
+  unsigned i = rng_below (rng, NR_STEADY);
+  struct nbdedup_remote *r;
+
+  r = nbdedup_client_volume_open (client, steady[i].name,
+                                  NBDEDUP_VOLUME_READONLY);
+  if (r == NULL) {
+    if (errno != EACCES)        /* see setter */
+      fatal ("%s: %s", steady[i].name, nbdedup_error ());
+    return;
+  }
+  for (i = rng_below (rng, 10); i > 0; --i)
+    must (nbdedup_remote_read (r, buf, MAX_REQUEST,
+                               rng_below (rng, STEADY_BYTES - MAX_REQUEST)));
+  must (nbdedup_remote_extents (r, STEADY_BYTES, 0, ignore_extent, NULL));
+  nbdedup_remote_close (r);
+}
+
+static void *
+remote (void *arg)
+{
+  unsigned id = (uintptr_t) arg;
+  struct rng rng = rng_make (seed, 800 + id);
+  uint8_t *buf = xmalloc (MAX_REQUEST);
+  struct nbdedup_client *client;
+  json_t *result;
+
+  while (!stop) {
+    client = nbdedup_client_open (directory, NULL, "test-concurrent");
+    if (client == NULL || !nbdedup_client_is_remote (client))
+      fatal ("client: %s", nbdedup_error ());
+    result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
+    if (result == NULL)
+      fatal ("list: %s", nbdedup_error ());
+    json_decref (result);
+    nr_commands++;
+    use_remote (client, buf, &rng);
+    must (nbdedup_client_close (client));
+    sleep_ms (rng_below (&rng, 5));
+  }
+  free (buf);
+  return NULL;
+}
+
 /* Folds come by themselves as well, beside any command. */
 static void *
 folder (void *arg)
 {
-  struct rng rng = rng_make (seed, 800);
+  struct rng rng = rng_make (seed, 900);
 
   (void) arg;
   while (!stop) {
@@ -572,7 +619,8 @@ open_pool (enum nbdedup_primarycache primarycache)
   settings.commit_interval_ms = 20;
   settings.nr_workers = 3;
   settings.primarycache = primarycache;
-  pool = nbdedup_pool_open (directory, &settings, "test-concurrent", 0);
+  pool = nbdedup_pool_open (directory, &settings, "test-concurrent",
+                            NBDEDUP_OPEN_SERVER);
   if (pool == NULL)
     fatal ("open: %s", nbdedup_error ());
 }
@@ -610,7 +658,7 @@ run_all (uint64_t ms)
   } kinds[] = {
     { writer, NR_WRITERS }, { guest, NR_GUESTS }, { destroyer, 2 },
     { mover, 1 }, { follower, 1 }, { observer, 1 }, { setter, 1 },
-    { folder, 1 },
+    { remote, 2 }, { folder, 1 },
   };
   pthread_t threads[32];
   unsigned nr = 0, i;
