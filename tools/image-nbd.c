@@ -205,6 +205,12 @@ next_connection (struct nbd_image *n)
   return &n->connections[atomic_fetch_add (&n->next, 1) % n->nr_connections];
 }
 
+static int
+fail_lost (const struct nbd_image *n)
+{
+  return image_fail ("%s: %s went away", n->base.name, n->server);
+}
+
 #define COMPLETION(req) \
   ((nbd_completion_callback) { .callback = on_done, .user_data = (req) })
 
@@ -214,14 +220,15 @@ wait_request (struct nbd_image *n, struct connection *conn,
               struct request *req, int64_t cookie)
 {
   if (cookie == -1)
-    return fail_nbd (&n->base);
+    return nbd_aio_is_dead (conn->nbd) || nbd_aio_is_closed (conn->nbd) ?
+      fail_lost (n) : fail_nbd (&n->base);
   wake (conn);
   pthread_mutex_lock (&n->lock);
   while (!req->done)
     pthread_cond_wait (&n->done, &n->lock);
   pthread_mutex_unlock (&n->lock);
   if (req->error == ENOTCONN)
-    return image_fail ("%s: %s went away", n->base.name, n->server);
+    return fail_lost (n);
   if (req->error != 0)
     return image_fail ("%s: %s", n->base.name, strerror (req->error));
   return 0;
