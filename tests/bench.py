@@ -260,7 +260,8 @@ def measure_import(args, which, image, duplicate):
             seconds, usage = run_timed(
                 ["nbdcopy", "--flush", image,
                  f"nbd+unix:///?socket={server.socket}"])
-            server_cpu, peak = server.stop(), usage.ru_maxrss * 1024
+            peak = usage.ru_maxrss * 1024 + server.peak_bytes()
+            server_cpu = server.stop()
         else:
             command = [args.nbdedup, "-p", os.path.join(directory, "pool")]
             subprocess.run(command + ["init", *args.init], check=True)
