@@ -333,6 +333,8 @@ hide (struct lineage *l, struct node *snap)
   unsigned i;
 
   node_name (snap, name);
+  if (snap->volume->origin)
+    snap->volume->origin->descent_unsure = true;
   for (i = 0; i < l->nr_nodes; ++i)
     if (l->nodes[i]->origin == snap) {
       l->nodes[i]->origin = NULL;
@@ -433,7 +435,7 @@ lineage_apply (struct lineage *l, const struct op *op)
 static enum expect
 has_clones (struct lineage *l, const struct node *snap)
 {
-  enum expect r = EXPECT_FAIL;
+  enum expect r = snap->descent_unsure ? EXPECT_EITHER : EXPECT_FAIL;
   unsigned i;
 
   for (i = 0; i < l->nr_nodes; ++i) {

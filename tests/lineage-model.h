@@ -44,6 +44,8 @@ struct node {
   struct node *origin;          /* a snapshot, or NULL: */
   char lost_origin[64];         /* "golden@v1 (destroyed)", or "" */
   bool origin_unsure;           /* rolled back to before a rebase */
+  bool descent_unsure;          /* a snapshot of its clone is destroyed, whose
+                                 * clones may count as its own, too */
   uint32_t block_size;
   uint64_t size;
   uint8_t *data;                /* whole blocks, zero past the size; owned */
