@@ -41,7 +41,7 @@ struct fold {
   /* Made anew by each fold_write_tables. */
   struct vec displaced;         /* uint64_t: lost one reference each */
   struct vec layers;            /* struct layer_delta */
-  struct vec gone;              /* struct gone */
+  struct vec gone;              /* struct space_freed */
   struct vec unlinked;          /* uint64_t: pinned by space_unlink */
   struct vec inserted;          /* uint64_t: NEW records now in pool.db */
   struct vec index;             /* struct fold_index_op */

@@ -28,13 +28,6 @@ vec_add (struct vec *v, size_t size)
   return (char *) v->p + v->nr++ * size;
 }
 
-/* A record without references: its space comes back after the commit. */
-struct gone {
-  uint64_t addr;
-  uint32_t nr_sectors;
-  uint16_t slot;
-};
-
 struct fold *
 fold_new (const struct txg_parts *parts, const struct meta_state *state)
 {
@@ -422,11 +415,11 @@ give_space (struct pass *p, const struct record *r)
 static int
 add_gone (struct fold *f, const struct record *r)
 {
-  struct gone *g = vec_add (&f->gone, sizeof *g);
+  struct space_freed *g = vec_add (&f->gone, sizeof *g);
 
   if (g == NULL)
     return -1;
-  *g = (struct gone) {
+  *g = (struct space_freed) {
     r->ptr.addr, sectors_of (r->ptr.psize, f->sector_bytes), r->slot,
   };
   return 0;
@@ -610,6 +603,21 @@ compare_u64 (const void *a, const void *b)
   return x < y ? -1 : x > y;
 }
 
+/* A layer that was written in image order gives its references back in the
+ * order of addresses, or nearly.
+ */
+static void
+sort_displaced (struct fold *f)
+{
+  const uint64_t *p = f->displaced.p;
+  size_t i;
+
+  for (i = 1; i < f->displaced.nr && p[i - 1] <= p[i]; ++i)
+    ;
+  if (i < f->displaced.nr)
+    qsort (f->displaced.p, f->displaced.nr, sizeof *p, compare_u64);
+}
+
 static int
 fold_records (struct fold *f, struct meta_conn *c)
 {
@@ -617,8 +625,7 @@ fold_records (struct fold *f, struct meta_conn *c)
   size_t i = 0, j = 0;
   int r = 0;
 
-  if (f->displaced.nr)
-    qsort (f->displaced.p, f->displaced.nr, sizeof (uint64_t), compare_u64);
+  sort_displaced (f);
   p.group = malloc (sizeof *p.group);
   if (p.group == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a fold");
@@ -675,8 +682,8 @@ void
 fold_finish (struct fold *f)
 {
   const struct txg_parts *parts = f->parts;
+  const struct space_freed *g;
   struct layer_delta *ld;
-  struct gone *g;
   size_t i;
 
   for (i = 0; i < f->layers.nr; ++i) {
@@ -702,10 +709,10 @@ fold_finish (struct fold *f)
   if (f->gone.nr == 0)
     return;
   quiesce_wait (parts->quiesce);
+  g = f->gone.p;
   for (i = 0; i < f->gone.nr; ++i) {
-    g = (struct gone *) f->gone.p + i;
-    parts->forget_record (parts->opaque, g->addr);
-    ddt_forget (parts->ddt, g->addr);
-    space_release (parts->space, g->addr, g->nr_sectors, g->slot);
+    parts->forget_record (parts->opaque, g[i].addr);
+    ddt_forget (parts->ddt, g[i].addr);
   }
+  space_release (parts->space, g, f->gone.nr);
 }

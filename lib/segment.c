@@ -343,7 +343,7 @@ segment_map_set (struct segment_map *map, unsigned sector,
 
   if (check_sectors (map, sector, nr_sectors) == -1)
     return -1;
-  i = find_bit (map->bitmap, sector, map->nr_sectors, true);
+  i = find_bit (map->bitmap, sector, end, true);
   if (i < end)
     return nbdedup_fail (EIO, "segment %" PRIu64 ": sector %u is in use "
                          "already", map->id, i);
@@ -361,7 +361,7 @@ segment_map_clear (struct segment_map *map, unsigned sector,
 
   if (check_sectors (map, sector, nr_sectors) == -1)
     return -1;
-  i = find_bit (map->bitmap, sector, map->nr_sectors, false);
+  i = find_bit (map->bitmap, sector, end, false);
   if (i < end)
     return nbdedup_fail (EIO, "segment %" PRIu64 ": sector %u is free "
                          "already", map->id, i);

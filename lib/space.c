@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/queue.h>
 
 #include "error.h"
@@ -275,22 +276,49 @@ space_unlink (struct space *space, uint64_t addr)
   return 0;
 }
 
-void
-space_release (struct space *space, uint64_t addr, uint32_t nr_sectors,
-               uint16_t slot)
+/* Writers wait for the lock meanwhile: not for a whole fold's records. */
+#define RELEASE_AT_ONCE 512
+
+/* Records of one segment. */
+static void
+release_in_segment (struct space *space, const struct space_freed *freed,
+                    size_t nr)
 {
   struct entry *e;
+  size_t i;
   WITH_LOCK (&space->lock);
 
-  e = space_entry_find (space, addr / space->nr_sectors);
+  e = space_entry_find (space, freed[0].addr / space->nr_sectors);
   assert (e != NULL);
   /* If the map disagrees the sectors stay in use: a leak, which check
    * finds, and not two records in one place.
    */
-  if (segment_map_clear (e->map, addr % space->nr_sectors, nr_sectors) == 0)
-    segment_map_clear_slot (e->map, slot);
+  for (i = 0; i < nr; ++i)
+    if (segment_map_clear (e->map, freed[i].addr % space->nr_sectors,
+                           freed[i].nr_sectors) == 0)
+      segment_map_clear_slot (e->map, freed[i].slot);
   seg_refresh (space, e->map);
-  space_entry_unpin (space, e);
+  for (i = 0; i < nr; ++i)      /* the last one may drop the map */
+    space_entry_unpin (space, e);
+}
+
+void
+space_release (struct space *space, const struct space_freed *freed,
+               size_t nr)
+{
+  /* A mutex is not fair: who waits gets it only if we stay away. */
+  const struct timespec away = { .tv_nsec = 1 };
+  size_t i, j;
+
+  for (i = 0; i < nr; i = j) {
+    for (j = i + 1; j < nr && j - i < RELEASE_AT_ONCE &&
+           freed[j].addr / space->nr_sectors ==
+           freed[i].addr / space->nr_sectors; ++j)
+      ;
+    release_in_segment (space, freed + i, j - i);
+    if (j < nr)
+      nanosleep (&away, NULL);
+  }
 }
 
 int

@@ -117,12 +117,18 @@ extern void space_committed (struct space *space, uint64_t addr);
  */
 extern int space_unlink (struct space *space, uint64_t addr);
 
-/* The commit is durable and no reader can reach the record any more: its
- * sectors and slot are free now.  Unpins what space_unlink pinned (or,
- * for a record that was never inserted, what space_alloc pinned).
+/* The commit is durable and no reader can reach these records any more: their
+ * sectors and slots are free now.  Unpins what space_unlink pinned (or,
+ * for a record that was never inserted, what space_alloc pinned).  Cheapest
+ * if ascending by address: each segment is looked at once.
  */
-extern void space_release (struct space *space, uint64_t addr,
-                           uint32_t nr_sectors, uint16_t slot);
+struct space_freed {
+  uint64_t addr;
+  uint32_t nr_sectors;
+  uint16_t slot;
+};
+extern void space_release (struct space *space,
+                           const struct space_freed *freed, size_t nr);
 
 /* The chunks of a (pinned) segment as the fold must store them: a malloc'd
  * array of their first sectors, SEGMENT_CHUNK_LOST among them: give it to

@@ -185,6 +185,14 @@ take (unsigned i)
 }
 
 static void
+release (uint64_t addr, uint32_t nr, uint16_t slot)
+{
+  const struct space_freed freed = { addr, nr, slot };
+
+  space_release (space, &freed, 1);
+}
+
+static void
 drop (unsigned i)
 {
   struct record *r = &records[i];
@@ -356,8 +364,7 @@ fold_end (void)
     }
   for (i = 0; i < MAX_RECORDS; ++i)
     if (records[i].state == UNLINKED || records[i].state == DYING) {
-      space_release (space, records[i].p.addr, records[i].nr,
-                     records[i].p.slot);
+      release (records[i].p.addr, records[i].nr, records[i].p.slot);
       drop (i);
     }
   folding = false;
@@ -868,7 +875,7 @@ test_damage (void)
                            .chunk_addr = 9 * 8192 };
   assert (space_claim (space, &p, 10) == 0);
   assert (store_length (store) == 10 * (uint64_t) SEGMENT_BYTES);
-  space_release (space, p.addr, 10, 1);
+  release (p.addr, 10, 1);
   close_space ();
 }
 
