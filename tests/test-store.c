@@ -56,12 +56,16 @@ static const struct store_header header = {
 /* These come before libc's. */
 static atomic_uint nr_syncs, syncs_began;
 static atomic_uint sync_delay_us;
+/* A sync takes until so many have called, however slow the machine is. */
+static atomic_uint callers_wanted, nr_callers;
 static atomic_bool fail_sync, no_fallocate;
 
 int
 fdatasync (int fd)
 {
   atomic_fetch_add (&syncs_began, 1);
+  while (atomic_load (&nr_callers) < atomic_load (&callers_wanted))
+    usleep (1000);
   if (atomic_load (&sync_delay_us))
     usleep (atomic_load (&sync_delay_us));
   atomic_fetch_add (&nr_syncs, 1);
@@ -432,6 +436,7 @@ syncer (void *arg)
 
   (void) arg;
   usleep (1000 * (random () % 20));
+  atomic_fetch_add (&nr_callers, 1);
   began = atomic_load (&syncs_began);
   assert (store_sync (shared) == 0);
   /* One has begun after the call, and ended before the return. */
@@ -459,6 +464,7 @@ test_sync (void)
   assert (shared);
   before = atomic_load (&nr_syncs);
   atomic_store (&sync_delay_us, 50000);
+  atomic_store (&callers_wanted, NR_THREADS * 4);
   for (i = 0; i < NR_THREADS * 4; ++i)
     assert (pthread_create (&threads[i], NULL, syncer, NULL) == 0);
   for (i = 0; i < NR_THREADS * 4; ++i)
