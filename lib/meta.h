@@ -67,7 +67,7 @@ struct meta_snapshot {
   uint64_t layer;               /* 0: destroyed */
   uint64_t size;
   uint64_t time;                /* seconds since the epoch */
-  uint64_t origin;              /* destroyed: its volume's */
+  uint64_t origin;              /* its volume's at that time; 0: none */
 };
 
 struct meta_volume {

@@ -241,12 +241,7 @@ finish_in_transaction (void *arg, struct meta_conn *c,
 static void
 set_origin_locked (struct rebase *rb)
 {
-  struct volume *v = rb->v;
-
-  if (v->origin)
-    v->origin->nr_clones--;
-  v->origin = rb->onto;
-  rb->onto->nr_clones++;
+  volume_set_origin_locked (rb->v, rb->onto);
   ghosts_drop_locked (&rb->ghosts);
 }
 
@@ -297,7 +292,7 @@ finish (struct rebase *rb)
 {
   struct volume *v = rb->v;
 
-  if (ghosts_collect (v, &rb->ghosts) == -1)
+  if (ghosts_collect (&rb->v, 1, &rb->ghosts) == -1)
     return -1;
   map_freeze (rb->pool->map, rb->new);
   volume_to_meta (v, &rb->mv);

@@ -67,7 +67,7 @@ CREATE TABLE snapshot (
   layer INTEGER REFERENCES layer (id), -- NULL: destroyed
   size INTEGER NOT NULL,
   time INTEGER NOT NULL,            -- seconds since the epoch
-  origin INTEGER,                   -- destroyed: that of its volume
+  origin INTEGER,                   -- what its volume was a clone of
   UNIQUE (volume, name)
 ) STRICT;
 

@@ -118,6 +118,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   sn.v = v;
   sn.ms.volume = v->id;
   sn.ms.name = n.snapshot;
+  sn.ms.origin = v->origin ? v->origin->id : 0;
   sn.ms.time = (uint64_t) time (NULL);
   sn.ml.block_size = v->block_size;
   sn.ml.overlap = blocks_of (v->size, v->block_size);
@@ -147,6 +148,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   s->id = sn.ms.id;
   s->layer = sn.head;
   s->size = sn.ms.size;
+  volume_set_origin_locked (s, v->origin);
   list_insert (&v->snapshots, s);
   return 0;
 }
@@ -201,8 +203,7 @@ clone_done (void *arg)
     v = cl->volumes[i];
     cl->layers[i]->nr_names = 1;
     layers_add_locked (cl->vs, cl->layers[i], cl->origin->layer);
-    v->origin = cl->origin;
-    cl->origin->nr_clones++;
+    volume_set_origin_locked (v, cl->origin);
     list_insert (&cl->vs->list, v);
   }
 }
@@ -303,6 +304,7 @@ struct rollback {
   struct layer *layer;
   struct meta_volume mv;
   struct meta_layer ml;
+  struct ghosts ghosts;         /* were kept for the old origin */
 };
 
 static int
@@ -314,7 +316,8 @@ rollback_in_transaction (void *arg, struct meta_conn *c,
   rb->ml.id = rb->ml.branch = rb->ml.seq = state->next_id++;
   rb->mv.layer = rb->ml.id;
   if (meta_layer_put (c, &rb->ml) == -1 ||
-      meta_volume_put (c, &rb->mv) == -1)
+      meta_volume_put (c, &rb->mv) == -1 ||
+      ghosts_delete (&rb->ghosts, c) == -1)
     return -1;
   return meta_layer_set_dying (c, rb->old->layer->id);
 }
@@ -337,8 +340,10 @@ rollback_done (void *arg)
     old->snapshots = (struct volume_list) { NULL, 0, 0 };
     for (i = 0; i < new->snapshots.nr; ++i)
       new->snapshots.p[i]->of = new;
-    new->origin = old->origin;
-    old->origin = NULL;
+    /* The volume is again a clone of what it was one of then. */
+    volume_set_origin_locked (old, NULL);
+    volume_set_origin_locked (new, rb->snapshot->origin);
+    ghosts_drop_locked (&rb->ghosts);
     list_remove (&rb->vs->list, old);
     list_insert (&rb->vs->list, new);
   }
@@ -369,12 +374,14 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
   struct volume *s = volumes_find_snapshot (vs, name);
   struct rollback rb = { .vs = vs, .snapshot = s };
   struct volume *v;
+  int r;
 
   if (s == NULL)
     return -1;
   v = rb.old = s->of;
   volume_to_meta (v, &rb.mv);
   rb.mv.size = s->size;
+  rb.mv.origin = s->origin ? s->origin->id : 0;
   rb.mv.tail_dirty = false;
   rb.ml.parent = s->layer->id;
   rb.ml.block_size = s->block_size;
@@ -384,23 +391,24 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
       (rb.layer = layer_new (&rb.ml)) == NULL)
     return -1;
   rb.new = volume_new (pool, &rb.mv, v->domain_name, rb.layer);
-  if (rb.new == NULL || rollback_cut_off (v, force) == -1) {
+  if (rb.new == NULL || ghosts_collect (&v, 1, &rb.ghosts) == -1 ||
+      rollback_cut_off (v, force) == -1) {
     volume_free (rb.new);
     free (rb.layer);
+    free (rb.ghosts.p);
     return -1;
   }
   wb_forget (pool->writeback, v);
-  if (txg_run (pool->txg, rollback_in_transaction, rollback_done,
-               &rb) == -1) {
-    WITH_LOCK (&vs->lock);
+  r = txg_run (pool->txg, rollback_in_transaction, rollback_done, &rb);
+  free (rb.ghosts.p);
+  WITH_LOCK (&vs->lock);
+  v->nr_clients--;
+  if (r == -1) {
     v->exclusive = v->gone = false;
-    v->nr_clients--;
     volume_free (rb.new);
     free (rb.layer);
     return -1;
   }
-  WITH_LOCK (&vs->lock);
-  v->nr_clients--;
   volume_release_locked (v);
   return 0;
 }

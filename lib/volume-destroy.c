@@ -37,7 +37,7 @@ clones_left (const struct destroy *d, const struct volume *s)
   size_t i;
 
   for (i = 0; i < d->nr; ++i)
-    if (d->victims[i]->origin == s)
+    if (d->victims[i]->origin == s && !d->victims[i]->is_snapshot)
       n--;
   return n;
 }
@@ -57,13 +57,7 @@ collect (struct destroy *d, struct volume *v, bool recursive)
             v->snapshots.nr * sizeof *d->victims);
   d->nr = v->snapshots.nr;
   d->victims[d->nr++] = v;
-  if (v->is_snapshot)
-    return 0;
-  /* A clone of this volume's snapshot that lives on keeps the line. */
-  for (size_t i = 0; i + 1 < d->nr; ++i)
-    if (clones_left (d, d->victims[i]) > 0)
-      return 0;
-  return ghosts_collect (v, &d->ghosts);
+  return 0;
 }
 
 static int
@@ -128,23 +122,33 @@ take_back (struct destroy *d)
   }
 }
 
-/* What a snapshot leaves behind if clones do. */
+/* What a snapshot leaves behind if something has it as origin; and which
+ * ghosts have waited for these.
+ */
 static int
 leave_ghosts (struct destroy *d)
 {
+  struct volume *s, **leaving = malloc (d->nr * sizeof *leaving);
   char name[VOLUME_FULL_NAME_MAX];
-  struct volume *s;
-  size_t i;
+  size_t i, nr = 0;
+  int r = leaving ? 0 : nbdedup_fail (ENOMEM, "no memory");
 
-  for (i = 0; i < d->nr; ++i) {
+  for (i = 0; i < d->nr && r == 0; ++i) {
     s = d->victims[i];
-    if (!s->is_snapshot || clones_left (d, s) == 0)
-      continue;
-    volume_full_name (s, name);
-    s->label = strdup (name);
-    if (s->label == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
+    if (!s->is_snapshot || clones_left (d, s) + s->nr_heirs == 0)
+      leaving[nr++] = s;
+    else {
+      volume_full_name (s, name);
+      s->label = strdup (name);
+      if (s->label == NULL)
+        r = nbdedup_fail (ENOMEM, "no memory");
+    }
   }
+  if (r == 0)
+    r = ghosts_collect (leaving, nr, &d->ghosts);
+  free (leaving);
+  if (r == -1)
+    return -1;
   WITH_LOCK (&d->vs->lock);
   return list_reserve (&d->vs->ghosts, d->nr);
 }
@@ -183,7 +187,6 @@ destroy_in_transaction (void *arg, struct meta_conn *c,
     else {
       snapshot_to_meta (v, &ms);
       ms.volume = 0;
-      ms.origin = v->of->origin ? v->of->origin->id : 0;
       r = meta_snapshot_put (c, &ms);
     }
   }
@@ -203,19 +206,11 @@ destroy_done (void *arg)
     for (i = 0; i < d->nr; ++i) {
       v = d->victims[i];
       v->layer->nr_names--;
-      if (v->label && v->of->origin) {
-        v->origin = v->of->origin;
-        v->origin->nr_clones++;
-      }
-    }
-    for (i = 0; i < d->nr; ++i) {
-      v = d->victims[i];
-      if (v->is_snapshot)
-        v->of = NULL;
-      else if (v->origin)
-        v->origin->nr_clones--;
+      v->of = NULL;
       if (v->label)
         list_insert (&d->vs->ghosts, v);
+      else
+        volume_set_origin_locked (v, NULL);
     }
     ghosts_drop_locked (&d->ghosts);
   }

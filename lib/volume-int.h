@@ -28,6 +28,10 @@ extern void volume_free (struct volume *v);
 /* Free it unless somebody still needs it.  With volumes->lock held. */
 extern void volume_release_locked (struct volume *v);
 
+/* NULL: none.  With volumes->lock held. */
+extern void volume_set_origin_locked (struct volume *v,
+                                      struct volume *origin);
+
 extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
 extern void snapshot_to_meta (const struct volume *s,
                               struct meta_snapshot *ms);
@@ -37,9 +41,10 @@ struct ghosts {
   struct volume **p;            /* owned, the array */
   size_t nr;
 };
-/* Those kept for 'last' alone, whose origin is about to change or go. */
-extern int ghosts_collect (const struct volume *last, struct ghosts *ghosts);
-/* Their rows; and after the commit, and after 'last' has let go, they. */
+/* Those kept for these alone, whose origin is about to change or go. */
+extern int ghosts_collect (struct volume *const *leaving, size_t nr,
+                           struct ghosts *ghosts);
+/* Their rows; and after the commit, and after those have let go, they. */
 extern int ghosts_delete (const struct ghosts *ghosts, struct meta_conn *c);
 extern void ghosts_drop_locked (struct ghosts *ghosts);
 

@@ -249,7 +249,7 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
   if (p == NULL)
     return -1;
   *p = s;
-  return add_link (ld, s, of ? 0 : ms->origin);
+  return add_link (ld, s, ms->origin);
 }
 
 static int
@@ -267,8 +267,7 @@ set_origins (struct load *ld)
   struct volume key, *k = &key, **found;
   size_t i;
 
-  if (ld->nr_links == 0)
-    return 0;
+  WITH_LOCK (&ld->vs->lock);
   if (ld->nr_snapshots > 0)
     qsort (ld->snapshots, ld->nr_snapshots, sizeof *ld->snapshots,
            compare_ids);
@@ -280,8 +279,7 @@ set_origins (struct load *ld)
     if (found == NULL)
       return nbdedup_fail (EIO, "pool.db: snapshot %" PRIu64 ", the origin "
                            "of a clone, is missing", key.id);
-    ld->links[i].v->origin = *found;
-    (*found)->nr_clones++;
+    volume_set_origin_locked (ld->links[i].v, *found);
   }
   return 0;
 }

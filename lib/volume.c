@@ -206,7 +206,8 @@ void
 volume_release_locked (struct volume *v)
 {
   assert_held (&v->pool->volumes->lock);
-  if (!v->in_list && v->nr_clients == 0 && v->nr_clones == 0)
+  if (!v->in_list && v->nr_clients == 0 && v->nr_clones == 0 &&
+      v->nr_heirs == 0)
     volume_free (v);
 }
 
@@ -302,6 +303,17 @@ snapshot_new (struct volume *of, const struct meta_snapshot *ms,
 }
 
 void
+volume_set_origin_locked (struct volume *v, struct volume *origin)
+{
+  assert_held (&v->pool->volumes->lock);
+  if (v->origin)
+    --*(v->is_snapshot ? &v->origin->nr_heirs : &v->origin->nr_clones);
+  v->origin = origin;
+  if (origin)
+    ++*(v->is_snapshot ? &origin->nr_heirs : &origin->nr_clones);
+}
+
+void
 volume_to_meta (const struct volume *v, struct meta_volume *mv)
 {
   memset (mv, 0, sizeof *mv);
@@ -324,7 +336,7 @@ snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms)
     .id = s->id, .volume = s->of ? s->of->id : 0,
     .name = s->label ? s->label : s->name,
     .layer = s->label ? 0 : s->layer->id, .size = s->size, .time = s->time,
-    .origin = s->label && s->origin ? s->origin->id : 0,
+    .origin = s->origin ? s->origin->id : 0,
   };
 }
 

@@ -52,8 +52,11 @@ struct volume {
   struct volume *of;            /* snapshot: of this volume; NULL: destroyed */
   uint64_t time;                /* snapshot: when, in seconds */
   struct volume_list snapshots; /* of a volume */
-  struct volume *origin;        /* what it is a clone of; NULL: nothing */
-  unsigned nr_clones;           /* snapshot: how many have it as origin */
+  struct volume *origin;        /* what it is a clone of, a snapshot's volume
+                                 * was one of; NULL: nothing */
+  unsigned nr_clones;           /* snapshot: volumes whose origin it is */
+  unsigned nr_heirs;            /* ... and snapshots */
+  unsigned nr_leaving;          /* scratch of ghost.c, under pool->admin */
   char *label;                  /* destroyed snapshot: VOLUME@NAME; owned */
 
   /* Properties: written under the writeback's lock, read by its workers. */

@@ -726,12 +726,12 @@ class Pool:
         for ident, volume, name, layer, size, origin in self.db.snapshots:
             part = "[A-Za-z0-9._-]{1,255}"
             need(size % 512 == 0, "snapshot", ident, "size", size)
+            need(origin is None or origin in self.origins, "snapshot", ident,
+                 "has no origin", origin)
             if volume is None:
                 need(re.fullmatch(part + "@" + part, name), "snapshot", ident,
                      "name")
                 need(layer is None, "snapshot", ident, "has a layer")
-                need(origin is None or origin in self.origins, "snapshot",
-                     ident, "has no origin", origin)
             else:
                 need(re.fullmatch(part, name), "snapshot", ident, "name")
                 need(volume in volumes, "snapshot", ident, "has no volume")
