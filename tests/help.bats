@@ -118,9 +118,16 @@ keys_in ()
 
 @test "a page describes every key of the command's JSON" {
     make_pool
-    nbdedup create v 1M
+    head -c 1M /dev/urandom >"$BATS_TEST_TMPDIR/image"
+    nbdedup import v "$BATS_TEST_TMPDIR/image"
+    nbdedup snapshot v@a
+    nbdedup import w "$BATS_TEST_TMPDIR/image"
+    nbdedup create empty 1M
+    nbdedup rebase empty v@a
+    nbdedup snapshot empty@b
     for call in "list" "stat --ddt" "check" "scrub" "bench" \
-                       "destroy v --dry-run"; do
+                       "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
+                       "destroy w --dry-run"; do
         read -ra args <<<"$call"
         nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
         text=$(section 'JSON OUTPUT' "$(page "${args[0]}")")

@@ -71,13 +71,13 @@ SCRIPT
     start_guest web1
     start_guest web2
     use_guest web1
-    wait_for_guest 300 '.* file10$'
+    wait_for_guest 600 '.* file10$'
     cp "$report" "$BATS_TEST_TMPDIR/first"
     nbdedup snapshot web1@running
     use_guest web2
-    wait_for_guest 300 '.* file10$'
+    wait_for_guest 600 '.* file10$'
     nbdedup snapshot web2@running
-    wait_for_guest 300 garbage
+    wait_for_guest 600 garbage
     before=$(own_bytes web2)
     finish_guest
     assert_num "$before - $(own_bytes web2) > 20 * 1048576"
@@ -202,9 +202,9 @@ console_said ()
 persist ()
 {
     start_nbd_guest "$@"
-    wait_for 120 console_said 'READY 1'
+    wait_for 300 console_said 'READY 1'
     restart_server TERM 2
-    wait_for 120 console_said 'READY 2'
+    wait_for 300 console_said 'READY 2'
     restart_server KILL 2
     finish_nbd_guest
     sed -n 's/\r$//; s/^SUM //p' "$console" >"$BATS_TEST_TMPDIR/sums"

@@ -47,7 +47,7 @@ start_guest ()
     # TCG: not every machine that has /dev/kvm can use it.
     "$top_srcdir/vm-images/boot" --accel "${QEMU_ACCEL:-tcg}" \
         --image "$image" --run "$BATS_TEST_TMPDIR/run" --report "$report" \
-        --timeout 400 "$@" "$(uri_of "$volume")" \
+        --timeout 800 "$@" "$(uri_of "$volume")" \
         >"$console" 2>&1 3>&- 4>&- &
     guest=$volume
     guests[$guest]=$!
@@ -82,7 +82,7 @@ start_nbd_guest ()
     console=$BATS_TEST_TMPDIR/console
     "$top_srcdir/vm-images/initramfs-nbd" \
         --run "$BATS_TEST_TMPDIR/run/run" "$@" "$image" "$initrd"
-    timeout -k 10 200 qemu-system-x86_64 -accel "${QEMU_ACCEL:-tcg}" -m 256M \
+    timeout -k 10 600 qemu-system-x86_64 -accel "${QEMU_ACCEL:-tcg}" -m 256M \
         -no-user-config -nodefaults -display none -no-reboot \
         -kernel "${image%.raw}.vmlinuz" -initrd "$initrd" \
         -append 'console=ttyS0 panic=-1 quiet' -serial stdio \
