@@ -34,7 +34,7 @@ _Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
 
 const char keys_help[] =
 "[pool=]DIR                (required) The pool, as made by 'nbdedup init'.\n"
-"volume=NAME               Volume of the default export \"\"\n"
+"volume=NAME[@SNAP]        Volume, or snapshot, of the default export \"\"\n"
 "                          (default: the pool's only volume).\n"
 "only=on|off               Serve and list nothing but volume=NAME\n"
 "                          (default: off).\n"
