@@ -194,6 +194,7 @@ static int
 wait_for_freeing (const struct call *c)
 {
   uint64_t total = volumes_freeing_bytes (c->pool->volumes), left;
+  int r;
 
   while (merge_is_pending (c->pool)) {
     if (txg_check (c->pool->txg) == -1)
@@ -204,9 +205,11 @@ wait_for_freeing (const struct call *c)
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
       return nbdedup_fail (EINTR, "destroy: no longer waiting; it goes on in "
                            "the background");
-    /* Each fold does a part. */
-    if (txg_run (c->pool->txg, NULL, NULL, NULL) == -1 ||
-        merge_step (c->pool) == -1)
+    /* Each fold does a part; other commands may come in between. */
+    lock_release (&c->pool->admin);
+    r = txg_run (c->pool->txg, NULL, NULL, NULL);
+    lock_acquire (&c->pool->admin);
+    if (r == -1 || merge_step (c->pool) == -1)
       return -1;
   }
   return 0;
