@@ -32,6 +32,7 @@
 #include "error.h"
 #include "pool.h"
 #include "rebase.h"
+#include "resolve.h"
 #include "volume-int.h"
 #include "volume-layers.h"
 
@@ -188,27 +189,60 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
   return 0;
 }
 
+/* The first leaf from '*leaf' on about which one of two layers may say
+ * something.  1, 0: none below 'end', -1.
+ */
+static int
+next_leaf (struct nbdedup_pool *pool, struct layer *a, struct layer *b,
+           uint64_t *leaf, uint64_t end)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  uint64_t x, y = UINT64_MAX;
+  int r;
+
+  r = resolve_next_leaf (c, a, *leaf, &x);
+  if (r != -1)
+    r = resolve_next_leaf (c, b, *leaf, &y);
+  meta_reader_put (pool->meta, c);
+  if (r == -1)
+    return -1;
+  *leaf = x < y ? x : y;
+  return *leaf < end;
+}
+
+/* The blocks of a leaf, of 'nr_blocks' in all. */
+static unsigned
+blocks_in_leaf (uint64_t leaf, uint64_t nr_blocks)
+{
+  uint64_t left = nr_blocks - leaf * LEAF_BLOCKS;
+
+  return left < LEAF_BLOCKS ? (unsigned) left : LEAF_BLOCKS;
+}
+
 static int
 copy_all (struct rebase *rb)
 {
-  uint64_t nr_blocks = blocks_of (rb->size, rb->v->block_size), block = 0;
+  uint64_t nr_blocks = blocks_of (rb->size, rb->v->block_size), leaf = 0;
+  uint64_t end = (nr_blocks + LEAF_BLOCKS - 1) / LEAF_BLOCKS;
   struct nbdedup_pool *pool = rb->pool;
-  unsigned i, nr;
-  int r = 0;
+  struct layer *onto = rb->onto->layer;
+  unsigned i;
+  int r = 1;
 
-  while (block < nr_blocks && r == 0) {
-    if (rb->progress && rb->progress (rb->opaque, block, nr_blocks) != 0)
+  while (r == 1) {
+    if (rb->progress && rb->progress (rb->opaque, leaf, end) != 0)
       return nbdedup_fail (EINTR, "rebase: interrupted; the volume is as it "
                            "was");
     if (txg_check (pool->txg) == -1)
       return -1;
     txg_throttle (pool->txg);
     txg_enter (pool->txg);
-    for (i = 0; i < LEAVES_AT_ONCE && block < nr_blocks && r == 0; ++i) {
-      nr = nr_blocks - block < LEAF_BLOCKS ? (unsigned) (nr_blocks - block)
-        : LEAF_BLOCKS;
-      r = copy_leaf (rb, block, nr);
-      block += nr;
+    for (i = 0; i < LEAVES_AT_ONCE && r == 1; ++i) {
+      r = next_leaf (pool, rb->old, onto, &leaf, end);
+      if (r == 1 && copy_leaf (rb, leaf * LEAF_BLOCKS,
+                               blocks_in_leaf (leaf, nr_blocks)) == -1)
+        r = -1;
+      leaf++;
     }
     txg_leave (pool->txg);
   }
@@ -364,18 +398,20 @@ static int
 estimate (struct nbdedup_pool *pool, struct volume *v,
           const struct volume *onto, struct estimate *e)
 {
-  uint64_t nr_blocks = blocks_of (v->size, v->block_size), block;
+  uint64_t nr_blocks = blocks_of (v->size, v->block_size), leaf;
+  uint64_t end = (nr_blocks + LEAF_BLOCKS - 1) / LEAF_BLOCKS;
   uint64_t overlap = blocks_of (onto->size, onto->block_size);
-  unsigned nr;
+  int r;
 
   *e = (struct estimate) { .before = v->layer->pointers };
-  for (block = 0; block < nr_blocks; block += nr) {
-    nr = nr_blocks - block < LEAF_BLOCKS ? (unsigned) (nr_blocks - block)
-      : LEAF_BLOCKS;
-    if (estimate_leaf (pool, v, onto, overlap, block, nr, e) == -1)
+  for (leaf = 0; ; ++leaf) {
+    r = next_leaf (pool, v->layer, onto->layer, &leaf, end);
+    if (r != 1)
+      return r;
+    if (estimate_leaf (pool, v, onto, overlap, leaf * LEAF_BLOCKS,
+                       blocks_in_leaf (leaf, nr_blocks), e) == -1)
       return -1;
   }
-  return 0;
 }
 
 static int
