@@ -657,6 +657,25 @@ diffs ()
 }
 
 #----------------------------------------------------------------------
+# Behind the scenes
+
+@test "what a shrunk volume has lost stays lost when its snapshot goes" {
+    mode offline
+    nbdedup create v 2M --block-size 4K
+    change v 'write -P 1 0 2M'
+    nbdedup snapshot v@s
+    nbdedup resize v 1M --shrink
+    nbdedup resize v 2M
+    change v 'write -P 2 1M 1M'
+    # The head says nothing of these blocks any more: the snapshot's data is
+    # hidden only by what the head may inherit.
+    change v 'discard 1M 1M'
+    nbdedup destroy v@s --wait
+    change v 'read -P 1 0 1M' 'read -P 0 1M 1M'
+    assert_num "$(about v .own_bytes) == 1048576"
+}
+
+#----------------------------------------------------------------------
 # Durable
 
 @test "what a command has done survives the server being killed" {
