@@ -146,11 +146,11 @@ extern int seg_grow (struct space *space);
  */
 extern uint32_t seg_pick_empty (const struct space *space, bool last);
 
-/* An empty segment becomes ABSENT. */
+/* An empty segment becomes ABSENT.  The lock is let go of meanwhile. */
 extern void seg_punch (struct space *space, uint32_t id);
 
 /* Give back empty segments beyond the spare ones, as far as what is
- * reserved does not need them.
+ * reserved does not need them.  The lock is let go of meanwhile.
  */
 extern void seg_punch_empty (struct space *space);
 
@@ -168,7 +168,8 @@ extern struct entry *space_entry_get (struct space *space, uint32_t id);
 extern void space_entry_free (struct space *space, struct entry *e);
 
 /* Unpin once.  A segment without records that nobody holds becomes an empty
- * one: its chunks go, and its map.  May free 'e'.
+ * one: its chunks go, and its map.  May free 'e', and let go of the lock
+ * meanwhile.
  */
 extern void space_entry_pin (struct space *space, struct entry *e);
 extern void space_entry_unpin (struct space *space, struct entry *e);

@@ -237,19 +237,26 @@ seg_pick_empty (const struct space *space, bool last)
   return best;
 }
 
+/* The file system may take a millisecond: writers, who wait for the lock to
+ * reserve room, must not wait for that.  Meanwhile the segment is neither
+ * BACKED nor ABSENT, so nobody takes it.
+ */
 void
 seg_punch (struct space *space, uint32_t id)
 {
   const uint32_t base = id == 0 ? space->base_sectors : 0;
 
+  assert_held (&space->lock);
   seg_remove (space, id);
   space->segs[id].backed = 0;
-  seg_set_absent (space, id, true);
+  lock_release (&space->lock);
   /* If this fails the space stays with the file until the segment is used
    * again: no harm.
    */
   store_punch (space->store, (uint64_t) id * space->nr_sectors + base,
                space->nr_sectors - base);
+  lock_acquire (&space->lock);
+  seg_set_absent (space, id, true);
 }
 
 /* As much as the spare ones hold is kept on top of what is reserved, else a
