@@ -35,8 +35,9 @@ change ()
         return
     fi
     for command in "$@" flush; do args+=("-c '$command'"); done
+    # What is preloaded into nbdkit in a build with sanitizers hangs QEMU.
     run nbdkit -U - "$plugin" "pool=$pool" \
-        --run "qemu-io -f raw 'nbd+unix:///$name?socket='\$unixsocket ${args[*]}" \
+        --run "env -u LD_PRELOAD qemu-io -f raw 'nbd+unix:///$name?socket='\$unixsocket ${args[*]}" \
         3>&- 4>&-
     if [ "$status" != 0 ] || grep -qiE 'failed|error' <<<"$output"; then
         fail "qemu-io:" "$output"
