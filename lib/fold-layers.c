@@ -21,10 +21,9 @@
 #include "error.h"
 #include "fold-int.h"
 
-/* Rows that one fold deals with, and rows of others that it steps over:
- * together they bound its length.
+/* Rows of others that one fold steps over: with those that it deals with
+ * (txg_parts) they bound its length.
  */
-#define WORK_ROWS 2048
 #define SCAN_ROWS 65536
 
 struct budget {
@@ -302,7 +301,7 @@ collect (void *arg, struct layer *layer)
 int
 fold_background (struct fold *f, struct meta_conn *c)
 {
-  struct budget budget = { WORK_ROWS, SCAN_ROWS };
+  struct budget budget = { f->parts->background_rows, SCAN_ROWS };
   struct work w = { .failed = false };
   struct layer **p;
   size_t i, j;

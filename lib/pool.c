@@ -452,6 +452,17 @@ open_files (struct nbdedup_pool *pool, struct meta_state *state)
   return 0;
 }
 
+/* A leaf's references take about 8 KiB while they are given back: a quarter
+ * of what the txgs may hold, or writers would wait for each such fold.
+ */
+static unsigned
+background_rows (uint64_t pending_budget_bytes)
+{
+  uint64_t rows = pending_budget_bytes / 4 / 8192;
+
+  return rows < 64 ? 64 : rows > 2048 ? 2048 : (unsigned) rows;
+}
+
 static int
 make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
 {
@@ -479,6 +490,7 @@ make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .reserve_path = reserve,
+    .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,
     .opaque = pool,

@@ -49,6 +49,10 @@ struct txg_parts {
   struct ddt *ddt;
   struct quiesce *quiesce;
   const char *reserve_path;     /* file that keeps room for pool.db */
+  /* Leaves that one fold gives back or moves in the background: bounds its
+   * length, and what it holds in memory.
+   */
+  unsigned background_rows;
   /* Find a layer by id, NULL if there is none. */
   struct layer *(*find_layer) (void *opaque, uint64_t id);
   /* Call fn for each dying or merging layer. */
