@@ -334,15 +334,16 @@ finish (struct rebase *rb)
   return txg_run (rb->pool->txg, finish_in_transaction, finish_done, rb);
 }
 
-/* Until the volume's head is R, its own pointers are not counted as its. */
-static int
+/* Until the volume's head is R, its own pointers are not counted as its.  The
+ * rebase has happened: what fails here is tried again in the background.
+ */
+static void
 merge_new (struct rebase *rb)
 {
   while (rb->new->merging)
     if (txg_run (rb->pool->txg, NULL, NULL, NULL) == -1 ||
         merge_step (rb->pool) == -1)
-      return -1;
-  return 0;
+      return;
 }
 
 /*----------------------------------------------------------------------*/
@@ -433,8 +434,10 @@ rebase (struct rebase *rb)
   r = copy_all (rb);
   if (r == 0)
     r = finish (rb);
-  if (r == 0)
-    return merge_new (rb);
+  if (r == 0) {
+    merge_new (rb);
+    return 0;
+  }
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
   txg_run (rb->pool->txg, nothing, undo_done, rb);
