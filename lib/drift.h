@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Drift: how far the clones of a golden image have diverged from it.
+ *
+ * The classes are those of nbdedup-drift(1): they compare contents, so
+ * they see equal data whatever happened to it (written twice without dedup,
+ * moved, brought back).  Nothing is estimated.
+ *
+ * The cost: the golden image's pointers once, the clones' own, and two sorts
+ * of them in bounded memory (sorter.h).  What a clone inherits is not looked
+ * at: it is the golden image's, at the same place.
+ *
+ * All of it is true of one moment (moment.h).  The pool goes on meanwhile:
+ * pool->admin is held only to take the moment, and must not be held by the
+ * caller.
+ */
+
+#ifndef NBDEDUP_DRIFT_H
+#define NBDEDUP_DRIFT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nbdedup.h"
+
+struct volume;
+
+/* What sorting may use, in bytes; what does not fit goes to a nameless file
+ * in the pool's directory.
+ */
+#define DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
+#define DRIFT_MEMORY_DEFAULT    (UINT64_C (32) << 20)
+
+/* The document of one golden image ("vol@snap"); NULL: of all snapshots that
+ * have clones, {"goldens": [...]}.  'memory_bytes' 0: the default.  NULL:
+ * ENOENT, EINVAL (too little memory), EINTR, EIO, ENOMEM, ENOSPC.
+ */
+extern json_t *drift_run (struct nbdedup_pool *pool, const char *golden,
+                          uint64_t memory_bytes,
+                          nbdedup_progress_fn *progress, void *opaque);
+
+/* What would come back if these volumes (with their snapshots) and snapshots
+ * were destroyed together: {"names": [all of them], "freed_bytes": N}.
+ */
+extern json_t *drift_freed_run (struct nbdedup_pool *pool, json_t *names,
+                                uint64_t memory_bytes,
+                                nbdedup_progress_fn *progress, void *opaque);
+
+#endif /* NBDEDUP_DRIFT_H */
