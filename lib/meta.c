@@ -30,6 +30,7 @@
 
 #define PAGE_BYTES 8192
 #define NR_READERS 4
+#define FROZEN_CACHE_BYTES (UINT64_C (2) << 20)
 /* Checkpoint when the WAL has this many pages; wait for it at the limit. */
 #define WAL_PAGES 1024
 #define WAL_LIMIT_BYTES (UINT64_C (96) << 20)
@@ -52,6 +53,7 @@ struct meta {
   pthread_cond_t wake;          /* enough pages to copy, or stop */
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
+  unsigned nr_frozen;           /* readers of their own, in the WAL */
   int wal_pages;                /* in the WAL, after the last commit */
   int copied_pages;             /* of them, by the last checkpoint */
   bool hold_readers;            /* none may be taken */
@@ -392,7 +394,7 @@ meta_close (struct meta *m)
   if (m->has_thread) {
     {
       WITH_LOCK (&m->lock);
-      assert (m->nr_free == NR_READERS);
+      assert (m->nr_free == NR_READERS && m->nr_frozen == 0);
       m->stop = true;
       pthread_cond_signal (&m->wake);
     }
@@ -442,6 +444,40 @@ meta_reader_put (struct meta *m, struct meta_conn *c)
   pthread_cond_signal (&m->reader_free);
   if (m->nr_free == NR_READERS)
     pthread_cond_signal (&m->all_free);
+}
+
+struct meta_conn *
+meta_frozen_open (struct meta *m)
+{
+  struct meta_conn *c = calloc (1, sizeof *c);
+  struct meta_state state;
+
+  if (c == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  if (conn_open (c, m->path, false, FROZEN_CACHE_BYTES) == -1) {
+    free (c);
+    return NULL;
+  }
+  {
+    WITH_LOCK (&m->lock);
+    m->nr_frozen++;
+  }
+  /* The moment is that of the first statement that reads. */
+  if (meta_freeze (c) == -1 || meta_state_get (c, &state) == -1) {
+    meta_frozen_close (m, c);
+    return NULL;
+  }
+  return c;
+}
+
+void
+meta_frozen_close (struct meta *m, struct meta_conn *c)
+{
+  meta_unfreeze (c);
+  conn_close (c);
+  free (c);
+  WITH_LOCK (&m->lock);
+  m->nr_frozen--;
 }
 
 static int
@@ -546,6 +582,13 @@ let_readers (struct meta *m, bool restarted)
     m->wal_pages = m->copied_pages = 0;
 }
 
+static bool
+is_frozen (struct meta *m)
+{
+  WITH_LOCK (&m->lock);
+  return m->nr_frozen > 0;
+}
+
 void
 meta_copy_wal (struct meta *m)
 {
@@ -562,6 +605,8 @@ meta_restart_wal (struct meta *m, bool truncate)
    * that it never would by itself.
    */
   meta_copy_wal (m);
+  if (is_frozen (m))
+    return;                     /* it cannot: nobody should wait for it */
   hold_readers (m);
   r = checkpoint (m, &m->writer, truncate ? SQLITE_CHECKPOINT_TRUNCATE
                   : SQLITE_CHECKPOINT_RESTART);

@@ -121,6 +121,13 @@ extern int meta_release (struct meta_conn *c, bool keep);
 extern int meta_freeze (struct meta_conn *c);
 extern void meta_unfreeze (struct meta_conn *c);
 
+/* A reader of one's own, frozen at this moment: for what reads so long that
+ * it must not take one from the others.  The WAL cannot begin anew while it
+ * is open.
+ */
+extern struct meta_conn *meta_frozen_open (struct meta *m);
+extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
+
 /* SQLite's own check of pages and trees; 'fn' gets each problem. */
 extern int meta_quick_check (struct meta_conn *c,
                              void (*fn) (void *opaque, const char *text),
@@ -207,6 +214,23 @@ extern int meta_leaf_resolve (struct meta_conn *c, uint64_t branch,
 /* The branch's first leaf from 'first' on that has a row.  1, 0, -1. */
 extern int meta_leaf_next (struct meta_conn *c, uint64_t branch,
                            uint64_t first, uint64_t *leaf);
+
+/* Leaves of the branch's layers from seq 'first' to 'last', ascending by
+ * leaf and seq; several cursors may be open at once.  next: 1, 0: no more,
+ * -1; 'buf' is borrowed until the next call.
+ */
+struct meta_cursor;
+struct meta_leaf_row {
+  uint64_t leaf, seq;
+  const uint8_t *buf;
+  size_t len;
+};
+extern struct meta_cursor *meta_leaf_cursor (struct meta_conn *c,
+                                             uint64_t branch, uint64_t first,
+                                             uint64_t last);
+extern int meta_cursor_next (struct meta_cursor *cursor,
+                             struct meta_leaf_row *row);
+extern void meta_cursor_free (struct meta_cursor *cursor);
 
 /* All leaves of all layers. */
 extern int meta_leaf_scan_all (struct meta_conn *c,
