@@ -11,6 +11,7 @@
 #include "cleanup.h"
 #include "command.h"
 #include "diff.h"
+#include "drift.h"
 #include "error.h"
 #include "pool.h"
 #include "property.h"
@@ -318,6 +319,38 @@ run_diff (const struct call *c, json_t **result)
   return *result ? 0 : -1;
 }
 
+/* Drift takes long, and lets other commands come in between (drift.h). */
+static int
+run_drift (const struct call *c, json_t **result)
+{
+  const char *name = NULL;
+  uint64_t memory = 0;
+
+  if (arg_string (c, "name", &name) == -1 ||
+      arg_size (c, "memory", &memory) == -1)
+    return -1;
+  lock_release (&c->pool->admin);
+  *result = drift_run (c->pool, name, memory, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  return *result ? 0 : -1;
+}
+
+static int
+run_drift_freed (const struct call *c, json_t **result)
+{
+  json_t *names = json_object_get (c->args, "names");
+  uint64_t memory = 0;
+
+  if (json_array_size (names) == 0)
+    return nbdedup_fail (EINVAL, "names: not an array of names");
+  if (arg_size (c, "memory", &memory) == -1)
+    return -1;
+  lock_release (&c->pool->admin);
+  *result = drift_freed_run (c->pool, names, memory, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  return *result ? 0 : -1;
+}
+
 static int
 run_stat (const struct call *c, json_t **result)
 {
@@ -377,6 +410,8 @@ static const struct {
   { "rollback", run_rollback, { "name", "force" } },
   { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },
   { "diff", run_diff, { "from", "to" } },
+  { "drift", run_drift, { "name", "memory" } },
+  { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },
   { "scrub", run_scrub, { NULL } },

@@ -32,6 +32,10 @@
  *                                                       "given_back_bytes"}
  *   diff      from(!) to(!) (snapshots)                 {"extents":
  *                                                         contract's "diff"}
+ *   drift     name (a snapshot's)  memory (bytes)      contract's "drift":
+ *             one document, or, without a name,         {"goldens": [...]}
+ *   drift-freed  names(!) (an array)  memory            {"names": [all],
+ *             (volumes go with their snapshots)          "freed_bytes": N}
  *   stat      name  ddt (bool)                          contract's "stat"
  *   check                                               {"errors": N,
  *                                                        "problems": [text]}
@@ -50,7 +54,7 @@
 #include "nbdedup.h"
 
 /* nbdedup_call with a progress callback, called from this thread (may be
- * NULL): commands that take long (check, scrub, destroy with "wait")
+ * NULL): commands that take long (check, scrub, drift, destroy with "wait")
  * call it several times a second.
  */
 extern json_t *command_run (struct nbdedup_pool *pool, const char *command,

@@ -71,10 +71,6 @@ struct layer {
   atomic_bool pass_done;        /* the merge state's work is done */
   unsigned delta_index;         /* a hint of fold.c */
 
-  /* Scratch of volume-freed.c, under pool->admin. */
-  unsigned sim_names, sim_children;
-  struct layer *sim_child;
-
   /* Under the map's lock: see map.c. */
   uint64_t own_key, resolved_key;
   bool unstable;

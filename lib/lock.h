@@ -5,8 +5,8 @@
  * Lock order, outermost first; a thread takes only locks to the right of
  * those that it holds:
  *
- *   pool->admin  ->  inside a txg (txg_enter)  ->  the writeback's lock
- *     ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
+ *   pool->drift  ->  pool->admin  ->  inside a txg (txg_enter)
+ *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
  *     ->  volumes->lock  ->  space->lock, journal->lock, meta->lock
  *
  * Those separated by a comma are never held together.  The cache of

@@ -611,6 +611,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
     return nbdedup_fail_null (ENOMEM, "no memory");
   pool->lock_fd = -1;
   lock_init (&pool->admin);
+  lock_init (&pool->drift);
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
   if (settings)
@@ -769,6 +770,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   free (pool->who);
   pthread_cond_destroy (&pool->commit_wake);
   lock_destroy (&pool->commit_lock);
+  lock_destroy (&pool->drift);
   lock_destroy (&pool->admin);
   free (pool);
   return r;

@@ -49,6 +49,8 @@ struct nbdedup_pool {
   struct merger *merger;        /* NULL: not started */
   struct control *control;      /* NULL: not a server */
 
+  struct lock drift;            /* one computation of drift at a time */
+
   /* One administrative command at a time (reads of figures included:
    * their numbers belong together).
    */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "drift.h"
 #include "error.h"
 #include "pool.h"
 #include "volume-int.h"
@@ -293,7 +294,7 @@ volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
 
   if (v && collect (&d, v, recursive) == 0 && check_clones (&d) == 0) {
     list_victims (&d, names);
-    r = volume_freed_bytes (pool, v, bytes);
+    r = drift_freed_bytes (pool, name, bytes);
   }
   free (d.victims);
   free (d.ghosts.p);

@@ -61,12 +61,6 @@ blocks_of (uint64_t size, uint32_t block_size)
 extern void volume_describe_clients_locked (const struct volume *v,
                                             char *buf, size_t len);
 
-/* How many stored bytes would destroying it, and its snapshots, free: those
- * of records that nothing else refers to.
- */
-extern int volume_freed_bytes (struct nbdedup_pool *pool, struct volume *v,
-                               uint64_t *bytes);
-
 /* Room for 'nr' more volumes, so that list_insert cannot fail. */
 extern int volumes_reserve (struct volumes *vs, size_t nr);
 

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cleanup.h"
+#include "drift-int.h"
+#include "error.h"
+#include "pool.h"
+#include "tally.h"
+
+#define STEP_ITEMS 65536
+
+struct family {
+  struct moment *m;
+  struct drift_member *members; /* owned; the golden image, its clones */
+  uint32_t nr;
+  struct tally *tally;          /* owned */
+  struct classes *classes;      /* owned */
+  uint64_t *freed;              /* owned; sectors, by member */
+  struct drift_fleet fleet;
+  struct drift_progress *progress;
+  uint64_t passed;              /* items of the passes before this one */
+};
+
+int
+drift_progress (struct drift_progress *p, uint64_t done)
+{
+  p->done = done;
+  if (p->total < done)
+    p->total = done;
+  if (p->fn && p->fn (p->opaque, p->done, p->total) != 0)
+    return nbdedup_fail (EINTR, "drift: interrupted");
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Who belongs to it
+ */
+
+static int
+add_member (struct family *f, struct moment_name *name)
+{
+  if (f->nr == TALLY_WHO_MAX)
+    return nbdedup_fail (EINVAL, "%s: more than %u clones", name->name,
+                         TALLY_WHO_MAX - 1);
+  f->members[f->nr++].name = name;
+  return 0;
+}
+
+/* Volumes are sorted by name. */
+static int
+find_members (struct family *f, struct moment_name *golden)
+{
+  size_t i;
+  int r;
+
+  f->members = calloc (f->m->nr_names + 1, sizeof *f->members);
+  if (f->members == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  if (add_member (f, golden) == -1)
+    return -1;
+  for (i = 0; i < f->m->nr_names; ++i) {
+    r = moment_is_clone_of (f->m, &f->m->names[i], golden);
+    if (r == -1 || (r == 1 && add_member (f, &f->m->names[i]) == -1))
+      return -1;
+  }
+  f->freed = calloc (f->nr, sizeof *f->freed);
+  return f->freed ? 0 : nbdedup_fail (ENOMEM, "no memory");
+}
+
+/*----------------------------------------------------------------------
+ * First pass: pointers
+ */
+
+static int
+add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
+          const struct leaf *leaf)
+{
+  struct drift_member *member = &f->members[who];
+  struct pointer ptr;
+  unsigned i;
+
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (leaf->state[i] != MAP_POINTER)
+      continue;
+    if (pointer_unpack (leaf->ptr[i], member->name->layer->block_size,
+                        &ptr) == -1 ||
+        tally_add_content (f->tally, ptr.addr, who,
+                           leaf_nr * LEAF_BLOCKS + i) == -1)
+      return -1;
+    member->own++;
+  }
+  return 0;
+}
+
+/* All of the golden image; of a clone what is above it. */
+static int
+add_contents (struct family *f, uint32_t who)
+{
+  struct moment_layer *golden = f->members[0].name->layer;
+  struct walk *w;
+  struct leaf leaf;
+  uint64_t leaf_nr, n = 0;
+  int r;
+
+  w = walk_new (f->m, f->members[who].name->layer, who ? golden : NULL);
+  if (w == NULL)
+    return -1;
+  while ((r = walk_next (w, &leaf_nr, &leaf)) == 1) {
+    r = add_leaf (f, who, leaf_nr, &leaf);
+    if (r == 0 && ++n % 1024 == 0)
+      r = drift_progress (f->progress, f->passed + tally_count (f->tally));
+    if (r == -1)
+      break;
+  }
+  walk_free (w);
+  return r;
+}
+
+/* The count of all blocks is pool.db's; what is not own is inherited, hence
+ * the golden image's at the same place.
+ */
+static int
+count_blocks (struct family *f)
+{
+  struct drift_member *member;
+  uint32_t i;
+
+  for (i = 0; i < f->nr; ++i) {
+    member = &f->members[i];
+    member->logical = member->name->layer->blocks;
+    if (member->own > member->logical ||
+        (i == 0 && member->own != member->logical))
+      return nbdedup_fail (EIO, "pool.db: %s has %" PRIu64 " blocks and counts "
+                           "%" PRIu64 ": run nbdedup check",
+                           member->name->name, member->own, member->logical);
+  }
+  return 0;
+}
+
+/* Is a layer below 'top'? */
+static bool
+stands_on (const struct moment_layer *top, const struct moment_layer *l)
+{
+  for (; top; top = top->parent)
+    if (top == l)
+      return true;
+  return false;
+}
+
+static uint64_t
+estimate_items (const struct family *f)
+{
+  const struct moment_layer *golden = f->members[0].name->layer, *l;
+  uint64_t items = golden->blocks;
+  uint32_t i;
+
+  for (i = 1; i < f->nr; ++i)
+    for (l = f->members[i].name->layer; l && l != golden; l = l->parent)
+      items += 2 * l->pointers;
+  return items;
+}
+
+static int
+scan (struct family *f)
+{
+  uint32_t i;
+
+  for (i = 0; i < f->nr; ++i) {
+    if (!stands_on (f->members[i].name->layer, f->members[0].name->layer))
+      return nbdedup_fail (EIO, "pool.db: %s does not stand on %s, its golden "
+                           "image", f->members[i].name->name,
+                           f->members[0].name->name);
+    if (add_contents (f, i) == -1)
+      return -1;
+  }
+  if (count_blocks (f) == -1)
+    return -1;
+  return freed_add_members (f->m, f->tally, f->members, f->nr, f->progress);
+}
+
+/*----------------------------------------------------------------------
+ * The other passes
+ */
+
+static int
+add_content (void *opaque, const struct digest *digest, uint32_t sectors,
+             uint32_t who, uint64_t block)
+{
+  struct family *f = opaque;
+
+  return classes_add (f->classes, digest, sectors, who, block);
+}
+
+static int
+step (void *opaque, uint64_t done)
+{
+  struct family *f = opaque;
+
+  return drift_progress (f->progress, f->passed + done);
+}
+
+static int
+run_passes (struct family *f, struct drift_progress *p)
+{
+  uint64_t begin = p->done;
+
+  f->passed = begin;
+  p->total = begin + 3 * estimate_items (f);
+  if (scan (f) == -1)
+    return -1;
+  f->passed = begin + tally_count (f->tally);
+  p->total = f->passed + 2 * tally_count (f->tally);
+  if (drift_progress (p, f->passed) == -1 ||
+      tally_run (f->tally, f->freed, f->nr - 1, add_content, step, f) == -1)
+    return -1;
+  f->passed += tally_count (f->tally);
+  p->total = f->passed + classes_count (f->classes);
+  if (drift_progress (p, f->passed) == -1)
+    return -1;
+  return classes_run (f->classes, &f->fleet, p);
+}
+
+/*----------------------------------------------------------------------
+ * The document
+ */
+
+static json_t *
+clone_json (const struct family *f, uint32_t i)
+{
+  const struct drift_member *c = &f->members[i];
+  uint32_t block_size = c->name->layer->block_size;
+  uint64_t blocks = c->name->size / block_size +
+    (c->name->size % block_size != 0);
+  uint64_t inherited = c->logical - c->own;
+
+  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+                    "name", c->name->name,
+                    "zero", (json_int_t) (blocks - c->logical),
+                    "golden_same", (json_int_t) (inherited + c->golden_same),
+                    "golden_moved", (json_int_t) c->golden_moved,
+                    "sibling", (json_int_t) c->sibling,
+                    "unique", (json_int_t) c->unique,
+                    "logical", (json_int_t) c->logical,
+                    "only_here_bytes", (json_int_t)
+                    (f->freed[i] * f->m->sector_bytes));
+}
+
+static json_t *
+family_json (const struct family *f, time_t now)
+{
+  const struct drift_member *golden = &f->members[0];
+  json_t *clones = json_array ();
+  uint64_t logical = golden->logical;
+  uint32_t i;
+
+  for (i = 1; i < f->nr; ++i) {
+    logical += f->members[i].logical;
+    json_array_append_new (clones, clone_json (f, i));
+  }
+  return json_pack ("{s:s, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:o, s:I}}",
+                    "golden", golden->name->name, "time", (json_int_t) now,
+                    "block_size", (json_int_t)
+                    golden->name->layer->block_size,
+                    "golden_blocks", (json_int_t) golden->logical,
+                    "clones", clones, "fleet",
+                    "logical", (json_int_t) logical,
+                    "distinct", (json_int_t) f->fleet.distinct,
+                    "dedup_ratio", f->fleet.distinct == 0 ? json_null ()
+                    : json_real ((double) logical
+                                 / (double) f->fleet.distinct),
+                    "distinct_stored_bytes", (json_int_t)
+                    (f->fleet.distinct_sectors * f->m->sector_bytes));
+}
+
+/* All blocks of the family are read again for each golden image: images that
+ * stand on each other have their clones in common.
+ */
+static json_t *
+run_family (struct moment *m, struct moment_name *golden,
+            uint64_t memory_bytes, time_t now,
+            struct drift_progress *progress)
+{
+  struct family f = { .m = m, .progress = progress };
+  json_t *result = NULL;
+
+  if (find_members (&f, golden) == 0 &&
+      (f.tally = tally_new (m, memory_bytes / 3)) != NULL &&
+      (f.classes = classes_new (m->dir, f.members, f.nr,
+                                memory_bytes - memory_bytes / 3)) != NULL &&
+      run_passes (&f, progress) == 0)
+    result = family_json (&f, now);
+  classes_free (f.classes);
+  tally_free (f.tally);
+  free (f.freed);
+  free (f.members);
+  return result;
+}
+
+/*----------------------------------------------------------------------
+ * All golden images
+ */
+
+/* Is it a snapshot that is not destroyed and has clones? */
+static int
+is_golden (struct moment *m, const struct moment_name *n)
+{
+  size_t i;
+  int r = 0;
+
+  if (!n->is_snapshot || n->layer == NULL || !n->is_origin)
+    return 0;
+  for (i = 0; i < m->nr_names && r == 0; ++i)
+    r = moment_is_clone_of (m, &m->names[i], n);
+  return r;
+}
+
+static json_t *
+run_all (struct moment *m, uint64_t memory_bytes, time_t now,
+         struct drift_progress *progress)
+{
+  json_t *goldens = json_array (), *document;
+  size_t i;
+  int r = 0;
+
+  for (i = 0; i < m->nr_names && r != -1; ++i) {
+    r = is_golden (m, &m->names[i]);
+    if (r != 1)
+      continue;
+    document = run_family (m, &m->names[i], memory_bytes, now, progress);
+    if (document == NULL)
+      r = -1;
+    else
+      json_array_append_new (goldens, document);
+  }
+  if (r == -1) {
+    json_decref (goldens);
+    return NULL;
+  }
+  return json_pack ("{s:o}", "goldens", goldens);
+}
+
+int
+drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
+{
+  uint64_t most = DRIFT_MEMORY_DEFAULT;
+
+  if (*memory_bytes == 0) {
+    /* A server that was given little memory is not to take more. */
+    *memory_bytes = pool->settings.ddt_cache_bytes / 8;
+    if (*memory_bytes < DRIFT_MEMORY_MIN)
+      *memory_bytes = DRIFT_MEMORY_MIN;
+    if (*memory_bytes > most)
+      *memory_bytes = most;
+  }
+  if (*memory_bytes < DRIFT_MEMORY_MIN)
+    return nbdedup_fail (EINVAL, "drift: %" PRIu64 " bytes of memory are too "
+                         "few: it needs %" PRIu64, *memory_bytes,
+                         DRIFT_MEMORY_MIN);
+  return 0;
+}
+
+json_t *
+drift_run (struct nbdedup_pool *pool, const char *golden,
+           uint64_t memory_bytes, nbdedup_progress_fn *progress,
+           void *opaque)
+{
+  struct drift_progress p = { progress, opaque, 0, 0 };
+  struct moment_name *name;
+  json_t *result = NULL;
+  struct moment m;
+  time_t now;
+  int r;
+
+  if (drift_memory (pool, &memory_bytes) == -1)
+    return NULL;
+  WITH_LOCK (&pool->drift);
+  {
+    WITH_LOCK (&pool->admin);
+    now = time (NULL);
+    r = moment_take (pool, &m);
+  }
+  if (r == -1)
+    return NULL;
+  fates_begin (&m);
+  if (golden == NULL)
+    result = run_all (&m, memory_bytes, now, &p);
+  else if ((name = moment_find (&m, golden)) != NULL) {
+    if (name->is_snapshot)
+      result = run_family (&m, name, memory_bytes, now, &p);
+    else
+      nbdedup_fail (EINVAL, "%s is a volume: drift is measured from a "
+                    "snapshot, NAME@SNAP", golden);
+  }
+  moment_end (&m);
+  return result;
+}
