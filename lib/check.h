@@ -16,9 +16,17 @@ extern json_t *check_run (struct nbdedup_pool *pool,
 extern json_t *scrub_run (struct nbdedup_pool *pool,
                           nbdedup_progress_fn *progress, void *opaque);
 
-/* The figures of "stat"; 'name' NULL: all volumes. */
-extern json_t *stat_run (struct nbdedup_pool *pool, const char *name,
-                         bool histogram);
+/* The figures of "stat".  'name': a volume, or a snapshot, whose clones are
+ * meant; NULL: all volumes.
+ */
+extern json_t *stat_run (struct nbdedup_pool *pool, const char *name);
+/* What "stat" adds with "ddt": how many records are referred to how often.
+ * Of the pool, and with 'name' also of a volume, or of a snapshot and its
+ * clones.  Not under pool->admin.  (histogram.c)
+ */
+extern int histogram_add (struct nbdedup_pool *pool, const char *name,
+                          json_t *stat, nbdedup_progress_fn *progress,
+                          void *opaque);
 extern json_t *list_run (struct nbdedup_pool *pool);
 
 /* Everything answered so far is in pool.db. */

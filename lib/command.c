@@ -356,11 +356,24 @@ run_stat (const struct call *c, json_t **result)
 {
   const char *name = NULL;
   bool ddt;
+  int r = 0;
 
   if (arg_string (c, "name", &name) == -1 || arg_bool (c, "ddt", &ddt) == -1)
     return -1;
-  *result = stat_run (c->pool, name, ddt);
-  return *result ? 0 : -1;
+  *result = stat_run (c->pool, name);
+  if (*result == NULL)
+    return -1;
+  if (ddt) {
+    /* It takes long, as drift does. */
+    lock_release (&c->pool->admin);
+    r = histogram_add (c->pool, name, *result, c->progress, c->opaque);
+    lock_acquire (&c->pool->admin);
+  }
+  if (r == -1) {
+    json_decref (*result);
+    *result = NULL;
+  }
+  return r;
 }
 
 static int

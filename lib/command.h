@@ -37,6 +37,8 @@
  *   drift-freed  names(!) (an array)  memory            {"names": [all],
  *             (volumes go with their snapshots)          "freed_bytes": N}
  *   stat      name  ddt (bool)                          contract's "stat"
+ *             (a snapshot's: of its clones; with ddt also pool.ddt.histogram
+ *             and, with a name, "ddt": {"name", "histogram"})
  *   check                                               {"errors": N,
  *                                                        "problems": [text]}
  *   scrub                                               {"records": N,

@@ -189,12 +189,14 @@ scan (struct family *f)
  */
 
 static int
-add_content (void *opaque, const struct digest *digest, uint32_t sectors,
-             uint32_t who, uint64_t block)
+add_content (void *opaque, const struct record *record, uint32_t who,
+             uint64_t block)
 {
   struct family *f = opaque;
 
-  return classes_add (f->classes, digest, sectors, who, block);
+  return classes_add (f->classes, &record->digest,
+                      sectors_of (record->ptr.psize, f->m->sector_bytes),
+                      who, block);
 }
 
 static int

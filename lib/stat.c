@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 
 #include "check.h"
-#include "error.h"
 #include "pool.h"
 
 int
@@ -50,73 +49,6 @@ ratio (uint64_t above, uint64_t below)
   return below ? json_real ((double) above / (double) below) : json_null ();
 }
 
-/*----------------------------------------------------------------------
- * The histogram by reference count: powers of two, as zpool status -D.
- */
-
-struct bucket {
-  uint64_t records, record_bytes, stored_bytes, references;
-};
-
-struct histogram {
-  uint32_t sector_bytes;
-  struct bucket buckets[49];
-};
-
-static int
-count_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
-{
-  struct histogram *h = opaque;
-  struct bucket *b;
-  struct record r;
-  size_t off;
-  int n;
-
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    if (n == -1)
-      return -1;
-    if (r.refcount == 0)
-      continue;
-    b = &h->buckets[63 - __builtin_clzll (r.refcount)];
-    b->records++;
-    b->record_bytes += r.lsize;
-    b->stored_bytes += (uint64_t) sectors_of (r.ptr.psize, h->sector_bytes) *
-      h->sector_bytes;
-    b->references += r.refcount;
-  }
-  return 0;
-}
-
-static json_t *
-histogram (struct nbdedup_pool *pool)
-{
-  struct histogram h = { .sector_bytes = pool->sector_bytes };
-  struct meta_conn *c = meta_reader_get (pool->meta);
-  json_t *array = json_array ();
-  struct bucket *b;
-  unsigned i;
-  int r;
-
-  r = meta_record_scan (c, 0, count_group, &h);
-  meta_reader_put (pool->meta, c);
-  for (i = 0; i < 49 && r == 0; ++i) {
-    b = &h.buckets[i];
-    if (b->records)
-      json_array_append_new (array, json_pack
-                             ("{s:I, s:I, s:I, s:I, s:I}",
-                              "refcount", (json_int_t) 1 << i,
-                              "records", (json_int_t) b->records,
-                              "record_bytes", (json_int_t) b->record_bytes,
-                              "stored_bytes", (json_int_t) b->stored_bytes,
-                              "references", (json_int_t) b->references));
-  }
-  if (r == 0)
-    return array;
-  json_decref (array);
-  return NULL;
-}
-
 /*----------------------------------------------------------------------*/
 
 static json_t *
@@ -136,12 +68,12 @@ volume_stat (const struct volume *v, uint64_t logical)
 }
 
 static json_t *
-pool_stat (struct nbdedup_pool *pool, uint64_t logical, bool with_histogram)
+pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
   uint64_t stored, metadata = metadata_bytes (pool->path);
   struct ddt_info info;
   struct meta_state s;
-  json_t *ddt, *h;
+  json_t *ddt;
 
   txg_get_state (pool->txg, &s);
   ddt_get_info (pool->ddt, &info);
@@ -151,14 +83,6 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical, bool with_histogram)
                    "cache_hits", (json_int_t) info.hits,
                    "cache_misses", (json_int_t) info.misses,
                    "cache_bytes", (json_int_t) info.cache_bytes);
-  if (with_histogram) {
-    h = histogram (pool);
-    if (h == NULL) {
-      json_decref (ddt);
-      return NULL;
-    }
-    json_object_set_new (ddt, "histogram", h);
-  }
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
                     "logical_bytes", (json_int_t) logical,
                     "records", (json_int_t) s.records,
@@ -174,16 +98,34 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical, bool with_histogram)
                     "ddt", ddt);
 }
 
-json_t *
-stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
+/* Is it one of those that the figures are asked of: a volume, or the clones
+ * of a snapshot?
+ */
+static bool
+is_asked (const struct volume *v, const struct volume *name)
 {
-  json_t *volumes, *figures;
+  const struct volume *origin;
+
+  if (name == NULL || v == name)
+    return true;
+  if (!name->is_snapshot || v == name->of)
+    return false;
+  for (origin = v->origin; origin; origin = origin->origin)
+    if (origin == name)
+      return true;
+  return false;
+}
+
+json_t *
+stat_run (struct nbdedup_pool *pool, const char *name)
+{
+  struct volume *v, *asked = NULL;
   uint64_t logical, sum = 0;
-  struct volume *v;
+  json_t *volumes;
   size_t i;
 
   assert_held (&pool->admin);
-  if (name && volumes_find (pool->volumes, name) == NULL)
+  if (name && (asked = volumes_find_any (pool->volumes, name)) == NULL)
     return NULL;
   if (pool_sync (pool) == -1)
     return NULL;
@@ -195,15 +137,11 @@ stat_run (struct nbdedup_pool *pool, const char *name, bool with_histogram)
     v = pool->volumes->list.p[i];
     logical = v->layer->blocks * v->block_size;
     sum += logical;
-    if (name == NULL || strcmp (v->name, name) == 0)
+    if (is_asked (v, asked))
       json_array_append_new (volumes, volume_stat (v, logical));
   }
-  figures = pool_stat (pool, sum, with_histogram);
-  if (figures == NULL) {
-    json_decref (volumes);
-    return NULL;
-  }
-  return json_pack ("{s:o, s:o}", "pool", figures, "volumes", volumes);
+  return json_pack ("{s:o, s:o}", "pool", pool_stat (pool, sum), "volumes",
+                    volumes);
 }
 
 static json_t *

@@ -184,9 +184,7 @@ run_item (struct tally *t, const struct item *item, uint64_t *addr,
     count_release (t, who);
     return 0;
   }
-  return content (opaque, &t->record.digest,
-                  sectors_of (t->record.ptr.psize, t->m->sector_bytes), who,
-                  item->block);
+  return content (opaque, &t->record, who, item->block);
 }
 
 int
@@ -198,6 +196,7 @@ tally_run (struct tally *t, uint64_t *freed, uint32_t nr_who,
   const void *item;
   int r;
 
+  assert (t->counts == NULL);
   t->freed = freed;
   t->counts = calloc ((size_t) nr_who + 1, sizeof *t->counts);
   t->seen = malloc (((size_t) nr_who + 1) * sizeof *t->seen);

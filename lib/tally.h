@@ -13,7 +13,6 @@
 
 #include <stdint.h>
 
-#include "hash.h"
 #include "moment.h"
 
 struct tally;
@@ -32,10 +31,11 @@ extern int tally_add_content (struct tally *t, uint64_t addr, uint32_t who,
 extern int tally_add_release (struct tally *t, uint64_t addr, uint32_t who);
 extern uint64_t tally_count (const struct tally *t);
 
-/* Called for each content that was added, ascending by address. */
-typedef int tally_content_fn (void *opaque, const struct digest *digest,
-                              uint32_t sectors, uint32_t who,
-                              uint64_t block);
+/* Called for each content that was added, ascending by address, with its
+ * record, which is borrowed.
+ */
+typedef int tally_content_fn (void *opaque, const struct record *record,
+                              uint32_t who, uint64_t block);
 
 /* The pass.  freed[who] grows by the sectors that come back if 'who' gives
  * its references back, and nobody else but 0: 'freed' has 'nr_who' + 1

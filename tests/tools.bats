@@ -315,8 +315,52 @@ json ()
     random_data 1M >"$BATS_TEST_TMPDIR/img"
     nbdedup import web1 "$BATS_TEST_TMPDIR/img" --block-size 64K
     nbdedup import web2 "$BATS_TEST_TMPDIR/img" --block-size 64K
-    nbdedup stat --ddt
-    json stat --ddt | jq -e '.pool.ddt.histogram | length >= 1'
+    json stat --ddt |
+        jq -e '.pool.ddt.histogram == [{refcount: 2, records: 16,
+                 record_bytes: 1048576, stored_bytes: 1048576, references: 32}]'
+    run -0 nbdedup stat --ddt
+    [[ $output =~ "DDT of the pool:"$'\n'.*$'\n'\ *2\+\ +16\ +1\.00\ MiB ]]
+    nbdedup stat --ddt --prometheus |
+        grep -x 'nbdedup_ddt_records{refcount="2"} 16'
+}
+
+@test "stat --ddt NAME tells what a volume, or a golden image's family, has" {
+    make_pool
+    random_data 1M >"$BATS_TEST_TMPDIR/img"
+    nbdedup import golden "$BATS_TEST_TMPDIR/img" --block-size 64K
+    nbdedup import other "$BATS_TEST_TMPDIR/img" --block-size 64K
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web --count 3
+    # Four blocks that nobody else has; two of them written to two clones.
+    random_data 128K 2 >"$BATS_TEST_TMPDIR/new1"
+    random_data 128K 3 >"$BATS_TEST_TMPDIR/new2"
+    serve "$pool"
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/new1 0 128k" \
+            -c "write -s $BATS_TEST_TMPDIR/new2 128k 128k" "$(uri_of web1)"
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/new1 512k 128k" \
+            "$(uri_of web2)"
+    stop
+
+    json stat --ddt web1 |
+        jq -e '.ddt == {name: "web1", histogram:
+                 [{refcount: 1, records: 2, record_bytes: 131072,
+                   stored_bytes: 131072, references: 2},
+                  {refcount: 2, records: 14, record_bytes: 917504,
+                   stored_bytes: 917504, references: 14}]}'
+    json stat --ddt golden@v1 |
+        jq -e '.ddt == {name: "golden@v1", histogram:
+                 [{refcount: 1, records: 2, record_bytes: 131072,
+                   stored_bytes: 131072, references: 2},
+                  {refcount: 2, records: 18, record_bytes: 1179648,
+                   stored_bytes: 1179648, references: 20}]}'
+    assert_eq "$(json stat golden@v1 | jq -c '[.volumes[].name]')" \
+              '["web1","web2","web3"]'
+    run -0 nbdedup stat --ddt web1
+    [[ $output == *"DDT of web1:"* ]]
+    nbdedup stat --ddt web1 --prometheus |
+        grep -x 'nbdedup_ddt_references{name="web1",refcount="2"} 14'
+    refused 1 "there is no snapshot golden@v2" stat golden@v2
+    nbdedup check
 }
 
 @test "check and scrub find nothing wrong with a good pool" {

@@ -14,7 +14,8 @@ enum {
 
 static const struct argp_option options[] = {
   { "ddt", KEY_DDT, NULL, 0,
-    "Add the records by how often they are referred to", 0 },
+    "Add the records by how often they are referred to: the pool's, and "
+    "those that NAME, or NAME@SNAP and its clones, have", 0 },
   { "prometheus", KEY_PROMETHEUS, NULL, 0,
     "Print metrics in Prometheus' text format", 0 },
   { 0 }
@@ -123,29 +124,46 @@ add_figure (struct table *table, const json_t *value, enum kind kind)
     table_add (table, "%" JSON_INTEGER_FORMAT, json_integer_value (value));
 }
 
-/* Whatever figures the engine gives for each reference count. */
+/* How many records are referred to how often: a row is for all counts from
+ * its own to the next row's.
+ */
 static void
-print_histogram (const json_t *histogram)
+print_histogram (const char *of, const json_t *histogram)
 {
-  const json_t *first = json_array_get (histogram, 0);
-  char align[16] = "";
-  struct table *table;
-  const char *key;
-  json_t *row, *value;
-  size_t i, n = json_object_size (first);
+  struct table *table = table_new ("rrrrr");
+  json_t *row;
+  size_t i;
 
-  if (n == 0 || n >= sizeof align)
-    return;
-  for (i = 0; i < n; ++i)
-    align[i] = 'r';
-  table = table_new (align);
-  json_object_foreach ((json_t *) first, key, value)
-    table_add (table, "%s", key);
-  json_array_foreach (histogram, i, row)
-    json_object_foreach ((json_t *) first, key, value)
-      add_figure (table, json_object_get (row, key), COUNT);
-  putchar ('\n');
+  table_add (table, "REFERENCES");
+  table_add (table, "RECORDS");
+  table_add (table, "DATA");
+  table_add (table, "STORED");
+  table_add (table, "REFERRED TO");
+  json_array_foreach (histogram, i, row) {
+    table_add (table, "%" PRIu64 "%s", json_size (row, "refcount"),
+               json_size (row, "refcount") > 1 ? "+" : "");
+    add_figure (table, json_object_get (row, "records"), COUNT);
+    add_figure (table, json_object_get (row, "record_bytes"), BYTES);
+    add_figure (table, json_object_get (row, "stored_bytes"), BYTES);
+    add_figure (table, json_object_get (row, "references"), COUNT);
+  }
+  printf ("\nDDT of %s:\n", of);
   table_print (table);
+}
+
+static void
+print_histograms (const json_t *stat)
+{
+  const json_t *ddt = json_object_get (json_object_get (stat, "pool"),
+                                       "ddt");
+  const json_t *named = json_object_get (stat, "ddt");
+  const json_t *histogram = json_object_get (ddt, "histogram");
+
+  if (histogram)
+    print_histogram ("the pool", histogram);
+  if (named)
+    print_histogram (json_text (named, "name"),
+                     json_object_get (named, "histogram"));
 }
 
 static void
@@ -163,8 +181,7 @@ print_human (const json_t *stat)
                 pool_figures[i].kind);
   }
   table_print (table);
-  print_histogram (json_object_get (json_object_get (pool, "ddt"),
-                                    "histogram"));
+  print_histograms (stat);
   if (json_array_size (volumes) == 0)
     return;
 
@@ -205,12 +222,44 @@ print_metric_value (const json_t *value)
     printf (" NaN\n");
 }
 
+/* With "--ddt", of the pool or of what was named. */
+static const struct figure histogram_figures[] = {
+  { NULL, "records", COUNT, "ddt_records", NULL,
+    "Records with at least this many references, and less than the next" },
+  { NULL, "record_bytes", BYTES, "ddt_record_bytes", NULL,
+    "What they take before compression" },
+  { NULL, "stored_bytes", BYTES, "ddt_stored_bytes", NULL,
+    "Sectors that they take" },
+  { NULL, "references", COUNT, "ddt_references", NULL,
+    "How often they are referred to" },
+};
+
+static void
+print_histogram_metrics (const json_t *histogram, const char *name)
+{
+  json_t *row;
+  size_t i, j;
+
+  for (i = 0; i < NR (histogram_figures); ++i) {
+    if (json_array_size (histogram) > 0)
+      print_metric_head (&histogram_figures[i]);
+    json_array_foreach (histogram, j, row) {
+      printf ("nbdedup_%s{%s%s%srefcount=\"%" PRIu64 "\"}",
+              histogram_figures[i].metric, name ? "name=\"" : "",
+              name ? name : "", name ? "\"," : "",
+              json_size (row, "refcount"));
+      print_metric_value (get_figure (row, &histogram_figures[i]));
+    }
+  }
+}
+
 /* Names need no escaping: they have letters, digits and . _ - @ only. */
 static void
 print_prometheus (const json_t *stat)
 {
   const json_t *pool = json_object_get (stat, "pool");
   const json_t *volumes = json_object_get (stat, "volumes");
+  const json_t *named = json_object_get (stat, "ddt");
   json_t *volume;
   size_t i, j;
 
@@ -228,6 +277,12 @@ print_prometheus (const json_t *stat)
       print_metric_value (get_figure (volume, &volume_figures[i]));
     }
   }
+  if (named)
+    print_histogram_metrics (json_object_get (named, "histogram"),
+                             json_text (named, "name"));
+  else
+    print_histogram_metrics (json_object_get (json_object_get (pool, "ddt"),
+                                              "histogram"), NULL);
 }
 
 int
@@ -238,10 +293,12 @@ cmd_stat (int argc, char **argv, const char *pool)
   };
   json_t *result;
 
-  options_parse (&opts.common, argc, argv, options, parse, "[NAME]",
-                 "Show what the pool's volumes, or volume NAME, hold and take, "
-                 "and the ratios. Figures include all answered writes.",
-                 OPTIONS_POOL | OPTIONS_JSON);
+  options_parse (&opts.common, argc, argv, options, parse,
+                 "[NAME]\nNAME@SNAP",
+                 "Show what the pool's volumes, volume NAME, or the clones of "
+                 "NAME@SNAP hold and take, and the ratios. Figures include all "
+                 "answered writes.",
+                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.common.json && opts.prometheus)
     usage_error (&opts.common, "--json or --prometheus, not both");
   result = run (&opts.common, pack_args (&opts.common, "{s:s*, s:b}",
