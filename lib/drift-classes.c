@@ -48,8 +48,15 @@ static int
 compare_items (const void *a, const void *b)
 {
   const struct item *x = a, *y = b;
-  int r = memcmp (&x->digest, &y->digest, sizeof x->digest);
+  uint64_t p, q;
+  int r;
 
+  /* As a number, as the sorter has it: any order will do. */
+  memcpy (&p, &x->digest, sizeof p);
+  memcpy (&q, &y->digest, sizeof q);
+  if (p != q)
+    return p < q ? -1 : 1;
+  r = memcmp (&x->digest, &y->digest, sizeof x->digest);
   if (r != 0)
     return r;
   if (x->block != y->block)

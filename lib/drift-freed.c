@@ -84,11 +84,13 @@ freed_add_members (struct moment *m, struct tally *t,
   struct names names = { NULL, 0 };
   int r = fates_background (m, add, &a);
 
+  /* Their own layers' pointers have been added with their contents. */
   for (a.who = 1; a.who < nr && r == 0; ++a.who) {
     names.nr = 0;
     r = add_with_snapshots (m, &names, members[a.who].name);
     if (r == 0)
-      r = fates_without (m, names.p, names.nr, add, &a);
+      r = fates_without (m, names.p, names.nr, members[a.who].name->layer,
+                         add, &a);
     if (r == 0)
       r = drift_progress (progress, progress->done);
   }
@@ -140,7 +142,7 @@ freed_bytes (struct moment *m, const struct names *names,
   r = fates_background (m, add, &a);
   a.who = 1;
   if (r == 0)
-    r = fates_without (m, names->p, names->nr, add, &a);
+    r = fates_without (m, names->p, names->nr, NULL, add, &a);
   one->passed = tally_count (t);
   one->progress.total = 2 * tally_count (t);
   if (r == 0)

@@ -63,7 +63,8 @@ extern int classes_run (struct classes *c, struct drift_fleet *fleet,
 struct tally;
 
 /* Add what would be given back in the background (0) and by destroying each
- * of the members 1 .. nr - 1, with its snapshots.
+ * of the members 1 .. nr - 1, with its snapshots; but for what their own
+ * layers point to.
  */
 extern int freed_add_members (struct moment *m, struct tally *t,
                               const struct drift_member *members,

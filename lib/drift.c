@@ -79,7 +79,7 @@ find_members (struct family *f, struct moment_name *golden)
 
 static int
 add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
-          const struct leaf *leaf)
+          const struct leaf *leaf, uint64_t top)
 {
   struct drift_member *member = &f->members[who];
   struct pointer ptr;
@@ -91,28 +91,31 @@ add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
     if (pointer_unpack (leaf->ptr[i], member->name->layer->block_size,
                         &ptr) == -1 ||
         tally_add_content (f->tally, ptr.addr, who,
-                           leaf_nr * LEAF_BLOCKS + i) == -1)
+                           leaf_nr * LEAF_BLOCKS + i,
+                           who != 0 && top >> i & 1) == -1)
       return -1;
     member->own++;
   }
   return 0;
 }
 
-/* All of the golden image; of a clone what is above it. */
+/* All of the golden image; of a clone what is above it.  A clone's own layer
+ * goes when it is destroyed: what it points to is given back then.
+ */
 static int
 add_contents (struct family *f, uint32_t who)
 {
   struct moment_layer *golden = f->members[0].name->layer;
   struct walk *w;
   struct leaf leaf;
-  uint64_t leaf_nr, n = 0;
+  uint64_t leaf_nr, top, n = 0;
   int r;
 
   w = walk_new (f->m, f->members[who].name->layer, who ? golden : NULL);
   if (w == NULL)
     return -1;
-  while ((r = walk_next (w, &leaf_nr, &leaf)) == 1) {
-    r = add_leaf (f, who, leaf_nr, &leaf);
+  while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
+    r = add_leaf (f, who, leaf_nr, &leaf, top);
     if (r == 0 && ++n % 1024 == 0)
       r = drift_progress (f->progress, f->passed + tally_count (f->tally));
     if (r == -1)
@@ -162,7 +165,7 @@ estimate_items (const struct family *f)
 
   for (i = 1; i < f->nr; ++i)
     for (l = f->members[i].name->layer; l && l != golden; l = l->parent)
-      items += 2 * l->pointers;
+      items += l->pointers;
   return items;
 }
 

@@ -112,18 +112,18 @@ add_layers (struct moment *m, struct tally *t, struct moment_name *name,
   struct walk *w = walk_new (m, name->layer, bottom);
   struct pointer ptr;
   struct leaf leaf;
-  uint64_t leaf_nr;
+  uint64_t leaf_nr, top;
   unsigned i;
   int r;
 
   if (w == NULL)
     return -1;
-  while ((r = walk_next (w, &leaf_nr, &leaf)) == 1) {
+  while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
     for (i = 0; i < LEAF_BLOCKS && r != -1; ++i)
       if (leaf.state[i] == MAP_POINTER &&
           (pointer_unpack (leaf.ptr[i], name->layer->block_size,
                            &ptr) == -1 ||
-           tally_add_content (t, ptr.addr, 0, 0) == -1))
+           tally_add_content (t, ptr.addr, 0, 0, false) == -1))
         r = -1;
     if (r != -1 && leaf_nr % 1024 == 0)
       r = drift_progress (progress, tally_count (t));

@@ -308,7 +308,8 @@ touch_all (struct touched *t, struct moment_name *const *names, size_t nr)
 }
 
 static int
-find_losers (struct losers *losers, const struct touched *t)
+find_losers (struct losers *losers, const struct touched *t,
+             const struct moment_layer *known)
 {
   struct moment_layer *l;
   size_t i;
@@ -317,7 +318,8 @@ find_losers (struct losers *losers, const struct touched *t)
     find_heir (t->p[i]);
   for (i = 0; i < t->nr; ++i) {
     l = t->p[i];
-    if ((l->dead && !l->was_dead) || (!l->dead && l->heir))
+    assert (l != known || (l->dead && !l->was_dead));
+    if (l != known && ((l->dead && !l->was_dead) || (!l->dead && l->heir)))
       if (add_loser (losers, l, true) == -1)
         return -1;
   }
@@ -348,6 +350,7 @@ undo (struct touched *t, struct moment_name *const *names, size_t nr)
 
 int
 fates_without (struct moment *m, struct moment_name *const *names, size_t nr,
+               const struct moment_layer *known,
                int (*fn) (void *opaque, uint64_t addr), void *opaque)
 {
   struct losers losers = { .m = m };
@@ -363,7 +366,7 @@ fates_without (struct moment *m, struct moment_name *const *names, size_t nr,
     die_if_unneeded (names[i]->layer);
   r = touch_all (&t, names, nr);
   if (r == 0)
-    r = find_losers (&losers, &t);
+    r = find_losers (&losers, &t, known);
   if (r == 0)
     r = tell_all (&losers, fn, opaque);
   free (losers.p);

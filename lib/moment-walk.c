@@ -7,12 +7,15 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
 #include "moment.h"
+
+static_assert (LEAF_BLOCKS == 64, "a mask has a bit for each block");
 
 struct walk_layer {
   uint64_t seq;
@@ -29,6 +32,7 @@ struct walk_run {
 
 struct walk {
   struct walk_layer *layers;    /* owned; run by run, the lowest first */
+  uint64_t top_seq;             /* in the last run */
   struct walk_run *runs;        /* owned; the lowest first */
   size_t nr_runs;
 };
@@ -75,6 +79,7 @@ open_runs (struct walk *w, struct moment *m, struct moment_layer **stack,
     for (j = i + 1; j < nr && stack[j]->branch == stack[i]->branch; ++j)
       ;
     run = &w->runs[w->nr_runs++];
+    w->top_seq = stack[j - 1]->seq;
     run->layers = w->layers + i;
     run->nr_layers = j - i;
     run->cursor = meta_leaf_cursor (m->c, stack[i]->branch, stack[i]->seq,
@@ -147,9 +152,9 @@ find_seq (const struct walk_run *run, uint64_t seq)
     ? &run->layers[lo] : NULL;
 }
 
-/* What a row says covers what was said below it. */
+/* What a row says covers what was said below it.  'said': of which blocks. */
 static int
-take_row (const struct walk_run *run, struct leaf *out)
+take_row (const struct walk_run *run, struct leaf *out, uint64_t *said)
 {
   const struct walk_layer *layer = find_seq (run, run->row.seq);
   uint64_t first = run->row.leaf * LEAF_BLOCKS;
@@ -164,6 +169,7 @@ take_row (const struct walk_run *run, struct leaf *out)
   for (i = 0; i < LEAF_BLOCKS && first + i < layer->limit; ++i) {
     if (leaf.state[i] == MAP_INHERIT)
       continue;
+    *said |= UINT64_C (1) << i;
     out->state[i] = leaf.state[i];
     memcpy (out->ptr[i], leaf.ptr[i], POINTER_LEN);
   }
@@ -171,9 +177,10 @@ take_row (const struct walk_run *run, struct leaf *out)
 }
 
 int
-walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf)
+walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
+           uint64_t *top)
 {
-  uint64_t next = UINT64_MAX;
+  uint64_t next = UINT64_MAX, said;
   struct walk_run *run;
   size_t i;
 
@@ -183,11 +190,18 @@ walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf)
   if (next == UINT64_MAX)
     return 0;
   memset (leaf->state, MAP_INHERIT, sizeof leaf->state);
+  *top = 0;
   for (i = 0; i < w->nr_runs; ++i) {
     run = &w->runs[i];
-    while (run->has_row && run->row.leaf == next)
-      if (take_row (run, leaf) == -1 || advance (run) == -1)
+    while (run->has_row && run->row.leaf == next) {
+      said = 0;
+      if (take_row (run, leaf, &said) == -1)
         return -1;
+      if (i + 1 == w->nr_runs && run->row.seq == w->top_seq)
+        *top = said;
+      if (advance (run) == -1)
+        return -1;
+    }
   }
   *leaf_nr = next;
   return 1;

@@ -96,11 +96,16 @@ struct walk;
 extern struct walk *walk_new (struct moment *m, struct moment_layer *top,
                               const struct moment_layer *bottom);
 extern void walk_free (struct walk *w);
-/* The next leaf that says something, ascending: 1, its number, and states
- * of which MAP_INHERIT means that these layers say nothing; 0: none is left;
- * -1: EIO.
+/* The next leaf that says something, ascending: 1 and
+ *
+ *   leaf_nr   its number
+ *   leaf      MAP_INHERIT means that these layers say nothing
+ *   top       bit i: the top layer itself says something of block i
+ *
+ * 0: none is left; -1: EIO.
  */
-extern int walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf);
+extern int walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
+                      uint64_t *top);
 
 /*----------------------------------------------------------------------
  * moment-fates.c: which references would be given back without some names
@@ -119,10 +124,12 @@ extern int fates_background (struct moment *m,
                              void *opaque);
 
 /* The same of each that would be, in addition, without these names.  The
- * moment is as before afterwards.
+ * moment is as before afterwards.  'known' may be a volume's own layer among
+ * them: all of it goes with the name, so it need not be read once more.
  */
 extern int fates_without (struct moment *m,
                           struct moment_name *const *names, size_t nr,
+                          const struct moment_layer *known,
                           int (*fn) (void *opaque, uint64_t addr),
                           void *opaque);
 

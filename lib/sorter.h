@@ -24,7 +24,8 @@ typedef int sorter_compare_fn (const void *a, const void *b);
 /* The least memory that works. */
 #define SORTER_MEMORY_MIN (UINT64_C (256) << 10)
 
-/* 'item_len' bytes each, in the order of 'compare' (as qsort's).  'dir' is
+/* 'item_len' bytes each, in the order of 'compare' (as qsort's), which must
+ * be, first of all, that of the uint64_t with which an item begins.  'dir' is
  * not owned and outlives the sorter.  NULL: ENOMEM.
  */
 extern struct sorter *sorter_new (const char *dir, size_t item_len,

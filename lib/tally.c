@@ -13,6 +13,7 @@
 
 #define WHO_BITS 24
 #define RELEASE (UINT64_C (1) << 63)
+#define NO_CONTENT (UINT64_C (1) << 62)
 #define STEP_ITEMS 65536
 
 static_assert (ADDR_MAX <= UINT64_MAX >> WHO_BITS,
@@ -20,7 +21,7 @@ static_assert (ADDR_MAX <= UINT64_MAX >> WHO_BITS,
 
 struct item {
   uint64_t addr_who;            /* the address in the upper bits */
-  uint64_t block;               /* or RELEASE */
+  uint64_t block;               /* also RELEASE, NO_CONTENT */
 };
 
 struct tally {
@@ -89,16 +90,16 @@ add (struct tally *t, uint64_t addr, uint32_t who, uint64_t block)
 
 int
 tally_add_content (struct tally *t, uint64_t addr, uint32_t who,
-                   uint64_t block)
+                   uint64_t block, bool releases)
 {
-  assert (block < RELEASE);
-  return add (t, addr, who, block);
+  assert (block < NO_CONTENT);
+  return add (t, addr, who, releases ? block | RELEASE : block);
 }
 
 int
 tally_add_release (struct tally *t, uint64_t addr, uint32_t who)
 {
-  return add (t, addr, who, RELEASE);
+  return add (t, addr, who, RELEASE | NO_CONTENT);
 }
 
 uint64_t
@@ -180,11 +181,11 @@ run_item (struct tally *t, const struct item *item, uint64_t *addr,
     if (find_record (t, *addr) == -1)
       return -1;
   }
-  if (item->block == RELEASE) {
+  if (item->block & RELEASE)
     count_release (t, who);
+  if (item->block & NO_CONTENT)
     return 0;
-  }
-  return content (opaque, &t->record, who, item->block);
+  return content (opaque, &t->record, who, item->block & ~RELEASE);
 }
 
 int

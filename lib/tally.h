@@ -11,6 +11,7 @@
 #ifndef NBDEDUP_TALLY_H
 #define NBDEDUP_TALLY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "moment.h"
@@ -26,8 +27,9 @@ struct tally;
 extern struct tally *tally_new (struct moment *m, uint64_t memory_bytes);
 extern void tally_free (struct tally *t);
 
+/* 'releases': the pointer is also one that 'who' would give back. */
 extern int tally_add_content (struct tally *t, uint64_t addr, uint32_t who,
-                              uint64_t block);
+                              uint64_t block, bool releases);
 extern int tally_add_release (struct tally *t, uint64_t addr, uint32_t who);
 extern uint64_t tally_count (const struct tally *t);
 

@@ -41,8 +41,10 @@ make_key (struct rng *rng, uint64_t i, uint64_t nr, unsigned kind)
     return i;
   case 2:
     return nr - i;
-  default:
+  case 3:
     return rng_below (rng, 3);
+  default:                      /* all in one part, but for one */
+    return i == 7 ? UINT64_MAX : rng_below (rng, 1000);
   }
 }
 
@@ -86,7 +88,7 @@ sort_sizes (uint64_t seed)
   uint64_t fits = SORTER_MEMORY_MIN / 2 / sizeof (struct item), nr;
   unsigned kind;
 
-  for (kind = 0; kind < 4; ++kind) {
+  for (kind = 0; kind < 5; ++kind) {
     for (nr = 0; nr < 4; ++nr)
       sort_some (seed, nr, SORTER_MEMORY_MIN, kind);
     /* Just in memory; one more; a last run of one; many merges. */

@@ -359,7 +359,7 @@ json ()
     [[ $output == *"DDT of web1:"* ]]
     nbdedup stat --ddt web1 --prometheus |
         grep -x 'nbdedup_ddt_references{name="web1",refcount="2"} 14'
-    refused 1 "there is no snapshot golden@v2" stat golden@v2
+    refused 1 "volume golden has no snapshot 'v2'" stat golden@v2
     nbdedup check
 }
 
