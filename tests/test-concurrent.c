@@ -2,8 +2,8 @@
 
 /* Everything at once: clients of several volumes that read, write, trim and
  * flush, while volumes are made, destroyed under their clients, resized,
- * renamed and given other properties, and "stat", "list", "check" and
- * "scrub" look at it all.  Caches are as small as they may be.
+ * renamed and given other properties, a golden image's clones come and go,
+ * and "stat", "list", "check", "scrub" and "drift" look at it all.  Caches are as small as they may be.
  *
  * What test-model checks of data and figures is not repeated: here the
  * kinds of threads are many.  It is most worth in a build with TSan or
@@ -31,6 +31,7 @@
 #define STEADY_BYTES (UINT32_C (2) << 20)
 #define VICTIM_BYTES (UINT32_C (1) << 20)
 #define MOVING_BYTES (UINT32_C (1) << 20)
+#define GOLDEN_BYTES (UINT32_C (4) << 20)
 #define MAX_REQUEST (UINT32_C (256) << 10)
 /* All who write in the same period write equal contents. */
 #define EQUAL_MS 20
@@ -74,12 +75,13 @@ sleep_ms (uint64_t ms)
 }
 
 /* Run a command that may fail with 'error' (0: it may not). */
+#define ANY_ERROR (-1)
 static json_t *
 try (const char *command, json_t *args, int error)
 {
   json_t *result = nbdedup_call (pool, command, args);
 
-  if (result == NULL && (error == 0 || errno != error))
+  if (result == NULL && error != ANY_ERROR && (error == 0 || errno != error))
     fatal ("%s: %s", command, nbdedup_error ());
   json_decref (args);
   nr_commands++;
@@ -430,6 +432,112 @@ follower (void *arg)
 }
 
 /*----------------------------------------------------------------------
+ * A golden image, clones of it and of each other, and who measures them
+ */
+
+#define NR_CLONES 4
+
+/* Clones come, diverge and go; a name may be taken or gone already. */
+static void *
+cloner (void *arg)
+{
+  unsigned id = (uintptr_t) arg;
+  struct rng rng = rng_make (seed, 1000 + id);
+  uint8_t *buf = xmalloc (MAX_REQUEST);
+  struct nbdedup_volume *v;
+  char name[16], origin[32];
+  uint32_t len;
+
+  while (!stop) {
+    snprintf (name, sizeof name, "k%u-%u", id,
+              (unsigned) rng_below (&rng, NR_CLONES));
+    snprintf (origin, sizeof origin, "%s", "g0@v1");
+    if (rng_percent (&rng, 30))
+      snprintf (origin, sizeof origin, "k%u-%u@s", id,
+                (unsigned) rng_below (&rng, NR_CLONES));
+    json_decref (try ("clone", json_pack ("{s:s,s:s}", "snapshot", origin,
+                                          "name", name), ANY_ERROR));
+    v = nbdedup_volume_open (pool, name, 0, 0, NULL);
+    if (v) {
+      len = rng_between (&rng, 1, MAX_REQUEST);
+      fill_content (buf, len, 4096, NR_DUPS, &rng);
+      must (nbdedup_volume_write (v, buf, len,
+                                  rng_below (&rng, GOLDEN_BYTES - len)));
+      nbdedup_volume_close (v);
+    }
+    snprintf (origin, sizeof origin, "%s@s", name);
+    if (rng_percent (&rng, 30))
+      json_decref (try ("snapshot", json_pack ("{s:s}", "name", origin),
+                        ANY_ERROR));
+    if (rng_percent (&rng, 40))
+      json_decref (try ("destroy", json_pack ("{s:s,s:b,s:b}", "name", name,
+                                              "recursive", 1, "force", 1),
+                        ANY_ERROR));
+    sleep_ms (rng_below (&rng, 3));
+  }
+  free (buf);
+  return NULL;
+}
+
+static json_int_t
+figure (json_t *object, const char *key)
+{
+  return json_integer_value (json_object_get (object, key));
+}
+
+/* A document is of one moment, whatever happens meanwhile. */
+static void
+expect_document (json_t *document)
+{
+  json_t *fleet = json_object_get (document, "fleet"), *clone;
+  json_int_t logical = figure (document, "golden_blocks");
+  json_int_t blocks = GOLDEN_BYTES / 4096;
+  size_t i;
+
+  json_array_foreach (json_object_get (document, "clones"), i, clone) {
+    if (figure (clone, "golden_same") + figure (clone, "golden_moved") +
+        figure (clone, "sibling") + figure (clone, "unique") !=
+        figure (clone, "logical") ||
+        figure (clone, "logical") + figure (clone, "zero") != blocks)
+      fatal ("drift: the classes of %s do not add up",
+             json_string_value (json_object_get (clone, "name")));
+    logical += figure (clone, "logical");
+  }
+  if (figure (fleet, "logical") != logical ||
+      figure (fleet, "distinct") > logical)
+    fatal ("drift: the fleet's figures do not add up");
+}
+
+static void *
+drifter (void *arg)
+{
+  struct rng rng = rng_make (seed, 1100);
+  json_t *result, *document;
+  char name[16];
+  size_t i;
+
+  (void) arg;
+  while (!stop) {
+    result = try ("drift", json_pack ("{s:s,s:i}", "name", "g0@v1", "memory",
+                                      1 << 20), 0);
+    expect_document (result);
+    json_decref (result);
+    result = try ("drift", NULL, 0);
+    json_array_foreach (json_object_get (result, "goldens"), i, document)
+      expect_document (document);
+    json_decref (result);
+    snprintf (name, sizeof name, "k0-%u",
+              (unsigned) rng_below (&rng, NR_CLONES));
+    json_decref (try ("drift-freed", json_pack ("{s:[s,s]}", "names", "g0",
+                                                name), ENOENT));
+    json_decref (try ("stat", json_pack ("{s:s,s:b}", "name", "g0@v1", "ddt",
+                                         1), 0));
+    sleep_ms (rng_below (&rng, 5));
+  }
+  return NULL;
+}
+
+/*----------------------------------------------------------------------
  * Those who look, and who turn the knobs
  */
 
@@ -626,6 +734,23 @@ open_pool (enum nbdedup_primarycache primarycache)
 }
 
 static void
+make_golden (void)
+{
+  struct rng rng = rng_make (seed, 1200);
+  uint8_t *buf = xmalloc (GOLDEN_BYTES);
+  struct nbdedup_volume *v;
+
+  run ("create", json_pack ("{s:s,s:I,s:i}", "name", "g0", "size",
+                            (json_int_t) GOLDEN_BYTES, "block-size", 4096));
+  fill_content (buf, GOLDEN_BYTES, 4096, NR_DUPS, &rng);
+  v = open_volume ("g0", 0);
+  must (nbdedup_volume_write (v, buf, GOLDEN_BYTES, 0));
+  nbdedup_volume_close (v);
+  free (buf);
+  run ("snapshot", json_pack ("{s:s}", "name", "g0@v1"));
+}
+
+static void
 make_pool (void)
 {
   unsigned i;
@@ -646,6 +771,7 @@ make_pool (void)
   }
   run ("create", json_pack ("{s:s,s:I}", "name", "m0", "size",
                             (json_int_t) MOVING_BYTES));
+  make_golden ();
   must (nbdedup_pool_close (pool));
 }
 
@@ -658,7 +784,7 @@ run_all (uint64_t ms)
   } kinds[] = {
     { writer, NR_WRITERS }, { guest, NR_GUESTS }, { destroyer, 2 },
     { mover, 1 }, { follower, 1 }, { observer, 1 }, { setter, 1 },
-    { remote, 2 }, { folder, 1 },
+    { remote, 2 }, { folder, 1 }, { cloner, 2 }, { drifter, 1 },
   };
   pthread_t threads[32];
   unsigned nr = 0, i;
