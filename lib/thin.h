@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Thinning: which samples of a history may go, so that years stay small.
+ * Pure: no I/O, no clock.
+ *
+ * A policy is a list of tiers, written GRAIN:AGE and separated by commas:
+ *
+ *   all:1d,hourly:7d,daily:90d,weekly:10y
+ *
+ * GRAIN is all, hourly, daily or weekly; AGE is a number with the unit h, d,
+ * w or y (365 days), or "forever".  A sample belongs to the first tier whose
+ * AGE it has not passed.  There it stays if it is the first of its bucket:
+ * of its hour, day or week (UTC; weeks begin on Monday); in a tier of "all"
+ * it stays anyway.  One that is older than the last tier goes.  The first
+ * sample of all, and the newest one, always stay.
+ *
+ * The tiers become coarser and older, and each spans at least one of its own
+ * buckets; then what stays does not depend on how often one has thinned:
+ *
+ *  - Buckets are nested.  So the first of a week is the first of its day and
+ *    of its hour, and no finer tier drops it.
+ *
+ *  - A sample that is not the first of its bucket is judged while that one
+ *    is there still: when the first has grown too old for the tier, all of
+ *    its bucket have reached the tier.
+ *
+ * "First" is the first recorded, whatever the clock said: one that is set
+ * back cannot put another sample in the place of one that was kept.
+ */
+
+#ifndef NBDEDUP_THIN_H
+#define NBDEDUP_THIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define THIN_DEFAULT "all:1d,hourly:7d,daily:90d,weekly:10y"
+#define THIN_TIERS_MAX 4        /* there are no more grains */
+#define THIN_TEXT_MAX 79        /* characters of a policy */
+#define THIN_FOREVER UINT64_MAX
+
+struct thin_tier {
+  uint64_t grain_s;             /* length of a bucket; 0: all */
+  uint64_t age_s;               /* the oldest that belongs here */
+};
+
+struct thin_policy {
+  struct thin_tier tiers[THIN_TIERS_MAX];
+  unsigned nr;                  /* at least 1 */
+};
+
+struct thin_sample {
+  uint64_t id;                  /* ascending as recorded; each once */
+  uint64_t time;                /* seconds since the epoch */
+  bool drop;                    /* the answer */
+};
+
+/* EINVAL, with the rule that 'text' breaks. */
+extern int thin_policy_parse (const char *text, struct thin_policy *policy);
+
+/* Decide about all samples of one history, in any order; leaves them sorted
+ * by time.  A sample of the future counts as new.
+ */
+extern void thin (const struct thin_policy *policy, uint64_t now_s,
+                  struct thin_sample *samples, size_t nr);
+
+#endif /* NBDEDUP_THIN_H */
