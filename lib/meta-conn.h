@@ -5,6 +5,7 @@
 #ifndef NBDEDUP_META_CONN_H
 #define NBDEDUP_META_CONN_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include <sqlite3.h>
@@ -27,6 +28,8 @@ enum meta_stmt {
   ST_INDEX_GET, ST_INDEX_NEXT, ST_INDEX_PUT, ST_INDEX_DELETE, ST_INDEX_SCAN,
   ST_SEGMENT_GET, ST_SEGMENT_PUT, ST_SEGMENT_DELETE, ST_SEGMENT_SCAN,
   ST_LIMBO_PUT, ST_LIMBO_DELETE, ST_LIMBO_SCAN,
+  ST_SAMPLE_PUT, ST_SAMPLE_DELETE, ST_SAMPLE_TIMES, ST_SAMPLE_SCAN,
+  ST_SAMPLE_SCAN_ALL,
   NR_STMTS
 };
 
@@ -53,5 +56,53 @@ extern void meta_reset (sqlite3_stmt **st);
     meta_stmt (conn, which);                                            \
   if (st == NULL)                                                       \
     return -1
+
+/* Binding fails only for lack of memory, or for a wrong index: ours. */
+static inline void
+bind_u64 (sqlite3_stmt *st, int i, uint64_t v)
+{
+  int rc = sqlite3_bind_int64 (st, i, (sqlite3_int64) v);
+
+  assert (rc == SQLITE_OK);
+}
+
+static inline void
+bind_blob (sqlite3_stmt *st, int i, const void *p, size_t len)
+{
+  /* A NULL pointer would bind NULL: an empty blob is not that. */
+  int rc = sqlite3_bind_blob64 (st, i, len ? p : "", len, SQLITE_STATIC);
+
+  assert (rc == SQLITE_OK || rc == SQLITE_NOMEM);
+}
+
+static inline uint64_t
+col (sqlite3_stmt *st, int i)
+{
+  return (uint64_t) sqlite3_column_int64 (st, i);
+}
+
+/* One row or none: 1, 0, -1. */
+static inline int
+step_one (struct meta_conn *c, sqlite3_stmt *st, const char *what)
+{
+  switch (sqlite3_step (st)) {
+  case SQLITE_ROW:
+    return 1;
+  case SQLITE_DONE:
+    return 0;
+  default:
+    return meta_fail (c, what);
+  }
+}
+
+/* Run 'fn' over the rows; it returns 0 to go on, 1 to stop, -1. */
+#define SCAN(c, st, what, call)                 \
+  ({                                            \
+    int _r, _f = 0;                             \
+    while ((_r = step_one (c, st, what)) == 1)  \
+      if ((_f = (call)) != 0)                   \
+        break;                                  \
+    _r == -1 || _f == -1 ? -1 : 0;              \
+  })
 
 #endif /* NBDEDUP_META_CONN_H */

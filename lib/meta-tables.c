@@ -99,6 +99,18 @@ static const char *const sql[NR_STMTS] = {
   [ST_LIMBO_PUT] = "INSERT OR REPLACE INTO limbo VALUES (?)",
   [ST_LIMBO_DELETE] = "DELETE FROM limbo WHERE addr = ?",
   [ST_LIMBO_SCAN] = "SELECT addr FROM limbo ORDER BY addr",
+  [ST_SAMPLE_PUT] =
+    "INSERT INTO drift (id, golden, time, codec, length, data)"
+    " VALUES (?, ?, ?, ?, ?, ?)",
+  [ST_SAMPLE_DELETE] = "DELETE FROM drift WHERE id = ?",
+  [ST_SAMPLE_TIMES] =
+    "SELECT id, time FROM drift WHERE golden = ? ORDER BY id",
+  [ST_SAMPLE_SCAN] =
+    "SELECT id, golden, time, codec, length, data FROM drift"
+    " WHERE golden = ? AND id > ? ORDER BY id",
+  [ST_SAMPLE_SCAN_ALL] =
+    "SELECT id, golden, time, codec, length, data FROM drift"
+    " WHERE id > ? ORDER BY id",
 };
 
 sqlite3_stmt *
@@ -113,15 +125,6 @@ meta_stmt (struct meta_conn *c, enum meta_stmt which)
   return c->stmts[which];
 }
 
-/* Binding fails only for lack of memory, or for a wrong index: ours. */
-static void
-bind_u64 (sqlite3_stmt *st, int i, uint64_t v)
-{
-  int rc = sqlite3_bind_int64 (st, i, (sqlite3_int64) v);
-
-  assert (rc == SQLITE_OK);
-}
-
 static void
 bind_text (sqlite3_stmt *st, int i, const char *s)
 {
@@ -130,41 +133,12 @@ bind_text (sqlite3_stmt *st, int i, const char *s)
   assert (rc == SQLITE_OK || rc == SQLITE_NOMEM);
 }
 
-static void
-bind_blob (sqlite3_stmt *st, int i, const void *p, size_t len)
-{
-  /* A NULL pointer would bind NULL: an empty blob is not that. */
-  int rc = sqlite3_bind_blob64 (st, i, len ? p : "", len, SQLITE_STATIC);
-
-  assert (rc == SQLITE_OK || rc == SQLITE_NOMEM);
-}
-
-static uint64_t
-col (sqlite3_stmt *st, int i)
-{
-  return (uint64_t) sqlite3_column_int64 (st, i);
-}
-
 static const char *
 col_text (sqlite3_stmt *st, int i)
 {
   const char *s = (const char *) sqlite3_column_text (st, i);
 
   return s ? s : "";
-}
-
-/* One row or none: 1, 0, -1. */
-static int
-step_one (struct meta_conn *c, sqlite3_stmt *st, const char *what)
-{
-  switch (sqlite3_step (st)) {
-  case SQLITE_ROW:
-    return 1;
-  case SQLITE_DONE:
-    return 0;
-  default:
-    return meta_fail (c, what);
-  }
 }
 
 static int
@@ -180,16 +154,6 @@ col_blob (sqlite3_stmt *st, int i, struct blob *b)
   b->len = len;
   return 0;
 }
-
-/* Run 'fn' over the rows; it returns 0 to go on, 1 to stop, -1. */
-#define SCAN(c, st, what, call)                 \
-  ({                                            \
-    int _r, _f = 0;                             \
-    while ((_r = step_one (c, st, what)) == 1)  \
-      if ((_f = (call)) != 0)                   \
-        break;                                  \
-    _r == -1 || _f == -1 ? -1 : 0;              \
-  })
 
 int
 meta_state_get (struct meta_conn *c, struct meta_state *s)

@@ -211,6 +211,7 @@ meta_create (const char *path, const struct meta_state *state)
             FORMAT_APPLICATION_ID, FORMAT_VERSION);
   if (exec (&c, "BEGIN IMMEDIATE", "creating") == -1 ||
       exec (&c, schema_sql, "schema") == -1 ||
+      meta_history_make (&c) == -1 ||
       exec (&c, sql, "version") == -1 ||
       meta_state_put (&c, state) == -1 ||
       /* The hash index begins as one empty row from prefix 0 on. */

@@ -285,4 +285,34 @@ extern int meta_limbo_scan (struct meta_conn *c,
                             int (*fn) (void *opaque, uint64_t addr),
                             void *opaque);
 
+
+/* Samples of drift (history.h); meta-history.c. */
+struct meta_sample {
+  uint64_t id;                  /* ascending as recorded */
+  uint64_t golden;              /* a snapshot, perhaps destroyed since */
+  uint64_t time;                /* seconds since the epoch */
+  uint64_t length;              /* of the document */
+  uint64_t codec;               /* as stored: any number */
+  const uint8_t *data;          /* its stored form; not owned */
+  size_t len;
+};
+
+/* Make the table, in a transaction, unless it is there. */
+extern int meta_history_make (struct meta_conn *c);
+extern int meta_sample_put (struct meta_conn *c, const struct meta_sample *s);
+extern int meta_sample_delete (struct meta_conn *c, uint64_t id);
+/* Those of one golden image, by id. */
+extern int meta_sample_times (struct meta_conn *c, uint64_t golden,
+                              int (*fn) (void *opaque, uint64_t id,
+                                         uint64_t time),
+                              void *opaque);
+/* Lends each sample of 'golden' (0: of any) whose id is above 'after' to 'fn'
+ * for the call, by id; fn returns 0 to go on, 1 to stop, -1 for an error.
+ */
+extern int meta_sample_scan (struct meta_conn *c, uint64_t golden,
+                             uint64_t after,
+                             int (*fn) (void *opaque,
+                                        const struct meta_sample *s),
+                             void *opaque);
+
 #endif /* NBDEDUP_META_H */

@@ -513,7 +513,9 @@ put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   const struct epoch *e = arg;
 
-  (void) c;
+  /* A pool that was made before there was a history is given one. */
+  if (e->opening && meta_history_make (c) == -1)
+    return -1;
   state->epoch += e->add;
   state->opening = e->opening;
   state->features_autoclear = 0;        /* none is known yet */

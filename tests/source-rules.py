@@ -12,7 +12,7 @@ FILE: WHAT; exit status 1 if there is any.
    a module beyond a "|".  "name*" stands for all modules whose names begin
    so and that are not named themselves.
  - plugin/ and tools/ include only nbdedup.h and cleanup.h from lib/.
- - SQL stands in lib/meta*.[ch] and lib/schema.sql; SQLite's functions
+ - SQL stands in lib/meta*.[ch] and lib/schema*.sql; SQLite's functions
    there and in lib/cksum-*.[ch].
  - nbdkit is known in plugin/ only; lib/ has not even its name, but in
    comments.
@@ -31,7 +31,7 @@ LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 # Whoever implements or records something of it includes the public header.
 PUBLIC = "nbdedup.h"
 FOR_ALL = (PUBLIC, "cleanup.h")
-GENERATED = ("schema-sql.h",)
+GENERATED = ("schema-drift-sql.h", "schema-sql.h")
 
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
                    r"'(?:\\.|[^'\\\n])*'", re.S)

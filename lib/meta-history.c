@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Samples of drift in pool.db. */
+
+#include <config.h>
+
+#include <inttypes.h>
+
+#include "error.h"
+#include "meta-conn.h"
+#include "schema-drift-sql.h"
+
+int
+meta_history_make (struct meta_conn *c)
+{
+  if (sqlite3_exec (c->db, schema_drift_sql, NULL, NULL, NULL) != SQLITE_OK)
+    return meta_fail (c, "making the drift history");
+  return 0;
+}
+
+int
+meta_sample_put (struct meta_conn *c, const struct meta_sample *s)
+{
+  USING_STMT (st, c, ST_SAMPLE_PUT);
+
+  bind_u64 (st, 1, s->id);
+  bind_u64 (st, 2, s->golden);
+  bind_u64 (st, 3, s->time);
+  bind_u64 (st, 4, s->codec);
+  bind_u64 (st, 5, s->length);
+  bind_blob (st, 6, s->data, s->len);
+  return meta_run (c, st, "writing the drift history");
+}
+
+int
+meta_sample_delete (struct meta_conn *c, uint64_t id)
+{
+  USING_STMT (st, c, ST_SAMPLE_DELETE);
+
+  bind_u64 (st, 1, id);
+  return meta_run (c, st, "writing the drift history");
+}
+
+int
+meta_sample_times (struct meta_conn *c, uint64_t golden,
+                   int (*fn) (void *opaque, uint64_t id, uint64_t time),
+                   void *opaque)
+{
+  USING_STMT (st, c, ST_SAMPLE_TIMES);
+
+  bind_u64 (st, 1, golden);
+  return SCAN (c, st, "reading the drift history",
+               fn (opaque, col (st, 0), col (st, 1)));
+}
+
+int
+meta_sample_scan (struct meta_conn *c, uint64_t golden, uint64_t after,
+                  int (*fn) (void *opaque, const struct meta_sample *s),
+                  void *opaque)
+{
+  USING_STMT (st, c, golden ? ST_SAMPLE_SCAN : ST_SAMPLE_SCAN_ALL);
+  struct meta_sample s;
+
+  if (golden)
+    bind_u64 (st, 1, golden);
+  bind_u64 (st, golden ? 2 : 1, after);
+  return SCAN (c, st, "reading the drift history", ({
+    s.id = col (st, 0);
+    s.golden = col (st, 1);
+    s.time = col (st, 2);
+    s.codec = col (st, 3);
+    s.length = col (st, 4);
+    s.data = sqlite3_column_blob (st, 5);
+    s.len = (size_t) sqlite3_column_bytes (st, 5);
+    fn (opaque, &s);
+  }));
+}

@@ -1,0 +1,17 @@
+-- SPDX-License-Identifier: BSD-3-Clause
+-- pool.db, format 1: what a pool that was made before has not got.  It is
+-- given to it when it is opened (IF NOT EXISTS); older programs leave it
+-- alone.
+
+-- What "drift" found, over time.
+CREATE TABLE IF NOT EXISTS drift (
+  id INTEGER PRIMARY KEY,           -- ascending as recorded, never reused
+  golden INTEGER NOT NULL,          -- id of a snapshot, maybe destroyed since
+  time INTEGER NOT NULL,            -- seconds since the epoch
+  codec INTEGER NOT NULL,           -- of data, as in pointers
+  length INTEGER NOT NULL,          -- of the document, in bytes
+  data BLOB NOT NULL                -- the document, JSON, compressed
+) STRICT;
+
+-- All that thinning asks for.
+CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time);
