@@ -13,6 +13,7 @@
 #include "hash.h"
 #include "pool.h"
 #include "property.h"
+#include "thin.h"
 
 /* Measured: on real VM images the sum of dedup and compression hardly
  * depends on the block size with 512-byte sectors, metadata and CPU per
@@ -23,7 +24,7 @@
 
 const char *const pool_properties[] = {
   "sector", "hash", "max-size", "ddt-quota", "copies", "metadata-copy",
-  "block-size", "compress", "dedup", NULL,
+  "drift-keep", "block-size", "compress", "dedup", NULL,
 };
 
 static const struct {
@@ -33,6 +34,7 @@ static const struct {
   { "ddt-quota", "none" },
   { "copies", "1" },
   { "metadata-copy", "off" },
+  { "drift-keep", THIN_DEFAULT },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
   { "dedup", "on" },
@@ -101,6 +103,7 @@ int
 pool_property_check (const char *name, const char *value)
 {
   struct compression c;
+  struct thin_policy policy;
   enum dedup_mode mode;
   uint64_t bytes;
 
@@ -112,6 +115,8 @@ pool_property_check (const char *name, const char *value)
     return check_only (name, value, "1");
   if (strcmp (name, "metadata-copy") == 0)
     return check_only (name, value, "off");
+  if (strcmp (name, "drift-keep") == 0)
+    return thin_policy_parse (value, &policy);
   if (strcmp (name, "block-size") == 0)
     return parse_size (name, value, &bytes) == -1 ? -1
       : check_block_size (bytes, 0);
@@ -182,7 +187,7 @@ pool_properties_load (struct nbdedup_pool *pool)
 
 struct set {
   const char *name;
-  char value[32];
+  char value[THIN_TEXT_MAX + 1];        /* the longest of them all */
 };
 
 static int
