@@ -18,6 +18,7 @@
 #include "check.h"
 #include "cleanup.h"
 #include "error.h"
+#include "history.h"
 #include "pool.h"
 #include "volume-int.h"
 
@@ -463,7 +464,7 @@ check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
 }
 
 static int
-step_blocks (void *opaque)
+step_through (void *opaque)
 {
   return step (opaque);
 }
@@ -479,6 +480,12 @@ static void
 quick_check_problem (void *opaque, const char *text)
 {
   problem (opaque, "pool.db: %s", text);
+}
+
+static void
+wrong_sample (void *opaque, const char *text)
+{
+  problem (opaque, "%s", text);
 }
 
 static int
@@ -506,9 +513,11 @@ check_all (struct check *ck)
       problem (ck, "layer %" PRIu64 ": %" PRIu64 " pointers counted, %" PRIu64
                " found", ck->layers[i].id, ck->layers[i].pointers,
                ck->layers[i].found);
-  if (check_blocks (ck->pool, ck->c, step_blocks, wrong_blocks, ck) == -1 ||
+  if (check_blocks (ck->pool, ck->c, step_through, wrong_blocks, ck) == -1 ||
       meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
-      meta_index_scan (ck->c, check_index_row, ck) == -1)
+      meta_index_scan (ck->c, check_index_row, ck) == -1 ||
+      history_check (ck->c, ck->state.next_id, step_through, wrong_sample,
+                     ck) == -1)
     return -1;
   check_total (ck, "records", ck->state.records, ck->records);
   check_total (ck, "record bytes", ck->state.record_bytes, ck->record_bytes);

@@ -13,6 +13,7 @@
 #include "diff.h"
 #include "drift.h"
 #include "error.h"
+#include "history.h"
 #include "pool.h"
 #include "property.h"
 #include "rebase.h"
@@ -325,12 +326,31 @@ run_drift (const struct call *c, json_t **result)
 {
   const char *name = NULL;
   uint64_t memory = 0;
+  bool record;
 
   if (arg_string (c, "name", &name) == -1 ||
-      arg_size (c, "memory", &memory) == -1)
+      arg_size (c, "memory", &memory) == -1 ||
+      arg_bool (c, "record", &record) == -1)
     return -1;
   lock_release (&c->pool->admin);
-  *result = drift_run (c->pool, name, memory, c->progress, c->opaque);
+  *result = record
+    ? history_drift (c->pool, name, memory, c->progress, c->opaque)
+    : drift_run (c->pool, name, memory, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  return *result ? 0 : -1;
+}
+
+static int
+run_drift_history (const struct call *c, json_t **result)
+{
+  const char *name = NULL;
+  uint64_t after = 0;
+
+  if (arg_string (c, "name", &name) == -1 ||
+      arg_size (c, "after", &after) == -1)
+    return -1;
+  lock_release (&c->pool->admin);
+  *result = history_get (c->pool, name, after, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;
 }
@@ -423,7 +443,8 @@ static const struct {
   { "rollback", run_rollback, { "name", "force" } },
   { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },
   { "diff", run_diff, { "from", "to" } },
-  { "drift", run_drift, { "name", "memory" } },
+  { "drift", run_drift, { "name", "memory", "record" } },
+  { "drift-history", run_drift_history, { "name", "after" } },
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },

@@ -33,7 +33,11 @@
  *   diff      from(!) to(!) (snapshots)                 {"extents":
  *                                                         contract's "diff"}
  *   drift     name (a snapshot's)  memory (bytes)      contract's "drift":
+ *             record (bool: also keep it in the history)
  *             one document, or, without a name,         {"goldens": [...]}
+ *   drift-history  name (a snapshot's)  after           {"samples": [such
+ *             (oldest first; in parts: "next" is        documents], "next": N}
+ *             'after' of the next call, and missing in the last part)
  *   drift-freed  names(!) (an array)  memory            {"names": [all],
  *             (volumes go with their snapshots)          "freed_bytes": N}
  *   stat      name  ddt (bool)                          contract's "stat"

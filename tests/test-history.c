@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The history of drift: what is recorded comes back, by golden image, also
+ * after renames and destroys; it is thinned as "drift-keep" says; a pool that
+ * was made before there was a history gets one; damage is found.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <sqlite3.h>
+
+#include "cksum-vfs.h"
+#include "codec.h"
+#include "history.h"
+#include "pool.h"
+#include "testutil.h"
+#include "thin.h"
+
+static char directory[PATH_MAX];
+static struct nbdedup_pool *pool;
+
+#define fatal(fmt, ...) die ("line %d: " fmt, __LINE__, ##__VA_ARGS__)
+#define must(call)                                      \
+  do {                                                  \
+    if ((call) != 0)                                    \
+      fatal ("%s: %s", #call, nbdedup_error ());        \
+  } while (0)
+
+static void
+open_pool (void)
+{
+  pool = nbdedup_pool_open (directory, NULL, "test-history", 0);
+  if (pool == NULL)
+    fatal ("open: %s", nbdedup_error ());
+}
+
+/* NULL if it fails with 'error'; 0: it must not. */
+static json_t *
+try (const char *command, json_t *args, int error)
+{
+  json_t *result = nbdedup_call (pool, command, args);
+
+  if (error == 0 && result == NULL)
+    fatal ("%s: %s", command, nbdedup_error ());
+  if (error != 0 && (result != NULL || errno != error))
+    fatal ("%s: expected error %d, found %s", command, error,
+           result ? "none" : nbdedup_error ());
+  json_decref (args);
+  return result;
+}
+
+static void
+run (const char *command, json_t *args)
+{
+  json_decref (try (command, args, 0));
+}
+
+static json_t *
+record (const char *golden)
+{
+  return try ("drift", json_pack ("{s:s*, s:b}", "name", golden, "record", 1),
+              0);
+}
+
+/* The array, a new reference; 'name' NULL: all. */
+static json_t *
+samples_of (const char *name)
+{
+  json_t *result = try ("drift-history", json_pack ("{s:s*}", "name", name),
+                        0);
+  json_t *samples = json_incref (json_object_get (result, "samples"));
+
+  if (!json_is_array (samples) || json_object_get (result, "next"))
+    fatal ("drift-history: not an array of samples, all of them");
+  json_decref (result);
+  return samples;
+}
+
+static void
+expect_samples (const char *name, size_t nr)
+{
+  json_t *samples = samples_of (name);
+
+  if (json_array_size (samples) != nr)
+    fatal ("%s has %zu samples, expected %zu", name ? name : "the history",
+           json_array_size (samples), nr);
+  json_decref (samples);
+}
+
+static json_int_t
+check_errors (void)
+{
+  json_t *result = try ("check", NULL, 0);
+  json_int_t errors = json_integer_value (json_object_get (result, "errors"));
+
+  json_decref (result);
+  return errors;
+}
+
+static uint64_t
+id_of (const char *snapshot)
+{
+  struct volume *s;
+
+  WITH_LOCK (&pool->admin);
+  s = volumes_find_snapshot (pool->volumes, snapshot);
+  if (s == NULL)
+    fatal ("%s", nbdedup_error ());
+  return s->id;
+}
+
+/* SQL on the closed pool, through the VFS that keeps its checksums right. */
+static int64_t
+sql (const char *text)
+{
+  char path[PATH_MAX + 20];
+  sqlite3_stmt *st;
+  sqlite3 *db;
+  int64_t n = 0;
+  int rc;
+
+  snprintf (path, sizeof path, "%s/pool.db", directory);
+  must (cksum_vfs_register ());
+  if (sqlite3_open_v2 (path, &db, SQLITE_OPEN_READWRITE,
+                       CKSUM_VFS_NAME) != SQLITE_OK ||
+      sqlite3_exec (db, "PRAGMA locking_mode = EXCLUSIVE", NULL, NULL,
+                    NULL) != SQLITE_OK ||
+      sqlite3_prepare_v2 (db, text, -1, &st, NULL) != SQLITE_OK)
+    fatal ("%s: %s", text, sqlite3_errmsg (db));
+  rc = sqlite3_step (st);
+  if (rc == SQLITE_ROW)
+    n = sqlite3_column_int64 (st, 0);
+  else if (rc != SQLITE_DONE)
+    fatal ("%s: %s", text, sqlite3_errmsg (db));
+  sqlite3_finalize (st);
+  sqlite3_close (db);
+  return n;
+}
+
+static int64_t
+closed_sql (const char *text)
+{
+  int64_t n;
+
+  must (nbdedup_pool_close (pool));
+  n = sql (text);
+  open_pool ();
+  return n;
+}
+
+/* A volume with something in it. */
+static void
+make_golden (const char *name, uint64_t fill)
+{
+  const uint32_t size = 1 << 20;
+  uint8_t *buf = xmalloc (size);
+  struct nbdedup_volume *v;
+
+  run ("create", json_pack ("{s:s, s:i}", "name", name, "size", (int) size));
+  v = nbdedup_volume_open (pool, name, 0, -1, NULL);
+  if (v == NULL)
+    fatal ("%s", nbdedup_error ());
+  fill_random (buf, size, fill);
+  must (nbdedup_volume_write (v, buf, size, 0));
+  nbdedup_volume_close (v);
+  free (buf);
+}
+
+/*----------------------------------------------------------------------
+ * Old samples, put there directly
+ */
+
+struct puts {
+  const struct meta_sample *p;
+  size_t nr;
+};
+
+static int
+put_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const struct puts *puts = arg;
+  struct meta_sample s;
+  size_t i;
+
+  for (i = 0; i < puts->nr; ++i) {
+    s = puts->p[i];
+    s.id = state->next_id++;
+    if (meta_sample_put (c, &s) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* 'padding' bytes more than the least. */
+static void
+put_sample (const char *golden, uint64_t id, uint64_t time_s, size_t padding)
+{
+  char *filler = xcalloc (padding + 1, 1);
+  struct meta_sample s = { .golden = id, .time = time_s };
+  struct puts puts = { &s, 1 };
+  json_t *document;
+  char *text;
+
+  memset (filler, 'x', padding);
+  document = json_pack ("{s:s, s:I, s:s}", "golden", golden, "time",
+                        (json_int_t) time_s, "filler", filler);
+  text = json_dumps (document, JSON_COMPACT);
+  s.data = (const uint8_t *) text;
+  s.length = s.len = strlen (text);
+  must (txg_run (pool->txg, put_in_transaction, NULL, &puts));
+  free (text);
+  free (filler);
+  json_decref (document);
+}
+
+/*----------------------------------------------------------------------*/
+
+static void
+test_record (void)
+{
+  json_t *document, *plain, *all, *samples;
+
+  expect_samples (NULL, 0);
+  make_golden ("gold", 1);
+  make_golden ("silver", 2);
+  run ("snapshot", json_pack ("{s:s}", "name", "gold@v1"));
+  run ("snapshot", json_pack ("{s:s}", "name", "silver@v1"));
+  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "gold@v1", "name",
+                           "g", "count", 3));
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "silver@v1", "name",
+                           "s"));
+  /* Only when asked. */
+  plain = try ("drift", json_pack ("{s:s}", "name", "gold@v1"), 0);
+  expect_samples (NULL, 0);
+  expect_samples ("gold@v1", 0);
+  document = record ("gold@v1");
+  json_object_del (plain, "time");
+  samples = samples_of ("gold@v1");
+  if (json_array_size (samples) != 1 ||
+      !json_equal (json_array_get (samples, 0), document))
+    fatal ("what was recorded does not come back");
+  json_object_del (document, "time");
+  if (!json_equal (document, plain))
+    fatal ("drift says something else when it is recorded");
+  json_decref (samples);
+  json_decref (document);
+  json_decref (plain);
+
+  all = record (NULL);
+  if (json_array_size (json_object_get (all, "goldens")) != 2)
+    fatal ("not both golden images are recorded");
+  expect_samples ("gold@v1", 2);
+  expect_samples ("silver@v1", 1);
+  samples = samples_of (NULL);
+  if (json_array_size (samples) != 3 ||
+      !json_equal (json_array_get (samples, 1),
+                   json_array_get (json_object_get (all, "goldens"), 0)))
+    fatal ("the samples of all are not in the order of recording");
+  json_decref (samples);
+  json_decref (all);
+
+  try ("drift", json_pack ("{s:s, s:b}", "name", "gold@v2", "record", 1),
+       ENOENT);
+  try ("drift-history", json_pack ("{s:s}", "name", "gold@v2"), ENOENT);
+  try ("drift-history", json_pack ("{s:s}", "name", "gold"), EINVAL);
+  try ("drift-history", json_pack ("{s:s}", "after", "x"), EINVAL);
+  expect_samples (NULL, 3);
+}
+
+static int
+stop_at_once (void *opaque, uint64_t done, uint64_t total)
+{
+  (void) opaque;
+  (void) done;
+  (void) total;
+  return 1;
+}
+
+static void
+test_interrupted (void)
+{
+  if (history_drift (pool, NULL, 0, stop_at_once, NULL) != NULL ||
+      errno != EINTR)
+    fatal ("drift was not interrupted");
+  if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||
+      errno != EINTR)
+    fatal ("drift-history was not interrupted");
+  expect_samples (NULL, 3);
+}
+
+/* By id: names come and go. */
+static void
+test_names (void)
+{
+  json_t *samples;
+
+  run ("rename", json_pack ("{s:s, s:s}", "old", "gold", "new", "brass"));
+  expect_samples ("brass@v1", 2);
+  try ("drift-history", json_pack ("{s:s}", "name", "iron@v1"), ENOENT);
+  json_decref (record ("brass@v1"));
+  /* Another one takes the old name. */
+  make_golden ("gold", 3);
+  run ("snapshot", json_pack ("{s:s}", "name", "gold@v1"));
+  expect_samples ("gold@v1", 0);
+  expect_samples ("brass@v1", 3);
+  json_decref (record ("gold@v1"));
+  expect_samples ("gold@v1", 1);
+
+  run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "gold",
+                             "recursive", 1, "force", 1, "wait", 1));
+  run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "brass",
+                             "recursive", 1, "force", 1, "wait", 1));
+  /* Now what the documents say: two of brass's, one of the second gold. */
+  expect_samples ("gold@v1", 3);
+  expect_samples ("brass@v1", 1);
+  expect_samples (NULL, 5);
+  must (nbdedup_pool_close (pool));
+  open_pool ();
+  expect_samples (NULL, 5);
+  samples = samples_of ("silver@v1");
+  if (json_array_size (samples) != 1)
+    fatal ("the history is not what it was before the pool was closed");
+  json_decref (samples);
+}
+
+/*----------------------------------------------------------------------
+ * Thinning
+ */
+
+static void
+test_thinned (void)
+{
+  const uint64_t now = (uint64_t) time (NULL), hour = 3600;
+  enum { NR = 200 };
+  struct thin_sample t[NR + 1];
+  struct thin_policy policy;
+  uint64_t golden = id_of ("silver@v1"), other;
+  size_t i, left = 0;
+  json_t *samples, *value;
+
+  value = try ("get", json_pack ("{s:s}", "property", "drift-keep"), 0);
+  if (strcmp (json_string_value (json_object_get (
+        json_object_get (value, "properties"), "drift-keep")), THIN_DEFAULT))
+    fatal ("drift-keep is not the default");
+  json_decref (value);
+  try ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
+                         "all:1d,hourly:1d"), EINVAL);
+  run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
+                         "all:12h,hourly:2d,daily:5d"));
+
+  /* Every 50 minutes for 7 days; another one's stay out of it. */
+  run ("snapshot", json_pack ("{s:s}", "name", "silver@v2"));
+  other = id_of ("silver@v2");
+  must (thin_policy_parse ("all:12h,hourly:2d,daily:5d", &policy));
+  closed_sql ("DELETE FROM drift");
+  for (i = 0; i < NR; ++i) {
+    t[i] = (struct thin_sample) {
+      .id = i, .time = now - 7 * 24 * hour + i * 50 * 60,
+    };
+    put_sample ("silver@v1", golden, t[i].time, 10);
+    put_sample ("silver@v2", other, t[i].time, 10);
+  }
+  expect_samples ("silver@v1", NR);
+  json_decref (record ("silver@v1"));
+  samples = samples_of ("silver@v1");
+  t[NR].id = NR;
+  t[NR].time = (uint64_t) json_integer_value (json_object_get (
+    json_array_get (samples, json_array_size (samples) - 1), "time"));
+  thin (&policy, t[NR].time, t, NR + 1);
+  for (i = 0; i <= NR; ++i)
+    if (!t[i].drop) {
+      if ((uint64_t) json_integer_value (json_object_get (
+            json_array_get (samples, left), "time")) != t[i].time)
+        fatal ("sample %zu that is left is of another time", left);
+      left++;
+    }
+  if (left != json_array_size (samples) || left > 80 || left < 50)
+    fatal ("%zu samples are left, expected %zu", json_array_size (samples),
+           left);
+  expect_samples ("silver@v2", NR);
+  json_decref (samples);
+}
+
+/* The last one recorded is the last one told, whatever its time. */
+static void
+test_clock_set_back (void)
+{
+  uint64_t golden = id_of ("silver@v2"), last;
+  uint64_t future = (uint64_t) time (NULL) + 86400;
+  json_t *samples;
+  size_t n;
+
+  put_sample ("silver@v2", golden, future, 0);
+  json_decref (record ("silver@v2"));
+  samples = samples_of ("silver@v2");
+  n = json_array_size (samples);
+  if (n < 2 || (uint64_t) json_integer_value (json_object_get (
+        json_array_get (samples, n - 2), "time")) != future ||
+      (uint64_t) json_integer_value (json_object_get (
+        json_array_get (samples, n - 1), "time")) >= future)
+    fatal ("samples are not told in the order in which they were recorded");
+  json_decref (samples);
+  if (history_last (pool, golden, &last) != 1 || last >= future)
+    fatal ("the last sample is not the newest");
+  if (history_last (pool, 999999, &last) != 0)
+    fatal ("a snapshot that does not exist has a sample");
+}
+
+/*----------------------------------------------------------------------
+ * Large documents, long histories
+ */
+
+static void
+test_large (void)
+{
+  json_t *document, *samples;
+
+  make_golden ("big", 5);
+  run ("snapshot", json_pack ("{s:s}", "name", "big@v1"));
+  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "big@v1", "name",
+                           "clone-of-big-", "count", 1000));
+  document = record ("big@v1");
+  samples = samples_of ("big@v1");
+  if (!json_equal (json_array_get (samples, 0), document))
+    fatal ("a large document does not come back");
+  json_decref (samples);
+  json_decref (document);
+  if (closed_sql ("SELECT count(*) FROM drift WHERE codec = 1 AND"
+                  " length > 100000 AND length (data) < length / 4") != 1)
+    fatal ("a large document is not compressed");
+}
+
+static void
+test_parts (void)
+{
+  enum { NR = 45 };
+  uint64_t golden = id_of ("big@v1"), after = 0, expected = 1;
+  unsigned parts = 0;
+  json_t *result, *samples, *s;
+  size_t i;
+
+  closed_sql ("DELETE FROM drift");
+  for (i = 1; i <= NR; ++i) {
+    put_sample ("big@v1", golden, i, 1 << 20);
+    put_sample ("silver@v1", id_of ("silver@v1"), i, 10);
+  }
+  do {
+    result = try ("drift-history", json_pack ("{s:s, s:I}", "name", "big@v1",
+                                              "after", (json_int_t) after), 0);
+    samples = json_object_get (result, "samples");
+    if (json_array_size (samples) > 17)
+      fatal ("a part has %zu MiB", json_array_size (samples));
+    json_array_foreach (samples, i, s)
+      if ((uint64_t) json_integer_value (json_object_get (s, "time")) !=
+          expected++)
+        fatal ("part %u: a sample is missing", parts);
+    after = (uint64_t) json_integer_value (json_object_get (result, "next"));
+    json_decref (result);
+    parts++;
+  } while (after != 0);
+  if (parts != 3 || expected != NR + 1)
+    fatal ("%u parts, and %" PRIu64 " samples", parts, expected - 1);
+}
+
+/*----------------------------------------------------------------------
+ * Pools of before, damage
+ */
+
+static void
+test_made_before (void)
+{
+  closed_sql ("DROP TABLE drift");
+  if (closed_sql ("SELECT count(*) FROM sqlite_schema WHERE name IN"
+                  " ('drift', 'drift_golden')") != 2)
+    fatal ("a pool without the table was not given one");
+  expect_samples (NULL, 0);
+  json_decref (record ("silver@v1"));
+  must (nbdedup_pool_close (pool));
+  open_pool ();
+  expect_samples ("silver@v1", 1);
+  if (check_errors () != 0)
+    fatal ("check found errors in a pool that was given a history");
+}
+
+static void
+test_damage (void)
+{
+  static const char *const damages[] = {
+    "UPDATE drift SET length = length + 1",
+    "UPDATE drift SET length = 0",
+    "UPDATE drift SET length = -1",
+    "UPDATE drift SET codec = 9",
+    "UPDATE drift SET codec = 1 - codec",
+    "UPDATE drift SET codec = 4294967296 + codec",
+    "UPDATE drift SET data = x''",
+    "UPDATE drift SET codec = 0, length = 3, data = x'5b315d'",
+    "UPDATE drift SET codec = 0, length = 3, data = x'7b317d'",
+    "UPDATE drift SET time = time + 1",
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof damages / sizeof damages[0]; ++i) {
+    closed_sql ("DELETE FROM drift");
+    json_decref (record ("silver@v1"));
+    json_decref (record ("silver@v2"));
+    if (check_errors () != 0)
+      fatal ("check found errors");
+    closed_sql (damages[i]);
+    try ("drift-history", json_pack ("{s:s}", "name", "silver@v1"), EIO);
+    if (strstr (nbdedup_error (), "pool.db: the drift sample") == NULL)
+      fatal ("%s: %s", damages[i], nbdedup_error ());
+    if (check_errors () != 2)
+      fatal ("%s: check does not find it", damages[i]);
+  }
+  closed_sql ("UPDATE drift SET codec = 0, length = 25, golden = 1 << 40,"
+              " time = 5,"
+              " data = CAST ('{\"golden\":\"x@y\",\"time\":5}' AS BLOB)");
+  if (check_errors () != 2)
+    fatal ("check does not find samples of snapshots that never were");
+  closed_sql ("DELETE FROM drift");
+  if (check_errors () != 0)
+    fatal ("check found errors at the end");
+}
+
+int
+main (void)
+{
+  char command[PATH_MAX + 20];
+
+  snprintf (directory, sizeof directory, "%s/test-history-XXXXXX",
+            fast_directory ());
+  if (mkdtemp (directory) == NULL)
+    die ("%s: %s", directory, strerror (errno));
+  must (nbdedup_pool_create (directory, NULL));
+  open_pool ();
+  test_record ();
+  test_interrupted ();
+  test_names ();
+  test_thinned ();
+  test_clock_set_back ();
+  test_large ();
+  test_parts ();
+  test_made_before ();
+  test_damage ();
+  must (nbdedup_pool_close (pool));
+  snprintf (command, sizeof command, "rm -rf '%s'", directory);
+  return system (command) == 0 ? 0 : 1;
+}
