@@ -17,6 +17,7 @@
 #include "pool.h"
 #include "property.h"
 #include "rebase.h"
+#include "sampler.h"
 
 /* What a command is run with. */
 struct call {
@@ -418,9 +419,10 @@ run_info (const struct call *c, json_t **result)
 
   for (i = 0; i < UUID_LEN; ++i)
     snprintf (uuid + 2 * i, 3, "%02x", c->pool->uuid[i]);
-  *result = json_pack ("{s:s, s:I, s:s, s:i}", "who", c->pool->who,
+  *result = json_pack ("{s:s, s:I, s:s, s:i, s:o}", "who", c->pool->who,
                        "pid", (json_int_t) getpid (), "uuid", uuid,
-                       "format", FORMAT_VERSION);
+                       "format", FORMAT_VERSION, "sampler",
+                       sampler_json (c->pool->sampler));
   return 0;
 }
 

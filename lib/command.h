@@ -49,7 +49,7 @@
  *             "bytes": N, "errors": N, "damaged": [{"name", "offset",
  *             "length"}]}
  *   info                                                {"who", "pid",
- *             "uuid", "format"}
+ *             "uuid", "format", "sampler": sampler.h's}
  *
  * Failures of nbdedup_call: -1 with errno and text, as everywhere.
  */

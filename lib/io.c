@@ -188,9 +188,11 @@ range_begin (struct volume *v, struct range *range, uint64_t len,
                   (offset + len - 1) / v->block_size);
 }
 
+/* Whatever came of it. */
 static void
 range_end (struct volume *v, struct range *range)
 {
+  v->changes++;
   wb_range_end (v->pool->writeback, v, range);
 }
 

@@ -10,7 +10,8 @@
  *     ->  volumes->lock  ->  space->lock, journal->lock, meta->lock
  *
  * Those separated by a comma are never held together.  The cache of
- * records and the list of readers have locks of their own, innermost.
+ * records, the list of readers, the merger and the sampler have locks of
+ * their own, innermost.
  *
  * Reading and writing of records, hashing and compression run with none of
  * them held; being inside a txg is no lock, but a cut waits for it.

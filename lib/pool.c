@@ -32,6 +32,7 @@
 #include "lockfile.h"
 #include "pool.h"
 #include "property.h"
+#include "sampler.h"
 #include "volume-layers.h"
 #include "read.h"
 
@@ -694,6 +695,20 @@ start_control (struct nbdedup_pool *pool)
   return pool->control ? 0 : -1;
 }
 
+/* The sampler first: clients' snapshots tell it. */
+static int
+start_server (struct nbdedup_pool *pool)
+{
+  uint64_t interval_s = pool->settings.drift_interval_s;
+
+  if (interval_s > 0) {
+    pool->sampler = sampler_start (pool, interval_s);
+    if (pool->sampler == NULL)
+      return -1;
+  }
+  return start_control (pool);
+}
+
 struct nbdedup_pool *
 nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
@@ -710,7 +725,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   if (pool == NULL)
     return NULL;
   if (open_pool (pool, flags) == -1 ||
-      ((flags & NBDEDUP_OPEN_SERVER) && start_control (pool) == -1)) {
+      ((flags & NBDEDUP_OPEN_SERVER) && start_server (pool) == -1)) {
     err = errno;
     snprintf (text, sizeof text, "%s", nbdedup_error ());
     nbdedup_pool_close (pool);
@@ -743,7 +758,9 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
 
   if (pool == NULL)
     return 0;
+  sampler_cancel (pool->sampler);
   control_stop (pool->control);
+  sampler_stop (pool->sampler);
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {

@@ -48,6 +48,7 @@ struct nbdedup_pool {
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
   struct merger *merger;        /* NULL: not started */
   struct control *control;      /* NULL: not a server */
+  struct sampler *sampler;      /* NULL: not a server, or no interval */
 
   struct lock drift;            /* one computation of drift at a time */
 

@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "error.h"
 #include "pool.h"
+#include "sampler.h"
 #include "volume-int.h"
 #include "volume-layers.h"
 
@@ -144,6 +145,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
     free (sn.layer);
     return -1;
   }
+  sampler_note_snapshot (pool->sampler, v);
   WITH_LOCK (&vs->lock);
   s->id = sn.ms.id;
   s->layer = sn.head;

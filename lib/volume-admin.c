@@ -333,6 +333,7 @@ resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
     return -1;
   v->tail_dirty = mv.tail_dirty;
   v->size = size;
+  v->changes++;
   return size < old_size ? clean_tail (pool, v, old_size) : 0;
 }
 

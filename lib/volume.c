@@ -254,11 +254,13 @@ struct volume *
 volume_new (struct nbdedup_pool *pool, const struct meta_volume *mv,
             const char *domain_name, struct layer *layer)
 {
+  static _Atomic uint64_t incarnations;
   struct volume *v = calloc (1, sizeof *v);
 
   if (v == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   v->pool = pool;
+  v->incarnation = incarnations++;
   v->id = mv->id;
   snprintf (v->name, sizeof v->name, "%s", mv->name);
   v->layer = layer;

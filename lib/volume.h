@@ -47,6 +47,8 @@ struct volume {
   uint32_t block_size;
   _Atomic uint64_t size;
   bool tail_dirty;
+  uint64_t incarnation;         /* another one after a rollback; family.c */
+  _Atomic uint64_t changes;     /* of content and size, in this session */
 
   bool is_snapshot;
   struct volume *of;            /* snapshot: of this volume; NULL: destroyed */

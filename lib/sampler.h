@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The sampler: a server's thread that records drift (history.h) by itself.
+ *
+ * It takes a sample of a golden image when the last one is older than the
+ * interval, also if another server took that: one that is restarted more
+ * often than the interval samples as often as any other.  And it takes one
+ * after a snapshot of a clone, a moment later, so that a night's snapshots
+ * of a whole fleet make one sample, not one each.
+ *
+ * Nothing is recorded while the family, which is the clones, has not changed
+ * since the last sample: no write, trim, resize, rollback, rebase, clone or
+ * destroy among them.  That is known from counters in memory (family.h), so
+ * a new server may take one sample of what has not changed.
+ *
+ * It runs at a low priority (on Linux each thread has its own nice value),
+ * and rests after each sample for as long as that took.  It holds
+ * pool->admin only as drift_run and history_drift do, for a moment.  After
+ * a failure it tries again at the next interval; sampler_json tells why.
+ *
+ * Intervals are measured by the monotonic clock, the age of samples of an
+ * earlier session by the other one; one from the future counts as new.
+ */
+
+#ifndef NBDEDUP_SAMPLER_H
+#define NBDEDUP_SAMPLER_H
+
+#include "nbdedup.h"
+
+struct sampler;
+struct volume;
+
+/* NULL on failure.  'interval_s' is not 0. */
+extern struct sampler *sampler_start (struct nbdedup_pool *pool,
+                                      uint64_t interval_s);
+
+/* Let a sample under way end soon, and begin no other: so that whoever waits
+ * for it, and for pool->drift, can go on.  NULL is allowed, here and below.
+ */
+extern void sampler_cancel (struct sampler *sampler);
+/* Stop the thread, and free. */
+extern void sampler_stop (struct sampler *sampler);
+
+/* A snapshot of 'v' was made: if that is a clone, its golden images are to
+ * be sampled.  Under pool->admin.
+ */
+extern void sampler_note_snapshot (struct sampler *sampler,
+                                   const struct volume *v);
+
+/* {"samples", "skipped": numbers, "error": text or null}; JSON's null if
+ * there is no sampler.
+ */
+extern json_t *sampler_json (struct sampler *sampler);
+
+#endif /* NBDEDUP_SAMPLER_H */
