@@ -83,12 +83,12 @@ run_child (const struct child *child, const char *const argv[], int listenfd,
   _exit (errno == ENOENT ? STATUS_NOT_FOUND : 1);
 }
 
+/* 'infd' (-1: nothing) is its standard input. */
 static int
-start (struct child *child, const char *const argv[], int listenfd)
+start (struct child *child, const char *const argv[], int listenfd, int infd)
 {
   const pid_t parent = getpid ();
   char **env = NULL, *pid_digits = NULL;
-  int nullfd;
 
   memset (child, 0, sizeof *child);
   child->program = argv[0];
@@ -102,8 +102,7 @@ start (struct child *child, const char *const argv[], int listenfd)
   else
     child->pid = -1;
   if (child->pid == 0) {
-    nullfd = open ("/dev/null", O_RDONLY);
-    dup2 (nullfd, STDIN_FILENO);
+    dup2 (infd != -1 ? infd : open ("/dev/null", O_RDONLY), STDIN_FILENO);
     run_child (child, argv, listenfd, env, pid_digits, parent);
   }
   free (env);
@@ -117,10 +116,41 @@ start (struct child *child, const char *const argv[], int listenfd)
   return 0;
 }
 
+static int
+write_all (int fd, const char *p, size_t len)
+{
+  ssize_t n;
+
+  for (; len > 0; p += n, len -= n) {
+    n = write (fd, p, len);
+    if (n == -1)
+      return -1;
+  }
+  return 0;
+}
+
 int
 child_start (struct child *child, const char *const argv[])
 {
-  return start (child, argv, -1);
+  return start (child, argv, -1, -1);
+}
+
+int
+child_start_input (struct child *child, const char *const argv[],
+                   const char *input, size_t len)
+{
+  const int fd = memfd_create ("stdin", MFD_CLOEXEC);
+  int r = -1;
+
+  /* All of it is there before the child is: neither waits for the other. */
+  if (fd == -1 || write_all (fd, input, len) == -1 ||
+      lseek (fd, 0, SEEK_SET) == -1)
+    image_fail ("cannot start %s: %s", argv[0], strerror (errno));
+  else
+    r = start (child, argv, -1, fd);
+  if (fd != -1)
+    close (fd);
+  return r;
 }
 
 /* Listen on a socket that nobody else can reach, and connect to it: the
@@ -161,7 +191,7 @@ child_start_server (struct child *child, const char *const argv[])
 
   r = make_sockets (&listenfd, &fd);
   if (r == 0)
-    r = start (child, argv, listenfd);
+    r = start (child, argv, listenfd, -1);
   if (listenfd != -1)
     close (listenfd);           /* without it, fd notices when the child ends */
   if (r == -1 && fd != -1)
@@ -238,14 +268,23 @@ without_prefix (const struct child *child, const char *text)
   return text;
 }
 
+/* What to do about a program that is not there. */
+static const char *
+advice (const char *program)
+{
+  return strcmp (program, "gnuplot") == 0 ?
+    "install gnuplot (Debian's gnuplot-nox)" :
+    "install qemu-utils, or use raw images";
+}
+
 int
 child_fail (struct child *child, const char *name)
 {
   char *text;
 
   if (child_exited (child, STATUS_NOT_FOUND))
-    return image_fail ("%s: needs %s, which is not installed: install "
-                       "qemu-utils, or use raw images", name, child->program);
+    return image_fail ("%s: needs %s, which is not installed: %s", name,
+                       child->program, advice (child->program));
   text = read_all (child->errfd);
   if (text != NULL && *text != '\0') {
     text[strcspn (text, "\n")] = '\0';

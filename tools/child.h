@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* QEMU's programs, which read and write the image formats.
+/* Other programs: QEMU's, which read and write the image formats, and gnuplot.
  *
  * They run in process groups of their own, so that Ctrl-C reaches us only,
  * and get a signal if we are killed.  What they print is kept for messages.
@@ -10,6 +10,7 @@
 #define NBDEDUP_CHILD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 struct child {
@@ -20,10 +21,14 @@ struct child {
   int outfd, errfd;             /* owned; what it printed */
 };
 
-/* Start a program of qemu-utils; -1: image_error. */
+/* Start a program; -1: image_error. */
 extern int child_start (struct child *child, const char *const argv[]);
 
-/* The same, for an NBD server that takes its socket from its parent.
+/* The same, with 'len' bytes of 'input' on its standard input. */
+extern int child_start_input (struct child *child, const char *const argv[],
+                              const char *input, size_t len);
+
+/* The same as child_start, for an NBD server that takes its socket from its parent.
  * Returns a descriptor (owned by the caller) connected to it, or -1.
  */
 extern int child_start_server (struct child *child, const char *const argv[]);

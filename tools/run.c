@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "interrupt.h"
 #include "progress.h"
 #include "tools.h"
 
@@ -45,12 +46,13 @@ static int
 on_progress (void *opaque, uint64_t done, uint64_t total)
 {
   progress_update (opaque, done, total);
-  return 0;
+  return interrupted ();        /* only if the command catches signals */
 }
 
 /* Call once; 'again' is set if the server went down before it began. */
 static json_t *
-call (const struct options *opts, json_t *args, bool *again)
+call (const struct options *opts, const char *command, json_t *args,
+      bool *again)
 {
   struct nbdedup_client *client = client_open (opts);
   struct progress progress;
@@ -60,7 +62,7 @@ call (const struct options *opts, json_t *args, bool *again)
   if (client == NULL)
     return NULL;
   progress_start (&progress, opts->command, PROGRESS_PARTS, opts->progress);
-  result = nbdedup_client_call (client, opts->command, args,
+  result = nbdedup_client_call (client, command, args,
                                 on_progress, &progress);
   *again = result == NULL && errno == ESHUTDOWN;
   progress_end (&progress);
@@ -79,6 +81,12 @@ call (const struct options *opts, json_t *args, bool *again)
 json_t *
 run (const struct options *opts, json_t *args)
 {
+  return run_other (opts, opts->command, args);
+}
+
+json_t *
+run_other (const struct options *opts, const char *command, json_t *args)
+{
   unsigned tries = 0;
   json_t *result;
   bool again;
@@ -86,7 +94,7 @@ run (const struct options *opts, json_t *args)
   if (args == NULL)
     args = json_object ();
   do {
-    result = call (opts, args, &again);
+    result = call (opts, command, args, &again);
   } while (again && ++tries < TRIES_MAX);
   if (again)
     fail ("%s: the server went away", opts->command);

@@ -42,6 +42,7 @@ extern int cmd_scrub (int argc, char **argv, const char *pool);
 extern int cmd_import (int argc, char **argv, const char *pool);
 extern int cmd_export (int argc, char **argv, const char *pool);
 extern int cmd_diff (int argc, char **argv, const char *pool);
+extern int cmd_drift (int argc, char **argv, const char *pool);
 extern int cmd_bench (int argc, char **argv, const char *pool);
 
 /*----------------------------------------------------------------------
@@ -142,7 +143,11 @@ extern json_t *pack_args (const struct options *opts, const char *fmt, ...);
  */
 extern json_t *run (const struct options *opts, json_t *args);
 
-/* The same for a command whose result does not matter: an exit status. */
+/* The same for one of the engine's commands that has another name. */
+extern json_t *run_other (const struct options *opts, const char *command,
+                          json_t *args);
+
+/* As run, for a command whose result does not matter: an exit status. */
 extern int run_silently (const struct options *opts, json_t *args);
 
 #endif /* NBDEDUP_TOOLS_H */

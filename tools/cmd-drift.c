@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "drift-file.h"
+#include "drift.h"
+#include "image.h"
+#include "interrupt.h"
+#include "tools.h"
+
+enum {
+  KEY_HISTORY = 0x2000,
+  KEY_RECORD,
+  KEY_CSV,
+  KEY_IF_DESTROYED,
+  KEY_HTML,
+  KEY_SVG,
+  KEY_MEMORY,
+};
+
+static const struct argp_option options[] = {
+  { "history", KEY_HISTORY, NULL, 0,
+    "Show the samples that were kept, instead of the present", 0 },
+  { "record", KEY_RECORD, NULL, 0, "Keep the present figures as a sample", 0 },
+  { "if-destroyed", KEY_IF_DESTROYED, "NAME...", 0,
+    "Add what destroying all of these volumes and snapshots would give back",
+    0 },
+  { "csv", KEY_CSV, NULL, 0, "Print a table for spreadsheets", 0 },
+  { "html", KEY_HTML, "FILE", 0,
+    "Write a page with charts of the history to FILE ('-': stdout)", 0 },
+  { "svg", KEY_SVG, "FILE", 0,
+    "Write charts of the history to FILE ('-': stdout)", 0 },
+  { "memory", KEY_MEMORY, "SIZE", 0, "Memory to work with", 0 },
+  { 0 }
+};
+
+struct drift_options {
+  struct options common;        /* first: parsers get a pointer to it */
+  bool history, record, csv;
+  const char *html, *svg;
+  uint64_t memory;              /* 0: the engine's default */
+  json_t *names;                /* --if-destroyed; NULL: not given */
+};
+
+static void
+add_name (struct drift_options *opts, const char *name)
+{
+  json_t *string = json_string (name);
+
+  if (string == NULL)
+    usage_error (&opts->common, "an argument is not valid UTF-8");
+  json_array_append_new (opts->names, string);
+}
+
+/* All words up to the next option. */
+static void
+parse_names (struct drift_options *opts, const char *arg,
+             struct argp_state *state)
+{
+  if (*arg == '-')
+    usage_error (&opts->common, "--if-destroyed needs the names of volumes "
+                 "or snapshots");
+  if (opts->names == NULL)
+    opts->names = json_array ();
+  add_name (opts, arg);
+  while (state->next < state->argc && *state->argv[state->next] != '-')
+    add_name (opts, state->argv[state->next++]);
+}
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  struct drift_options *opts = state->input;
+
+  switch (key) {
+  case KEY_HISTORY:
+    opts->history = true;
+    return 0;
+  case KEY_RECORD:
+    opts->record = true;
+    return 0;
+  case KEY_CSV:
+    opts->csv = true;
+    return 0;
+  case KEY_IF_DESTROYED:
+    parse_names (opts, arg, state);
+    return 0;
+  case KEY_HTML:
+    opts->html = arg;
+    return 0;
+  case KEY_SVG:
+    opts->svg = arg;
+    return 0;
+  case KEY_MEMORY:
+    opts->memory = options_size (state, "--memory", arg);
+    if (opts->memory == 0)
+      usage_error (&opts->common, "--memory '%s': nothing to work with", arg);
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static bool
+is_stdout (const char *file)
+{
+  return file != NULL && strcmp (file, "-") == 0;
+}
+
+static bool
+makes_files (const struct drift_options *opts)
+{
+  return opts->html != NULL || opts->svg != NULL;
+}
+
+/* Does standard output have a report?  Who asks for a file gets no other,
+ * unless by name.
+ */
+static bool
+prints (const struct drift_options *opts)
+{
+  return !makes_files (opts) || opts->history || opts->common.json ||
+    opts->csv;
+}
+
+/* Is the present to be computed? */
+static bool
+needs_present (const struct drift_options *opts)
+{
+  const bool only_freed = opts->names != NULL && opts->common.nr_args == 0;
+
+  return opts->record || makes_files (opts) ||
+    (!opts->history && !only_freed);
+}
+
+static void
+check_options (const struct drift_options *opts)
+{
+  const struct options *common = &opts->common;
+  const char *name = common->args[0];
+  const char *at = name == NULL ? NULL : strchr (name, '@');
+
+  if (name != NULL && (at == NULL || at == name || at[1] == '\0'))
+    usage_error (common, "'%s' is no golden image: give its snapshot, as in "
+                 "%.*s@v1, or no name for all golden images", name,
+                 (int) strcspn (name, "@"), name);
+  if (common->json && opts->csv)
+    usage_error (common, "--json or --csv, not both");
+  if (opts->names != NULL &&
+      (opts->history || opts->csv || makes_files (opts)))
+    usage_error (common, "--if-destroyed does not go with --history, --csv, "
+                 "--html or --svg");
+  if (opts->names != NULL && opts->record && name == NULL)
+    usage_error (common, "--if-destroyed with --record needs the name of a "
+                 "golden image");
+  if ((is_stdout (opts->html) || is_stdout (opts->svg)) && prints (opts))
+    usage_error (common, "only one report can go to standard output");
+  if (opts->html != NULL && opts->svg != NULL &&
+      strcmp (opts->html, opts->svg) == 0)
+    usage_error (common, "--html and --svg need a file each");
+  if (opts->memory > 0 && !needs_present (opts) && opts->names == NULL)
+    usage_error (common, "--memory does not go with --history: samples are "
+                 "only read");
+}
+
+static json_t *
+get_present (const struct drift_options *opts)
+{
+  json_t *args = pack_args (&opts->common, "{s:s*, s:b}",
+                            "name", opts->common.args[0],
+                            "record", opts->record);
+
+  if (opts->memory > 0)
+    json_object_set_new (args, "memory", json_integer (opts->memory));
+  return run (&opts->common, args);
+}
+
+static json_t *
+get_freed (const struct drift_options *opts)
+{
+  json_t *args = pack_args (&opts->common, "{s:O}", "names", opts->names);
+
+  if (opts->memory > 0)
+    json_object_set_new (args, "memory", json_integer (opts->memory));
+  return run_other (&opts->common, "drift-freed", args);
+}
+
+static json_t *
+get_history (const struct drift_options *opts)
+{
+  return run_other (&opts->common, "drift-history",
+                    pack_args (&opts->common, "{s:s*}",
+                               "name", opts->common.args[0]));
+}
+
+/* What was asked for; NULL where it was not. */
+struct results {
+  json_t *present, *history, *freed;
+};
+
+static int
+get_results (const struct drift_options *opts, struct results *results)
+{
+  if (needs_present (opts) &&
+      (results->present = get_present (opts)) == NULL)
+    return -1;
+  if ((opts->history || makes_files (opts)) &&
+      (results->history = get_history (opts)) == NULL)
+    return -1;
+  if (opts->names != NULL && (results->freed = get_freed (opts)) == NULL)
+    return -1;
+  return 0;
+}
+
+static int
+save_files (const struct drift_options *opts, const struct results *results)
+{
+  json_t *present = drift_documents (results->present);
+  json_t *histories =
+    drift_histories (json_object_get (results->history, "samples"), present);
+  int r = 0;
+
+  if (opts->html != NULL)
+    r = drift_save (opts->html, drift_write_html, histories);
+  if (r == 0 && opts->svg != NULL)
+    r = drift_save (opts->svg, drift_write_svg, histories);
+  json_decref (histories);
+  json_decref (present);
+  return r == 0 ? 0 : (fail ("drift: %s", image_error ()), -1);
+}
+
+static void
+print_machine (const struct drift_options *opts,
+               const struct results *results)
+{
+  json_t *document =
+    json_incref (opts->history ? results->history : results->present);
+  json_t *documents;
+
+  if (opts->csv) {
+    documents = opts->history ?
+      json_incref (json_object_get (document, "samples")) :
+      drift_documents (document);
+    drift_print_csv (documents);
+    json_decref (documents);
+  }
+  else {
+    if (document == NULL)
+      document = json_object ();
+    if (results->freed != NULL)
+      json_object_set (document, "if_destroyed", results->freed);
+    print_json (document);
+  }
+  json_decref (document);
+}
+
+static void
+print_text (const struct drift_options *opts, const struct results *results)
+{
+  json_t *list;
+
+  if (opts->history) {
+    list = drift_histories (json_object_get (results->history, "samples"),
+                            NULL);
+    drift_print_history (list);
+    json_decref (list);
+  }
+  else if (results->present != NULL) {
+    list = drift_documents (results->present);
+    drift_print (list);
+    json_decref (list);
+  }
+  if (results->freed != NULL && results->present != NULL)
+    putchar ('\n');
+  if (results->freed != NULL)
+    drift_print_freed (results->freed, opts->names);
+}
+
+int
+cmd_drift (int argc, char **argv, const char *pool)
+{
+  struct drift_options opts = { .common = { .pool = pool, .max_args = 1 } };
+  struct results results = { NULL, NULL, NULL };
+  int r;
+
+  options_parse (&opts.common, argc, argv, options, parse, "[NAME@SNAP]",
+                 "Show how far the clones of golden image NAME@SNAP, or of "
+                 "all golden images, have diverged: what they still share "
+                 "with it, with each other, and what only one of them has.",
+                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+  check_options (&opts);
+  interrupt_catch ();
+  r = get_results (&opts, &results);
+  if (r == 0 && makes_files (&opts))
+    r = save_files (&opts, &results);
+  if (r == 0 && prints (&opts)) {
+    if (opts.common.json || opts.csv)
+      print_machine (&opts, &results);
+    else
+      print_text (&opts, &results);
+  }
+  json_decref (results.present);
+  json_decref (results.history);
+  json_decref (results.freed);
+  json_decref (opts.names);
+  return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

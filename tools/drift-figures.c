@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "drift.h"
+#include "tools.h"
+
+const struct drift_class drift_classes[NR_CLASSES] = {
+  [CLASS_GOLDEN_SAME] = {
+    "golden_same", "SAME", "as in the golden image", "#0072b2",
+    "as in the golden image",
+  },
+  [CLASS_GOLDEN_MOVED] = {
+    "golden_moved", "MOVED", "in the golden image, elsewhere", "#56b4e9",
+    "moved",
+  },
+  [CLASS_SIBLING] = {
+    "sibling", "SIBLING", "only among siblings", "#e69f00",
+    "only among siblings",
+  },
+  [CLASS_UNIQUE] = {
+    "unique", "UNIQUE", "unique", "#d55e00",
+    "unique",
+  },
+};
+
+static uint64_t
+blocks (const json_t *document, const json_t *object, const char *key)
+{
+  return json_size (object, key) * json_size (document, "block_size");
+}
+
+void
+drift_clone_read (const json_t *document, const json_t *clone,
+                  struct drift_clone *figures)
+{
+  unsigned i;
+
+  figures->logical = blocks (document, clone, "logical");
+  figures->zero = blocks (document, clone, "zero");
+  for (i = 0; i < NR_CLASSES; ++i)
+    figures->class[i] = blocks (document, clone, drift_classes[i].key);
+  figures->only_here = json_size (clone, "only_here_bytes");
+}
+
+void
+drift_fleet_read (const json_t *document, struct drift_fleet *figures)
+{
+  const json_t *fleet = json_object_get (document, "fleet");
+  const json_t *ratio = json_object_get (fleet, "dedup_ratio");
+  struct drift_clone *sum = &figures->clones;
+  struct drift_clone one;
+  json_t *clone;
+  size_t i, j;
+
+  memset (figures, 0, sizeof *figures);
+  figures->golden = blocks (document, document, "golden_blocks");
+  figures->logical = blocks (document, fleet, "logical");
+  figures->distinct = blocks (document, fleet, "distinct");
+  figures->stored = json_size (fleet, "distinct_stored_bytes");
+  figures->ratio = json_is_number (ratio) ? json_number_value (ratio) : NAN;
+  json_array_foreach (json_object_get (document, "clones"), i, clone) {
+    drift_clone_read (document, clone, &one);
+    figures->nr_clones++;
+    sum->logical += one.logical;
+    sum->zero += one.zero;
+    for (j = 0; j < NR_CLASSES; ++j)
+      sum->class[j] += one.class[j];
+  }
+}
+
+uint64_t
+drift_diverged (const struct drift_clone *figures)
+{
+  return figures->class[CLASS_SIBLING] + figures->class[CLASS_UNIQUE];
+}
+
+const json_t *
+drift_find_clone (const json_t *document, const char *name)
+{
+  json_t *clone;
+  size_t i;
+
+  json_array_foreach (json_object_get (document, "clones"), i, clone)
+    if (strcmp (json_text (clone, "name"), name) == 0)
+      return clone;
+  return NULL;
+}
+
+const char *
+drift_percent (uint64_t part, uint64_t whole, char buf[PERCENT_MAX])
+{
+  const double percent = whole == 0 ? 0 : part * 100.0 / whole;
+
+  if (whole == 0)
+    strcpy (buf, "-");
+  else if (part > 0 && percent < 0.5)
+    strcpy (buf, "<1 %");
+  else if (part < whole && percent >= 99.5)
+    strcpy (buf, ">99 %");
+  else
+    snprintf (buf, PERCENT_MAX, "%.0f %%", percent);
+  return buf;
+}
+
+const char *
+drift_bytes (uint64_t bytes, char *buf, size_t len)
+{
+  char human[HUMAN_MAX];
+  char *unit;
+
+  human_bytes (bytes, human);
+  unit = strchr (human, ' ');
+  *unit++ = '\0';
+  snprintf (buf, len, "%s%.1s", human, unit);
+  return buf;
+}
+
+const char *
+drift_time (const json_t *document, const char *format, char *buf, size_t len)
+{
+  const time_t t = (time_t) json_size (document, "time");
+  struct tm tm;
+
+  if (localtime_r (&t, &tm) == NULL || strftime (buf, len, format, &tm) == 0)
+    snprintf (buf, len, "-");
+  return buf;
+}
+
+/*----------------------------------------------------------------------
+ * Histories
+ */
+
+static json_t *
+check_json (json_t *json)
+{
+  if (json == NULL)
+    exit (fail ("out of memory"));
+  return json;
+}
+
+static json_t *
+find_history (const json_t *histories, const json_t *document)
+{
+  const char *golden = json_text (document, "golden");
+  json_t *history;
+  size_t i;
+
+  json_array_foreach (histories, i, history)
+    if (strcmp (json_text (json_array_get (history, 0), "golden"),
+                golden) == 0)
+      return history;
+  return NULL;
+}
+
+static void
+add_document (json_t *histories, json_t *document)
+{
+  const char *golden = json_text (document, "golden");
+  json_t *history = find_history (histories, document);
+  size_t i;
+
+  if (history == NULL) {
+    history = check_json (json_array ());
+    for (i = 0; i < json_array_size (histories); ++i) {
+      const json_t *other = json_array_get (histories, i);
+
+      if (strcmp (json_text (json_array_get (other, 0), "golden"),
+                  golden) > 0)
+        break;
+    }
+    json_array_insert_new (histories, i, history);
+  }
+  json_array_append (history, document);
+}
+
+/* With --record, the present is the newest sample. */
+static bool
+is_last (const json_t *histories, const json_t *document)
+{
+  const json_t *history = find_history (histories, document);
+  const json_t *last =
+    json_array_get (history, json_array_size (history) - 1);
+
+  return history != NULL &&
+    json_size (last, "time") >= json_size (document, "time");
+}
+
+json_t *
+drift_histories (const json_t *samples, const json_t *present)
+{
+  json_t *histories = check_json (json_array ());
+  json_t *document;
+  size_t i;
+
+  json_array_foreach (samples, i, document)
+    add_document (histories, document);
+  json_array_foreach (present, i, document)
+    if (!is_last (histories, document))
+      add_document (histories, document);
+  return histories;
+}
+
+json_t *
+drift_documents (json_t *answer)
+{
+  json_t *goldens = json_object_get (answer, "goldens");
+  json_t *documents;
+
+  if (goldens != NULL)
+    return json_incref (goldens);
+  documents = check_json (json_array ());
+  json_array_append (documents, answer);
+  return documents;
+}

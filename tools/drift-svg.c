@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* One picture: for each golden image three charts, below each other. */
+
+#include <config.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "drift-chart.h"
+#include "drift.h"
+#include "gnuplot.h"
+#include "image.h"
+#include "tools.h"
+
+#define WIDTH 900
+
+/* Pixels from the top of a golden image's part. */
+#define PART_HEIGHT 860
+static const struct panel {
+  unsigned top, bottom;
+  const char *title;            /* after the golden image's name */
+} panels[] = {
+  { 64, 300, "bytes of the image and its clones" },
+  { 396, 632, "what the clones' bytes are" },
+  { 706, 810, "dedup ratio" },
+};
+
+/* Gnuplot counts from the bottom, in parts of the whole. */
+static void
+place (FILE *script, const struct panel *panel, size_t part, size_t nr_parts)
+{
+  const double height = (double) PART_HEIGHT * nr_parts;
+  const double y = (double) PART_HEIGHT * part;
+
+  fprintf (script, "set tmargin at screen %.6f\nset bmargin at screen %.6f\n",
+           1 - (y + panel->top) / height, 1 - (y + panel->bottom) / height);
+}
+
+static void
+write_title (FILE *script, const json_t *history, const struct panel *panel,
+             bool key)
+{
+  char *title;
+
+  if (asprintf (&title, "%s: %s",
+                json_text (json_array_get (history, 0), "golden"),
+                panel->title) == -1)
+    exit (fail ("out of memory"));
+  fprintf (script, "set title ");
+  gnuplot_string (script, title);
+  fprintf (script, " left offset graph 0, character %s "
+           "font 'system-ui,sans-serif,15'\n", key ? "1.6" : "0");
+  free (title);
+}
+
+static void
+write_part (FILE *script, const json_t *history, size_t part, size_t nr_parts)
+{
+  struct chart chart = {
+    .script = script, .history = history, .width = WIDTH,
+    .x_tics = 8, .y_tics = 5, .key = true,
+  };
+  unsigned i;
+
+  for (i = 0; i < sizeof panels / sizeof panels[0]; ++i) {
+    place (script, &panels[i], part, nr_parts);
+    if (i == 2) {
+      chart.key = false;
+      chart.y_tics = 3;
+    }
+    write_title (script, history, &panels[i], chart.key);
+    switch (i) {
+    case 0:
+      chart_bytes (&chart);
+      break;
+    case 1:
+      chart_composition (&chart, NULL, 0);
+      break;
+    case 2:
+      chart_ratio (&chart);
+    }
+  }
+}
+
+static void
+write_script (FILE *script, const json_t *histories, unsigned height)
+{
+  const size_t nr = json_array_size (histories);
+  json_t *history;
+  size_t i;
+
+  gnuplot_chart (script, "drift", WIDTH, height);
+  fprintf (script, "set multiplot\nset lmargin at screen 0.09\n"
+           "set rmargin at screen 0.97\n");
+  json_array_foreach (histories, i, history)
+    write_part (script, history, i, nr);
+  if (nr == 0)
+    fprintf (script, "unset border\nunset tics\nunset key\n"
+             "set title 'no golden images' font ',15'\n"
+             "plot [0:1] [0:1] 2\n");
+  fprintf (script, "unset multiplot\n");
+}
+
+/* Names stand within the charts, where gnuplot escapes them. */
+static int
+write_svg (FILE *fp, char *charts, unsigned height)
+{
+  fprintf (fp,
+           "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n"
+           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" "
+           "height=\"%u\" viewBox=\"0 0 %u %u\" role=\"img\">\n"
+           "<title>Drift of golden images and their clones</title>\n"
+           "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+           "<g>\n", WIDTH, height, WIDTH, height);
+  if (gnuplot_copy (fp, &charts) == -1)
+    return -1;
+  fprintf (fp, "</svg>\n");
+  return 0;
+}
+
+int
+drift_write_svg (FILE *fp, const json_t *histories, const char *file)
+{
+  const size_t nr = json_array_size (histories);
+  const unsigned height = PART_HEIGHT * (nr == 0 ? 1 : nr);
+  char *script = NULL, *charts;
+  size_t len;
+  FILE *out = open_memstream (&script, &len);
+  int r = -1;
+
+  if (out != NULL)
+    write_script (out, histories, height);
+  if (out == NULL || fclose (out) != 0)
+    exit (fail ("out of memory"));
+  charts = gnuplot_run (script, len, file);
+  if (charts != NULL)
+    r = write_svg (fp, charts, height);
+  free (charts);
+  free (script);
+  return r;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What "nbdedup drift" shows, in each of its forms.
+ *
+ * A *document* is what the engine says of one golden image at one time (see
+ * JSON OUTPUT in nbdedup-drift.pod): its counts are blocks.  People, tables
+ * and charts get bytes, so all of them go through the figures below.
+ *
+ * A *history* is an array of documents of one golden image, oldest first, at
+ * least one.  What does not make sense in a document counts as zero.  Memory
+ * that is not there ends the program.
+ */
+
+#ifndef NBDEDUP_DRIFT_H
+#define NBDEDUP_DRIFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+/*----------------------------------------------------------------------
+ * drift-figures.c
+ */
+
+/* What a block of a clone is that is not zero; the order is that in which
+ * they are shown: from what costs nothing to what costs most.
+ */
+enum {
+  CLASS_GOLDEN_SAME,
+  CLASS_GOLDEN_MOVED,
+  CLASS_SIBLING,
+  CLASS_UNIQUE,
+  NR_CLASSES,
+};
+
+struct drift_class {
+  const char *key;              /* in the document */
+  const char *head;             /* of a column */
+  const char *label;            /* of a legend */
+  const char *color;            /* "#RRGGBB": of Okabe and Ito's palette, which
+                                 * the colour-blind can tell apart */
+  const char *phrase;           /* after a figure, in a sentence */
+};
+
+extern const struct drift_class drift_classes[NR_CLASSES];
+
+/* Bytes.  Of a clone, or the sums over all clones of a document. */
+struct drift_clone {
+  uint64_t logical;
+  uint64_t zero;
+  uint64_t class[NR_CLASSES];
+  uint64_t only_here;           /* stored; of sums: 0, they do not add up */
+};
+
+/* Bytes.  Of the golden image and its clones together. */
+struct drift_fleet {
+  size_t nr_clones;
+  uint64_t golden;
+  uint64_t logical, distinct, stored;
+  double ratio;                 /* NaN: there is nothing to divide by */
+  struct drift_clone clones;    /* the sums */
+};
+
+extern void drift_clone_read (const json_t *document, const json_t *clone,
+                              struct drift_clone *figures);
+extern void drift_fleet_read (const json_t *document,
+                              struct drift_fleet *figures);
+
+/* What has gone away from the golden image. */
+extern uint64_t drift_diverged (const struct drift_clone *figures);
+
+/* The clone of that name, or NULL. */
+extern const json_t *drift_find_clone (const json_t *document,
+                                       const char *name);
+
+/* "16 %", "<1 %", "-" of nothing; in 'buf', which is returned.  Only all is
+ * 100 %, and only nothing 0 %.
+ */
+#define PERCENT_MAX 16
+extern const char *drift_percent (uint64_t part, uint64_t whole,
+                                  char buf[PERCENT_MAX]);
+
+/* "1.90G": human_bytes for narrow columns. */
+extern const char *drift_bytes (uint64_t bytes, char *buf, size_t len);
+
+/* 'format' is strftime's; in this machine's time zone. */
+extern const char *drift_time (const json_t *document, const char *format,
+                               char *buf, size_t len);
+
+/* The histories of 'samples' (documents of any golden images, by time), by
+ * the golden image's name.  Those in 'present' (the same, or NULL) follow, if
+ * they are not among the samples.  Returns a new array of histories.
+ */
+extern json_t *drift_histories (const json_t *samples, const json_t *present);
+
+/* The documents of an engine's answer: one, or those in "goldens".  A new
+ * reference to an array.
+ */
+extern json_t *drift_documents (json_t *answer);
+
+/*----------------------------------------------------------------------
+ * Forms: on standard output
+ */
+
+/* drift-text.c: for people. */
+extern void drift_print (const json_t *documents);
+
+/* 'freed': {"names", "freed_bytes"}, 'asked': the names that were given. */
+extern void drift_print_freed (const json_t *freed, const json_t *asked);
+
+/* drift-history.c: the same.  The locale tells what the terminal shows. */
+extern void drift_print_history (const json_t *histories);
+
+/* drift-csv.c: RFC 4180. */
+extern void drift_print_csv (const json_t *documents);
+
+/*----------------------------------------------------------------------
+ * Forms in a file.  'file' is its name, for messages.  -1: image_error.
+ */
+
+/* drift-svg.c, drift-html.c: with charts by gnuplot. */
+extern int drift_write_svg (FILE *fp, const json_t *histories,
+                            const char *file);
+extern int drift_write_html (FILE *fp, const json_t *histories,
+                             const char *file);
+
+#endif /* NBDEDUP_DRIFT_H */
