@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "drift-file.h"
-#include "drift.h"
+#include "drift-report.h"
 #include "image.h"
 #include "tools.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "drift-file.h"
-#include "drift.h"
+#include "drift-report.h"
 #include "image.h"
 #include "interrupt.h"
 #include "tools.h"

@@ -7,13 +7,13 @@
 
 #include "drift-chart.h"
 #include "drift-series.h"
-#include "drift.h"
+#include "drift-report.h"
 #include "tools.h"
 
 const struct chart_line chart_lines[NR_LINES] = {
-  { "logical: all of the image and its clones", "#808080", true },
+  { "logical", "#808080", true },
   { "distinct: each content once", "#0072b2", false },
-  { "stored: the same, compressed", "#009e73", false },
+  { "stored: that, compressed", "#009e73", false },
 };
 
 /* Okabe and Ito's palette, as the classes' colours; not one of those. */
@@ -24,14 +24,11 @@ static void
 write_style (const struct chart *chart)
 {
   fprintf (chart->script,
-           "set border 3 lc rgb '#808080'\n"
+           "set border 3 lc rgb '#707070'\n"
            "set tics nomirror out scale 0.5\n"
            "set grid ytics lt 1 lw 1 lc rgb '#b0808080'\n"
            "set style fill solid 1 noborder\n");
-  if (chart->key)
-    fprintf (chart->script, "set key outside above left horizontal "
-             "Left reverse samplen 1.5 font ',11'\n");
-  else
+  if (!chart->key)
     fprintf (chart->script, "unset key\n");
 }
 
@@ -53,7 +50,7 @@ get_bytes (const json_t *document, const char *clone, double *values)
 }
 
 void
-chart_bytes (const struct chart *chart)
+chart_bytes (const struct chart *chart, unsigned first)
 {
   struct series series = {
     .chart = chart, .get = get_bytes, .nr_values = NR_LINES,
@@ -62,14 +59,14 @@ chart_bytes (const struct chart *chart)
 
   write_style (chart);
   series_start (&series);
-  series.unit = axis_bytes (chart->script, series_greatest (&series, 0),
+  series.unit = axis_bytes (chart->script, series_greatest (&series, first),
                             chart->y_tics);
   series_write (&series);
   fprintf (chart->script, "plot");
-  for (i = 0; i < NR_LINES; ++i)
+  for (i = first; i < NR_LINES; ++i)
     fprintf (chart->script,
              "%s $data using 1:%u with lines lw 2 dt %d lc rgb '%s' "
-             "title '%s'", i == 0 ? "" : ",", i + 2,
+             "title '%s'", i == first ? "" : ",", i + 2,
              chart_lines[i].dashed ? 2 : 1, chart_lines[i].color,
              chart_lines[i].label);
   putc ('\n', chart->script);

@@ -29,13 +29,15 @@ struct chart {
   const json_t *history;
   unsigned width;               /* pixels: there is no more detail than that */
   unsigned x_tics, y_tics;      /* at most */
-  bool key;                     /* a legend within the chart */
+  bool key;                     /* a legend, where the script has put it */
 };
 
-/* drift-chart.c: each plots once.  'clone' NULL: the sums of all; 'greatest'
- * is the top of its axis, in bytes (0: as high as it is itself).
+/* drift-chart.c: each plots once.  'first' is the first line that is drawn:
+ * beside many clones' logical bytes the others are flat.  'clone' NULL: the
+ * sums of all; 'greatest' is the top of its axis, in bytes (0: as high as it
+ * is itself).
  */
-extern void chart_bytes (const struct chart *chart);
+extern void chart_bytes (const struct chart *chart, unsigned first);
 extern void chart_composition (const struct chart *chart, const char *clone,
                                uint64_t greatest);
 extern void chart_ratio (const struct chart *chart);

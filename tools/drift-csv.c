@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "drift.h"
+#include "drift-report.h"
 #include "tools.h"
 
 static void

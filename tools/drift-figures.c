@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "drift.h"
+#include "drift-report.h"
 #include "tools.h"
 
 const struct drift_class drift_classes[NR_CLASSES] = {

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "drift.h"
+#include "drift-report.h"
 #include "tools.h"
 
 #define SPARK_WIDTH 60

@@ -29,8 +29,7 @@ struct size {
   unsigned width, height;
 };
 
-static const struct size wide = { 640, 250 };
-static const struct size narrow = { 320, 250 };
+static const struct size third = { 360, 230 };
 static const struct size full = { 980, 250 };
 static const struct size small = { 300, 130 };
 
@@ -45,6 +44,12 @@ static const json_t *
 newest (const json_t *history)
 {
   return json_array_get (history, json_array_size (history) - 1);
+}
+
+static const char *
+golden_of (const json_t *history)
+{
+  return json_text (newest (history), "golden");
 }
 
 /*----------------------------------------------------------------------
@@ -84,7 +89,7 @@ chart_of (const struct page *page, const json_t *history,
           const struct size *size)
 {
   return (struct chart) {
-    .script = page->fp, .history = history, .width = size->width,
+    .script = page->fp, .history = history, .width = size->width / 2,
     .x_tics = size->width / 100, .y_tics = size->height / 45,
   };
 }
@@ -94,66 +99,70 @@ chart_of (const struct page *page, const json_t *history,
  */
 
 static void
-write_line_legend (FILE *fp)
+walk_bytes (struct page *page, const json_t *history, unsigned first)
 {
-  unsigned i;
+  const struct chart chart = chart_of (page, history, &third);
 
-  fprintf (fp, "<ul class=\"legend\">\n");
-  for (i = 0; i < NR_LINES; ++i)
-    fprintf (fp, "<li><span class=\"key line%s\" style=\"%s:%s\"></span>"
-             "%s</li>\n", chart_lines[i].dashed ? " dash" : "",
-             chart_lines[i].dashed ? "border-color" : "background",
-             chart_lines[i].color, chart_lines[i].label);
-  fprintf (fp, "</ul>\n");
+  if (begin_chart (page, &third)) {
+    chart_bytes (&chart, first);
+    return;
+  }
+  fprintf (page->fp, "<figure><figcaption>%s</figcaption>\n",
+           first == 0 ? "Logical, distinct and stored bytes" :
+           "Distinct and stored bytes");
+  place_chart (page, &third, first == 0 ?
+               "Logical, distinct and stored bytes over time of" :
+               "Distinct and stored bytes over time of", golden_of (history));
+  page_line_legend (page->fp, first);
+  fprintf (page->fp, "</figure>\n");
 }
 
 static void
-write_class_legend (FILE *fp)
+walk_ratio (struct page *page, const json_t *history)
 {
-  unsigned i;
+  const struct chart chart = chart_of (page, history, &third);
 
-  fprintf (fp, "<ul class=\"legend\">\n");
-  for (i = NR_CLASSES; i-- > 0; )
-    fprintf (fp, "<li><span class=\"key\" style=\"background:%s\"></span>"
-             "%s</li>\n", drift_classes[i].color, drift_classes[i].label);
-  fprintf (fp, "</ul>\n");
+  if (begin_chart (page, &third)) {
+    chart_ratio (&chart);
+    return;
+  }
+  fprintf (page->fp, "<figure><figcaption>Dedup ratio</figcaption>\n");
+  place_chart (page, &third, "Dedup ratio over time of", golden_of (history));
+  fprintf (page->fp, "<ul class=\"legend\"><li><span class=\"key line\" "
+           "style=\"background:%s\"></span>logical by distinct</li></ul>\n"
+           "</figure>\n", chart_ratio_color);
+}
+
+static void
+walk_composition (struct page *page, const json_t *history)
+{
+  const struct chart chart = chart_of (page, history, &full);
+
+  if (begin_chart (page, &full)) {
+    chart_composition (&chart, NULL, 0);
+    return;
+  }
+  fprintf (page->fp, "<h3>What the clones’ bytes are</h3>\n<figure>\n");
+  place_chart (page, &full, "Composition over time of all clones of",
+               golden_of (history));
+  page_class_legend (page->fp);
+  fprintf (page->fp, "</figure>\n");
 }
 
 static void
 walk_fleet (struct page *page, const json_t *history)
 {
-  const char *golden = json_text (newest (history), "golden");
-  struct chart chart = chart_of (page, history, &wide);
+  const bool writes = page->charts != NULL;
 
-  if (begin_chart (page, &wide))
-    chart_bytes (&chart);
-  else {
-    fprintf (page->fp, "<h3>The fleet over time</h3>\n<div class=\"wide\">\n"
-             "<figure><figcaption>Bytes</figcaption>\n");
-    write_line_legend (page->fp);
-    place_chart (page, &wide, "Logical, distinct and stored bytes over time "
-                 "of", golden);
-    fprintf (page->fp, "</figure>\n<figure><figcaption>Dedup ratio"
-             "</figcaption>\n<ul class=\"legend\"><li>logical by distinct"
-             "</li></ul>\n");
-  }
-  chart = chart_of (page, history, &narrow);
-  if (begin_chart (page, &narrow))
-    chart_ratio (&chart);
-  else {
-    place_chart (page, &narrow, "Dedup ratio over time of", golden);
-    fprintf (page->fp, "</figure>\n</div>\n<h3>What the clones’ bytes are"
-             "</h3>\n<figure>\n");
-    write_class_legend (page->fp);
-  }
-  chart = chart_of (page, history, &full);
-  if (begin_chart (page, &full))
-    chart_composition (&chart, NULL, 0);
-  else {
-    place_chart (page, &full, "Composition over time of all clones of",
-                 golden);
-    fprintf (page->fp, "</figure>\n");
-  }
+  if (writes)
+    fprintf (page->fp, "<h3>The fleet over time</h3>\n"
+             "<div class=\"three\">\n");
+  walk_bytes (page, history, 0);
+  walk_bytes (page, history, 1);
+  walk_ratio (page, history);
+  if (writes)
+    fprintf (page->fp, "</div>\n");
+  walk_composition (page, history);
 }
 
 /*----------------------------------------------------------------------
@@ -230,7 +239,7 @@ walk_golden (struct page *page, const json_t *history, size_t i)
   if (writes) {
     fprintf (page->fp, "<section aria-labelledby=\"g%zu\">\n"
              "<h2 id=\"g%zu\">", i + 1, i + 1);
-    page_text (page->fp, json_text (document, "golden"));
+    page_text (page->fp, golden_of (history));
     fprintf (page->fp, "</h2>\n");
     page_summary (page->fp, document);
   }

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "drift.h"
+#include "drift-report.h"
 
 /* A clone of the newest document of a history. */
 struct page_clone {
@@ -25,11 +25,15 @@ struct page_clone {
 extern struct page_clone *page_clones (const json_t *document, size_t *nr);
 
 /* drift-page.c: the head and the foot; text with all that means something in
- * HTML escaped.
+ * HTML escaped; legends.
  */
 extern void page_begin (FILE *fp, const json_t *histories);
 extern void page_end (FILE *fp);
 extern void page_text (FILE *fp, const char *text);
+
+/* Of the lines from 'first' on, and of the classes, as they are stacked. */
+extern void page_line_legend (FILE *fp, unsigned first);
+extern void page_class_legend (FILE *fp);
 
 /* drift-page-table.c: what the golden image and its clones are now. */
 extern void page_summary (FILE *fp, const json_t *document);

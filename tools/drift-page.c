@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "drift-chart.h"
 #include "drift-html.h"
 #include "tools.h"
 
@@ -63,7 +64,8 @@ static const char style[] =
   "font-variant-numeric:tabular-nums}\n"
   "svg{display:block;width:100%;height:auto}\n"
   "svg text{fill:var(--fg)}\n"
-  ".wide{display:grid;grid-template-columns:2fr 1fr;gap:1.2rem}\n"
+  ".three{display:grid;grid-template-columns:repeat(auto-fit,"
+  "minmax(18rem,1fr));gap:1rem 1.4rem}\n"
   ".small{display:grid;grid-template-columns:"
   "repeat(auto-fill,minmax(17rem,1fr));gap:1rem 1.4rem;margin-top:.6rem}\n"
   "details{margin-top:1rem}\n"
@@ -81,7 +83,7 @@ static const char style[] =
   "dl.classes{display:grid;grid-template-columns:max-content 1fr;"
   "gap:.3rem 1.2rem}\n"
   "dl.classes dt{font-weight:600}dl.classes dd{margin:0}\n"
-  "@media(max-width:46rem){.wide,dl.classes{grid-template-columns:1fr}}\n"
+  "@media(max-width:46rem){dl.classes{grid-template-columns:1fr}}\n"
   "@media print{body{max-width:none;padding:0;font-size:11px}"
   ".bar,.bar i,.key,.tiles div{print-color-adjust:exact;"
   "-webkit-print-color-adjust:exact}figure,tr{break-inside:avoid}"
@@ -135,6 +137,32 @@ page_begin (FILE *fp, const json_t *histories)
     fprintf (fp, "</ul></nav>\n");
   }
   fprintf (fp, "<main>\n");
+}
+
+void
+page_line_legend (FILE *fp, unsigned first)
+{
+  unsigned i;
+
+  fprintf (fp, "<ul class=\"legend\">\n");
+  for (i = first; i < NR_LINES; ++i)
+    fprintf (fp, "<li><span class=\"key line%s\" style=\"%s:%s\"></span>"
+             "%s</li>\n", chart_lines[i].dashed ? " dash" : "",
+             chart_lines[i].dashed ? "border-color" : "background",
+             chart_lines[i].color, chart_lines[i].label);
+  fprintf (fp, "</ul>\n");
+}
+
+void
+page_class_legend (FILE *fp)
+{
+  unsigned i;
+
+  fprintf (fp, "<ul class=\"legend\">\n");
+  for (i = NR_CLASSES; i-- > 0; )
+    fprintf (fp, "<li><span class=\"key\" style=\"background:%s\"></span>"
+             "%s</li>\n", drift_classes[i].color, drift_classes[i].label);
+  fprintf (fp, "</ul>\n");
 }
 
 /* What the words mean, as the contract has them. */

@@ -11,7 +11,7 @@
 #include <jansson.h>
 
 #include "drift-chart.h"
-#include "drift.h"
+#include "drift-report.h"
 
 #define SERIES_VALUES_MAX (NR_CLASSES + 1)
 

@@ -9,38 +9,43 @@
 #include <string.h>
 
 #include "drift-chart.h"
-#include "drift.h"
+#include "drift-report.h"
 #include "gnuplot.h"
 #include "image.h"
 #include "tools.h"
 
 #define WIDTH 900
 
+/* Where the charts begin and end, in parts of the width. */
+#define LEFT 0.09
+#define RIGHT 0.97
+
 /* Pixels from the top of a golden image's part. */
-#define PART_HEIGHT 860
+#define PART_HEIGHT 880
 static const struct panel {
-  unsigned top, bottom;
+  unsigned title_y, top, bottom;
   const char *title;            /* after the golden image's name */
 } panels[] = {
-  { 64, 300, "bytes of the image and its clones" },
-  { 396, 632, "what the clones' bytes are" },
-  { 706, 810, "dedup ratio" },
+  { 22, 78, 310, "bytes of the image and its clones" },
+  { 366, 422, 654, "what the clones' bytes are" },
+  { 718, 740, 824, "dedup ratio" },
 };
 
 /* Gnuplot counts from the bottom, in parts of the whole. */
-static void
-place (FILE *script, const struct panel *panel, size_t part, size_t nr_parts)
-{
-  const double height = (double) PART_HEIGHT * nr_parts;
-  const double y = (double) PART_HEIGHT * part;
+struct place {
+  double top, height;
+};
 
-  fprintf (script, "set tmargin at screen %.6f\nset bmargin at screen %.6f\n",
-           1 - (y + panel->top) / height, 1 - (y + panel->bottom) / height);
+static double
+screen (const struct place *place, double y)
+{
+  return 1 - (place->top + y) / place->height;
 }
 
+/* The title is a label, because titles are centred. */
 static void
-write_title (FILE *script, const json_t *history, const struct panel *panel,
-             bool key)
+write_frame (FILE *script, const json_t *history, const struct panel *panel,
+             const struct place *place)
 {
   char *title;
 
@@ -48,16 +53,25 @@ write_title (FILE *script, const json_t *history, const struct panel *panel,
                 json_text (json_array_get (history, 0), "golden"),
                 panel->title) == -1)
     exit (fail ("out of memory"));
-  fprintf (script, "set title ");
+  fprintf (script, "set tmargin at screen %.6f\nset bmargin at screen %.6f\n",
+           screen (place, panel->top), screen (place, panel->bottom));
+  fprintf (script, "set label 1 ");
   gnuplot_string (script, title);
-  fprintf (script, " left offset graph 0, character %s "
-           "font 'system-ui,sans-serif,15'\n", key ? "1.6" : "0");
+  fprintf (script, " at screen %g, screen %.6f left "
+           "font 'sans-serif,15'\n", LEFT,
+           screen (place, panel->title_y));
+  fprintf (script, "set key at screen %g, screen %.6f left center "
+           "horizontal maxrows 1 Left reverse samplen 1.5\n", LEFT,
+           screen (place, panel->title_y + 30));
   free (title);
 }
 
 static void
 write_part (FILE *script, const json_t *history, size_t part, size_t nr_parts)
 {
+  const struct place place = {
+    (double) PART_HEIGHT * part, (double) PART_HEIGHT * nr_parts,
+  };
   struct chart chart = {
     .script = script, .history = history, .width = WIDTH,
     .x_tics = 8, .y_tics = 5, .key = true,
@@ -65,20 +79,17 @@ write_part (FILE *script, const json_t *history, size_t part, size_t nr_parts)
   unsigned i;
 
   for (i = 0; i < sizeof panels / sizeof panels[0]; ++i) {
-    place (script, &panels[i], part, nr_parts);
-    if (i == 2) {
-      chart.key = false;
-      chart.y_tics = 3;
-    }
-    write_title (script, history, &panels[i], chart.key);
+    write_frame (script, history, &panels[i], &place);
     switch (i) {
     case 0:
-      chart_bytes (&chart);
+      chart_bytes (&chart, 0);
       break;
     case 1:
       chart_composition (&chart, NULL, 0);
       break;
     case 2:
+      chart.key = false;
+      chart.y_tics = 3;
       chart_ratio (&chart);
     }
   }
@@ -92,8 +103,8 @@ write_script (FILE *script, const json_t *histories, unsigned height)
   size_t i;
 
   gnuplot_chart (script, "drift", WIDTH, height);
-  fprintf (script, "set multiplot\nset lmargin at screen 0.09\n"
-           "set rmargin at screen 0.97\n");
+  fprintf (script, "set multiplot\nset lmargin at screen %g\n"
+           "set rmargin at screen %g\n", LEFT, RIGHT);
   json_array_foreach (histories, i, history)
     write_part (script, history, i, nr);
   if (nr == 0)

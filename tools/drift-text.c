@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "drift.h"
+#include "drift-report.h"
 #include "tools.h"
 
 static void

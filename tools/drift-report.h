@@ -11,8 +11,8 @@
  * that is not there ends the program.
  */
 
-#ifndef NBDEDUP_DRIFT_H
-#define NBDEDUP_DRIFT_H
+#ifndef NBDEDUP_DRIFT_REPORT_H
+#define NBDEDUP_DRIFT_REPORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -127,4 +127,4 @@ extern int drift_write_svg (FILE *fp, const json_t *histories,
 extern int drift_write_html (FILE *fp, const json_t *histories,
                              const char *file);
 
-#endif /* NBDEDUP_DRIFT_H */
+#endif /* NBDEDUP_DRIFT_REPORT_H */
