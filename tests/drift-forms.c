@@ -23,7 +23,7 @@
 static int
 save (const json_t *documents, drift_write_fn *write, const char *file)
 {
-  json_t *histories = drift_histories (documents, NULL);
+  json_t *histories = drift_histories (documents);
   int r = drift_save (file, write, histories);
 
   json_decref (histories);
@@ -47,7 +47,7 @@ show (const json_t *documents, const char *form, const char *file)
     drift_print_freed (json_object_get (documents, "if_destroyed"),
                        json_object_get (documents, "asked"));
   else if (strcmp (form, "history") == 0) {
-    histories = drift_histories (documents, NULL);
+    histories = drift_histories (documents);
     drift_print_history (histories);
     json_decref (histories);
   }

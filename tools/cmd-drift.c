@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "drift-ask.h"
 #include "drift-file.h"
 #include "drift-report.h"
 #include "image.h"
@@ -166,36 +167,6 @@ check_options (const struct drift_options *opts)
                  "only read");
 }
 
-static json_t *
-get_present (const struct drift_options *opts)
-{
-  json_t *args = pack_args (&opts->common, "{s:s*, s:b}",
-                            "name", opts->common.args[0],
-                            "record", opts->record);
-
-  if (opts->memory > 0)
-    json_object_set_new (args, "memory", json_integer (opts->memory));
-  return run (&opts->common, args);
-}
-
-static json_t *
-get_freed (const struct drift_options *opts)
-{
-  json_t *args = pack_args (&opts->common, "{s:O}", "names", opts->names);
-
-  if (opts->memory > 0)
-    json_object_set_new (args, "memory", json_integer (opts->memory));
-  return run_other (&opts->common, "drift-freed", args);
-}
-
-static json_t *
-get_history (const struct drift_options *opts)
-{
-  return run_other (&opts->common, "drift-history",
-                    pack_args (&opts->common, "{s:s*}",
-                               "name", opts->common.args[0]));
-}
-
 /* What was asked for; NULL where it was not. */
 struct results {
   json_t *present, *history, *freed;
@@ -204,13 +175,19 @@ struct results {
 static int
 get_results (const struct drift_options *opts, struct results *results)
 {
+  const struct options *common = &opts->common;
+  const char *golden = common->args[0];
+
   if (needs_present (opts) &&
-      (results->present = get_present (opts)) == NULL)
+      (results->present = drift_ask_present (common, golden, opts->record,
+                                             opts->memory)) == NULL)
     return -1;
-  if ((opts->history || makes_files (opts)) &&
-      (results->history = get_history (opts)) == NULL)
+  if (opts->history &&
+      (results->history = drift_ask_history (common, golden)) == NULL)
     return -1;
-  if (opts->names != NULL && (results->freed = get_freed (opts)) == NULL)
+  if (opts->names != NULL &&
+      (results->freed = drift_ask_freed (common, opts->names,
+                                         opts->memory)) == NULL)
     return -1;
   return 0;
 }
@@ -218,17 +195,18 @@ get_results (const struct drift_options *opts, struct results *results)
 static int
 save_files (const struct drift_options *opts, const struct results *results)
 {
-  json_t *present = drift_documents (results->present);
-  json_t *histories =
-    drift_histories (json_object_get (results->history, "samples"), present);
+  json_t *documents = drift_documents (results->present);
+  json_t *histories = drift_ask_histories (&opts->common, documents);
   int r = 0;
 
+  json_decref (documents);
+  if (histories == NULL)
+    return -1;
   if (opts->html != NULL)
     r = drift_save (opts->html, drift_write_html, histories);
   if (r == 0 && opts->svg != NULL)
     r = drift_save (opts->svg, drift_write_svg, histories);
   json_decref (histories);
-  json_decref (present);
   return r == 0 ? 0 : (fail ("drift: %s", image_error ()), -1);
 }
 
@@ -263,8 +241,7 @@ print_text (const struct drift_options *opts, const struct results *results)
   json_t *list;
 
   if (opts->history) {
-    list = drift_histories (json_object_get (results->history, "samples"),
-                            NULL);
+    list = drift_histories (json_object_get (results->history, "samples"));
     drift_print_history (list);
     json_decref (list);
   }

@@ -26,7 +26,7 @@ extern const char chart_ratio_color[];
 /* How a chart is drawn. */
 struct chart {
   FILE *script;
-  const json_t *history;
+  const json_t *history;        /* by time */
   unsigned width;               /* pixels: there is no more detail than that */
   unsigned x_tics, y_tics;      /* at most */
   bool key;                     /* a legend, where the script has put it */

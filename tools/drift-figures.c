@@ -179,20 +179,8 @@ add_document (json_t *histories, json_t *document)
   json_array_append (history, document);
 }
 
-/* With --record, the present is the newest sample. */
-static bool
-is_last (const json_t *histories, const json_t *document)
-{
-  const json_t *history = find_history (histories, document);
-  const json_t *last =
-    json_array_get (history, json_array_size (history) - 1);
-
-  return history != NULL &&
-    json_size (last, "time") >= json_size (document, "time");
-}
-
 json_t *
-drift_histories (const json_t *samples, const json_t *present)
+drift_histories (const json_t *samples)
 {
   json_t *histories = check_json (json_array ());
   json_t *document;
@@ -200,10 +188,25 @@ drift_histories (const json_t *samples, const json_t *present)
 
   json_array_foreach (samples, i, document)
     add_document (histories, document);
-  json_array_foreach (present, i, document)
-    if (!is_last (histories, document))
-      add_document (histories, document);
   return histories;
+}
+
+/* Nearly always they are in order. */
+json_t *
+drift_by_time (const json_t *history)
+{
+  json_t *sorted = check_json (json_array ());
+  json_t *document;
+  size_t i, j;
+
+  json_array_foreach (history, i, document) {
+    for (j = i; j > 0; --j)
+      if (json_size (json_array_get (sorted, j - 1), "time") <=
+          json_size (document, "time"))
+        break;
+    json_array_insert (sorted, j, document);
+  }
+  return sorted;
 }
 
 json_t *

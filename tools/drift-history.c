@@ -67,31 +67,40 @@ time_at (const json_t *history, size_t i)
   return json_size (json_array_get (history, i), "time");
 }
 
-/* Columns are equal spans of time, whatever the samples' distances are: each
- * shows the last sample up to its end, from the least (lowest block) to the
- * greatest figure of all.
+/* The last sample of a column.  Columns are equal spans of time, whatever the
+ * samples' distances are: each shows the last sample up to its end.
  */
+static size_t
+spark_sample (const json_t *history, size_t i, size_t column)
+{
+  const size_t nr = json_array_size (history);
+  const uint64_t start = time_at (history, 0);
+  const double span = time_at (history, nr - 1) - start;
+  const double end = start + span * (column + 1) / SPARK_WIDTH;
+
+  while (i + 1 < nr && time_at (history, i + 1) <= end)
+    i++;
+  return i;
+}
+
+/* From the least (lowest block) to the greatest figure of all. */
 static void
 print_spark (const json_t *history, figure_fn *figure)
 {
   const char *const *blocks =
     terminal_has_utf8 () ? blocks_utf8 : blocks_ascii;
   const size_t nr = json_array_size (history);
-  const uint64_t start = time_at (history, 0);
-  const double span = time_at (history, nr - 1) - start;
+  const bool moment = time_at (history, 0) == time_at (history, nr - 1);
   double least = INFINITY, greatest = -INFINITY, value;
-  size_t i, column, width = span > 0 ? SPARK_WIDTH : 1;
+  size_t i, column;
 
   for (i = 0; i < nr; ++i) {
     value = figure_at (history, i, figure);
     least = fmin (least, value);
     greatest = fmax (greatest, value);
   }
-  for (column = 0, i = 0; column < width; ++column) {
-    const double end = start + span * (column + 1) / width;
-
-    while (i + 1 < nr && time_at (history, i + 1) <= end)
-      i++;
+  for (column = 0, i = 0; column < (moment ? 1 : SPARK_WIDTH); ++column) {
+    i = moment ? nr - 1 : spark_sample (history, i, column);
     value = figure_at (history, i, figure);
     if (isnan (value))
       putchar (' ');
@@ -170,12 +179,13 @@ void
 drift_print_history (const json_t *histories)
 {
   char from[32], to[32];
-  json_t *history;
+  json_t *recorded, *history;
   size_t i, nr;
 
   if (json_array_size (histories) == 0)
     printf ("no samples yet: 'nbdedup drift --record' takes one\n");
-  json_array_foreach (histories, i, history) {
+  json_array_foreach (histories, i, recorded) {
+    history = drift_by_time (recorded);
     nr = json_array_size (history);
     if (i > 0)
       putchar ('\n');
@@ -189,5 +199,6 @@ drift_print_history (const json_t *histories)
     print_sparks (history);
     putchar ('\n');
     print_samples (history);
+    json_decref (history);
   }
 }

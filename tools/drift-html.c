@@ -40,16 +40,10 @@ struct page {
   int r;                        /* -1: image_error */
 };
 
-static const json_t *
-newest (const json_t *history)
-{
-  return json_array_get (history, json_array_size (history) - 1);
-}
-
 static const char *
 golden_of (const json_t *history)
 {
-  return json_text (newest (history), "golden");
+  return json_text (json_array_get (history, 0), "golden");
 }
 
 /*----------------------------------------------------------------------
@@ -199,13 +193,14 @@ walk_clone (struct page *page, const json_t *history,
 }
 
 static void
-walk_clones (struct page *page, const json_t *history)
+walk_clones (struct page *page, const json_t *history,
+             const json_t *document)
 {
   struct page_clone *clones;
   uint64_t greatest = 0;
   size_t nr, i;
 
-  clones = page_clones (newest (history), &nr);
+  clones = page_clones (document, &nr);
   for (i = 0; i < nr; ++i) {
     clones[i].greatest =
       chart_greatest (history, json_text (clones[i].clone, "name"));
@@ -233,22 +228,25 @@ walk_clones (struct page *page, const json_t *history)
 static void
 walk_golden (struct page *page, const json_t *history, size_t i)
 {
-  const json_t *document = newest (history);
+  const json_t *document =
+    json_array_get (history, json_array_size (history) - 1);
+  json_t *sorted = drift_by_time (history);
   const bool writes = page->charts != NULL;
 
   if (writes) {
     fprintf (page->fp, "<section aria-labelledby=\"g%zu\">\n"
              "<h2 id=\"g%zu\">", i + 1, i + 1);
-    page_text (page->fp, golden_of (history));
+    page_text (page->fp, json_text (document, "golden"));
     fprintf (page->fp, "</h2>\n");
     page_summary (page->fp, document);
   }
-  walk_fleet (page, history);
-  walk_clones (page, history);
+  walk_fleet (page, sorted);
+  walk_clones (page, sorted, document);
   if (writes) {
     page_table (page->fp, document);
     fprintf (page->fp, "</section>\n");
   }
+  json_decref (sorted);
 }
 
 static void

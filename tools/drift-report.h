@@ -6,8 +6,8 @@
  * JSON OUTPUT in nbdedup-drift.pod): its counts are blocks.  People, tables
  * and charts get bytes, so all of them go through the figures below.
  *
- * A *history* is an array of documents of one golden image, oldest first, at
- * least one.  What does not make sense in a document counts as zero.  Memory
+ * A *history* is an array of documents of one golden image, at least one, as
+ * they were recorded: the last is what it is now, even if a clock was set back.  What does not make sense in a document counts as zero.  Memory
  * that is not there ends the program.
  */
 
@@ -90,11 +90,13 @@ extern const char *drift_bytes (uint64_t bytes, char *buf, size_t len);
 extern const char *drift_time (const json_t *document, const char *format,
                                char *buf, size_t len);
 
-/* The histories of 'samples' (documents of any golden images, by time), by
- * the golden image's name.  Those in 'present' (the same, or NULL) follow, if
- * they are not among the samples.  Returns a new array of histories.
+/* The histories of 'samples' (documents of any golden images), by the golden
+ * image's name: a new array.
  */
-extern json_t *drift_histories (const json_t *samples, const json_t *present);
+extern json_t *drift_histories (const json_t *samples);
+
+/* The same documents by their times: a new array. */
+extern json_t *drift_by_time (const json_t *history);
 
 /* The documents of an engine's answer: one, or those in "goldens".  A new
  * reference to an array.

@@ -75,7 +75,9 @@ write_single (const struct series *series, double t, const double *values)
   write_point (series, t + half, values);
 }
 
-/* Is sample 'i' the last one of its column of pixels? */
+/* Is sample 'i' the last one of its column of pixels?  Of one moment there is
+ * one column.
+ */
 static bool
 is_visible (const struct series *series, size_t i)
 {
@@ -83,6 +85,8 @@ is_visible (const struct series *series, size_t i)
   const double pixel =
     (double) (series->to - series->from) / series->chart->width;
 
+  if (series->moment)
+    return i + 1 == json_array_size (history);
   return i == 0 || i + 1 == json_array_size (history) ||
     (uint64_t) ((sample_time (history, i) - series->from) / pixel) !=
     (uint64_t) ((sample_time (history, i + 1) - series->from) / pixel);

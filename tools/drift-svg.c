@@ -99,14 +99,17 @@ static void
 write_script (FILE *script, const json_t *histories, unsigned height)
 {
   const size_t nr = json_array_size (histories);
-  json_t *history;
+  json_t *history, *sorted;
   size_t i;
 
   gnuplot_chart (script, "drift", WIDTH, height);
   fprintf (script, "set multiplot\nset lmargin at screen %g\n"
            "set rmargin at screen %g\n", LEFT, RIGHT);
-  json_array_foreach (histories, i, history)
-    write_part (script, history, i, nr);
+  json_array_foreach (histories, i, history) {
+    sorted = drift_by_time (history);
+    write_part (script, sorted, i, nr);
+    json_decref (sorted);
+  }
   if (nr == 0)
     fprintf (script, "unset border\nunset tics\nunset key\n"
              "set title 'no golden images' font ',15'\n"

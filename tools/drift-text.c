@@ -69,11 +69,13 @@ static void
 print_summary (const json_t *document, const struct drift_fleet *fleet)
 {
   char logical[HUMAN_MAX], distinct[HUMAN_MAX], stored[HUMAN_MAX];
-  char percent[PERCENT_MAX];
+  char percent[PERCENT_MAX], nr[32] = "no";
   unsigned i;
 
-  printf ("%s and %zu clone%s: %s logical, %s distinct (%s stored)\n",
-          json_text (document, "golden"), fleet->nr_clones,
+  if (fleet->nr_clones > 0)
+    snprintf (nr, sizeof nr, "%zu", fleet->nr_clones);
+  printf ("%s and %s clone%s: %s logical, %s distinct (%s stored)\n",
+          json_text (document, "golden"), nr,
           fleet->nr_clones == 1 ? "" : "s",
           human_bytes (fleet->logical, logical),
           human_bytes (fleet->distinct, distinct),

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include "drift-ask.h"
+
+static json_t *
+check_json (json_t *json)
+{
+  if (json == NULL)
+    exit (fail ("out of memory"));
+  return json;
+}
+
+static void
+set_memory (json_t *args, uint64_t memory)
+{
+  if (memory > 0)
+    json_object_set_new (args, "memory", json_integer (memory));
+}
+
+json_t *
+drift_ask_present (const struct options *opts, const char *golden, bool record,
+                   uint64_t memory)
+{
+  json_t *args = pack_args (opts, "{s:s*, s:b}", "name", golden,
+                            "record", record);
+
+  set_memory (args, memory);
+  return run (opts, args);
+}
+
+json_t *
+drift_ask_freed (const struct options *opts, json_t *names, uint64_t memory)
+{
+  json_t *args = pack_args (opts, "{s:O}", "names", names);
+
+  set_memory (args, memory);
+  return run_other (opts, "drift-freed", args);
+}
+
+/* A long one comes in parts. */
+json_t *
+drift_ask_history (const struct options *opts, const char *golden)
+{
+  json_t *samples = check_json (json_array ());
+  json_t *after = NULL, *part;
+
+  do {
+    part = run_other (opts, "drift-history",
+                      pack_args (opts, "{s:s*, s:o*}", "name", golden,
+                                 "after", after));
+    if (part == NULL) {
+      json_decref (samples);
+      return NULL;
+    }
+    json_array_extend (samples, json_object_get (part, "samples"));
+    after = json_incref (json_object_get (part, "next"));
+    json_decref (part);
+  } while (after != NULL);
+  return check_json (json_pack ("{s:o}", "samples", samples));
+}
+
+/* With --record, the present is the last sample. */
+static json_t *
+add_present (json_t *samples, json_t *document)
+{
+  const size_t nr = json_array_size (samples);
+
+  if (nr == 0 || !json_equal (json_array_get (samples, nr - 1), document))
+    json_array_append (samples, document);
+  return samples;
+}
+
+json_t *
+drift_ask_histories (const struct options *opts, const json_t *documents)
+{
+  json_t *histories = check_json (json_array ());
+  json_t *document, *history;
+  size_t i;
+
+  json_array_foreach (documents, i, document) {
+    history = drift_ask_history (opts, json_text (document, "golden"));
+    if (history == NULL) {
+      json_decref (histories);
+      return NULL;
+    }
+    json_array_append (histories,
+                       add_present (json_object_get (history, "samples"),
+                                    document));
+    json_decref (history);
+  }
+  return histories;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What "nbdedup drift" asks the engine for.  Each returns a new reference;
+ * NULL: reported.  'memory' 0: the engine's default.
+ */
+
+#ifndef NBDEDUP_DRIFT_ASK_H
+#define NBDEDUP_DRIFT_ASK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tools.h"
+
+/* The document of 'golden', or (NULL) {"goldens": [documents]}. */
+extern json_t *drift_ask_present (const struct options *opts,
+                                  const char *golden, bool record,
+                                  uint64_t memory);
+
+/* {"names", "freed_bytes"} */
+extern json_t *drift_ask_freed (const struct options *opts, json_t *names,
+                                uint64_t memory);
+
+/* {"samples": [documents]}, as they were recorded, of all if 'golden' is
+ * NULL.
+ */
+extern json_t *drift_ask_history (const struct options *opts,
+                                  const char *golden);
+
+/* The history (drift-report.h) of each of these documents, which are the
+ * present: an array.
+ */
+extern json_t *drift_ask_histories (const struct options *opts,
+                                    const json_t *documents);
+
+#endif /* NBDEDUP_DRIFT_ASK_H */
