@@ -38,6 +38,15 @@ load_and_measure ()             # DDT_CACHE RECORD_CACHE DIRTY_MAX, in MiB
         "$blocks" a b c d
     nbdedup stat
     nbdedup check
+    # Drift may take a part of ddt-cache: the sorts spill to the disk.
+    nbdedup snapshot a@golden
+    nbdedup clone a@golden clone --count 2
+    nbdedup drift a@golden
+    nbdedup stat --ddt a@golden
+    nbdedup drift --if-destroyed a b c d
+    nbdedup destroy a@golden --force
+    nbdedup destroy clone1
+    nbdedup destroy clone2
     peak=$(server_peak_kib "$server_pid")
 
     # nbdkit: 4 connections, 4 threads each, requests of 64 KiB.
