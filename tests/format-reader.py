@@ -235,6 +235,11 @@ class Database:
         self.segments = self.rows(
             "SELECT id, nr_free, largest_run, map FROM segment ORDER BY id")
         self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
+        # Pools of the first versions have none.
+        self.samples = [] if not self.rows(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'drift'") else \
+            self.rows("SELECT id, golden, time, codec, length, data"
+                      " FROM drift ORDER BY id")
 
     def names(self):
         """(name, layer, size, flags) of all volumes and snapshots."""
@@ -751,6 +756,22 @@ class Pool:
         need(found == layer["blocks"], what, "has", found, "blocks, not",
              layer["blocks"])
 
+    # -- the history
+
+    def check_samples(self):
+        next_id = self.state["next_id"]
+        for ident, golden, time, codec, length, data in self.db.samples:
+            what = "drift sample %d:" % ident
+            need(1 <= ident < next_id and 1 <= golden < next_id, what,
+                 "of snapshot", golden, "ids end at", next_id)
+            need(codec in CODECS and 1 <= length <= 1 << 28, what, "codec",
+                 codec, "length", length)
+            document = json.loads(decompress(codec, data, length))
+            need(isinstance(document, dict) and
+                 isinstance(document.get("golden"), str) and
+                 document.get("time") == time, what, "not a document of", time)
+        self.stats["samples"] = len(self.db.samples)
+
     # -- what the journal adds
 
     def replay(self):
@@ -856,6 +877,7 @@ class Pool:
         self.check_space()
         self.check_volumes()
         self.check_index()
+        self.check_samples()
         for r in list(self.records.values()):
             self.check_record(r)
             self.check_slot(r)

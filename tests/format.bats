@@ -338,12 +338,49 @@ same () { cmp -i $(($3 * 1024)) -n $(($4 * 1024)) "$1" "$2"; }
                  tr -d '\0' | wc -c)" 0
 }
 
+@test "the drift history reads as the page says" {
+    local i
+
+    make_pool --block-size 4K
+    text_data 1M >"$data"
+    nbdedup import golden "$data"
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 c --count 10 >/dev/null
+    serve "$pool" drift-interval=0
+    for i in 1 2; do
+        "$test_programs/engine-call" "$pool" drift '{"record":true}' >/dev/null
+    done
+    crash
+    compare "$pool"
+    assert_eq "$(figure samples)" 2
+    assert_num "$(figure wal_pages) > 0"
+    damaged
+    nbdedup check
+    assert_eq "$(sqlite3 "file:$pool/pool.db?immutable=1" \
+                         'SELECT codec, length > length (data) FROM drift' |
+                 xargs)" "1|1 1|1"
+    cp -a "$pool" good
+    spoil "UPDATE drift SET length = length - 1" "codec lz4: not"
+    spoil "UPDATE drift SET codec = 3" "drift sample"
+    spoil "UPDATE drift SET time = time + 1" "drift sample"
+    spoil "UPDATE drift SET golden = 1000000" "drift sample"
+    # What does not compress, and no row is missed.
+    restore
+    sqlite3 "$pool/pool.db" "UPDATE drift SET codec = 0, length = 25,
+        time = 5, data = CAST ('{\"golden\":\"x@y\",\"time\":5}' AS BLOB)"
+    assert_eq "$(decode --no-page-checksums "$pool" | jq .samples)" 2
+    # The first versions made no such table.
+    restore
+    sqlite3 "$pool/pool.db" "DROP TABLE drift"
+    assert_eq "$(decode --no-page-checksums "$pool" | jq .samples)" 0
+}
+
 @test "the format page names every table and column of pool.db" {
     local page="$top_srcdir/lib/nbdedup-format.pod" table column text
 
     need command -v podchecker
     podchecker -warnings "$page"
-    sqlite3 schema.db <"$top_srcdir/lib/schema.sql"
+    cat "$top_srcdir"/lib/schema*.sql | sqlite3 schema.db
     sqlite3 -separator ' ' schema.db \
             "SELECT t.name, c.name FROM sqlite_schema t,
              pragma_table_info (t.name) c WHERE t.type = 'table'" >columns
