@@ -14,6 +14,10 @@
  *
  *  - the command in flight has happened entirely, or not at all;
  *
+ *  - samples of drift that were recorded are in the history, in order and
+ *    whole: the child notes each in a file when it has been answered; after
+ *    them there may be those that it was recording;
+ *
  *  - "check" finds nothing, and now and then, that everything let go of is
  *    given back in the end.
  *
@@ -57,8 +61,9 @@ static struct nbdedup_settings settings;
 static struct lineage lineage;
 static const char *directory;
 static char pool_path[PATH_MAX];
+static char noted_path[PATH_MAX];       /* recorded samples, one a line */
 static uint64_t seed;
-static unsigned round_nr, nr_ops, nr_in_flight, nr_happened;
+static unsigned round_nr, nr_ops, nr_in_flight, nr_happened, nr_samples;
 static char last_ops[NR_LAST][160];
 
 static _Noreturn void
@@ -128,9 +133,42 @@ tell (int fd, uint8_t what)
     _exit (EXIT_FAILURE);       /* nobody listens any more */
 }
 
+static void
+note_samples (json_t *samples, const char *mode)
+{
+  FILE *f = fopen (noted_path, mode);
+  json_t *sample;
+  size_t i;
+
+  if (f == NULL)
+    give_up (strerror (errno));
+  json_array_foreach (samples, i, sample) {
+    json_dumpf (sample, f, JSON_COMPACT);
+    putc ('\n', f);
+  }
+  /* Killed in here it leaves a part of a line, which counts as none. */
+  if (fclose (f) != 0)
+    give_up (strerror (errno));
+}
+
+/* Of all golden images; what was answered must be there afterwards. */
+static void
+record_samples (void)
+{
+  json_t *result = engine_call (pool, "drift", json_pack ("{s:b}", "record",
+                                                          1));
+
+  if (result == NULL)
+    give_up (nbdedup_error ());
+  note_samples (json_object_get (result, "goldens"), "a");
+  json_decref (result);
+}
+
 static _Noreturn void
 child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
 {
+  struct rng when = rng_make (seed, round_nr + 1000000);
+  unsigned often = rng_below (&when, 40);
   enum expect expect;
   struct op op;
   bool ok;
@@ -141,6 +179,8 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
     give_up (nbdedup_error ());
   tell (fd, READY);
   for (; nr > 0; --nr) {
+    if (rng_percent (&when, often))
+      record_samples ();
     lineage_random (&lineage, mixture, &rng, &op);
     expect = lineage_expect (&lineage, &op);
     note (&op, "  (the child)");
@@ -307,6 +347,37 @@ replay (struct rng rng, const unsigned *mixture, const uint8_t *told,
     give_up (why);
 }
 
+/* The history begins with what was noted; the rest is noted now. */
+static void
+check_samples (void)
+{
+  json_t *result = engine_call (pool, "drift-history", NULL), *samples;
+  FILE *f = fopen (noted_path, "r");
+  char *line = NULL, *text;
+  size_t cap = 0, i = 0;
+  ssize_t len;
+
+  if (result == NULL)
+    give_up (nbdedup_error ());
+  samples = json_object_get (result, "samples");
+  while (f && (len = getline (&line, &cap, f)) > 0 && line[len - 1] == '\n') {
+    line[len - 1] = '\0';
+    text = json_dumps (json_array_get (samples, i++), JSON_COMPACT);
+    if (text == NULL || strcmp (text, line) != 0) {
+      fprintf (stderr, "sample %zu of %zu: %s\nrecorded: %s\n", i - 1,
+               json_array_size (samples), text, line);
+      give_up ("a sample that was recorded is not in the history");
+    }
+    free (text);
+    nr_samples++;
+  }
+  free (line);
+  if (f)
+    fclose (f);
+  note_samples (samples, "w");
+  json_decref (result);
+}
+
 static void
 check (void)
 {
@@ -353,6 +424,19 @@ drain (void)
 }
 
 static void
+keep_samples (void)
+{
+  nbdedup_settings_init (&settings);
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  json_decref (engine_call (pool, "set", json_pack
+                            ("{s:s, s:s}", "property", "drift-keep", "value",
+                             "all:forever")));
+  if (nbdedup_pool_close (pool) == -1)
+    give_up (nbdedup_error ());
+}
+
+static void
 make_pool (struct rng *rng)
 {
   static const uint32_t sizes[] = { 4096, 4096, 8192, 16384, 65536 };
@@ -363,9 +447,12 @@ make_pool (struct rng *rng)
   if (pool_path[0] && system (command) != 0)
     give_up (command);
   snprintf (pool_path, sizeof pool_path, "%s/pool%u", directory, round_nr);
-  if (nbdedup_pool_create (pool_path, options) == -1)
+  snprintf (noted_path, sizeof noted_path, "%s/samples", directory);
+  if (nbdedup_pool_create (pool_path, options) == -1 ||
+      (unlink (noted_path) == -1 && errno != ENOENT))
     give_up (nbdedup_error ());
   json_decref (options);
+  keep_samples ();
   lineage_free (&lineage);
   lineage = (struct lineage) {
     .block_size = sizes[rng_below (rng, 5)],
@@ -405,6 +492,7 @@ run_round (void)
   if (open_pool () == -1)
     give_up (nbdedup_error ());
   replay (ops, mixture, told, len);
+  check_samples ();
   check ();
   if (rng_percent (&rng, 25)) {
     drain ();
@@ -429,8 +517,9 @@ main (int argc, char **argv)
   signal (SIGALRM, too_long);
   for (round_nr = 0; round_nr < rounds; ++round_nr)
     run_round ();
-  printf ("%u rounds, %u commands in flight, %u of them had happened\n",
-          round_nr, nr_in_flight, nr_happened);
+  printf ("%u rounds, %u commands in flight, %u of them had happened; "
+          "%u samples compared\n", round_nr, nr_in_flight, nr_happened,
+          nr_samples);
   lineage_free (&lineage);
   return 0;
 }
