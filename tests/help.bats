@@ -127,7 +127,9 @@ keys_in ()
     nbdedup snapshot empty@b
     for call in "list" "stat --ddt" "check" "scrub" "bench" \
                        "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
-                       "destroy w --dry-run"; do
+                       "destroy w --dry-run" "drift" "drift v@a" \
+                       "drift v@a --if-destroyed w v" \
+                       "drift --record --history"; do
         read -ra args <<<"$call"
         nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
         text=$(section 'JSON OUTPUT' "$(page "${args[0]}")")

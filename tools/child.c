@@ -286,9 +286,11 @@ child_fail (struct child *child, const char *name)
     return image_fail ("%s: needs %s, which is not installed: %s", name,
                        child->program, advice (child->program));
   text = read_all (child->errfd);
-  if (text != NULL && *text != '\0') {
-    text[strcspn (text, "\n")] = '\0';
-    image_fail ("%s: %s", name, without_prefix (child, text));
+  if (text != NULL && text[strspn (text, "\n")] != '\0') {
+    char *line = text + strspn (text, "\n");
+
+    line[strcspn (line, "\n")] = '\0';
+    image_fail ("%s: %s", name, without_prefix (child, line));
   }
   else if (child->pid == 0 && WIFSIGNALED (child->status))
     image_fail ("%s: %s was killed by signal %d", name, child->program,

@@ -144,10 +144,11 @@ check_options (const struct drift_options *opts)
   const char *name = common->args[0];
   const char *at = name == NULL ? NULL : strchr (name, '@');
 
-  if (name != NULL && (at == NULL || at == name || at[1] == '\0'))
+  if (name != NULL && at == NULL)
     usage_error (common, "'%s' is no golden image: give its snapshot, as in "
-                 "%.*s@v1, or no name for all golden images", name,
-                 (int) strcspn (name, "@"), name);
+                 "%s@v1, or no name for all golden images", name, name);
+  if (name != NULL)
+    check_snapshot_name (common, name);
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
   if (opts->names != NULL &&

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+
+"""Open a page in headless Chromium: open-page.py PAGE DIRECTORY
+
+All that the browser asks the network for goes to a proxy of ours, which notes
+it and refuses.  Leaves in DIRECTORY
+
+  dom.html   the document, as the browser understood it
+  page.png   what it looks like
+  console    errors and warnings, a line each
+  requests   what was asked for, a line each, but by the browser for itself
+  colours    the colours of page.png, most frequent first: "N RRGGBB"
+"""
+
+import collections
+import os
+import re
+import socketserver
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+
+TIMEOUT = 120
+BROWSER = [
+    "chromium", "--headless", "--no-sandbox", "--disable-gpu",
+    "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+    "--disable-default-apps", "--disable-extensions",
+    "--disable-domain-reliability", "--disable-client-side-phishing-detection",
+    "--disable-features=OptimizationHints,MediaRouter,Translate",
+    "--hide-scrollbars", "--window-size=1000,1400",
+    "--enable-logging=stderr", "--v=0",
+]
+
+# Its own updates, which no option turns off altogether.
+OWN = re.compile(r"[/. ]google\.com[:/ ]|[/ ]update\.googleapis\.com[:/ ]")
+
+requests = []
+
+
+class Refuse(socketserver.StreamRequestHandler):
+    def handle(self):
+        line = self.rfile.readline(4096).decode("latin-1").strip()
+        if not OWN.search(line):
+            requests.append(line)
+        self.wfile.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n"
+                         b"Connection: close\r\n\r\n")
+
+
+def browse(page, directory, port, *args):
+    # Proxies leave out this machine unless they are told otherwise.
+    done = subprocess.run(
+        BROWSER + ["--user-data-dir=" + os.path.join(directory, "profile"),
+                   "--proxy-server=127.0.0.1:%d" % port,
+                   "--proxy-bypass-list=<-loopback>"] + list(args) +
+        ["file://" + os.path.abspath(page)],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
+    if done.returncode != 0:
+        sys.exit("chromium ended with status %d: %s"
+                 % (done.returncode, done.stderr.decode(errors="replace")))
+    return done
+
+
+def unfilter(kind, row, above, bpp):
+    """A row of a PNG, in place (PNG specification, 9.2)."""
+    for i in range(len(row)):
+        left = row[i - bpp] if i >= bpp else 0
+        up = above[i]
+        if kind == 1:
+            row[i] = (row[i] + left) & 255
+        elif kind == 3:
+            row[i] = (row[i] + (left + up) // 2) & 255
+        elif kind == 4:
+            corner = above[i - bpp] if i >= bpp else 0
+            p = left + up - corner
+            a, b, c = abs(p - left), abs(p - up), abs(p - corner)
+            best = left if a <= b and a <= c else up if b <= c else corner
+            row[i] = (row[i] + best) & 255
+        elif kind == 2:
+            row[i] = (row[i] + up) & 255
+
+
+def png_colours(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    at, packed = 8, b""
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at:at + 8])
+        body = data[at + 8:at + 8 + length]
+        if kind == b"IHDR":
+            width, height, depth, colour = struct.unpack(">IIBB", body[:10])
+        elif kind == b"IDAT":
+            packed += body
+        at += 12 + length
+    if depth != 8 or colour not in (2, 6):
+        sys.exit("%s: depth %d, colour type %d" % (path, depth, colour))
+    bpp = 3 if colour == 2 else 4
+    raw = zlib.decompress(packed)
+    above = bytearray(width * bpp)
+    counts = collections.Counter()
+    for y in range(height):
+        start = y * (width * bpp + 1)
+        row = bytearray(raw[start + 1:start + 1 + width * bpp])
+        unfilter(raw[start], row, above, bpp)
+        counts.update(zip(row[0::bpp], row[1::bpp], row[2::bpp]))
+        above = row
+    return counts
+
+
+def main():
+    page, directory = sys.argv[1:]
+    os.makedirs(directory, exist_ok=True)
+    proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuse)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    port = proxy.server_address[1]
+
+    def write(name, text):
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    done = browse(page, directory, port, "--dump-dom")
+    write("dom.html", done.stdout.decode())
+    log = done.stderr.decode(errors="replace")
+    write("console", "".join(line + "\n" for line in log.splitlines()
+                             if re.search(r":CONSOLE[:(]", line)))
+    png = os.path.join(directory, "page.png")
+    browse(page, directory, port, "--screenshot=" + png)
+    write("requests", "".join(r + "\n" for r in requests))
+    write("colours", "".join("%d %02x%02x%02x\n" % ((n,) + rgb)
+                             for rgb, n in png_colours(png).most_common()))
+
+
+main()
