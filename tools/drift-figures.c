@@ -80,13 +80,27 @@ drift_diverged (const struct drift_clone *figures)
   return figures->class[CLASS_SIBLING] + figures->class[CLASS_UNIQUE];
 }
 
+/* They are sorted by name; if they are not, it only takes longer. */
 const json_t *
 drift_find_clone (const json_t *document, const char *name)
 {
+  const json_t *clones = json_object_get (document, "clones");
+  size_t low = 0, high = json_array_size (clones), i;
   json_t *clone;
-  size_t i;
+  int r;
 
-  json_array_foreach (json_object_get (document, "clones"), i, clone)
+  while (low < high) {
+    i = low + (high - low) / 2;
+    clone = json_array_get (clones, i);
+    r = strcmp (name, json_text (clone, "name"));
+    if (r == 0)
+      return clone;
+    if (r < 0)
+      high = i;
+    else
+      low = i + 1;
+  }
+  json_array_foreach (clones, i, clone)
     if (strcmp (json_text (clone, "name"), name) == 0)
       return clone;
   return NULL;
