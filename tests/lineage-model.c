@@ -50,6 +50,7 @@ node_add (struct lineage *l, enum node_kind kind, const char *name,
 
   assert (l->nr_nodes < LINEAGE_NODES);
   l->nodes[l->nr_nodes++] = node;
+  node->id = ++l->last_id;
   node->kind = kind;
   snprintf (node->name, sizeof node->name, "%s", name);
   node->block_size = block_size;
@@ -71,6 +72,23 @@ node_add_like (struct lineage *l, enum node_kind kind, const char *name,
   return node;
 }
 
+/* It descends from 'snap' (may be NULL), and what 'from' descends from. */
+static void
+set_line (struct node *node, const struct node *snap,
+          const struct node *from)
+{
+  size_t first = snap != NULL, nr = from->nr_line + first;
+  struct ancestor *line = xcalloc (nr, sizeof line[0]);
+
+  if (snap)
+    line[0] = (struct ancestor) { snap->id, snap->volume->id };
+  if (from->nr_line > 0)
+    memcpy (line + first, from->line, from->nr_line * sizeof line[0]);
+  free (node->line);
+  node->line = line;
+  node->nr_line = nr;
+}
+
 static void
 forget_versions (struct node *node)
 {
@@ -84,6 +102,7 @@ node_free (struct node *node)
   forget_versions (node);
   free (node->versions);
   free (node->data);
+  free (node->line);
   free (node);
 }
 
@@ -142,6 +161,8 @@ lineage_copy (const struct lineage *from, struct lineage *to)
 
     *b = *a;
     b->handle = NULL;
+    b->line = NULL;
+    set_line (b, NULL, a);
     len = node_blocks (a) * a->block_size;
     b->data = xmalloc (len);
     memcpy (b->data, a->data, len);
@@ -281,6 +302,7 @@ apply_snapshot (struct lineage *l, const char *name)
   forget_versions (volume);     /* a snapshot is a flush, too */
   snap = node_add_like (l, NODE_SNAPSHOT, at + 1, volume);
   snap->volume = volume;
+  set_line (snap, NULL, volume);
   snap->parent = volume->parent;
   snap->origin = volume->origin;
   memcpy (snap->lost_origin, volume->lost_origin, sizeof snap->lost_origin);
@@ -296,6 +318,7 @@ apply_clone (struct lineage *l, struct node *snap, const char *name)
   memcpy (node->compress, snap->volume->compress, sizeof node->compress);
   memcpy (node->dedup, snap->volume->dedup, sizeof node->dedup);
   node->parent = node->origin = snap;
+  set_line (node, snap, snap);
 }
 
 static void
@@ -320,6 +343,7 @@ apply_rollback (struct lineage *l, struct node *snap)
   memcpy (volume->data, snap->data, len);
   volume->size = snap->size;
   volume->parent = snap;
+  set_line (volume, NULL, snap);
   if (volume->origin != snap->origin || snap->origin_unsure ||
       strcmp (volume->lost_origin, snap->lost_origin) != 0)
     volume->origin_unsure = true;
@@ -406,6 +430,7 @@ lineage_apply (struct lineage *l, const struct op *op)
     break;
   case OP_REBASE:
     node->parent = node->origin = other;
+    set_line (node, other, other);
     node->lost_origin[0] = '\0';
     node->origin_unsure = other->volume == node;
     break;
@@ -425,6 +450,27 @@ lineage_apply (struct lineage *l, const struct op *op)
     break;
   }
   prune (l);
+}
+
+enum family
+node_family (const struct node *golden, const struct node *volume)
+{
+  bool unsure = false;
+  size_t i;
+
+  if (volume->kind != NODE_VOLUME || volume == golden->volume)
+    return FAMILY_NO;
+  for (i = 0; i < volume->nr_line; ++i) {
+    if (volume->line[i].snapshot == golden->id)
+      return unsure ? FAMILY_UNSURE : FAMILY_YES;
+    /* The golden image's volume was rebased onto a clone of its own clones:
+     * what was cloned from it then is also "a clone of its other snapshots",
+     * which is none.
+     */
+    if (volume->line[i].volume == golden->volume->id)
+      unsure = true;
+  }
+  return FAMILY_NO;
 }
 
 /*----------------------------------------------------------------------

@@ -36,13 +36,23 @@ struct version {
   uint8_t *data;                /* owned */
 };
 
+/* A snapshot that something was cloned from, or rebased onto; maybe long
+ * destroyed.
+ */
+struct ancestor {
+  uint64_t snapshot, volume;    /* ids */
+};
+
 struct node {
   enum node_kind kind;
+  uint64_t id;                  /* never reused */
   char name[24];                /* of a snapshot: what stands after the @ */
   struct node *volume;          /* a snapshot's */
   struct node *parent;          /* what it inherits from, or NULL */
   struct node *origin;          /* a snapshot, or NULL: */
   char lost_origin[64];         /* "golden@v1 (destroyed)", or "" */
+  struct ancestor *line;        /* its origin, that one's, ...; owned */
+  size_t nr_line;
   bool origin_unsure;           /* rolled back to before a rebase */
   bool descent_unsure;          /* a snapshot of its clone is destroyed, whose
                                  * clones may count as its own, too */
@@ -58,6 +68,7 @@ struct node {
 struct lineage {
   struct node *nodes[LINEAGE_NODES];
   unsigned nr_nodes;
+  uint64_t last_id;
   uint32_t block_size;          /* the only one, all dedup=on; 0: any */
   uint64_t max_blocks;          /* of a volume */
   unsigned max_named;           /* volumes and snapshots */
@@ -98,6 +109,13 @@ extern struct node *lineage_find (struct lineage *l, const char *name);
 /* "vol", "vol@snap", or "(hidden)". */
 extern const char *node_name (const struct node *node, char buf[64]);
 extern uint64_t node_blocks (const struct node *node);
+
+/* Is a volume one of a golden image's clones, directly or through further
+ * clones, also through volumes since destroyed?
+ */
+enum family { FAMILY_NO, FAMILY_YES, FAMILY_UNSURE };
+extern enum family node_family (const struct node *golden,
+                                const struct node *volume);
 
 extern void lineage_random (struct lineage *l, const lineage_weights weights,
                             struct rng *rng, struct op *op);

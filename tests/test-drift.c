@@ -1,0 +1,722 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Drift is exact: random histories of volumes, snapshots and clones, beside
+ * a model that keeps every content in memory (lineage-model.h).
+ *
+ * Every few operations "drift" is asked about each golden image, by name and
+ * all at once, with this memory or that, and what it says is compared with
+ * brute force over the model's contents (drift-model.h).  Now and then
+ * only_here_bytes and "drift-freed", of random sets of volumes and snapshots,
+ * are compared with what destroying them on a copy of the pool gives back.
+ *
+ * ROUNDS (default 150) and SEED come from the environment; each round is a
+ * history with a pool of its own.  DRIFT_ROUND=N begins with round N, and
+ * DRIFT_VERIFY=1 compares after each operation: the history stays the same,
+ * so that the guilty one is found.  LINEAGE_WITHOUT leaves out operations.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+
+#include "drift.h"
+#include "drift-model.h"
+
+#define NR_LAST 60
+#define MAX_SET 5
+
+static const struct {
+  const char *name;
+  lineage_weights weights;
+} mixtures[] = {
+  /*             cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
+  { "mixed",    { 2, 40, 4,  4,  1,  8, 12, 3,  6,  2,  4,  4,  3,  0,  0, 0 } },
+  { "clones",   { 1, 40, 3,  3,  1,  6, 25, 2, 10,  1,  3,  3,  2,  0,  0, 0 } },
+  { "chains",   { 1, 40, 3,  3,  1, 16, 16, 3, 16,  2,  2,  2,  2,  0,  0, 0 } },
+  { "rebase",   { 2, 40, 4,  4,  1,  8, 12, 2,  5,  1, 20,  4,  2,  0,  0, 0 } },
+  { "rollback", { 1, 40, 3,  3,  1, 10, 10, 16, 5,  1,  5,  4,  2,  0,  0, 0 } },
+  { "resize",   { 1, 40, 5,  5,  1,  6, 10, 4,  4,  1,  4, 20,  2,  0,  0, 0 } },
+};
+#define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
+
+/* What was met, in all rounds. */
+static struct {
+  uint64_t families, unsure, clones, further, through_destroyed;
+  uint64_t zero, golden_same, golden_moved, sibling, unique;
+  uint64_t without_dedup, only_here, sets, freed_something;
+} met;
+
+/* The settings of one round. */
+static struct {
+  const char *compress;         /* NULL: set at random */
+  const char *domain;           /* NULL: none */
+  uint32_t sector_bytes;
+  uint32_t block_size;          /* 0: any */
+  uint64_t max_blocks;
+} config;
+
+static struct nbdedup_pool *pool;
+static struct lineage lineage;
+static char directory[PATH_MAX];
+static uint64_t seed;
+static unsigned round_nr, op_nr;
+static char last_ops[NR_LAST][140];
+static bool passed;
+
+static void
+print_last_ops (void)
+{
+  unsigned i;
+
+  if (passed)
+    return;
+  fprintf (stderr, "the last operations of round %u, in %s:\n", round_nr,
+           directory);
+  for (i = op_nr < NR_LAST ? 0 : op_nr - NR_LAST; i < op_nr; ++i)
+    fprintf (stderr, "%5u %s\n", i, last_ops[i % NR_LAST]);
+  fprintf (stderr, "repeat with SEED=%" PRIu64 " DRIFT_ROUND=%u ROUNDS=1 "
+           "(DRIFT_VERIFY=1 compares after each)\n", seed, round_nr);
+}
+
+static void
+note (const char *text)
+{
+  snprintf (last_ops[op_nr++ % NR_LAST], sizeof last_ops[0], "%s", text);
+}
+
+static json_t *
+call (struct nbdedup_pool *p, const char *command, json_t *args)
+{
+  json_t *result = engine_call (p, command, args);
+
+  if (result == NULL)
+    die ("%s: %s", command, nbdedup_error ());
+  return result;
+}
+
+static uint64_t
+stored_bytes (struct nbdedup_pool *p)
+{
+  json_t *stat = call (p, "stat", NULL);
+  uint64_t n = json_number (json_object_get (stat, "pool"), "stored_bytes");
+
+  json_decref (stat);
+  return n;
+}
+
+static void
+run_shell (const char *format, const char *a, const char *b)
+{
+  char command[2 * PATH_MAX + 40];
+
+  snprintf (command, sizeof command, format, a, b);
+  if (system (command) != 0)
+    die ("%s", command);
+}
+
+/*----------------------------------------------------------------------
+ * The pool
+ */
+
+static struct nbdedup_pool *
+open_pool (const char *path, const struct nbdedup_settings *settings)
+{
+  struct nbdedup_pool *p = nbdedup_pool_open (path, settings, "test-drift",
+                                              0);
+
+  if (p == NULL)
+    die ("open: %s", nbdedup_error ());
+  return p;
+}
+
+static void
+close_pool (struct nbdedup_pool *p)
+{
+  if (nbdedup_pool_close (p) == -1)
+    die ("close: %s", nbdedup_error ());
+}
+
+static void
+open_randomly (struct rng *rng)
+{
+  struct nbdedup_settings settings;
+
+  nbdedup_settings_init (&settings);
+  settings.drift_interval_s = 0;
+  settings.commit_interval_ms = rng_between (rng, 30, 2000);
+  settings.nr_workers = rng_between (rng, 1, 3);
+  if (rng_percent (rng, 50)) {
+    settings.ddt_cache_bytes = NBDEDUP_DDT_CACHE_MIN;
+    settings.dirty_max_bytes = NBDEDUP_DIRTY_MAX_MIN;
+    settings.record_cache_bytes = 1 << 20;
+  }
+  if (rng_percent (rng, 20))
+    settings.primarycache = NBDEDUP_CACHE_NONE;
+  pool = open_pool (directory, &settings);
+}
+
+static void
+make_pool (struct rng *rng)
+{
+  static const char *const hashes[] = { "sha256", "sha512-256", "blake2b512" };
+  json_t *options = json_pack ("{s:i, s:s}", "sector",
+                               (int) config.sector_bytes, "hash",
+                               hashes[rng_below (rng, 3)]);
+
+  snprintf (directory, sizeof directory, "%s/test-drift-XXXXXX",
+            fast_directory ());
+  if (mkdtemp (directory) == NULL)
+    die ("%s: %s", directory, strerror (errno));
+  if (nbdedup_pool_create (directory, options) == -1)
+    die ("create: %s", nbdedup_error ());
+  json_decref (options);
+  open_randomly (rng);
+}
+
+/* Everything that was let go of is given back, merges included. */
+static void
+drain (void)
+{
+  json_decref (call (pool, "create", json_pack ("{s:s, s:i}", "name",
+                                                "drain", "size", 4096)));
+  json_decref (call (pool, "destroy", json_pack ("{s:s, s:b}", "name",
+                                                 "drain", "wait", 1)));
+}
+
+/*----------------------------------------------------------------------
+ * Comparing with the model
+ */
+
+static json_t *
+drift (const char *name, struct rng *rng)
+{
+  json_t *args = name ? json_pack ("{s:s}", "name", name) : json_object ();
+
+  if (rng_percent (rng, 50))
+    json_object_set_new (args, "memory", json_integer (DRIFT_MEMORY_MIN));
+  return call (pool, "drift", args);
+}
+
+static void
+count_family (const struct drift_family *f)
+{
+  const struct drift_clone *c;
+  unsigned i;
+
+  met.families++;
+  met.clones += f->nr_clones;
+  for (i = 0; i < f->nr_clones; ++i) {
+    c = &f->clones[i];
+    met.further += c->node->line[0].snapshot != f->golden->id;
+    met.through_destroyed += c->node->origin == NULL;
+    met.without_dedup += strcmp (c->node->dedup, "off") == 0;
+    met.zero += c->zero;
+    met.golden_same += c->golden_same;
+    met.golden_moved += c->golden_moved;
+    met.sibling += c->sibling;
+    met.unique += c->unique;
+  }
+}
+
+static void
+compare_document (const struct node *golden, json_t *doc)
+{
+  struct drift_storage storage = { config.sector_bytes, config.compress };
+  struct drift_family family;
+  char why[400];
+
+  drift_family_make (&lineage, golden, &storage, &family);
+  if (family.unsure)
+    met.unsure++;
+  else if (!drift_compare (&family, doc, why, sizeof why))
+    die ("%s\n%s", why, json_dumps (doc, JSON_INDENT (1)));
+  else
+    count_family (&family);
+  drift_family_free (&family);
+}
+
+/* -1: nobody says */
+static int
+has_family (const struct node *golden)
+{
+  enum family family;
+  unsigned i;
+  int r = 0;
+
+  for (i = 0; i < lineage.nr_nodes; ++i) {
+    family = node_family (golden, lineage.nodes[i]);
+    if (family == FAMILY_YES)
+      return 1;
+    if (family == FAMILY_UNSURE)
+      r = -1;
+  }
+  return r;
+}
+
+static json_t *
+find_golden (json_t *goldens, const char *name)
+{
+  const char *s;
+  json_t *doc;
+  size_t i;
+
+  json_array_foreach (goldens, i, doc) {
+    s = json_string_value (json_object_get (doc, "golden"));
+    if (s && strcmp (s, name) == 0)
+      return doc;
+  }
+  return NULL;
+}
+
+/* Without a name: every snapshot that others are cloned from. */
+static void
+compare_all (struct rng *rng)
+{
+  json_t *result = drift (NULL, rng), *doc;
+  json_t *goldens = json_object_get (result, "goldens");
+  const struct node *node;
+  size_t nr = 0;
+  char name[64];
+  unsigned i;
+  int expected;
+
+  if (!json_is_array (goldens))
+    die ("drift: no goldens");
+  for (i = 0; i < lineage.nr_nodes; ++i) {
+    node = lineage.nodes[i];
+    if (node->kind != NODE_SNAPSHOT)
+      continue;
+    doc = find_golden (goldens, node_name (node, name));
+    expected = has_family (node);
+    if (expected != -1 && (doc != NULL) != expected)
+      die ("drift: %s is%s among the golden images", name, doc ? "" : " not");
+    if (doc == NULL)
+      continue;
+    compare_document (node, doc);
+    nr++;
+  }
+  if (json_array_size (goldens) != nr)
+    die ("drift: %zu golden images, expected %zu", json_array_size (goldens),
+         nr);
+  json_decref (result);
+}
+
+static void
+compare_each (struct rng *rng)
+{
+  char name[64];
+  json_t *doc;
+  unsigned i;
+
+  for (i = 0; i < lineage.nr_nodes; ++i) {
+    if (lineage.nodes[i]->kind != NODE_SNAPSHOT ||
+        (has_family (lineage.nodes[i]) == 0 && !rng_percent (rng, 20)))
+      continue;
+    doc = drift (node_name (lineage.nodes[i], name), rng);
+    compare_document (lineage.nodes[i], doc);
+    json_decref (doc);
+  }
+}
+
+static void
+compare (struct rng *rng)
+{
+  if (rng_percent (rng, 50))
+    compare_all (rng);
+  else
+    compare_each (rng);
+}
+
+/*----------------------------------------------------------------------
+ * Destroying on a copy
+ */
+
+/* What drift said about destroying these together. */
+struct promise {
+  char names[MAX_SET][64];
+  unsigned nr;
+  json_t *destroyed;            /* owned; NULL: not said */
+  uint64_t freed_bytes;
+};
+
+static int
+by_string (const void *a, const void *b)
+{
+  return strcmp (json_string_value (*(json_t *const *) a),
+                 json_string_value (*(json_t *const *) b));
+}
+
+/* The same strings, in any order? */
+static bool
+same_strings (json_t *x, json_t *y)
+{
+  size_t i, nr = json_array_size (x);
+  json_t **a, **b;
+  bool same = nr == json_array_size (y);
+
+  if (!same)
+    return false;
+  a = xcalloc (nr, sizeof a[0]);
+  b = xcalloc (nr, sizeof b[0]);
+  for (i = 0; i < nr; ++i) {
+    a[i] = json_array_get (x, i);
+    b[i] = json_array_get (y, i);
+  }
+  qsort (a, nr, sizeof a[0], by_string);
+  qsort (b, nr, sizeof b[0], by_string);
+  for (i = 0; i < nr && same; ++i)
+    same = json_equal (a[i], b[i]);
+  free (a);
+  free (b);
+  return same;
+}
+
+static void
+ask_set (struct promise *p, struct rng *rng)
+{
+  json_t *names = json_array (), *args, *result;
+  const struct node *node;
+
+  for (p->nr = rng_between (rng, 1, MAX_SET); json_array_size (names) < p->nr;
+       ) {
+    node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+    if (node->kind == NODE_HIDDEN)
+      continue;
+    node_name (node, p->names[json_array_size (names)]);
+    json_array_append_new (names, json_string
+                           (p->names[json_array_size (names)]));
+  }
+  args = json_pack ("{s:o}", "names", names);
+  if (rng_percent (rng, 50))
+    json_object_set_new (args, "memory", json_integer (DRIFT_MEMORY_MIN));
+  result = call (pool, "drift-freed", args);
+  p->destroyed = json_incref (json_object_get (result, "names"));
+  p->freed_bytes = json_number (result, "freed_bytes");
+  json_decref (result);
+  met.sets++;
+}
+
+/* The only_here_bytes of a random clone of a random golden image. */
+static bool
+ask_only_here (struct promise *p, struct rng *rng)
+{
+  json_t *result = drift (NULL, rng), *doc, *clone;
+  json_t *goldens = json_object_get (result, "goldens");
+  bool found = json_array_size (goldens) > 0;
+
+  if (found) {
+    doc = json_array_get (goldens, rng_below (rng,
+                                              json_array_size (goldens)));
+    doc = json_object_get (doc, "clones");
+    clone = json_array_get (doc, rng_below (rng, json_array_size (doc)));
+    snprintf (p->names[0], sizeof p->names[0], "%s",
+              json_string_value (json_object_get (clone, "name")));
+    p->nr = 1;
+    p->freed_bytes = json_number (clone, "only_here_bytes");
+    met.only_here++;
+  }
+  json_decref (result);
+  return found;
+}
+
+/* Destroy them all, in any order; what was destroyed. */
+static json_t *
+destroy_all (struct nbdedup_pool *p, const struct promise *promise)
+{
+  json_t *destroyed = json_array (), *result;
+  unsigned i;
+
+  for (i = 0; i < promise->nr; ++i) {
+    result = engine_call (p, "destroy", json_pack
+                          ("{s:s, s:b, s:b, s:b}", "name", promise->names[i],
+                           "recursive", 1, "force", 1, "wait", 1));
+    /* With one before it, or named twice. */
+    if (result == NULL && errno != ENOENT)
+      die ("destroy %s: %s", promise->names[i], nbdedup_error ());
+    json_array_extend (destroyed, json_object_get (result, "destroyed"));
+    json_decref (result);
+  }
+  return destroyed;
+}
+
+static void
+keep_promise (const struct promise *p, uint64_t before)
+{
+  struct nbdedup_pool *copy_pool;
+  char copy[PATH_MAX + 8], all[MAX_SET * 64] = "";
+  json_t *destroyed;
+  uint64_t freed;
+  unsigned i;
+
+  snprintf (copy, sizeof copy, "%s.copy", directory);
+  run_shell ("cp -r --sparse=always '%s' '%s'", directory, copy);
+  copy_pool = open_pool (copy, NULL);
+  destroyed = destroy_all (copy_pool, p);
+  freed = before - stored_bytes (copy_pool);
+  for (i = 0; i < p->nr; ++i) {
+    strcat (all, " ");
+    strcat (all, p->names[i]);
+  }
+  if (freed != p->freed_bytes)
+    die ("destroying%s gives back %" PRIu64 " bytes, %s said %" PRIu64, all,
+         freed, p->destroyed ? "drift-freed" : "only_here_bytes",
+         p->freed_bytes);
+  if (p->destroyed && !same_strings (destroyed, p->destroyed))
+    die ("destroying%s destroys %s, drift-freed said %s", all,
+         json_dumps (destroyed, 0), json_dumps (p->destroyed, 0));
+  met.freed_something += freed > 0;
+  json_decref (destroyed);
+  close_pool (copy_pool);
+  run_shell ("rm -rf '%s'", copy, "");
+}
+
+static void
+compare_freed (struct rng *rng, unsigned nr)
+{
+  struct promise *p = xcalloc (nr, sizeof p[0]);
+  uint64_t before;
+  unsigned i;
+
+  drain ();
+  note ("drain, compare what destroying gives back, close and open");
+  for (i = 0; i < nr; ++i)
+    if (!rng_percent (rng, 50) || !ask_only_here (&p[i], rng))
+      ask_set (&p[i], rng);
+  before = stored_bytes (pool);
+  close_pool (pool);
+  for (i = 0; i < nr; ++i) {
+    keep_promise (&p[i], before);
+    json_decref (p[i].destroyed);
+  }
+  free (p);
+  open_randomly (rng);
+}
+
+/*----------------------------------------------------------------------
+ * One history
+ */
+
+static void
+pick_config (struct rng *rng)
+{
+  static const char *const codecs[] = { "lz4", "lz4", "none", "zstd", NULL };
+  unsigned kind = rng_below (rng, 100);
+
+  config.compress = codecs[rng_below (rng, 5)];
+  config.domain = rng_percent (rng, 15) ? "tenant" : NULL;
+  config.sector_bytes = 512 << rng_below (rng, 5);
+  config.block_size = kind < 45 ? 4096 : kind < 80 ?
+    4096 << rng_between (rng, 1, 4) : kind < 90 ?
+    4096 << rng_between (rng, 5, 8) : 0;
+  if (config.sector_bytes > 4096 && config.block_size == 4096)
+    config.block_size = 8192;
+  config.max_blocks = config.block_size > 65536 ? 10 : config.block_size == 0 ?
+    40 : config.block_size == 4096 && rng_percent (rng, 8) ? 3000 :
+    rng_percent (rng, 50) ? 20 : 150;
+}
+
+static uint64_t
+pick_size (struct rng *rng, uint32_t block_size)
+{
+  return rng_percent (rng, 50) ?
+    rng_between (rng, 1, config.max_blocks) * block_size :
+    rng_between (rng, 1, config.max_blocks * block_size / 512) * 512;
+}
+
+/* What lineage_random makes up, fitted to this round. */
+static bool
+fit (struct op *op, struct rng *rng)
+{
+  struct node *node = lineage_find (&lineage, op->name);
+
+  if (op->kind == OP_CREATE) {
+    op->block_size = config.block_size ?:
+      config.sector_bytes << rng_between (rng, 3, 5);
+    op->size = pick_size (rng, op->block_size);
+  }
+  else if (op->kind == OP_RESIZE && node)
+    op->size = pick_size (rng, node->block_size);
+  else if (op->kind == OP_SET && config.compress)
+    return strcmp (op->property, "compress") != 0;
+  return true;
+}
+
+/* As engine_apply does, but with the round's properties. */
+static bool
+create (const struct op *op)
+{
+  json_t *result = engine_call (pool, "create", json_pack
+                                ("{s:s, s:I, s:i, s:s, s:s, s:s}", "name",
+                                 op->name, "size", (json_int_t) op->size,
+                                 "block-size", (int) op->block_size,
+                                 "compress", config.compress ?: "lz4",
+                                 "dedup", "on", "domain",
+                                 config.domain ?: "none"));
+
+  json_decref (result);
+  return result != NULL;
+}
+
+static bool
+perform (const struct op *op)
+{
+  enum expect expect = lineage_expect (&lineage, op);
+  char *text = last_ops[op_nr++ % NR_LAST];
+  bool ok;
+
+  op_describe (op, text, sizeof last_ops[0]);
+  ok = op->kind == OP_CREATE ? create (op) :
+    engine_apply (pool, &lineage, op) == 0;
+  if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
+    die ("%s: %s", text, ok ? "succeeded, but must fail" : nbdedup_error ());
+  if (ok)
+    lineage_apply (&lineage, op);
+  else
+    strcat (text, " (refused)");
+  return ok;
+}
+
+/* Blocks of one volume or snapshot, in any order, into another, or the same:
+ * what has moved, and what siblings share.  A few are new.
+ */
+static void
+scatter (struct rng *rng)
+{
+  struct node *node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+  struct node *from = rng_percent (rng, 40) ? node :
+    lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+  struct op op = { .kind = OP_WRITE };
+  uint64_t nr, nr_from, b;
+  uint32_t bs = node->block_size;
+
+  nr = node->size / bs;
+  nr_from = node_blocks (from);
+  if (node->kind != NODE_VOLUME || nr == 0 || nr_from == 0 ||
+      from->block_size != bs)
+    return;
+  snprintf (op.name, sizeof op.name, "%s", node->name);
+  op.len = rng_between (rng, 1, nr < 40 ? nr : nr / 2 + 20) * bs;
+  op.offset = rng_below (rng, nr - op.len / bs + 1) * bs;
+  op.data = xmalloc (op.len);
+  for (b = 0; b < op.len / bs; ++b)
+    if (rng_percent (rng, 10))
+      fill_compressible (op.data + b * bs, bs, rng_next (rng));
+    else
+      memcpy (op.data + b * bs, from->data + rng_below (rng, nr_from) * bs,
+              bs);
+  perform (&op);
+  op_free (&op);
+}
+
+/* A new volume is not empty for long, or nothing could drift. */
+static void
+fill (const struct op *create, struct rng *rng)
+{
+  struct op op = { .kind = OP_WRITE, .len = create->size };
+
+  memcpy (op.name, create->name, sizeof op.name);
+  op.data = xmalloc (op.len);
+  fill_content (op.data, op.len, create->block_size, 30, rng);
+  perform (&op);
+  op_free (&op);
+}
+
+static void
+check (void)
+{
+  json_t *result = call (pool, "check", NULL);
+
+  if (json_number (result, "errors") != 0)
+    die ("check found errors");
+  json_decref (result);
+}
+
+static void
+run_history (struct rng *rng, bool verify_each)
+{
+  unsigned m = rng_below (rng, NR_MIXTURES), n, nr;
+  struct op op;
+
+  pick_config (rng);
+  lineage.max_named = rng_between (rng, 6, 25);
+  lineage.max_blocks = config.max_blocks;
+  nr = config.block_size > 65536 ? rng_between (rng, 20, 60) :
+    rng_between (rng, 30, 250);
+  op_nr = 0;
+  make_pool (rng);
+  for (n = 0; n < nr; ++n) {
+    lineage_random (&lineage, mixtures[m].weights, rng, &op);
+    if (fit (&op, rng) && perform (&op) && op.kind == OP_CREATE &&
+        rng_percent (rng, 70))
+      fill (&op, rng);
+    op_free (&op);
+    if (rng_percent (rng, 20) && lineage.nr_nodes > 0)
+      scatter (rng);
+    if (rng_percent (rng, 7) || verify_each)
+      compare (rng);
+    if (rng_percent (rng, 1) && lineage.nr_nodes > 0)
+      compare_freed (rng, 2);
+  }
+  compare_all (rng);
+  compare_each (rng);
+  if (lineage.nr_nodes > 0)
+    compare_freed (rng, 3);
+  compare (rng);
+  check ();
+  printf ("round %u: %s, blocks of %u, sectors of %u, %s: %u operations, "
+          "%u nodes\n", round_nr, mixtures[m].name, config.block_size,
+          config.sector_bytes, config.compress ?: "any", op_nr,
+          lineage.nr_nodes);
+  fflush (stdout);
+  close_pool (pool);
+  lineage_free (&lineage);
+  run_shell ("rm -rf '%s'", directory, "");
+}
+
+/* Did the histories have in them what they are for? */
+static void
+check_met (unsigned rounds)
+{
+  printf ("%" PRIu64 " families (%" PRIu64 " more are open to doubt) with %"
+          PRIu64 " clones: %" PRIu64 " of clones, %" PRIu64 " of destroyed "
+          "snapshots, %" PRIu64 " without dedup\nblocks: zero %" PRIu64
+          ", golden_same %" PRIu64 ", golden_moved %" PRIu64 ", sibling %"
+          PRIu64 ", unique %" PRIu64 "\ndestroyed on copies: %" PRIu64
+          " clones, %" PRIu64 " sets; %" PRIu64 " gave something back\n",
+          met.families, met.unsure, met.clones, met.further,
+          met.through_destroyed, met.without_dedup, met.zero,
+          met.golden_same, met.golden_moved, met.sibling, met.unique,
+          met.only_here, met.sets, met.freed_something);
+  if (rounds < 50)
+    return;
+  if (met.unsure * 10 > met.families + met.unsure)
+    die ("too much was open to doubt");
+  if (met.further == 0 || met.through_destroyed == 0 ||
+      met.without_dedup == 0 || met.zero == 0 || met.golden_same == 0 ||
+      met.golden_moved == 0 || met.sibling == 0 || met.unique == 0 ||
+      met.only_here == 0 || met.sets == 0 || met.freed_something == 0)
+    die ("something was never met");
+}
+
+int
+main (void)
+{
+  unsigned first = number_from_environment ("DRIFT_ROUND", 0);
+  unsigned rounds = number_from_environment ("ROUNDS", 150);
+  bool verify_each = number_from_environment ("DRIFT_VERIFY", 0) != 0;
+  struct rng rng;
+
+  seed = seed_from_environment ();
+  printf ("SEED=%" PRIu64 "\n", seed);
+  fflush (stdout);
+  atexit (print_last_ops);
+  for (round_nr = first; round_nr < first + rounds; ++round_nr) {
+    rng = rng_make (seed, round_nr);
+    run_history (&rng, verify_each);
+  }
+  check_met (rounds);
+  passed = true;
+  return 0;
+}
