@@ -7,7 +7,9 @@
  * all at once, with this memory or that, and what it says is compared with
  * brute force over the model's contents (drift-model.h).  Now and then
  * only_here_bytes and "drift-freed", of random sets of volumes and snapshots,
- * are compared with what destroying them on a copy of the pool gives back.
+ * are compared with what destroying them on a copy of the pool gives back; and
+ * drift runs in a thread while operations go on: what it says must be true of
+ * one moment between its start and its end.
  *
  * ROUNDS (default 150) and SEED come from the environment; each round is a
  * history with a pool of its own.  DRIFT_ROUND=N begins with round N, and
@@ -20,12 +22,16 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "drift.h"
 #include "drift-model.h"
 
 #define NR_LAST 60
 #define MAX_SET 5
+#define LARGE_BLOCKS 6000
+#define ITEM_BYTES 72           /* about, for each block that is sorted */
 
 static const struct {
   const char *name;
@@ -46,6 +52,8 @@ static struct {
   uint64_t families, unsure, clones, further, through_destroyed;
   uint64_t zero, golden_same, golden_moved, sibling, unique;
   uint64_t without_dedup, only_here, sets, freed_something;
+  uint64_t large;               /* more than fits into the least memory */
+  uint64_t sightings, overlapping;
 } met;
 
 /* The settings of one round. */
@@ -177,12 +185,12 @@ make_pool (struct rng *rng)
 
 /* Everything that was let go of is given back, merges included. */
 static void
-drain (void)
+drain (struct nbdedup_pool *p)
 {
-  json_decref (call (pool, "create", json_pack ("{s:s, s:i}", "name",
-                                                "drain", "size", 4096)));
-  json_decref (call (pool, "destroy", json_pack ("{s:s, s:b}", "name",
-                                                 "drain", "wait", 1)));
+  json_decref (call (p, "create", json_pack ("{s:s, s:i}", "name", "drain",
+                                             "size", 4096)));
+  json_decref (call (p, "destroy", json_pack ("{s:s, s:b}", "name", "drain",
+                                              "wait", 1)));
 }
 
 /*----------------------------------------------------------------------
@@ -205,6 +213,8 @@ count_family (const struct drift_family *f)
   const struct drift_clone *c;
   unsigned i;
 
+  uint64_t items = f->golden_blocks;
+
   met.families++;
   met.clones += f->nr_clones;
   for (i = 0; i < f->nr_clones; ++i) {
@@ -217,36 +227,41 @@ count_family (const struct drift_family *f)
     met.golden_moved += c->golden_moved;
     met.sibling += c->sibling;
     met.unique += c->unique;
+    items += c->golden_moved + c->sibling + c->unique;
   }
+  met.large += items * ITEM_BYTES > DRIFT_MEMORY_MIN;
 }
 
-static void
-compare_document (const struct node *golden, json_t *doc)
+static bool
+right_document (struct lineage *l, const struct node *golden, json_t *doc,
+                char *why, size_t len)
 {
   struct drift_storage storage = { config.sector_bytes, config.compress };
   struct drift_family family;
-  char why[400];
+  bool right = true;
 
-  drift_family_make (&lineage, golden, &storage, &family);
+  drift_family_make (l, golden, &storage, &family);
   if (family.unsure)
     met.unsure++;
-  else if (!drift_compare (&family, doc, why, sizeof why))
-    die ("%s\n%s", why, json_dumps (doc, JSON_INDENT (1)));
-  else
-    count_family (&family);
+  else {
+    right = drift_compare (&family, doc, why, len);
+    if (right)
+      count_family (&family);
+  }
   drift_family_free (&family);
+  return right;
 }
 
 /* -1: nobody says */
 static int
-has_family (const struct node *golden)
+has_family (struct lineage *l, const struct node *golden)
 {
   enum family family;
   unsigned i;
   int r = 0;
 
-  for (i = 0; i < lineage.nr_nodes; ++i) {
-    family = node_family (golden, lineage.nodes[i]);
+  for (i = 0; i < l->nr_nodes; ++i) {
+    family = node_family (golden, l->nodes[i]);
     if (family == FAMILY_YES)
       return 1;
     if (family == FAMILY_UNSURE)
@@ -270,52 +285,67 @@ find_golden (json_t *goldens, const char *name)
   return NULL;
 }
 
-/* Without a name: every snapshot that others are cloned from. */
-static void
-compare_all (struct rng *rng)
+/* All golden images of the model, and no others? */
+static bool
+right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
 {
-  json_t *result = drift (NULL, rng), *doc;
-  json_t *goldens = json_object_get (result, "goldens");
+  json_t *goldens = json_object_get (result, "goldens"), *doc;
   const struct node *node;
   size_t nr = 0;
   char name[64];
   unsigned i;
   int expected;
 
-  if (!json_is_array (goldens))
-    die ("drift: no goldens");
-  for (i = 0; i < lineage.nr_nodes; ++i) {
-    node = lineage.nodes[i];
+  for (i = 0; i < l->nr_nodes; ++i) {
+    node = l->nodes[i];
     if (node->kind != NODE_SNAPSHOT)
       continue;
     doc = find_golden (goldens, node_name (node, name));
-    expected = has_family (node);
-    if (expected != -1 && (doc != NULL) != expected)
-      die ("drift: %s is%s among the golden images", name, doc ? "" : " not");
-    if (doc == NULL)
-      continue;
-    compare_document (node, doc);
-    nr++;
+    expected = has_family (l, node);
+    if (expected != -1 && (doc != NULL) != expected) {
+      snprintf (why, len, "drift: %s is%s among the golden images", name,
+                doc ? "" : " not");
+      return false;
+    }
+    if (doc && !right_document (l, node, doc, why, len))
+      return false;
+    nr += doc != NULL;
   }
-  if (json_array_size (goldens) != nr)
-    die ("drift: %zu golden images, expected %zu", json_array_size (goldens),
-         nr);
+  if (json_array_size (goldens) == nr)
+    return true;
+  snprintf (why, len, "drift: %zu golden images, expected %zu",
+            json_array_size (goldens), nr);
+  return false;
+}
+
+/* Without a name: every snapshot that others are cloned from. */
+static void
+compare_all (struct rng *rng)
+{
+  json_t *result = drift (NULL, rng);
+  char why[400];
+
+  if (!right_goldens (&lineage, result, why, sizeof why))
+    die ("%s\n%s", why, json_dumps (result, JSON_INDENT (1)));
   json_decref (result);
 }
 
 static void
 compare_each (struct rng *rng)
 {
-  char name[64];
+  char name[64], why[400];
+  struct node *node;
   json_t *doc;
   unsigned i;
 
   for (i = 0; i < lineage.nr_nodes; ++i) {
-    if (lineage.nodes[i]->kind != NODE_SNAPSHOT ||
-        (has_family (lineage.nodes[i]) == 0 && !rng_percent (rng, 20)))
+    node = lineage.nodes[i];
+    if (node->kind != NODE_SNAPSHOT ||
+        (has_family (&lineage, node) == 0 && !rng_percent (rng, 20)))
       continue;
-    doc = drift (node_name (lineage.nodes[i], name), rng);
-    compare_document (lineage.nodes[i], doc);
+    doc = drift (node_name (node, name), rng);
+    if (!right_document (&lineage, node, doc, why, sizeof why))
+      die ("%s\n%s", why, json_dumps (doc, JSON_INDENT (1)));
     json_decref (doc);
   }
 }
@@ -441,18 +471,21 @@ destroy_all (struct nbdedup_pool *p, const struct promise *promise)
   return destroyed;
 }
 
+/* What is on its way back already comes back before. */
 static void
-keep_promise (const struct promise *p, uint64_t before)
+keep_promise (const struct promise *p)
 {
   struct nbdedup_pool *copy_pool;
   char copy[PATH_MAX + 8], all[MAX_SET * 64] = "";
   json_t *destroyed;
-  uint64_t freed;
+  uint64_t before, freed;
   unsigned i;
 
   snprintf (copy, sizeof copy, "%s.copy", directory);
   run_shell ("cp -r --sparse=always '%s' '%s'", directory, copy);
   copy_pool = open_pool (copy, NULL);
+  drain (copy_pool);
+  before = stored_bytes (copy_pool);
   destroyed = destroy_all (copy_pool, p);
   freed = before - stored_bytes (copy_pool);
   for (i = 0; i < p->nr; ++i) {
@@ -476,18 +509,19 @@ static void
 compare_freed (struct rng *rng, unsigned nr)
 {
   struct promise *p = xcalloc (nr, sizeof p[0]);
-  uint64_t before;
+  bool drained = rng_percent (rng, 50);
   unsigned i;
 
-  drain ();
-  note ("drain, compare what destroying gives back, close and open");
+  note (drained ? "drain, compare what destroying gives back, close and open" :
+        "compare what destroying gives back, close and open");
+  if (drained)
+    drain (pool);
   for (i = 0; i < nr; ++i)
     if (!rng_percent (rng, 50) || !ask_only_here (&p[i], rng))
       ask_set (&p[i], rng);
-  before = stored_bytes (pool);
   close_pool (pool);
   for (i = 0; i < nr; ++i) {
-    keep_promise (&p[i], before);
+    keep_promise (&p[i]);
     json_decref (p[i].destroyed);
   }
   free (p);
@@ -513,7 +547,7 @@ pick_config (struct rng *rng)
   if (config.sector_bytes > 4096 && config.block_size == 4096)
     config.block_size = 8192;
   config.max_blocks = config.block_size > 65536 ? 10 : config.block_size == 0 ?
-    40 : config.block_size == 4096 && rng_percent (rng, 8) ? 3000 :
+    40 : config.block_size == 4096 && rng_percent (rng, 10) ? LARGE_BLOCKS :
     rng_percent (rng, 50) ? 20 : 150;
 }
 
@@ -582,32 +616,38 @@ perform (const struct op *op)
  * what has moved, and what siblings share.  A few are new.
  */
 static void
-scatter (struct rng *rng)
+scatter_from (struct node *node, const struct node *from, uint64_t max,
+              struct rng *rng)
 {
-  struct node *node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
-  struct node *from = rng_percent (rng, 40) ? node :
-    lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+  uint64_t nr = node->size / node->block_size, b;
   struct op op = { .kind = OP_WRITE };
-  uint64_t nr, nr_from, b;
   uint32_t bs = node->block_size;
 
-  nr = node->size / bs;
-  nr_from = node_blocks (from);
-  if (node->kind != NODE_VOLUME || nr == 0 || nr_from == 0 ||
-      from->block_size != bs)
+  if (nr == 0 || from->size == 0 || from->block_size != bs)
     return;
   snprintf (op.name, sizeof op.name, "%s", node->name);
-  op.len = rng_between (rng, 1, nr < 40 ? nr : nr / 2 + 20) * bs;
+  op.len = rng_between (rng, 1, nr < max ? nr : max) * bs;
   op.offset = rng_below (rng, nr - op.len / bs + 1) * bs;
   op.data = xmalloc (op.len);
   for (b = 0; b < op.len / bs; ++b)
     if (rng_percent (rng, 10))
       fill_compressible (op.data + b * bs, bs, rng_next (rng));
     else
-      memcpy (op.data + b * bs, from->data + rng_below (rng, nr_from) * bs,
-              bs);
+      memcpy (op.data + b * bs, from->data +
+              rng_below (rng, node_blocks (from)) * bs, bs);
   perform (&op);
   op_free (&op);
+}
+
+static void
+scatter (struct rng *rng)
+{
+  struct node *node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+  struct node *from = rng_percent (rng, 40) ? node :
+    lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+
+  if (node->kind == NODE_VOLUME)
+    scatter_from (node, from, 40, rng);
 }
 
 /* A new volume is not empty for long, or nothing could drift. */
@@ -623,6 +663,143 @@ fill (const struct op *create, struct rng *rng)
   op_free (&op);
 }
 
+/*----------------------------------------------------------------------
+ * One moment: drift, again and again, while operations go on
+ */
+
+#define MAX_STATES 40
+
+/* What one call said, and which states of the model it may have met. */
+struct sighting {
+  json_t *result;               /* owned */
+  unsigned first, last;         /* inclusive */
+};
+
+static struct {
+  struct lineage states[MAX_STATES];
+  atomic_uint nr_states;        /* finished */
+  atomic_bool stop;
+  struct sighting *sightings;   /* owned; the thread's until joined */
+  unsigned nr;
+} meanwhile;
+
+static void
+push_state (void)
+{
+  unsigned nr = atomic_load (&meanwhile.nr_states);
+
+  lineage_copy (&lineage, &meanwhile.states[nr]);
+  atomic_store (&meanwhile.nr_states, nr + 1);
+}
+
+static void *
+watch (void *arg)
+{
+  struct sighting s;
+  struct rng rng = rng_make (seed, round_nr + UINT64_C (1000000));
+
+  (void) arg;
+  do {
+    s.first = atomic_load (&meanwhile.nr_states) - 1;
+    s.result = drift (NULL, &rng);
+    s.last = atomic_load (&meanwhile.nr_states);
+    meanwhile.sightings = realloc (meanwhile.sightings, (meanwhile.nr + 1) *
+                                   sizeof s);
+    if (meanwhile.sightings == NULL)
+      die ("out of memory");
+    /* Most fall between the same two operations: few of these will do. */
+    if (meanwhile.nr > 0 && s.last <= s.first + 1 &&
+        meanwhile.sightings[meanwhile.nr - 1].last == s.last)
+      json_decref (s.result);
+    else
+      meanwhile.sightings[meanwhile.nr++] = s;
+  } while (!atomic_load (&meanwhile.stop));
+  return NULL;
+}
+
+/* Of several blocks a write, or what a shrink drops, goes step by step. */
+static bool
+is_at_once (const struct op *op)
+{
+  const struct node *node = lineage_find (&lineage, op->name);
+
+  switch (op->kind) {
+  case OP_RESIZE:
+    return false;
+  case OP_WRITE:
+  case OP_ZERO:
+  case OP_TRIM:
+    return node && op->offset / node->block_size ==
+      (op->offset + op->len - 1) / node->block_size;
+  default:
+    return true;
+  }
+}
+
+/* A piece of it that touches one block only. */
+static void
+cut_to_block (struct op *op)
+{
+  const struct node *node = lineage_find (&lineage, op->name);
+
+  if ((op->kind == OP_WRITE || op->kind == OP_ZERO || op->kind == OP_TRIM) &&
+      node && op->len > node->block_size - op->offset % node->block_size)
+    op->len = node->block_size - op->offset % node->block_size;
+}
+
+static void
+check_sighting (const struct sighting *s)
+{
+  unsigned i, nr = atomic_load (&meanwhile.nr_states);
+  char why[400] = "";
+
+  for (i = s->first; i <= s->last && i < nr; ++i)
+    if (right_goldens (&meanwhile.states[i], s->result, why, sizeof why))
+      break;
+  if (i > s->last || i == nr)
+    die ("drift while operations %u to %u of %u go on is true of no moment: "
+         "%s\n%s", s->first, s->last, nr, why,
+         json_dumps (s->result, JSON_INDENT (1)));
+  met.sightings++;
+  met.overlapping += s->last > s->first + 1;
+}
+
+static void
+compare_meanwhile (struct rng *rng, const lineage_weights weights)
+{
+  pthread_t thread;
+  struct op op;
+  unsigned i;
+
+  note ("drift again and again from here on");
+  atomic_store (&meanwhile.nr_states, 0);
+  atomic_store (&meanwhile.stop, false);
+  push_state ();
+  if (pthread_create (&thread, NULL, watch, NULL) != 0)
+    die ("pthread_create failed");
+  while (atomic_load (&meanwhile.nr_states) < MAX_STATES) {
+    lineage_random (&lineage, weights, rng, &op);
+    cut_to_block (&op);
+    if (fit (&op, rng) && is_at_once (&op)) {
+      perform (&op);
+      push_state ();
+    }
+    op_free (&op);
+  }
+  atomic_store (&meanwhile.stop, true);
+  pthread_join (thread, NULL);
+  note ("until here");
+  for (i = 0; i < meanwhile.nr; ++i) {
+    check_sighting (&meanwhile.sightings[i]);
+    json_decref (meanwhile.sightings[i].result);
+  }
+  free (meanwhile.sightings);
+  meanwhile.sightings = NULL;
+  meanwhile.nr = 0;
+  for (i = 0; i < MAX_STATES; ++i)
+    lineage_free (&meanwhile.states[i]);
+}
+
 static void
 check (void)
 {
@@ -633,6 +810,31 @@ check (void)
   json_decref (result);
 }
 
+/* A family that does not fit into the least memory, to begin with. */
+static void
+make_large_family (struct rng *rng)
+{
+  struct op create = { .kind = OP_CREATE, .name = "a", .size = LARGE_BLOCKS *
+                       UINT64_C (4096), .block_size = 4096 };
+  struct op snapshot = { .kind = OP_SNAPSHOT, .name = "a@s0" };
+  struct op clone = { .kind = OP_CLONE, .name = "a@s0", .other = "b",
+                      .count = 4, .start = 1 };
+  struct node *golden;
+  char name[8];
+  unsigned i;
+
+  perform (&create);
+  fill (&create, rng);
+  perform (&snapshot);
+  perform (&clone);
+  golden = lineage_find (&lineage, "a@s0");
+  for (i = 1; i <= clone.count; ++i) {
+    snprintf (name, sizeof name, "b%u", i);
+    scatter_from (lineage_find (&lineage, name), golden, LARGE_BLOCKS, rng);
+    scatter_from (lineage_find (&lineage, name), golden, LARGE_BLOCKS, rng);
+  }
+}
+
 static void
 run_history (struct rng *rng, bool verify_each)
 {
@@ -640,12 +842,15 @@ run_history (struct rng *rng, bool verify_each)
   struct op op;
 
   pick_config (rng);
-  lineage.max_named = rng_between (rng, 6, 25);
+  lineage.max_named = config.max_blocks == LARGE_BLOCKS ? 8 : rng_between (rng, 6, 25);
   lineage.max_blocks = config.max_blocks;
-  nr = config.block_size > 65536 ? rng_between (rng, 20, 60) :
+  nr = config.block_size > 65536 || config.max_blocks == LARGE_BLOCKS ?
+    rng_between (rng, 20, 60) :
     rng_between (rng, 30, 250);
   op_nr = 0;
   make_pool (rng);
+  if (config.max_blocks == LARGE_BLOCKS)
+    make_large_family (rng);
   for (n = 0; n < nr; ++n) {
     lineage_random (&lineage, mixtures[m].weights, rng, &op);
     if (fit (&op, rng) && perform (&op) && op.kind == OP_CREATE &&
@@ -659,6 +864,9 @@ run_history (struct rng *rng, bool verify_each)
     if (rng_percent (rng, 1) && lineage.nr_nodes > 0)
       compare_freed (rng, 2);
   }
+  if (config.block_size <= 65536 && config.max_blocks <= 200 &&
+      rng_percent (rng, 40))
+    compare_meanwhile (rng, mixtures[m].weights);
   compare_all (rng);
   compare_each (rng);
   if (lineage.nr_nodes > 0)
@@ -684,11 +892,14 @@ check_met (unsigned rounds)
           "snapshots, %" PRIu64 " without dedup\nblocks: zero %" PRIu64
           ", golden_same %" PRIu64 ", golden_moved %" PRIu64 ", sibling %"
           PRIu64 ", unique %" PRIu64 "\ndestroyed on copies: %" PRIu64
-          " clones, %" PRIu64 " sets; %" PRIu64 " gave something back\n",
+          " clones, %" PRIu64 " sets; %" PRIu64 " gave something back\n"
+          "%" PRIu64 " families had to be sorted in pieces; drift while "
+          "others worked: %" PRIu64 " times, %" PRIu64 " of them really\n",
           met.families, met.unsure, met.clones, met.further,
           met.through_destroyed, met.without_dedup, met.zero,
           met.golden_same, met.golden_moved, met.sibling, met.unique,
-          met.only_here, met.sets, met.freed_something);
+          met.only_here, met.sets, met.freed_something, met.large,
+          met.sightings, met.overlapping);
   if (rounds < 50)
     return;
   if (met.unsure * 10 > met.families + met.unsure)
@@ -696,7 +907,8 @@ check_met (unsigned rounds)
   if (met.further == 0 || met.through_destroyed == 0 ||
       met.without_dedup == 0 || met.zero == 0 || met.golden_same == 0 ||
       met.golden_moved == 0 || met.sibling == 0 || met.unique == 0 ||
-      met.only_here == 0 || met.sets == 0 || met.freed_something == 0)
+      met.only_here == 0 || met.sets == 0 || met.freed_something == 0 ||
+      met.large == 0 || met.overlapping == 0)
     die ("something was never met");
 }
 
