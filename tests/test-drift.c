@@ -544,11 +544,14 @@ pick_config (struct rng *rng)
   config.block_size = kind < 45 ? 4096 : kind < 80 ?
     4096 << rng_between (rng, 1, 4) : kind < 90 ?
     4096 << rng_between (rng, 5, 8) : 0;
+  config.max_blocks = config.block_size > 65536 ? 10 :
+    config.block_size == 0 ? 40 : rng_percent (rng, 50) ? 20 : 150;
+  if (round_nr % 16 == 5) {
+    config.block_size = 4096;
+    config.max_blocks = LARGE_BLOCKS;
+  }
   if (config.sector_bytes > 4096 && config.block_size == 4096)
-    config.block_size = 8192;
-  config.max_blocks = config.block_size > 65536 ? 10 : config.block_size == 0 ?
-    40 : config.block_size == 4096 && rng_percent (rng, 10) ? LARGE_BLOCKS :
-    rng_percent (rng, 50) ? 20 : 150;
+    config.sector_bytes = 4096;
 }
 
 static uint64_t
@@ -900,7 +903,7 @@ check_met (unsigned rounds)
           met.golden_same, met.golden_moved, met.sibling, met.unique,
           met.only_here, met.sets, met.freed_something, met.large,
           met.sightings, met.overlapping);
-  if (rounds < 50)
+  if (rounds < 100)
     return;
   if (met.unsure * 10 > met.families + met.unsure)
     die ("too much was open to doubt");
