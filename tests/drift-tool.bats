@@ -233,6 +233,21 @@ END
 3 3.26'
 }
 
+@test "a history that is too long for one answer is shown in full" {
+    make_pool
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 "$(printf '%0240d' 0)" --count 1000 >/dev/null
+    for _ in {1..55}; do
+        nbdedup drift --record >/dev/null
+    done
+    nbdedup drift --history --json | jq -c . >"$BATS_TEST_TMPDIR/all"
+    # The engine gives 16 MiB at a time.
+    assert_num "$(stat -c %s "$BATS_TEST_TMPDIR/all") > 17 * 1048576"
+    assert_eq "$(jq '.samples | length' "$BATS_TEST_TMPDIR/all")" 55
+    assert_eq "$(jq '.samples | map (.time) | . == sort' "$BATS_TEST_TMPDIR/all")" true
+}
+
 @test "the history is a line of blocks, and a table in local time" {
     # 8 days, each a little more: the line climbs, the ratio falls.
     fixture --clones 2 --samples 9 --days 8 >"$BATS_TEST_TMPDIR/samples"
