@@ -38,7 +38,7 @@ clones ()
 
 setup ()
 {
-    cd "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR" || return
 }
 
 @test "each block is in its class" {

@@ -836,6 +836,8 @@ make_large_family (struct rng *rng)
     scatter_from (lineage_find (&lineage, name), golden, LARGE_BLOCKS, rng);
     scatter_from (lineage_find (&lineage, name), golden, LARGE_BLOCKS, rng);
   }
+  compare_all (rng);
+  compare_each (rng);
 }
 
 static void
