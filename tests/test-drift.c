@@ -750,6 +750,21 @@ cut_to_block (struct op *op)
     op->len = node->block_size - op->offset % node->block_size;
 }
 
+/* What is answered and not flushed may be written down in any order: of two
+ * such writes a moment may have the second one only.
+ */
+static void
+perform_and_flush (const struct op *op)
+{
+  struct op flush = { .kind = OP_FLUSH };
+
+  perform (op);
+  if (op->kind == OP_WRITE || op->kind == OP_ZERO || op->kind == OP_TRIM) {
+    memcpy (flush.name, op->name, sizeof flush.name);
+    perform (&flush);
+  }
+}
+
 static void
 check_sighting (const struct sighting *s)
 {
@@ -784,7 +799,7 @@ compare_meanwhile (struct rng *rng, const lineage_weights weights)
     lineage_random (&lineage, weights, rng, &op);
     cut_to_block (&op);
     if (fit (&op, rng) && is_at_once (&op)) {
-      perform (&op);
+      perform_and_flush (&op);
       push_state ();
     }
     op_free (&op);
