@@ -123,6 +123,15 @@ take_back (struct destroy *d)
   }
 }
 
+/* Labels are read under the lock alone. */
+static void
+set_label (struct volume *s, char *label)
+{
+  WITH_LOCK (&s->pool->volumes->lock);
+  free (s->label);
+  s->label = label;
+}
+
 /* What a snapshot leaves behind if something has it as origin; and which
  * ghosts have waited for these.
  */
@@ -140,7 +149,7 @@ leave_ghosts (struct destroy *d)
       leaving[nr++] = s;
     else {
       volume_full_name (s, name);
-      s->label = strdup (name);
+      set_label (s, strdup (name));
       if (s->label == NULL)
         r = nbdedup_fail (ENOMEM, "no memory");
     }
@@ -159,10 +168,8 @@ drop_labels (struct destroy *d)
 {
   size_t i;
 
-  for (i = 0; i < d->nr; ++i) {
-    free (d->victims[i]->label);
-    d->victims[i]->label = NULL;
-  }
+  for (i = 0; i < d->nr; ++i)
+    set_label (d->victims[i], NULL);
 }
 
 static int

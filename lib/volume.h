@@ -59,7 +59,8 @@ struct volume {
   unsigned nr_clones;           /* snapshot: volumes whose origin it is */
   unsigned nr_heirs;            /* ... and snapshots */
   unsigned nr_leaving;          /* scratch of ghost.c, under pool->admin */
-  char *label;                  /* destroyed snapshot: VOLUME@NAME; owned */
+  char *label;                  /* destroyed snapshot: VOLUME@NAME; owned;
+                                 * changes under pool->admin + lock */
 
   /* Properties: written under the writeback's lock, read by its workers. */
   struct compression compression;
