@@ -109,6 +109,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   struct snapshot sn = { .vs = vs };
   struct snapshot_name n;
   struct volume *v, *s;
+  bool has_clients;
 
   assert_held (&pool->admin);
   if (snapshot_name_parse (name, &n) == -1 ||
@@ -133,13 +134,14 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
       volume_free (s);
       s = NULL;
     }
+    has_clients = v->nr_clients > 0;
   }
   /* While clients write, what is pending is folded first: they wait only
    * for the little that comes meanwhile.
    */
   if (s == NULL ||
-      (v->nr_clients > 0 && (wb_drain (pool->writeback, v) == -1 ||
-                             txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
+      (has_clients && (wb_drain (pool->writeback, v) == -1 ||
+                       txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
       snapshot_now (pool, &sn) == -1) {
     volume_free (s);
     free (sn.layer);
