@@ -284,6 +284,51 @@ extern int nbdedup_parse_size (const char *s, uint64_t *bytes)
   __attribute__ ((nonnull (1, 2)));
 
 /*----------------------------------------------------------------------
+ * Estimates: what a pool would make of data that is not in one
+ */
+
+struct nbdedup_estimate;
+
+struct nbdedup_estimate_settings {
+  const uint32_t *block_sizes;  /* in any order */
+  size_t nr_block_sizes;
+  uint32_t sector_bytes;
+  const char *compress;         /* as the property */
+  uint64_t memory_bytes;        /* for the sets of contents */
+  bool exact;                   /* compress everything, never sample */
+};
+
+#define NBDEDUP_ESTIMATE_MEMORY_DEFAULT (UINT64_C (1) << 30)
+#define NBDEDUP_ESTIMATE_MEMORY_MIN     (UINT64_C (256) << 10)
+
+/* EINVAL: a setting that no pool could have, or too little memory. */
+extern struct nbdedup_estimate *
+nbdedup_estimate_new (const struct nbdedup_estimate_settings *settings)
+  __attribute__ ((nonnull (1), warn_unused_result));
+extern void nbdedup_estimate_free (struct nbdedup_estimate *estimate);
+
+/* There is an image of this size: its blocks count, those that are never
+ * added as zeroes.
+ */
+extern void nbdedup_estimate_image (struct nbdedup_estimate *estimate,
+                                    uint64_t size)
+  __attribute__ ((nonnull (1)));
+
+/* Data of an image.  It begins at a multiple of the largest block size in
+ * its image, and ends at one or at the image's end.  Fails with ENOMEM, or
+ * with ENOSPC: 'exact', and not all contents fit into the memory.
+ */
+extern int nbdedup_estimate_add (struct nbdedup_estimate *estimate,
+                                 const void *buf, size_t len)
+  __attribute__ ((nonnull (1)));
+
+/* After everything was added: the document of "estimate --json" (see
+ * nbdedup-estimate(1)).  NULL: ENOMEM.
+ */
+extern json_t *nbdedup_estimate_result (struct nbdedup_estimate *estimate)
+  __attribute__ ((nonnull (1), warn_unused_result));
+
+/*----------------------------------------------------------------------
  * Hashes and codecs, for "bench" and for help texts
  */
 

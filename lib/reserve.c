@@ -58,18 +58,24 @@ min_u64 (uint64_t a, uint64_t b)
   return a < b ? a : b;
 }
 
+uint64_t
+reserve_wanted (uint64_t stored_bytes)
+{
+  uint64_t want = stored_bytes / STORED_PER_RESERVE;
+
+  if (stored_bytes == 0)
+    return 0;
+  if (want < RESERVE_BYTES_MIN)
+    want = RESERVE_BYTES_MIN;
+  return min_u64 (want, RESERVE_BYTES_MAX);
+}
+
 bool
 reserve_refill (struct reserve *r, uint64_t stored_bytes)
 {
   struct statvfs fs;
-  uint64_t want;
+  uint64_t want = reserve_wanted (stored_bytes);
 
-  if (stored_bytes == 0)
-    return true;
-  want = stored_bytes / STORED_PER_RESERVE;
-  if (want < RESERVE_BYTES_MIN)
-    want = RESERVE_BYTES_MIN;
-  want = min_u64 (want, RESERVE_BYTES_MAX);
   if (want <= r->bytes)
     return true;
   CLEANUP_CLOSE int fd = open (r->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -19,6 +19,9 @@ struct reserve;
 extern struct reserve *reserve_new (const char *path);
 extern void reserve_free (struct reserve *reserve);
 
+/* Its size for a pool that stores this much, if the file system is large. */
+extern uint64_t reserve_wanted (uint64_t stored_bytes);
+
 /* Really allocate the reserve, if it is not, for a pool that stores this
  * much.  False: the file system is too full for it.
  */
