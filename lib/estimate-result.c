@@ -104,7 +104,8 @@ dedup_figures (struct size_counts *c, struct figures *f)
   f->blocks = (double) atomic_load (&c->blocks);
   f->nonzero = (double) atomic_load (&c->nonzero);
   f->logical_bytes = f->nonzero * c->block_size;
-  f->distinct = (double) set.kept / p;
+  /* There are no more than there are blocks. */
+  f->distinct = fmin ((double) set.kept / p, f->nonzero);
   f->dedup_ratio = ratio (f->nonzero, f->distinct);
   /* Each of the distinct contents was kept with probability p. */
   f->dedup_error = set.kept == 0 ? 0 :
@@ -198,7 +199,7 @@ nbdedup_estimate_result (struct nbdedup_estimate *e)
     row = figures_json (&e->sizes[i], &f);
     if (row == NULL || json_array_append_new (array, row) == -1) {
       json_decref (array);
-      return nbdedup_fail_null (ENOMEM, "estimate: out of memory");
+      return nbdedup_fail_null (ENOMEM, "out of memory");
     }
     if (f.reduction > best_reduction) {
       best_reduction = f.reduction;

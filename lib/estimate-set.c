@@ -63,7 +63,7 @@ set_new (struct set_budget *budget, bool may_sample)
   _Static_assert (NR_SHARDS * SLOTS_MIN * sizeof *slots == SET_BYTES_MIN,
                   "SET_BYTES_MIN");
   if (set == NULL)
-    return nbdedup_fail_null (ENOMEM, "estimate: out of memory");
+    return nbdedup_fail_null (ENOMEM, "out of memory");
   set->budget = budget;
   set->may_sample = may_sample;
   atomic_init (&set->depth, 0);
@@ -81,7 +81,7 @@ set_new (struct set_budget *budget, bool may_sample)
   }
   if (budget == NULL) {
     set_free (set);
-    return nbdedup_fail_null (ENOMEM, "estimate: out of memory");
+    return nbdedup_fail_null (ENOMEM, "out of memory");
   }
   atomic_fetch_add (&budget->used_bytes, SET_BYTES_MIN);
   return set;
@@ -218,9 +218,9 @@ make_room_locked (struct content_set *set, struct shard *s)
     if (grow_locked (set, s))
       continue;
     if (!set->may_sample)
-      return nbdedup_fail (ENOSPC, "estimate: the distinct contents do not "
-                           "fit into %" PRIu64 " bytes of memory: allow more, "
-                           "or a sample", set->budget->max_bytes);
+      return nbdedup_fail (ENOSPC, "the distinct contents do not fit into "
+                           "the %" PRIu64 " bytes of memory allowed for them",
+                           set->budget->max_bytes);
     /* Fails if another shard was faster: the same to us. */
     depth = s->depth;
     assert (depth < 64);

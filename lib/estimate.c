@@ -71,7 +71,7 @@ struct scratch {
 static int
 fail_memory (void)
 {
-  return nbdedup_fail (ENOMEM, "estimate: out of memory");
+  return nbdedup_fail (ENOMEM, "out of memory");
 }
 
 static uint32_t

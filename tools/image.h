@@ -132,6 +132,13 @@ extern struct image *image_qemu_target (const char *file, const char *format,
 extern struct image *image_volume_new (struct nbdedup_remote *remote,
                                        const char *name);
 
+/* A target that tells 'engine' (not owned) what is written; it was made with
+ * 'settings'.
+ */
+extern struct image *
+image_estimate_new (struct nbdedup_estimate *engine,
+                    const struct nbdedup_estimate_settings *settings);
+
 /*----------------------------------------------------------------------
  * image-open.c: whatever the user named
  */

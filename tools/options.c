@@ -102,7 +102,7 @@ parse_command (int key, char *arg, struct argp_state *state)
   case ARGP_KEY_ARG:
     if (opts->nr_args == opts->max_args)
       usage_error (opts, "unexpected argument '%s'", arg);
-    opts->args[opts->nr_args++] = arg;
+    (opts->list ? opts->list : opts->args)[opts->nr_args++] = arg;
     return 0;
 
   case ARGP_KEY_END:

@@ -106,12 +106,20 @@ progress_hide (void)
 }
 
 void
+progress_part (struct progress *p, uint64_t before, uint64_t whole)
+{
+  p->is_part = true;
+  p->before = before;
+  p->whole = whole;
+}
+
+void
 progress_update (struct progress *p, uint64_t done, uint64_t total)
 {
   const uint64_t now = now_ms ();
 
-  p->done = done;
-  p->total = total;
+  p->done = p->before + done;
+  p->total = p->is_part ? p->whole : total;
   if (!p->shown || now - p->last_ms <
       (p->terminal ? TERMINAL_INTERVAL_MS : LINE_INTERVAL_MS))
     return;

@@ -23,6 +23,8 @@ struct progress {
   bool drawn;                   /* anything yet */
   uint64_t start_ms, last_ms;
   uint64_t done, total;
+  bool is_part;                 /* what is updated is part of a whole */
+  uint64_t before, whole;
 };
 
 /* 'force': show it even if stderr is no terminal. */
@@ -32,6 +34,12 @@ extern void progress_start (struct progress *progress, const char *what,
 /* 'total' 0: not known. Cheap: draws a few times a second at most. */
 extern void progress_update (struct progress *progress, uint64_t done,
                              uint64_t total);
+
+/* What progress_update tells from now on is of a part, which comes after
+ * 'before' units of other parts.  'whole' 0: not known.
+ */
+extern void progress_part (struct progress *progress, uint64_t before,
+                           uint64_t whole);
 
 /* Make room for a message on the terminal; the bar comes back. */
 extern void progress_hide (void);

@@ -40,6 +40,7 @@ extern int cmd_stat (int argc, char **argv, const char *pool);
 extern int cmd_check (int argc, char **argv, const char *pool);
 extern int cmd_scrub (int argc, char **argv, const char *pool);
 extern int cmd_import (int argc, char **argv, const char *pool);
+extern int cmd_estimate (int argc, char **argv, const char *pool);
 extern int cmd_export (int argc, char **argv, const char *pool);
 extern int cmd_diff (int argc, char **argv, const char *pool);
 extern int cmd_drift (int argc, char **argv, const char *pool);
@@ -56,7 +57,8 @@ struct options {
   const char *pool;
   bool json;
   bool progress;
-  const char *args[ARGS_MAX];   /* the words that are not options */
+  const char *args[ARGS_MAX];   /* the words that are not options ... */
+  const char **list;            /* ... or, if not NULL, here: max_args */
   unsigned nr_args;
   unsigned min_args, max_args;  /* how many the command takes */
 };

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Estimate: read images as import does, and tell the engine instead of a
+ * volume.
+ *
+ * All images are opened first: what cannot be read is found before hours
+ * are spent on the others, and progress knows the sum of their sizes.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "copy.h"
+#include "estimate-print.h"
+#include "image.h"
+#include "interrupt.h"
+#include "progress.h"
+#include "tools.h"
+
+enum {
+  KEY_FORMAT = 0x2000,
+  KEY_BLOCK_SIZE,
+  KEY_SECTOR,
+  KEY_COMPRESS,
+  KEY_EXACT,
+  KEY_MEMORY,
+};
+
+#define SIZES_MAX 32
+
+static const struct argp_option options[] = {
+  { "format", KEY_FORMAT, "FORMAT", 0,
+    "The images' format, as for import; default: what QEMU finds each to be",
+    0 },
+  { "block-size", KEY_BLOCK_SIZE, "SIZE[,SIZE...]", 0,
+    "Block sizes to compare, 4K to 1M; default: 4K,8K,16K,32K,64K,128K", 0 },
+  { "sector", KEY_SECTOR, "SIZE", 0,
+    "The pool's sector, 512 to 8K; default: 512", 0 },
+  { "compress", KEY_COMPRESS, "NAME", 0,
+    "none, lz4, zstd or zstd-N (N from 1 to 19); default: lz4", 0 },
+  { "exact", KEY_EXACT, NULL, 0,
+    "Compress every distinct block, not a sample", 0 },
+  { "memory", KEY_MEMORY, "SIZE", 0,
+    "Memory for the contents that were seen; what does not fit is sampled; "
+    "default: 1G", 0 },
+  { 0 }
+};
+
+struct source {
+  const char *file;             /* not owned */
+  struct image *image;          /* owned; NULL: to be opened again */
+  uint64_t size;
+};
+
+struct estimate {
+  struct options common;        /* first: parsers get a pointer to it */
+  const char *format;
+  uint32_t sizes[SIZES_MAX];
+  struct nbdedup_estimate_settings settings;
+
+  struct nbdedup_estimate *engine;      /* owned */
+  struct source *sources;               /* owned; common.nr_args */
+  struct progress progress;
+};
+
+/*----------------------------------------------------------------------
+ * Options
+ */
+
+static uint32_t
+parse_size_32 (struct argp_state *state, const char *what, const char *arg)
+{
+  const uint64_t size = options_size (state, what, arg);
+
+  if (size > UINT32_MAX)
+    usage_error (state->input, "%s '%s': too large", what, arg);
+  return size;
+}
+
+/* "4K,16K" */
+static void
+parse_sizes (struct estimate *es, struct argp_state *state, const char *arg)
+{
+  char *copy = strdup (arg), *rest = copy, *word;
+
+  if (copy == NULL)
+    exit (fail ("out of memory"));
+  es->settings.nr_block_sizes = 0;
+  while ((word = strsep (&rest, ",")) != NULL) {
+    if (es->settings.nr_block_sizes == SIZES_MAX)
+      usage_error (&es->common, "more than %d block sizes", SIZES_MAX);
+    es->sizes[es->settings.nr_block_sizes++] =
+      parse_size_32 (state, "block size", word);
+  }
+  free (copy);
+}
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  struct estimate *es = state->input;
+
+  switch (key) {
+  case KEY_FORMAT:
+    es->format = arg;
+    return 0;
+  case KEY_BLOCK_SIZE:
+    parse_sizes (es, state, arg);
+    return 0;
+  case KEY_SECTOR:
+    es->settings.sector_bytes = parse_size_32 (state, "sector", arg);
+    return 0;
+  case KEY_COMPRESS:
+    es->settings.compress = arg;
+    return 0;
+  case KEY_EXACT:
+    es->settings.exact = true;
+    return 0;
+  case KEY_MEMORY:
+    es->settings.memory_bytes = options_size (state, "memory", arg);
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+static int
+fail_image (void)
+{
+  if (interrupted ())
+    fail ("estimate: interrupted");
+  else
+    fail ("estimate: %s", image_error ());
+  return -1;
+}
+
+static int
+open_source (struct estimate *es, struct source *s, bool first)
+{
+  char *detected;
+
+  s->image = image_open_source (s->file, es->format, &detected);
+  if (s->image == NULL)
+    return fail_image ();
+  if (first && detected != NULL)
+    note ("estimate: %s: is read as %s (with --format raw: as it is)",
+          s->file, detected);
+  /* One of QEMU's formats keeps a process busy: not all of them at once. */
+  if (first && es->common.nr_args > 1 &&
+      (detected != NULL || (es->format && strcmp (es->format, "raw") != 0))) {
+    s->size = s->image->size;
+    image_close (s->image, true);
+    s->image = NULL;
+  }
+  else if (!s->image->is_stream) {
+    s->size = s->image->size;
+    if (s->size == 0) {
+      fail ("estimate: %s: is empty", s->image->name);
+      free (detected);
+      return -1;
+    }
+  }
+  free (detected);
+  return 0;
+}
+
+static int
+read_source (struct estimate *es, struct source *s, struct image *sink)
+{
+  uint64_t offset = 0;
+  int r;
+
+  if (s->image == NULL && open_source (es, s, false) == -1)
+    return -1;
+  r = copy_images (s->image, sink, &offset,
+                   s->image->is_stream ? UINT64_MAX : s->image->size, NULL,
+                   &es->progress);
+  if (r == 0 && interrupted ())
+    r = -1;
+  if (r == -1)
+    fail_image ();
+  else if (s->image->size == 0) {
+    fail ("estimate: %s: is empty", s->image->name);
+    r = -1;
+  }
+  else {
+    s->size = s->image->size;   /* now a stream's is known, too */
+    nbdedup_estimate_image (es->engine, s->size);
+  }
+  image_close (s->image, true);
+  s->image = NULL;
+  return r;
+}
+
+static int
+read_sources (struct estimate *es)
+{
+  struct image *sink = image_estimate_new (es->engine, &es->settings);
+  uint64_t total = 0, before = 0;
+  bool known = true;
+  unsigned i;
+  int r = 0;
+
+  for (i = 0; i < es->common.nr_args; ++i) {
+    total += es->sources[i].size;
+    known &= es->sources[i].size > 0;   /* else a stream's */
+  }
+  progress_start (&es->progress, "estimate", PROGRESS_BYTES,
+                  es->common.progress);
+  for (i = 0; i < es->common.nr_args && r == 0; ++i) {
+    progress_part (&es->progress, before, known ? total : 0);
+    r = read_source (es, &es->sources[i], sink);
+    before += es->sources[i].size;
+  }
+  progress_end (&es->progress);
+  image_close (sink, true);
+  return r;
+}
+
+/*----------------------------------------------------------------------*/
+
+int
+cmd_estimate (int argc, char **argv, const char *pool)
+{
+  struct estimate es = {
+    .common = { .pool = pool, .min_args = 1, .max_args = argc },
+    .sizes = { 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10 },
+    .settings = {
+      .block_sizes = es.sizes, .nr_block_sizes = 6, .sector_bytes = 512,
+      .compress = "lz4", .memory_bytes = NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
+    },
+  };
+  json_t *result = NULL;
+  unsigned i;
+
+  es.common.list = calloc (argc, sizeof es.common.list[0]);
+  es.sources = calloc (argc, sizeof es.sources[0]);
+  if (es.common.list == NULL || es.sources == NULL)
+    return fail ("out of memory");
+  options_parse (&es.common, argc, argv, options, parse, "FILE...",
+                 "Tell what dedup and compression would save on disk images, "
+                 "all of them in one pool: in any format that QEMU reads, "
+                 "block devices, nbd:// URIs, or a raw image from standard "
+                 "input ('-'). Needs no pool.",
+                 OPTIONS_JSON | OPTIONS_PROGRESS);
+  es.engine = nbdedup_estimate_new (&es.settings);
+  if (es.engine == NULL && errno == EINVAL)
+    usage_error (&es.common, "%s", nbdedup_error ());
+  if (es.engine == NULL)
+    return fail ("%s", nbdedup_error ());
+  interrupt_catch ();
+  for (i = 0; i < es.common.nr_args; ++i) {
+    es.sources[i].file = es.common.list[i];
+    if (open_source (&es, &es.sources[i], true) == -1)
+      break;
+  }
+  if (i == es.common.nr_args && read_sources (&es) == 0 &&
+      (result = nbdedup_estimate_result (es.engine)) == NULL)
+    fail ("%s", nbdedup_error ());
+  if (result != NULL && es.common.json)
+    print_json (result);
+  else if (result != NULL)
+    estimate_print (result);
+  for (i = 0; i < es.common.nr_args; ++i)
+    image_close (es.sources[i].image, true);
+  nbdedup_estimate_free (es.engine);
+  json_decref (result);
+  free (es.common.list);
+  free (es.sources);
+  return result != NULL ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "estimate-print.h"
+#include "tools.h"
+
+static double
+number_of (const json_t *row, const char *key)
+{
+  return json_number_value (json_object_get (row, key));
+}
+
+static uint64_t
+kib_of (const json_t *row)
+{
+  return json_size (row, "block_size") >> 10;
+}
+
+static void
+add_ratio (struct table *table, const json_t *row, const char *key,
+           const char *error_key)
+{
+  const double error = number_of (row, error_key);
+
+  if (!json_is_number (json_object_get (row, key)))
+    table_add (table, "-");
+  else if (error > 0)
+    /* Rounded up: it is not to look smaller than it is. */
+    table_add (table, "%.2f +- %.3f", number_of (row, key),
+               error + 0.000499);
+  else
+    table_add (table, "%.2f", number_of (row, key));
+}
+
+static void
+print_table (const json_t *result)
+{
+  struct table *table = table_new ("rrrrrrrrrl");
+  static const char *const head[] = {
+    "BLOCK", "BLOCKS", "ZERO", "DISTINCT", "DEDUP", "COMPRESS", "STORED",
+    "METADATA", "REDUCTION", "",
+  };
+  char buf[HUMAN_MAX];
+  json_t *row;
+  size_t i;
+
+  for (i = 0; i < sizeof head / sizeof head[0]; ++i)
+    table_add (table, "%s", head[i]);
+  json_array_foreach (result, i, row) {
+    table_add (table, "%" PRIu64 "K", kib_of (row));
+    table_add (table, "%" PRIu64, json_size (row, "blocks"));
+    table_add (table, "%" PRIu64, json_size (row, "zero"));
+    table_add (table, "%" PRIu64, json_size (row, "distinct"));
+    add_ratio (table, row, "dedup_ratio", "dedup_error");
+    add_ratio (table, row, "compress_ratio", "compress_error");
+    table_add (table, "%s", human_bytes (json_size (row, "stored_bytes"),
+                                         buf));
+    table_add (table, "%s", human_bytes (json_size (row, "metadata_bytes"),
+                                         buf));
+    add_ratio (table, row, "reduction", "reduction_error");
+    table_add (table, "%s",
+               json_is_true (json_object_get (row, "best")) ? "best" : "");
+  }
+  table_print (table);
+}
+
+/* Those that the sample does not tell from the best one. */
+static void
+print_rivals (const json_t *result, const json_t *best)
+{
+  unsigned nr = 0;
+  json_t *row;
+  size_t i;
+
+  json_array_foreach (result, i, row) {
+    if (row == best || number_of (best, "reduction") -
+        number_of (row, "reduction") > number_of (best, "reduction_error") +
+        number_of (row, "reduction_error"))
+      continue;
+    printf ("%s%" PRIu64 "K", nr++ == 0 ? "As good, within the error: " : ", ",
+            kib_of (row));
+  }
+  if (nr > 0)
+    printf (". Larger blocks need less metadata, hence memory.\n");
+}
+
+static void
+print_best (const json_t *result)
+{
+  const json_t *best = NULL;
+  bool sampled = false;
+  json_t *row;
+  size_t i;
+
+  json_array_foreach (result, i, row) {
+    if (json_is_true (json_object_get (row, "best")))
+      best = row;
+    sampled |= number_of (row, "dedup_error") > 0;
+  }
+  putchar ('\n');
+  if (best == NULL) {
+    printf ("Nothing but zeroes: they take no space.\n");
+    return;
+  }
+  if (number_of (best, "reduction") > 1)
+    printf ("Blocks of %" PRIu64 "K pay best: the data would take 1/%.2f of "
+            "its size.\n", kib_of (best), number_of (best, "reduction"));
+  else
+    printf ("Nothing is saved: with blocks of %" PRIu64 "K the data would take "
+            "%.2f times its size.\n", kib_of (best),
+            1 / number_of (best, "reduction"));
+  print_rivals (result, best);
+  if (sampled)
+    printf ("The contents did not fit into the memory: where DEDUP has an "
+            "error it is sampled.\n");
+}
+
+void
+estimate_print (const json_t *result)
+{
+  print_table (result);
+  print_best (result);
+}
