@@ -129,7 +129,8 @@ keys_in ()
                        "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
                        "destroy w --dry-run" "drift" "drift v@a" \
                        "drift v@a --if-destroyed w v" \
-                       "drift --record --history"; do
+                       "drift --record --history" \
+                       "estimate $BATS_TEST_TMPDIR/image"; do
         read -ra args <<<"$call"
         nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
         text=$(section 'JSON OUTPUT' "$(page "${args[0]}")")
