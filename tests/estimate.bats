@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2030,SC2031
 #
 # estimate: what it says is what importing the same files gives; where it
 # samples it is right within the error that it states.
@@ -333,7 +333,7 @@ refused ()
 
     random_data 1M 1 >a.raw
     refused 2 "too few arguments"
-    for size in 2K 5000 2M 0 "" 4K, x 4G 9999999999999; do
+    for size in 2K 5000 2M 0 "" "4K," x 4G 9999999999999; do
         refused 2 "block size" a.raw --block-size "$size"
     done
     refused 2 "not below the sector" a.raw --sector 8K
