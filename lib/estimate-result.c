@@ -15,16 +15,21 @@
  *                      each mapped block adds 18.5 (its pointer has 16; the
  *                      rest is the pages' slack).
  *   DB_SEGMENT_BYTES   a map of 1 KiB for each 4 MiB of "records".
- *   DB_RECORD_BYTES    what is left of 262144 records: 28086272 bytes, of
- *                      32873: 3571712, of 126301: 14598144.  88 to 96 for
- *                      each (its entries in the tables of records and of
- *                      hashes have 72).
+ *   DB_RECORD_BYTES    what is left of 262144 records (pool.db: 28086272),
+ *                      131072 (13369344), 126301 (14598144) and 32873
+ *                      (3571712): 87, 80, 95 and 84 for each.  Its entries
+ *                      in the tables of records and of hashes have 72; how
+ *                      full their rows and pages are varies.
  *
- * Against these pools the model is wrong by at most 8 % of pool.db, which is
- * 3 % of the data at 4 KiB and 0.2 % at 128 KiB.  The journal takes 80 bytes
- * for each record and 16 for each mapped block until the next fold, which
- * comes after some seconds or 16 MiB, and grows by doubling: an import that
- * takes longer than some seconds may need less than the model says.
+ * Against these pools the model is wrong by at most 10 % of pool.db, which
+ * is 3 % of the data at 4 KiB and 0.2 % at 128 KiB.
+ *
+ * The journal takes 80 bytes for each record and 16 for each mapped block
+ * until the next fold, and grows by doubling.  Folds come after 5 seconds,
+ * or when what waits for one takes half of its memory, which by default kept
+ * the journal at 16 MiB.  It is empty after each import of several.  So if
+ * an import takes long, or there are many, its file is smaller than the
+ * model says.
  */
 
 #ifdef HAVE_CONFIG_H

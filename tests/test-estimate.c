@@ -279,8 +279,9 @@ make_block (uint8_t *block, uint64_t seed, uint64_t id)
   memcpy (block + 8, &id, 8);
 }
 
-/* An image of 'nr' contents, some of them twice.  How many blocks that was.
- * Unless they will be compressed, 16 bytes that tell them apart will do.
+/* An image of 'nr' contents, then of a fifth of them once more.  How many
+ * blocks that was.  Unless they will be compressed, 16 bytes that tell them
+ * apart will do.
  */
 static uint64_t
 add_contents (struct nbdedup_estimate *e, uint64_t seed, uint64_t nr,
@@ -288,24 +289,23 @@ add_contents (struct nbdedup_estimate *e, uint64_t seed, uint64_t nr,
 {
   static uint8_t buf[UNIT];
   struct rng rng = rng_make (seed, 3);
-  uint64_t id, total = 0;
-  unsigned i, used = 0, times;
+  uint64_t words[2] = { seed + 1 }, total = 0, i;
+  unsigned used = 0;
 
-  for (id = 0; id < nr; ++id) {
-    times = 1 + rng_percent (&rng, 20);
-    for (i = 0; i < times; ++i, ++total) {
-      if (will_compress)
-        make_block (buf + used, seed, id);
-      else {
-        const uint64_t words[2] = { seed + 1, id };
-
-        memcpy (buf + used, words, sizeof words);
-      }
-      used += PIECE;
-      if (used == UNIT) {
-        add (e, buf, UNIT);
-        used = 0;
-      }
+  memset (buf, 0, UNIT);
+  for (i = 0; i < nr * 2; ++i) {
+    words[1] = i % nr;
+    if (i >= nr && !rng_percent (&rng, 20))
+      continue;
+    if (will_compress)
+      make_block (buf + used, seed, words[1]);
+    else
+      memcpy (buf + used, words, sizeof words);
+    used += PIECE;
+    total++;
+    if (used == UNIT) {
+      add (e, buf, UNIT);
+      used = 0;
     }
   }
   add (e, buf, used);
