@@ -252,6 +252,7 @@ set_add (struct content_set *set, const XXH128_hash_t *hash, unsigned *depth)
   /* Perhaps it was somebody else who deepened the set. */
   if (!is_in_sample (value, s->depth))
     return 0;
+  assert (*slot == 0 && is_in_sample (value, s->depth));
   *slot = value;
   s->nr_used++;
   *depth = s->depth;
