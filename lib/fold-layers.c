@@ -175,7 +175,7 @@ static int
 trim_row (struct fold *f, struct meta_conn *c, struct row *row)
 {
   struct layer *layer = row->layer;
-  uint64_t displaced[LEAF_BLOCKS], overlap = layer->merging->overlap;
+  uint64_t displaced[LEAF_BLOCKS], overlap = layer->trim_overlap;
   struct layer_delta *ld;
   struct pointer ptr;
   unsigned i, nr = 0;
@@ -244,6 +244,22 @@ fold_push_leaf (struct fold *f, struct meta_conn *c, struct layer *child,
   return fold_put_leaf (c, layer, leaf_nr, &mine, found);
 }
 
+/* What the child does not show begins at its overlap.  A shrink may have
+ * lowered that since the last fold: then the pass begins anew.
+ */
+static void
+begin_trim (struct layer *layer)
+{
+  uint64_t overlap = layer->merging->overlap;
+
+  if (layer->trim_overlap != overlap) {
+    layer->trim_overlap = overlap;
+    layer->cursor = 0;
+  }
+  if (layer->cursor < overlap / LEAF_BLOCKS)
+    layer->cursor = overlap / LEAF_BLOCKS;
+}
+
 static int
 merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
              struct budget *budget)
@@ -256,8 +272,8 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
   size_t i;
   int r;
 
-  if (trim && layer->cursor < layer->merging->overlap / LEAF_BLOCKS)
-    layer->cursor = layer->merging->overlap / LEAF_BLOCKS;
+  if (trim)
+    begin_trim (layer);
   r = scan_branch (&s, c);
   for (i = 0; i < s.rows.nr && r == 0; ++i) {
     row = (struct row *) s.rows.p + i;

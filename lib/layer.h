@@ -69,6 +69,7 @@ struct layer {
   _Atomic uint64_t blocks;      /* not holes, inherited ones included */
   uint64_t cursor;              /* leaves below are trimmed, pushed, reaped */
   atomic_bool pass_done;        /* the merge state's work is done */
+  _Atomic uint64_t trim_overlap; /* what the trim goes by: the child's, then */
   unsigned delta_index;         /* a hint of fold.c */
 
   /* Under the map's lock: see map.c. */

@@ -217,6 +217,16 @@ find_due (struct volumes *vs)
   return NULL;
 }
 
+/* A shrink may have lowered the child's overlap when the trim was over: what
+ * the child has not shown since then must go as well.  Under admin there is
+ * no shrink.
+ */
+static bool
+is_trimmed (const struct step *s)
+{
+  return s->layer->trim_overlap == s->child->overlap;
+}
+
 int
 merge_step (struct nbdedup_pool *pool)
 {
@@ -226,8 +236,14 @@ merge_step (struct nbdedup_pool *pool)
   assert_held (&pool->admin);
   while ((s.layer = find_due (pool->volumes)) != NULL) {
     s.child = s.layer->merging;
-    r = s.layer->merge_state == MERGE_PUSH ? run_switch (&s)
-      : txg_run (pool->txg, adopt_in_transaction, adopt_done, &s);
+    if (s.layer->merge_state == MERGE_PUSH)
+      r = run_switch (&s);
+    else if (is_trimmed (&s))
+      r = txg_run (pool->txg, adopt_in_transaction, adopt_done, &s);
+    else {
+      s.layer->pass_done = false;
+      r = txg_run (pool->txg, NULL, NULL, NULL);
+    }
     if (r == -1)
       return -1;
   }

@@ -7,7 +7,8 @@
  * layer a day.  So C's rows move down into L, and L takes C's place.  The
  * cost is what C wrote, not what L holds.
  *
- *  trim    (folds) what L has past C's overlap goes: C does not show it
+ *  trim    (folds) what L has past C's overlap goes: C does not show it;
+ *          from the beginning if a shrink lowers the overlap meanwhile
  *  adopt   L's overlap becomes the lesser of both, C's becomes "all"
  *  push    (folds) C's rows move to L, a bounded number each time; what
  *          they displace there is given back.  A write to C, if it is a
