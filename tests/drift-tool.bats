@@ -371,6 +371,11 @@ END
     run -1 nbdedup drift --html "$BATS_TEST_TMPDIR/nowhere/x"
     [[ $output == "nbdedup: drift: $BATS_TEST_TMPDIR/nowhere/x"* ]]
     assert_eq "${#lines[@]}" 1
+    # No room for all of it.
+    run -1 bash -c "ulimit -f 1; nbdedup drift --html '$file'"
+    assert_eq "${#lines[@]}" 1
+    grep -q '^</html>$' "$file"
+    run ! compgen -G "$file.*"
     # What is printed besides is asked for.
     run -0 nbdedup drift --html "$file" --csv
     assert_num "${#lines[@]} == 5"

@@ -116,19 +116,6 @@ start (struct child *child, const char *const argv[], int listenfd, int infd)
   return 0;
 }
 
-static int
-write_all (int fd, const char *p, size_t len)
-{
-  ssize_t n;
-
-  for (; len > 0; p += n, len -= n) {
-    n = write (fd, p, len);
-    if (n == -1)
-      return -1;
-  }
-  return 0;
-}
-
 int
 child_start (struct child *child, const char *const argv[])
 {

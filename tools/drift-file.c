@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,29 +13,33 @@
 #include "image.h"
 #include "interrupt.h"
 #include "new-file.h"
+#include "tools.h"
 
-/* Takes the descriptor. */
+/* Takes the descriptor.  All of it is there before anything is written: what
+ * fails then has an errno.
+ */
 static int
-write_fd (int fd, const char *file, drift_write_fn *write,
+write_fd (int fd, const char *file, drift_write_fn *write_form,
           const json_t *histories, bool sync)
 {
-  FILE *fp = fdopen (fd, "w");
-  int r;
+  char *text = NULL;
+  size_t len;
+  FILE *fp = open_memstream (&text, &len);
+  int r = fp == NULL ? -1 : write_form (fp, histories, file);
 
-  if (fp == NULL) {
-    close (fd);
-    return image_fail ("%s: %s", file, strerror (errno));
-  }
-  r = write (fp, histories, file);
-  if (r == 0 && (fflush (fp) == EOF || (sync && fsync (fd) == -1)))
+  if (fp == NULL || fclose (fp) == EOF)
+    exit (fail ("out of memory"));
+  if (r == 0 && (write_all (fd, text, len) == -1 ||
+                 (sync && fsync (fd) == -1)))
     r = image_fail ("%s: %s", file, strerror (errno));
-  if (fclose (fp) == EOF && r == 0)
+  if (close (fd) == -1 && r == 0)
     r = image_fail ("%s: %s", file, strerror (errno));
+  free (text);
   return r;
 }
 
 static int
-write_new_file (const char *file, drift_write_fn *write,
+write_new_file (const char *file, drift_write_fn *write_form,
                 const json_t *histories)
 {
   struct new_file nf;
@@ -42,7 +47,7 @@ write_new_file (const char *file, drift_write_fn *write,
   int r = -1;
 
   if (fd != -1)
-    r = write_fd (fd, file, write, histories, true);
+    r = write_fd (fd, file, write_form, histories, true);
   if (r == 0 && interrupted ())
     r = image_fail ("%s: interrupted", file);
   if (r == 0)
@@ -52,19 +57,20 @@ write_new_file (const char *file, drift_write_fn *write,
 }
 
 int
-drift_save (const char *file, drift_write_fn *write, const json_t *histories)
+drift_save (const char *file, drift_write_fn *write_form,
+            const json_t *histories)
 {
   struct stat st;
   int fd;
 
   if (strcmp (file, "-") == 0)
-    return write (stdout, histories, "standard output");
+    return write_form (stdout, histories, "standard output");
   if (stat (file, &st) == -1 || S_ISREG (st.st_mode) || S_ISDIR (st.st_mode))
-    return write_new_file (file, write, histories);
+    return write_new_file (file, write_form, histories);
 
   /* /dev/stdout, a pipe: the device itself is not to be replaced. */
   fd = open (file, O_WRONLY | O_CLOEXEC);
   if (fd == -1)
     return image_fail ("%s: %s", file, strerror (errno));
-  return write_fd (fd, file, write, histories, false);
+  return write_fd (fd, file, write_form, histories, false);
 }

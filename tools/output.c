@@ -66,6 +66,19 @@ check_stdout_at_exit (void)
     abort ();
 }
 
+int
+write_all (int fd, const char *p, size_t len)
+{
+  ssize_t n;
+
+  for (; len > 0; p += n, len -= n) {
+    n = write (fd, p, len);
+    if (n == -1)
+      return -1;
+  }
+  return 0;
+}
+
 void
 print_json (const json_t *json)
 {

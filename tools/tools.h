@@ -108,6 +108,9 @@ extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
 /* At exit: what was printed must have arrived, else the status is 1. */
 extern void check_stdout_at_exit (void);
 
+/* write, until all is; -1 and errno. */
+extern int write_all (int fd, const char *p, size_t len);
+
 /* The document and a newline. */
 extern void print_json (const json_t *json);
 
