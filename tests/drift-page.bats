@@ -102,6 +102,18 @@ END
     assert_eq "$charts" "$expected"
 }
 
+@test "with a thousand clones it can still be opened" {
+    fixture --clones 1000 --samples 3 |
+        "$test_programs/drift-forms" html "$page"
+    open_page "$page"
+    is_clean
+    assert_eq "$(count '<svg ')" 204
+    assert_eq "$(count '<summary>188 more clones')" 1
+    assert_eq "$(count 'The 800 least diverged are in the table only')" 1
+    # Each of them, their sum, and no other.
+    assert_eq "$(count '<th scope="row">')" 1001
+}
+
 @test "one sample is shown as bars" {
     fixture --clones 3 --samples 1 |
         "$test_programs/drift-forms" html "$page"

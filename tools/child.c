@@ -29,7 +29,7 @@
 /* The child's, if exec fails because there is no such program. */
 #define STATUS_NOT_FOUND 127
 
-#define OUTPUT_MAX (16 << 20)
+#define OUTPUT_MAX (256 << 20)
 
 extern char **environ;
 

@@ -20,6 +20,9 @@
 /* Charts of clones that are shown at once. */
 #define CLONES_SHOWN 12
 
+/* Those that have a chart at all: a browser takes long for thousands. */
+#define CLONES_DRAWN 200
+
 /* A clone that is smaller than the largest by more than this would be a
  * stripe on the common scale: it gets one of its own.
  */
@@ -198,7 +201,7 @@ walk_clones (struct page *page, const json_t *history,
 {
   struct page_clone *clones;
   uint64_t greatest = 0;
-  size_t nr, i;
+  size_t nr, drawn, i;
 
   clones = page_clones (document, &nr);
   for (i = 0; i < nr; ++i) {
@@ -207,17 +210,21 @@ walk_clones (struct page *page, const json_t *history,
     if (clones[i].greatest > greatest)
       greatest = clones[i].greatest;
   }
+  drawn = nr < CLONES_DRAWN ? nr : CLONES_DRAWN;
   if (page->charts != NULL && nr > 0)
     fprintf (page->fp, "<h3>Each clone, the most diverged first</h3>\n"
              "<div class=\"small\">\n");
-  for (i = 0; i < nr; ++i) {
+  for (i = 0; i < drawn; ++i) {
     if (page->charts != NULL && i == CLONES_SHOWN)
       fprintf (page->fp, "</div>\n<details><summary>%zu more clones</summary>"
-               "\n<div class=\"small\">\n", nr - i);
+               "\n<div class=\"small\">\n", drawn - i);
     walk_clone (page, history, &clones[i], greatest);
   }
   if (page->charts != NULL && nr > 0)
     fprintf (page->fp, "</div>\n%s", nr > CLONES_SHOWN ? "</details>\n" : "");
+  if (page->charts != NULL && nr > drawn)
+    fprintf (page->fp, "<p class=\"dim\">The %zu least diverged are in the "
+             "table only.</p>\n", nr - drawn);
   free (clones);
 }
 

@@ -7,7 +7,8 @@
  * and charts get bytes, so all of them go through the figures below.
  *
  * A *history* is an array of documents of one golden image, at least one, as
- * they were recorded: the last is what it is now, even if a clock was set back.  What does not make sense in a document counts as zero.  Memory
+ * they were recorded: the last is what it is now, even if a clock was set
+ * back.  What does not make sense in a document counts as zero.  Memory
  * that is not there ends the program.
  */
 
