@@ -40,13 +40,21 @@ struct shard {
 struct content_set {
   struct shard shards[NR_SHARDS];
   struct set_budget *budget;
+  atomic_uint_fast64_t own_bytes;       /* taken from it, and not used yet */
   atomic_uint depth;
   bool may_sample;
 };
 
+/* What is the set's own goes first, then what is everybody's. */
 static bool
-budget_take (struct set_budget *b, uint64_t bytes)
+take_bytes (struct content_set *set, uint64_t bytes)
 {
+  struct set_budget *b = set->budget;
+  uint_fast64_t own = atomic_load (&set->own_bytes);
+
+  while (own >= bytes)
+    if (atomic_compare_exchange_weak (&set->own_bytes, &own, own - bytes))
+      return true;
   if (atomic_fetch_add (&b->used_bytes, bytes) + bytes <= b->max_bytes)
     return true;
   atomic_fetch_sub (&b->used_bytes, bytes);
@@ -54,7 +62,7 @@ budget_take (struct set_budget *b, uint64_t bytes)
 }
 
 struct content_set *
-set_new (struct set_budget *budget, bool may_sample)
+set_new (struct set_budget *budget, uint64_t own_bytes, bool may_sample)
 {
   struct content_set *set = aligned_alloc (64, sizeof *set);
   uint64_t *slots;
@@ -83,7 +91,10 @@ set_new (struct set_budget *budget, bool may_sample)
     set_free (set);
     return nbdedup_fail_null (ENOMEM, "out of memory");
   }
-  atomic_fetch_add (&budget->used_bytes, SET_BYTES_MIN);
+  if (own_bytes < SET_BYTES_MIN)
+    own_bytes = SET_BYTES_MIN;
+  atomic_fetch_add (&budget->used_bytes, own_bytes);
+  atomic_init (&set->own_bytes, own_bytes - SET_BYTES_MIN);
   return set;
 }
 
@@ -192,11 +203,11 @@ grow_locked (struct content_set *set, struct shard *s)
   uint64_t *slots = atomic_load (&s->slots), *new_slots, i;
 
   assert_held (&s->lock);
-  if (!budget_take (set->budget, more_bytes))
+  if (!take_bytes (set, more_bytes))
     return false;
   new_slots = calloc (new_mask + 1, sizeof *new_slots);
   if (new_slots == NULL) {
-    atomic_fetch_sub (&set->budget->used_bytes, more_bytes);
+    atomic_fetch_add (&set->own_bytes, more_bytes);
     return false;
   }
   for (i = 0; i <= mask; ++i)

@@ -40,13 +40,14 @@ struct set_budget {
 
 struct content_set;
 
-/* 'may_sample' false: set_add fails instead.  NULL: ENOMEM.  The budget is
- * not owned and outlives the set; a new set takes little (SET_BYTES_MIN) of
- * it.
+/* The budget is not owned and outlives the set.  'own_bytes' of it, at least
+ * SET_BYTES_MIN, nobody else will take: without that the set that fills
+ * fastest would leave nothing for those of larger blocks, which need little.
+ * 'may_sample' false: set_add fails instead.  NULL: ENOMEM.
  */
 #define SET_BYTES_MIN (UINT64_C (16) << 10)
 extern struct content_set *set_new (struct set_budget *budget,
-                                    bool may_sample);
+                                    uint64_t own_bytes, bool may_sample);
 extern void set_free (struct content_set *set);
 
 /* Returns 1 if this is the first appearance of a content that is in the
