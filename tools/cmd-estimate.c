@@ -224,7 +224,38 @@ read_sources (struct estimate *es)
   return r;
 }
 
+/* The document, or NULL: reported. */
+static json_t *
+measure (struct estimate *es)
+{
+  json_t *result;
+  unsigned i;
+
+  for (i = 0; i < es->common.nr_args; ++i) {
+    es->sources[i].file = es->common.list[i];
+    if (open_source (es, &es->sources[i], true) == -1)
+      return NULL;
+  }
+  if (read_sources (es) == -1)
+    return NULL;
+  result = nbdedup_estimate_result (es->engine);
+  if (result == NULL)
+    fail ("estimate: %s", nbdedup_error ());
+  return result;
+}
+
 /*----------------------------------------------------------------------*/
+
+/* Exits if an option has a value that no pool could have. */
+static void
+new_engine (struct estimate *es)
+{
+  es->engine = nbdedup_estimate_new (&es->settings);
+  if (es->engine == NULL && errno == EINVAL)
+    usage_error (&es->common, "%s", nbdedup_error ());
+  if (es->engine == NULL)
+    exit (fail ("estimate: %s", nbdedup_error ()));
+}
 
 int
 cmd_estimate (int argc, char **argv, const char *pool)
@@ -237,7 +268,7 @@ cmd_estimate (int argc, char **argv, const char *pool)
       .compress = "lz4", .memory_bytes = NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
     },
   };
-  json_t *result = NULL;
+  json_t *result;
   unsigned i;
 
   es.common.list = calloc (argc, sizeof es.common.list[0]);
@@ -250,29 +281,21 @@ cmd_estimate (int argc, char **argv, const char *pool)
                  "block devices, nbd:// URIs, or a raw image from standard "
                  "input ('-'). Needs no pool.",
                  OPTIONS_JSON | OPTIONS_PROGRESS);
-  es.engine = nbdedup_estimate_new (&es.settings);
-  if (es.engine == NULL && errno == EINVAL)
-    usage_error (&es.common, "%s", nbdedup_error ());
-  if (es.engine == NULL)
-    return fail ("%s", nbdedup_error ());
+  new_engine (&es);
   interrupt_catch ();
-  for (i = 0; i < es.common.nr_args; ++i) {
-    es.sources[i].file = es.common.list[i];
-    if (open_source (&es, &es.sources[i], true) == -1)
-      break;
-  }
-  if (i == es.common.nr_args && read_sources (&es) == 0 &&
-      (result = nbdedup_estimate_result (es.engine)) == NULL)
-    fail ("%s", nbdedup_error ());
+  result = measure (&es);
   if (result != NULL && es.common.json)
     print_json (result);
   else if (result != NULL)
     estimate_print (result);
+
   for (i = 0; i < es.common.nr_args; ++i)
     image_close (es.sources[i].image, true);
   nbdedup_estimate_free (es.engine);
-  json_decref (result);
   free (es.common.list);
   free (es.sources);
-  return result != NULL ? EXIT_SUCCESS : EXIT_FAILURE;
+  if (result == NULL)
+    return EXIT_FAILURE;
+  json_decref (result);
+  return EXIT_SUCCESS;
 }
