@@ -144,30 +144,29 @@ fail_image (void)
 static int
 open_source (struct estimate *es, struct source *s, bool first)
 {
+  bool is_qemu = es->format != NULL && strcmp (es->format, "raw") != 0;
   char *detected;
 
   s->image = image_open_source (s->file, es->format, &detected);
   if (s->image == NULL)
     return fail_image ();
+  is_qemu |= detected != NULL;
   if (first && detected != NULL)
     note ("estimate: %s: is read as %s (with --format raw: as it is)",
           s->file, detected);
-  /* One of QEMU's formats keeps a process busy: not all of them at once. */
-  if (first && es->common.nr_args > 1 &&
-      (detected != NULL || (es->format && strcmp (es->format, "raw") != 0))) {
-    s->size = s->image->size;
+  free (detected);
+  if (s->image->is_stream)
+    return 0;
+  s->size = s->image->size;
+  if (s->size == 0) {
+    fail ("estimate: %s: is empty", s->image->name);
+    return -1;
+  }
+  /* These keep a process busy: not all of them at once. */
+  if (first && is_qemu && es->common.nr_args > 1) {
     image_close (s->image, true);
     s->image = NULL;
   }
-  else if (!s->image->is_stream) {
-    s->size = s->image->size;
-    if (s->size == 0) {
-      fail ("estimate: %s: is empty", s->image->name);
-      free (detected);
-      return -1;
-    }
-  }
-  free (detected);
   return 0;
 }
 
