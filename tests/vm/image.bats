@@ -148,3 +148,21 @@ write_file ()
     run ! cmp -s "$image" "$BATS_TEST_TMPDIR/after.raw"
     PATH=$PATH:/sbin:/usr/sbin e2fsck -fn "$BATS_TEST_TMPDIR/after.raw"
 }
+
+# What vm-images/six-weeks begins with: a system that has upgrades before it.
+@test "debian-image knows a release with and without its updates" {
+    local bin=$BATS_TEST_TMPDIR/bin all
+
+    mkdir "$bin"
+    printf '#!/bin/sh\nprintf "deb http://m/ %%s main\\n" %s\n' \
+        'bookworm bookworm-security bookworm-updates trixie' >"$bin/apt-get"
+    chmod 755 "$bin/apt-get"
+    PATH=$bin:$PATH
+    all=$'deb http://m/ bookworm main
+deb http://m/ bookworm-security main
+deb http://m/ bookworm-updates main'
+    run -0 "$top_srcdir/vm-images/debian-image" --list-sources
+    assert_eq "$output" "$all"
+    run -0 "$top_srcdir/vm-images/debian-image" --list-sources --no-updates
+    assert_eq "$output" "${all%%$'\n'*}"
+}
