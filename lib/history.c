@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "cleanup.h"
 #include "codec.h"
@@ -16,6 +17,9 @@
 #include "pool.h"
 #include "property.h"
 #include "thin.h"
+
+/* A transaction writes some pages of other tables as well. */
+#define ROOM_BYTES (UINT64_C (1) << 20)
 
 /*----------------------------------------------------------------------
  * A sample's form: compact JSON, compressed where that makes it smaller
@@ -165,6 +169,24 @@ record_in_transaction (void *arg, struct meta_conn *c,
   return 0;
 }
 
+/* What the pool keeps in reserve is to free space with, not for this. */
+static int
+check_room (struct nbdedup_pool *pool, const struct recording *rec)
+{
+  uint64_t need = ROOM_BYTES;
+  struct statvfs fs;
+  size_t i;
+
+  for (i = 0; i < rec->nr; ++i)
+    need += 2 * rec->samples[i].row.len;        /* in the WAL, too */
+  if (txg_get_room (pool->txg) == TXG_ROOM &&
+      (statvfs (pool->path, &fs) == -1 ||
+       (uint64_t) fs.f_bavail * fs.f_frsize >= need))
+    return 0;
+  return nbdedup_fail (ENOSPC, "drift: the pool's file system is full: "
+                       "nothing was recorded");
+}
+
 static int
 get_policy (struct nbdedup_pool *pool, struct thin_policy *policy)
 {
@@ -225,6 +247,8 @@ record (struct nbdedup_pool *pool, json_t *before, json_t *documents)
     if (r == 0)
       r = encode (ctx, document, s);
   }
+  if (r == 0)
+    r = check_room (pool, &rec);
   if (r == 0 && rec.nr > 0)
     r = txg_run (pool->txg, record_in_transaction, NULL, &rec);
   for (i = 0; rec.samples && i < rec.nr; ++i)

@@ -25,7 +25,8 @@
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
 /* As drift_run; what it returns has been recorded, and is durable.  EBUSY:
- * its golden image was renamed meanwhile, and nothing recorded.
+ * its golden image was renamed meanwhile, and nothing recorded; ENOSPC: nor is
+ * what the pool has in reserve used for this.
  */
 extern json_t *history_drift (struct nbdedup_pool *pool, const char *golden,
                               uint64_t memory_bytes,

@@ -45,6 +45,11 @@ fault ()
     on_small_disk 8M init_without_room
 }
 
+@test "drift samples take nothing of a full pool's reserve" {
+    need jq --version
+    on_small_disk 64M samples_when_full
+}
+
 @test "after a failed sync of the journal everything that writes gets EIO" {
     fault journal sync 1
     fault journal sync 3

@@ -121,6 +121,39 @@ neighbour ()
     nbdedup check
 }
 
+# Samples of drift take nothing of the reserve: it is to free space with.
+samples_when_full ()
+{
+    local i engine=("$test_programs/engine-call" "$pool")
+
+    nbdedup init "$pool"
+    random_data 16M >"$BATS_TEST_TMPDIR/v"
+    nbdedup import v "$BATS_TEST_TMPDIR/v" --block-size 4K
+    nbdedup snapshot v@v1
+    nbdedup clone v@v1 c --count 100 >/dev/null
+    serve "$pool" drift-interval=0
+    "${engine[@]}" drift '{"record":true}' >/dev/null
+    assert_num "$(stat -c %b "$pool/reserve") > 0"
+    i=$(stat -c %b "$pool/reserve")
+    # All but half a MiB: a sample would fit.
+    dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
+    truncate -s -512K "$small/other"
+    for _ in $(seq 5); do
+        if "${engine[@]}" drift '{"record":true}' >/dev/null \
+           2>"$BATS_TEST_TMPDIR/err"; then
+            fail "a sample was recorded on a full disk"
+        fi
+        grep -q 'is full: nothing was recorded' "$BATS_TEST_TMPDIR/err" ||
+            fail "not clear: $(cat "$BATS_TEST_TMPDIR/err")"
+    done
+    assert_eq "$(stat -c %b "$pool/reserve")" "$i"
+    rm "$small/other"
+    "${engine[@]}" drift '{"record":true}' >/dev/null
+    assert_eq "$("${engine[@]}" drift-history | jq '.samples | length')" 2
+    stop
+    nbdedup check
+}
+
 # No room for a pool: no half of one either.
 init_without_room ()
 {
