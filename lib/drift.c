@@ -34,7 +34,7 @@ drift_progress (struct drift_progress *p, uint64_t done)
   if (p->total < done)
     p->total = done;
   if (p->fn && p->fn (p->opaque, p->done, p->total) != 0)
-    return nbdedup_fail (EINTR, "drift: interrupted");
+    return nbdedup_fail (EINTR, "interrupted");
   return 0;
 }
 
@@ -364,8 +364,8 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
       *memory_bytes = most;
   }
   if (*memory_bytes < DRIFT_MEMORY_MIN)
-    return nbdedup_fail (EINVAL, "drift: %" PRIu64 " bytes of memory are too "
-                         "few: it needs %" PRIu64, *memory_bytes,
+    return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too "
+                         "few: %" PRIu64 " are needed", *memory_bytes,
                          DRIFT_MEMORY_MIN);
   return 0;
 }
