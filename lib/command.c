@@ -335,7 +335,7 @@ run_drift (const struct call *c, json_t **result)
     return -1;
   lock_release (&c->pool->admin);
   *result = record
-    ? history_drift (c->pool, name, memory, c->progress, c->opaque)
+    ? history_drift (c->pool, name, memory, true, c->progress, c->opaque)
     : drift_run (c->pool, name, memory, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;

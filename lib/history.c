@@ -118,7 +118,7 @@ struct times {
 };
 
 static int
-add_time (void *opaque, uint64_t id, uint64_t time_s)
+add_time (void *opaque, uint64_t id, uint64_t time_s, bool asked)
 {
   struct times *t = opaque;
   struct thin_sample *p;
@@ -130,7 +130,9 @@ add_time (void *opaque, uint64_t id, uint64_t time_s)
       return nbdedup_fail (ENOMEM, "no memory for the drift history");
     t->p = p;
   }
-  t->p[t->nr++] = (struct thin_sample) { .id = id, .time = time_s };
+  t->p[t->nr++] = (struct thin_sample) {
+    .id = id, .time = time_s, .asked = asked,
+  };
   return 0;
 }
 
@@ -220,7 +222,8 @@ golden_of (struct nbdedup_pool *pool, json_t *before, const char *name,
 }
 
 static int
-record (struct nbdedup_pool *pool, json_t *before, json_t *documents)
+record (struct nbdedup_pool *pool, json_t *before, json_t *documents,
+        bool asked)
 {
   struct recording rec = { .nr = json_array_size (documents) };
   struct codec_ctx *ctx = codec_ctx_new ();
@@ -241,6 +244,7 @@ record (struct nbdedup_pool *pool, json_t *before, json_t *documents)
     if (r == -1)
       break;
     s = &rec.samples[i];
+    s->row.asked = asked;
     s->row.time = (uint64_t) json_integer_value (json_object_get (document,
                                                                   "time"));
     r = golden_of (pool, before, name, &s->row.golden);
@@ -287,8 +291,8 @@ snapshot_ids (struct nbdedup_pool *pool, const char *name)
 
 json_t *
 history_drift (struct nbdedup_pool *pool, const char *golden,
-               uint64_t memory_bytes, nbdedup_progress_fn *progress,
-               void *opaque)
+               uint64_t memory_bytes, bool asked,
+               nbdedup_progress_fn *progress, void *opaque)
 {
   CLEANUP_JSON json_t *before = snapshot_ids (pool, golden);
   CLEANUP_JSON json_t *documents = NULL;
@@ -302,7 +306,7 @@ history_drift (struct nbdedup_pool *pool, const char *golden,
     return NULL;
   documents = golden ? json_pack ("[O]", result)
     : json_incref (json_object_get (result, "goldens"));
-  if (record (pool, before, documents) == -1) {
+  if (record (pool, before, documents, asked) == -1) {
     json_decref (result);
     return NULL;
   }
@@ -400,9 +404,10 @@ history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
 }
 
 static int
-keep_last (void *opaque, uint64_t id, uint64_t time_s)
+keep_last (void *opaque, uint64_t id, uint64_t time_s, bool asked)
 {
   (void) id;
+  (void) asked;
   *(uint64_t *) opaque = time_s;
   return 0;
 }

@@ -17,6 +17,7 @@
 #ifndef NBDEDUP_HISTORY_H
 #define NBDEDUP_HISTORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "nbdedup.h"
@@ -24,12 +25,13 @@
 /* More of a document is damage: a million clones. */
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
-/* As drift_run; what it returns has been recorded, and is durable.  EBUSY:
- * its golden image was renamed meanwhile, and nothing recorded; ENOSPC: nor is
- * what the pool has in reserve used for this.
+/* As drift_run; what it returns has been recorded, and is durable.  'asked':
+ * for by somebody, who shall find it when the history is thinned (thin.h).
+ * EBUSY: its golden image was renamed meanwhile, and nothing recorded; ENOSPC:
+ * nor is what the pool has in reserve used for this.
  */
 extern json_t *history_drift (struct nbdedup_pool *pool, const char *golden,
-                              uint64_t memory_bytes,
+                              uint64_t memory_bytes, bool asked,
                               nbdedup_progress_fn *progress, void *opaque);
 
 /* {"samples": [documents, oldest first]}: all, or those of a snapshot that

@@ -10,6 +10,8 @@
 #include "meta-conn.h"
 #include "schema-drift-sql.h"
 
+#define SAMPLE_ASKED 1
+
 int
 meta_history_make (struct meta_conn *c)
 {
@@ -28,7 +30,8 @@ meta_sample_put (struct meta_conn *c, const struct meta_sample *s)
   bind_u64 (st, 3, s->time);
   bind_u64 (st, 4, s->codec);
   bind_u64 (st, 5, s->length);
-  bind_blob (st, 6, s->data, s->len);
+  bind_u64 (st, 6, s->asked ? SAMPLE_ASKED : 0);
+  bind_blob (st, 7, s->data, s->len);
   return meta_run (c, st, "writing the drift history");
 }
 
@@ -43,14 +46,16 @@ meta_sample_delete (struct meta_conn *c, uint64_t id)
 
 int
 meta_sample_times (struct meta_conn *c, uint64_t golden,
-                   int (*fn) (void *opaque, uint64_t id, uint64_t time),
+                   int (*fn) (void *opaque, uint64_t id, uint64_t time,
+                              bool asked),
                    void *opaque)
 {
   USING_STMT (st, c, ST_SAMPLE_TIMES);
 
   bind_u64 (st, 1, golden);
   return SCAN (c, st, "reading the drift history",
-               fn (opaque, col (st, 0), col (st, 1)));
+               fn (opaque, col (st, 0), col (st, 1),
+                   (col (st, 2) & SAMPLE_ASKED) != 0));
 }
 
 int
@@ -70,8 +75,9 @@ meta_sample_scan (struct meta_conn *c, uint64_t golden, uint64_t after,
     s.time = col (st, 2);
     s.codec = col (st, 3);
     s.length = col (st, 4);
-    s.data = sqlite3_column_blob (st, 5);
-    s.len = (size_t) sqlite3_column_bytes (st, 5);
+    s.asked = (col (st, 5) & SAMPLE_ASKED) != 0;
+    s.data = sqlite3_column_blob (st, 6);
+    s.len = (size_t) sqlite3_column_bytes (st, 6);
     fn (opaque, &s);
   }));
 }

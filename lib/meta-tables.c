@@ -100,16 +100,16 @@ static const char *const sql[NR_STMTS] = {
   [ST_LIMBO_DELETE] = "DELETE FROM limbo WHERE addr = ?",
   [ST_LIMBO_SCAN] = "SELECT addr FROM limbo ORDER BY addr",
   [ST_SAMPLE_PUT] =
-    "INSERT INTO drift (id, golden, time, codec, length, data)"
-    " VALUES (?, ?, ?, ?, ?, ?)",
+    "INSERT INTO drift (id, golden, time, codec, length, flags, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)",
   [ST_SAMPLE_DELETE] = "DELETE FROM drift WHERE id = ?",
   [ST_SAMPLE_TIMES] =
-    "SELECT id, time FROM drift WHERE golden = ? ORDER BY id",
+    "SELECT id, time, flags FROM drift WHERE golden = ? ORDER BY id",
   [ST_SAMPLE_SCAN] =
-    "SELECT id, golden, time, codec, length, data FROM drift"
+    "SELECT id, golden, time, codec, length, flags, data FROM drift"
     " WHERE golden = ? AND id > ? ORDER BY id",
   [ST_SAMPLE_SCAN_ALL] =
-    "SELECT id, golden, time, codec, length, data FROM drift"
+    "SELECT id, golden, time, codec, length, flags, data FROM drift"
     " WHERE id > ? ORDER BY id",
 };
 

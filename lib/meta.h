@@ -292,6 +292,7 @@ struct meta_sample {
   uint64_t golden;              /* a snapshot, perhaps destroyed since */
   uint64_t time;                /* seconds since the epoch */
   uint64_t length;              /* of the document */
+  bool asked;                   /* for, by somebody: thin.h */
   uint64_t codec;               /* as stored: any number */
   const uint8_t *data;          /* its stored form; not owned */
   size_t len;
@@ -304,7 +305,7 @@ extern int meta_sample_delete (struct meta_conn *c, uint64_t id);
 /* Those of one golden image, by id. */
 extern int meta_sample_times (struct meta_conn *c, uint64_t golden,
                               int (*fn) (void *opaque, uint64_t id,
-                                         uint64_t time),
+                                         uint64_t time, bool asked),
                               void *opaque);
 /* Lends each sample of 'golden' (0: of any) whose id is above 'after' to 'fn'
  * for the call, by id; fn returns 0 to go on, 1 to stop, -1 for an error.

@@ -259,7 +259,7 @@ sample (struct sampler *s, struct golden *g, const struct family *f)
     count (s, &s->nr_skipped);
     return 0;
   }
-  document = history_drift (s->pool, f->name, 0, go_on, s);
+  document = history_drift (s->pool, f->name, 0, false, go_on, s);
   if (document) {
     g->state = f->state;
     g->is_known = true;

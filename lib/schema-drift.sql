@@ -10,8 +10,9 @@ CREATE TABLE IF NOT EXISTS drift (
   time INTEGER NOT NULL,            -- seconds since the epoch
   codec INTEGER NOT NULL,           -- of data, as in pointers
   length INTEGER NOT NULL,          -- of the document, in bytes
+  flags INTEGER NOT NULL,           -- 1: asked for, not the server's own
   data BLOB NOT NULL                -- the document, JSON, compressed
 ) STRICT;
 
 -- All that thinning asks for.
-CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time);
+CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time, flags);

@@ -162,6 +162,13 @@ bucket_of (uint64_t time_s, uint64_t grain_s)
   return (time_s + MONDAY_S) / grain_s;
 }
 
+/* Of two in one bucket: which is rather kept? */
+static bool
+is_before (const struct thin_sample *a, const struct thin_sample *b)
+{
+  return a->asked != b->asked ? a->asked : a->id < b->id;
+}
+
 /* Drop of the tier what is not the first of its bucket.  All samples have a
  * say in what is first, whichever tier they are in by now.
  */
@@ -177,7 +184,7 @@ thin_tier (const struct thin_policy *policy, const struct thin_tier *tier,
     first = begin;
     for (end = begin; end < nr &&
            bucket_of (samples[end].time, tier->grain_s) == bucket; ++end)
-      if (samples[end].id < samples[first].id)
+      if (is_before (&samples[end], &samples[first]))
         first = end;
     for (i = begin; i < end; ++i)
       if (i != first && tier_of (policy, now_s, samples[i].time) == tier)

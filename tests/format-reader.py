@@ -238,7 +238,7 @@ class Database:
         # Pools of the first versions have none.
         self.samples = [] if not self.rows(
             "SELECT 1 FROM sqlite_schema WHERE name = 'drift'") else \
-            self.rows("SELECT id, golden, time, codec, length, data"
+            self.rows("SELECT id, golden, time, codec, length, flags, data"
                       " FROM drift ORDER BY id")
 
     def names(self):
@@ -760,7 +760,7 @@ class Pool:
 
     def check_samples(self):
         next_id = self.state["next_id"]
-        for ident, golden, time, codec, length, data in self.db.samples:
+        for ident, golden, time, codec, length, _, data in self.db.samples:
             what = "drift sample %d:" % ident
             need(1 <= ident < next_id and 1 <= golden < next_id, what,
                  "of snapshot", golden, "ids end at", next_id)

@@ -283,7 +283,7 @@ stop_at_once (void *opaque, uint64_t done, uint64_t total)
 static void
 test_interrupted (void)
 {
-  if (history_drift (pool, NULL, 0, stop_at_once, NULL) != NULL ||
+  if (history_drift (pool, NULL, 0, true, stop_at_once, NULL) != NULL ||
       errno != EINTR)
     fatal ("drift was not interrupted");
   if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||

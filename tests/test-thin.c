@@ -104,7 +104,10 @@ must_stay (const struct thin_policy *p, uint64_t now,
   if (grain == 0)
     return true;
   calendar_bucket (all[i].time, grain, mine);
-  for (j = 0; j < i; ++j) {
+  for (j = 0; j < nr; ++j) {
+    /* Earlier ones go before, but what was asked for before what was not. */
+    if (j == i || (all[j].asked == all[i].asked ? j > i : all[i].asked))
+      continue;
     /* Only to be quick: that far apart they cannot share a bucket. */
     if (all[j].time + grain <= all[i].time ||
         all[i].time + grain <= all[j].time)
@@ -178,7 +181,9 @@ test_years (const char *text, uint64_t start, size_t max)
     die ("%s", nbdedup_error ());
   for (i = 0; i < NR_HOURS; ++i) {
     now = start + i * HOUR;
-    all[i] = (struct thin_sample) { .id = i * 3 + 1, .time = now };
+    all[i] = (struct thin_sample) {
+      .id = i * 3 + 1, .time = now, .asked = i % 97 == 5,
+    };
     kept[nr_kept++] = all[i];
     nr_kept = thin_now (&p, now, kept, nr_kept);
     if (nr_kept > max)
@@ -250,7 +255,9 @@ test_random (struct rng *rng, bool clock_jumps)
     now += rng_below (rng, rng_percent (rng, 3) ? 40 * DAY : gap);
     if (clock_jumps && rng_percent (rng, 2))
       now -= rng_below (rng, 10 * DAY);
-    all[i] = (struct thin_sample) { .id = i + 5, .time = now };
+    all[i] = (struct thin_sample) {
+      .id = i + 5, .time = now, .asked = rng_percent (rng, 15),
+    };
     kept[nr_kept++] = all[i];
     if (i == max - 1 || rng_percent (rng, often))
       nr_kept = thin_now (&p, now, kept, nr_kept);
@@ -294,6 +301,28 @@ test_clock_set_back (void)
   thin (&p, noon, s, 0);
 }
 
+/* What somebody asked for stays before what the server took by itself. */
+static void
+test_asked (void)
+{
+  const uint64_t noon = UINT64_C (1700481600);
+  struct thin_sample s[] = {
+    { .id = 1, .time = noon - 30 * DAY },
+    { .id = 2, .time = noon },
+    { .id = 3, .time = noon + 60, .asked = true },
+    { .id = 4, .time = noon + 120, .asked = true },
+    { .id = 5, .time = noon + 5 * DAY },
+  };
+  struct thin_policy p;
+  size_t nr;
+
+  if (thin_policy_parse ("hourly:1d,daily:1y", &p) == -1)
+    die ("%s", nbdedup_error ());
+  nr = thin_now (&p, noon + 5 * DAY, s, 5);
+  if (nr != 3 || s[0].id != 1 || s[1].id != 3 || s[2].id != 5)
+    die ("a sample that was asked for went before one that was not");
+}
+
 int
 main (void)
 {
@@ -306,6 +335,7 @@ main (void)
   rng = rng_make (seed, 1);
   test_policies ();
   test_clock_set_back ();
+  test_asked ();
   /* 1 day of hours, 6 days of them, 83 days, and weeks of 5 years. */
   test_years (THIN_DEFAULT, UINT64_C (1700000000), 25 + 145 + 84 + 250);
   test_years ("daily:30d,weekly:1y", UINT64_C (1703123456), 33 + 50);
