@@ -495,6 +495,12 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   return result ? result : json_object ();
 }
 
+bool
+command_is_background (const char *command)
+{
+  return strcmp (command, "drift") == 0 || strcmp (command, "drift-freed") == 0;
+}
+
 json_t *
 nbdedup_call (struct nbdedup_pool *pool, const char *command, json_t *args)
 {

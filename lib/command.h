@@ -67,4 +67,9 @@ extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
                             json_t *args, nbdedup_progress_fn *progress,
                             void *opaque);
 
+/* Does it compute for long, holding nothing that others wait for?  Then it
+ * should leave the CPUs to the pool's clients.
+ */
+extern bool command_is_background (const char *command);
+
 #endif /* NBDEDUP_COMMAND_H */

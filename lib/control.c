@@ -28,8 +28,10 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/queue.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cleanup.h"
 #include "command.h"
@@ -42,6 +44,11 @@
  * has four connections.
  */
 #define CONNECTIONS_MAX 32
+
+/* Of drift.  A tenth of the share of a CPU that a client's thread has, when
+ * there is not enough for both.
+ */
+#define NICE 10
 
 #define PROGRESS_INTERVAL_MS 100
 
@@ -244,6 +251,18 @@ command_progress (void *opaque, uint64_t done, uint64_t total)
   return 0;
 }
 
+/* For the rest of the connection: one that is not root cannot take it back.
+ * Linux: of this thread alone.  If it is refused it runs all the same.
+ */
+static void
+be_nice (void)
+{
+  id_t tid = (id_t) gettid ();
+
+  setpriority (PRIO_PROCESS, tid, getpriority (PRIO_PROCESS, getpid ()) +
+               NICE);
+}
+
 static int
 serve_command (struct connection *conn, const struct control_frame *f)
 {
@@ -265,6 +284,8 @@ serve_command (struct connection *conn, const struct control_frame *f)
 
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
   conn->progress_ms = 0;
+  if (command_is_background (command))
+    be_nice ();
   result = command_run (conn->control->pool, command, args,
                         command_progress, conn);
   if (conn->lost)
