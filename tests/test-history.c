@@ -367,7 +367,7 @@ test_thinned (void)
   expect_samples ("silver@v1", NR);
   json_decref (record ("silver@v1"));
   samples = samples_of ("silver@v1");
-  t[NR].id = NR;
+  t[NR] = (struct thin_sample) { .id = NR, .asked = true };
   t[NR].time = (uint64_t) json_integer_value (json_object_get (
     json_array_get (samples, json_array_size (samples) - 1), "time"));
   thin (&policy, t[NR].time, t, NR + 1);
