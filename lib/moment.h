@@ -4,6 +4,10 @@
  * reader of pool.db that stays there.  What takes long and must be exact
  * works on one; the pool goes on meanwhile, and no lock is held.
  *
+ * All that was answered before is in it.  Of what is written meanwhile, and
+ * not flushed, a later write may be in it without an earlier one, as after
+ * a crash.
+ *
  * Everything comes from pool.db, which is consistent by itself: what only
  * memory knows, that a merge or a rebase is under way, changes no content,
  * and no reference that is not counted.
