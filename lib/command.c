@@ -218,13 +218,29 @@ wait_for_freeing (const struct call *c)
   return 0;
 }
 
+/* What would be freed takes as long as drift to find out. */
+static json_t *
+add_freed (const struct call *c, const char *name, json_t *victims)
+{
+  json_t *names = json_pack ("[s]", name), *freed, *result = NULL;
+
+  lock_release (&c->pool->admin);
+  freed = drift_freed_run (c->pool, names, 0, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  if (freed)
+    result = json_pack ("{s:O, s:O}", "destroyed", victims, "freed_bytes",
+                        json_object_get (freed, "freed_bytes"));
+  json_decref (freed);
+  json_decref (names);
+  return result;
+}
+
 static int
 run_destroy (const struct call *c, json_t **result)
 {
   bool recursive, force, wait, dry_run;
   json_t *names;
   const char *name;
-  uint64_t bytes;
 
   if (need_string (c, "name", &name) == -1 ||
       arg_bool (c, "recursive", &recursive) == -1 ||
@@ -234,10 +250,8 @@ run_destroy (const struct call *c, json_t **result)
     return -1;
   names = json_array ();
   if (dry_run) {
-    if (volume_destroy_dry (c->pool, name, recursive, force, names,
-                            &bytes) == 0)
-      *result = json_pack ("{s:O, s:I}", "destroyed", names, "freed_bytes",
-                           (json_int_t) bytes);
+    if (volume_destroy_dry (c->pool, name, recursive, force, names) == 0)
+      *result = add_freed (c, name, names);
   }
   else if (volume_destroy (c->pool, name, recursive, force, names) == 0 &&
            (!wait || wait_for_freeing (c) == 0))

@@ -152,29 +152,6 @@ freed_bytes (struct moment *m, const struct names *names,
   return r;
 }
 
-/* Under pool->admin. */
-int
-drift_freed_bytes (struct nbdedup_pool *pool, const char *name,
-                   uint64_t *bytes)
-{
-  struct one one = { .progress = { NULL, NULL, 0, 0 } };
-  struct names names = { NULL, 0 };
-  uint64_t memory_bytes = 0;
-  struct moment_name *n;
-  struct moment m;
-  int r = -1;
-
-  if (drift_memory (pool, &memory_bytes) == -1 ||
-      moment_take (pool, &m) == -1)
-    return -1;
-  n = moment_find (&m, name);
-  if (n && add_with_snapshots (&m, &names, n) == 0)
-    r = freed_bytes (&m, &names, memory_bytes, &one, bytes);
-  free (names.p);
-  moment_end (&m);
-  return r;
-}
-
 static int
 find_names (struct moment *m, struct names *names, json_t *list)
 {

@@ -44,8 +44,4 @@ extern json_t *drift_freed_run (struct nbdedup_pool *pool, json_t *names,
                                 uint64_t memory_bytes,
                                 nbdedup_progress_fn *progress, void *opaque);
 
-/* The same of one name, for who holds pool->admin. */
-extern int drift_freed_bytes (struct nbdedup_pool *pool, const char *name,
-                              uint64_t *bytes);
-
 #endif /* NBDEDUP_DRIFT_H */

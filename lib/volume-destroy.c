@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drift.h"
 #include "error.h"
 #include "pool.h"
 #include "volume-int.h"
@@ -292,8 +291,7 @@ volume_destroy (struct nbdedup_pool *pool, const char *name, bool recursive,
 
 int
 volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
-                    bool recursive, bool force, json_t *names,
-                    uint64_t *bytes)
+                    bool recursive, bool force, json_t *names)
 {
   struct destroy d = { .vs = pool->volumes, .force = force };
   struct volume *v = volumes_find_any (pool->volumes, name);
@@ -301,7 +299,7 @@ volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
 
   if (v && collect (&d, v, recursive) == 0 && check_clones (&d) == 0) {
     list_victims (&d, names);
-    r = drift_freed_bytes (pool, name, bytes);
+    r = 0;
   }
   free (d.victims);
   free (d.ghosts.p);

@@ -156,12 +156,9 @@ extern int volume_rename (struct nbdedup_pool *pool, const char *old,
 /* Of a volume or snapshot.  'names' (an array) gets what was destroyed. */
 extern int volume_destroy (struct nbdedup_pool *pool, const char *name,
                            bool recursive, bool force, json_t *names);
-/* Only say what that would destroy, and how many stored bytes it would
- * free.
- */
+/* Only say what that would destroy (drift.h: what it would free). */
 extern int volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
-                               bool recursive, bool force, json_t *names,
-                               uint64_t *bytes);
+                               bool recursive, bool force, json_t *names);
 extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
 /* 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
  * following.
