@@ -186,10 +186,10 @@ drift_freed_run (struct nbdedup_pool *pool, json_t *list,
                  uint64_t memory_bytes, nbdedup_progress_fn *progress,
                  void *opaque)
 {
-  struct one one = { .progress = { progress, opaque, 0, 0 } };
   struct names names = { NULL, 0 };
   json_t *result = NULL;
   struct moment m;
+  struct one one = { .progress = { &m, progress, opaque, 0, 0 } };
   uint64_t bytes;
   int r;
 

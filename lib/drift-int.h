@@ -26,12 +26,13 @@ struct drift_fleet {
 
 /* Progress of several passes, whose lengths show as they go. */
 struct drift_progress {
+  const struct moment *moment;  /* that they read; not owned */
   nbdedup_progress_fn *fn;      /* or NULL */
   void *opaque;
   uint64_t done, total;
 };
 
-/* EINTR if the user has had enough. */
+/* EINTR if the user has had enough, EBUSY if the pool has (moment_check). */
 extern int drift_progress (struct drift_progress *p, uint64_t done);
 
 /* 0 becomes the default; EINVAL if it is too little. */

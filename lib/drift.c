@@ -35,7 +35,7 @@ drift_progress (struct drift_progress *p, uint64_t done)
     p->total = done;
   if (p->fn && p->fn (p->opaque, p->done, p->total) != 0)
     return nbdedup_fail (EINTR, "interrupted");
-  return 0;
+  return moment_check (p->moment);
 }
 
 /*----------------------------------------------------------------------
@@ -375,10 +375,10 @@ drift_run (struct nbdedup_pool *pool, const char *golden,
            uint64_t memory_bytes, nbdedup_progress_fn *progress,
            void *opaque)
 {
-  struct drift_progress p = { progress, opaque, 0, 0 };
   struct moment_name *name;
   json_t *result = NULL;
   struct moment m;
+  struct drift_progress p = { &m, progress, opaque, 0, 0 };
   time_t now;
   int r;
 

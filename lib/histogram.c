@@ -19,6 +19,8 @@
 #include "pool.h"
 #include "tally.h"
 
+#define STEP 8192u              /* records between looks at progress */
+
 struct bucket {
   uint64_t records, record_bytes, stored_bytes, references;
 };
@@ -28,6 +30,7 @@ struct histogram {
   struct bucket buckets[49];    /* a count has 48 bits */
   uint64_t addr;                /* of the last record */
   struct drift_progress *progress;
+  uint64_t passed;              /* items that it has passed */
 };
 
 static struct bucket *
@@ -46,6 +49,7 @@ static int
 add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 {
   struct histogram *h = opaque;
+  uint64_t before = h->passed;
   struct record r;
   size_t off;
   int n;
@@ -56,8 +60,10 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
       return -1;
     if (r.refcount > 0)
       add_record (h, &r)->references += r.refcount;
+    h->passed++;
   }
-  return 0;
+  return h->passed / STEP == before / STEP ? 0
+    : drift_progress (h->progress, h->passed);
 }
 
 /* Of some blocks: they come by record. */
@@ -106,8 +112,7 @@ histogram_json (const struct histogram *h)
 
 static int
 add_layers (struct moment *m, struct tally *t, struct moment_name *name,
-            const struct moment_layer *bottom,
-            struct drift_progress *progress)
+            const struct moment_layer *bottom, struct histogram *h)
 {
   struct walk *w = walk_new (m, name->layer, bottom);
   struct pointer ptr;
@@ -126,7 +131,7 @@ add_layers (struct moment *m, struct tally *t, struct moment_name *name,
            tally_add_content (t, ptr.addr, 0, 0, false) == -1))
         r = -1;
     if (r != -1 && leaf_nr % 1024 == 0)
-      r = drift_progress (progress, tally_count (t));
+      r = drift_progress (h->progress, h->passed + tally_count (t));
     if (r == -1)
       break;
   }
@@ -136,15 +141,15 @@ add_layers (struct moment *m, struct tally *t, struct moment_name *name,
 
 static int
 add_family (struct moment *m, struct tally *t, struct moment_name *name,
-            struct drift_progress *progress)
+            struct histogram *h)
 {
   size_t i;
-  int r = add_layers (m, t, name, NULL, progress);
+  int r = add_layers (m, t, name, NULL, h);
 
   for (i = 0; i < m->nr_names && r == 0 && name->is_snapshot; ++i) {
     r = moment_is_clone_of (m, &m->names[i], name);
     if (r == 1)
-      r = add_layers (m, t, &m->names[i], name->layer, progress);
+      r = add_layers (m, t, &m->names[i], name->layer, h);
   }
   return r;
 }
@@ -154,7 +159,7 @@ step (void *opaque, uint64_t done)
 {
   struct histogram *h = opaque;
 
-  return drift_progress (h->progress, h->progress->total / 2 + done);
+  return drift_progress (h->progress, h->passed + done);
 }
 
 static json_t *
@@ -163,6 +168,7 @@ histogram_of (struct moment *m, const char *name, uint64_t memory_bytes,
 {
   struct histogram h = {
     .sector_bytes = m->sector_bytes, .progress = progress,
+    .passed = progress->done,
   };
   struct moment_name *n = moment_find (m, name);
   struct tally *t;
@@ -170,8 +176,9 @@ histogram_of (struct moment *m, const char *name, uint64_t memory_bytes,
 
   if (n == NULL || (t = tally_new (m, memory_bytes)) == NULL)
     return NULL;
-  r = add_family (m, t, n, progress);
-  progress->total = 2 * tally_count (t);
+  r = add_family (m, t, n, &h);
+  progress->total = h.passed + 2 * tally_count (t);
+  h.passed += tally_count (t);
   if (r == 0)
     r = tally_run (t, NULL, 0, add_content, step, &h);
   tally_free (t);
@@ -183,11 +190,14 @@ int
 histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
                nbdedup_progress_fn *progress, void *opaque)
 {
-  struct drift_progress p = { progress, opaque, 0, 0 };
-  struct histogram h = { .sector_bytes = pool->sector_bytes };
   uint64_t memory_bytes = 0;
+  struct meta_state state;
   json_t *ddt = NULL;
   struct moment m;
+  struct drift_progress p = { &m, progress, opaque, 0, 0 };
+  struct histogram h = {
+    .sector_bytes = pool->sector_bytes, .progress = &p,
+  };
   int r;
 
   if (drift_memory (pool, &memory_bytes) == -1)
@@ -199,7 +209,11 @@ histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
   }
   if (r == -1)
     return -1;
-  r = meta_record_scan (m.c, 0, add_group, &h);
+  r = meta_state_get (m.c, &state);
+  if (r == 0) {
+    p.total = state.records;
+    r = meta_record_scan (m.c, 0, add_group, &h);
+  }
   if (r == 0) {
     json_object_set_new (json_object_get (json_object_get (stat, "pool"),
                                           "ddt"),

@@ -17,6 +17,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include "bytes.h"
 #include "cksum-vfs.h"
@@ -37,6 +38,12 @@
 #define WAL_LIMIT_BYTES_MIN (UINT64_C (1) << 20)
 /* How long the fold waits for readers before it lets the WAL grow on. */
 #define READERS_WAIT_MS 100
+/* Frozen readers must give way when the WAL has so many times its limit, and
+ * so many times what pool.db has; and how long a fold waits for it.
+ */
+#define FROZEN_LIMITS 16
+#define FROZEN_POOLS 2
+#define FROZEN_WAIT_MS 1000
 
 struct meta {
   char *path;                   /* owned */
@@ -54,6 +61,8 @@ struct meta {
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
   unsigned nr_frozen;           /* readers of their own, in the WAL */
+  pthread_cond_t none_frozen;   /* nr_frozen == 0 */
+  uint64_t give_way_bytes;      /* of WAL: they must close; 0: no */
   int wal_pages;                /* in the WAL, after the last commit */
   int copied_pages;             /* of them, by the last checkpoint */
   bool hold_readers;            /* none may be taken */
@@ -354,6 +363,7 @@ meta_open (const char *path, uint64_t budget_bytes)
   cond_init (&m->reader_free);
   cond_init (&m->wake);
   cond_init (&m->all_free);
+  cond_init (&m->none_frozen);
   m->path = strdup (path);
   if (m->path == NULL) {
     nbdedup_fail (ENOMEM, "no memory");
@@ -413,6 +423,7 @@ meta_close (struct meta *m)
     conn_close (&m->readers[i]);
   conn_close (&m->checkpointer);
   conn_close (&m->writer);
+  pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);
   pthread_cond_destroy (&m->wake);
   pthread_cond_destroy (&m->reader_free);
@@ -478,7 +489,38 @@ meta_frozen_close (struct meta *m, struct meta_conn *c)
   conn_close (c);
   free (c);
   WITH_LOCK (&m->lock);
-  m->nr_frozen--;
+  if (--m->nr_frozen == 0) {
+    m->give_way_bytes = 0;
+    m->copied_pages = 0;        /* checkpoints went no further than it */
+    pthread_cond_broadcast (&m->none_frozen);
+    pthread_cond_signal (&m->wake);
+  }
+}
+
+int
+meta_frozen_check (struct meta *m)
+{
+  WITH_LOCK (&m->lock);
+  if (m->give_way_bytes == 0)
+    return 0;
+  return nbdedup_fail (EBUSY, "gave way to writes: what they changed in "
+                       "pool.db meanwhile, %" PRIu64 " MiB, takes too much "
+                       "space: try again when less is written, or free some",
+                       (m->give_way_bytes + (1 << 20) - 1) >> 20);
+}
+
+/* Is none left? */
+static bool
+expel_frozen (struct meta *m)
+{
+  unsigned tries;
+
+  WITH_LOCK (&m->lock);
+  if (m->nr_frozen > 0)
+    m->give_way_bytes = (uint64_t) m->wal_pages * PAGE_BYTES + 1;
+  for (tries = 0; m->nr_frozen > 0 && tries < FROZEN_WAIT_MS; ++tries)
+    lock_wait_ms (&m->lock, &m->none_frozen, 1);
+  return m->nr_frozen == 0;
 }
 
 static int
@@ -606,40 +648,66 @@ meta_restart_wal (struct meta *m, bool truncate)
    * that it never would by itself.
    */
   meta_copy_wal (m);
-  if (is_frozen (m))
-    return;                     /* it cannot: nobody should wait for it */
+  if (is_frozen (m)) {
+    /* It cannot.  Only a full file system is worth more than a reader. */
+    if (!truncate || !expel_frozen (m))
+      return;
+    meta_copy_wal (m);
+  }
   hold_readers (m);
   r = checkpoint (m, &m->writer, truncate ? SQLITE_CHECKPOINT_TRUNCATE
                   : SQLITE_CHECKPOINT_RESTART);
   let_readers (m, r == SQLITE_OK);
 }
 
+static uint64_t
+pool_bytes (struct meta *m)
+{
+  struct stat st;
+
+  return stat (m->path, &st) == 0 ? (uint64_t) st.st_size : WAL_LIMIT_BYTES;
+}
+
 /* The WAL may be as large as pool.db, within limits: a small pool may live
  * on a small file system.
  */
 static uint64_t
-wal_limit (struct meta *m)
+wal_limit (uint64_t pool_bytes)
 {
-  uint64_t bytes;
-  struct stat st;
-
-  if (stat (m->path, &st) == -1)
-    return WAL_LIMIT_BYTES;
-  bytes = (uint64_t) st.st_size;
-  if (bytes < WAL_LIMIT_BYTES_MIN)
+  if (pool_bytes < WAL_LIMIT_BYTES_MIN)
     return WAL_LIMIT_BYTES_MIN;
-  return bytes < WAL_LIMIT_BYTES ? bytes : WAL_LIMIT_BYTES;
+  return pool_bytes < WAL_LIMIT_BYTES ? pool_bytes : WAL_LIMIT_BYTES;
+}
+
+/* Frozen readers keep the WAL from beginning anew for as long as a drift
+ * takes.  It must not fill the file system for them: that would stop
+ * clients.
+ */
+static bool
+is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
+{
+  struct statvfs fs;
+
+  if (bytes >= FROZEN_LIMITS * wal_limit (pool_bytes) &&
+      bytes >= FROZEN_POOLS * pool_bytes)
+    return true;
+  return statvfs (m->path, &fs) == 0 &&
+    bytes > (uint64_t) fs.f_bavail * fs.f_frsize;
 }
 
 void
 meta_throttle (struct meta *m)
 {
-  uint64_t limit = wal_limit (m);
+  uint64_t db = pool_bytes (m), bytes;
 
   {
     WITH_LOCK (&m->lock);
-    if ((uint64_t) m->wal_pages * PAGE_BYTES < limit)
-      return;
+    bytes = (uint64_t) m->wal_pages * PAGE_BYTES;
   }
+  if (bytes < wal_limit (db))
+    return;
+  if (is_frozen (m) &&
+      (!is_too_large (m, bytes, db) || !expel_frozen (m)))
+    return;
   meta_restart_wal (m, false);
 }

@@ -123,10 +123,15 @@ extern void meta_unfreeze (struct meta_conn *c);
 
 /* A reader of one's own, frozen at this moment: for what reads so long that
  * it must not take one from the others.  The WAL cannot begin anew while it
- * is open.
+ * is open, and grows with every commit.
  */
 extern struct meta_conn *meta_frozen_open (struct meta *m);
 extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
+/* EBUSY when the WAL has grown so large, or the file system is so full, that
+ * frozen readers must give way: close it soon, commits wait for that (though
+ * not for long).
+ */
+extern int meta_frozen_check (struct meta *m);
 
 /* SQLite's own check of pages and trees; 'fn' gets each problem. */
 extern int meta_quick_check (struct meta_conn *c,

@@ -266,6 +266,12 @@ moment_take (struct nbdedup_pool *pool, struct moment *m)
   return r;
 }
 
+int
+moment_check (const struct moment *m)
+{
+  return meta_frozen_check (m->meta);
+}
+
 void
 moment_end (struct moment *m)
 {

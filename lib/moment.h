@@ -75,6 +75,10 @@ struct moment {
  * ENOMEM, and what writing it down fails with.
  */
 extern int moment_take (struct nbdedup_pool *pool, struct moment *m);
+/* EBUSY: the pool needs the space that it takes to remember this moment while
+ * others write: end it.  Whoever works on one asks every few milliseconds.
+ */
+extern int moment_check (const struct moment *m);
 /* Also of one that is all zeroes. */
 extern void moment_end (struct moment *m);
 
