@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a flush syncs, and what a crash leaves to replay.  See engine-rig.h. */
+
+#include <config.h>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "cleanup.h"
+#include "engine-rig.h"
+
+static void
+test_flush_syncs_records_and_journal (void)
+{
+  unsigned records, journal;
+
+  start (1);
+  records = syncs_records;
+  journal = syncs_journal;
+  write_blocks (0, 256, 1);     /* too much for the journal to carry */
+  must (nbdedup_volume_flush (handle));
+  expect (syncs_records > records);
+  expect (syncs_journal > journal);
+  journal = syncs_journal;
+  write_block (0, 1000);        /* the journal carries it */
+  must (nbdedup_volume_flush (handle));
+  expect (syncs_journal > journal);
+  journal = syncs_journal;
+  trim_block (1);
+  must (nbdedup_volume_flush_range (handle, BLOCK, BLOCK));
+  expect (syncs_journal > journal);
+  end ();
+}
+
+/* One copy is whole at any moment. */
+static void
+test_copies_of_a_header_are_synced_apart (void)
+{
+  struct meta_state state;
+  unsigned syncs;
+
+  start (1);
+  settle ();
+  txg_get_state (pool->txg, &state);
+  syncs = syncs_journal;
+  must (journal_set_epoch (pool->journal, state.epoch));
+  expect (syncs_journal == syncs + 2);
+  syncs = syncs_records;
+  must (store_set_epoch (pool->store, state.epoch));
+  expect (syncs_records >= syncs + 1);
+  end ();
+}
+
+/* Run 'fn' in a process that has the pool open and ends without closing
+ * it; it tells us the address of a block.
+ */
+static uint64_t
+crash_after (uint64_t (*fn) (void))
+{
+  _Atomic uint64_t *shared;
+  int status;
+  pid_t pid;
+
+  shared = mmap (NULL, sizeof *shared, PROT_READ|PROT_WRITE,
+                 MAP_SHARED|MAP_ANONYMOUS, -1, 0);
+  expect (shared != MAP_FAILED);
+  fflush (stdout);
+  pid = fork ();
+  expect (pid != -1);
+  if (pid == 0) {
+    open_pool (1);
+    attach ();
+    *shared = fn ();
+    _exit (0);
+  }
+  expect (waitpid (pid, &status, 0) == pid);
+  expect (WIFEXITED (status) && WEXITSTATUS (status) == 0);
+  return *shared;
+}
+
+static uint64_t
+overwrite_a_lot (void)
+{
+  write_blocks (0, 64, 1000);
+  must (nbdedup_volume_flush (handle));
+  return address_of (7);
+}
+
+static uint64_t
+overwrite_twice (void)
+{
+  write_blocks (0, 64, 1000);
+  must (nbdedup_volume_flush (handle));
+  write_blocks (0, 2, 2000);
+  trim_block (3);
+  must (nbdedup_volume_flush (handle));
+  return 1;
+}
+
+/* The last batch is in the journal, and all of its records but one are in
+ * place: that is what a loss of power during a flush may leave.  The block
+ * has its old content.
+ */
+static void
+test_replay_of_a_record_that_never_arrived (void)
+{
+  CLEANUP_FREE char *path = NULL;
+  static const uint8_t zeroes[BLOCK];
+  uint64_t addr;
+  FILE *f;
+
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  addr = crash_after (overwrite_a_lot);
+  path = pool_file (directory, "records");
+  f = fopen (path, "r+");
+  expect (f != NULL);
+  expect (fseeko (f, (off_t) addr * 512, SEEK_SET) == 0);
+  expect (fwrite (zeroes, sizeof zeroes, 1, f) == 1);
+  expect (fclose (f) == 0);
+  open_pool (1);
+  attach ();
+  expect_content (6, 1006);
+  expect_content (7, 8);
+  expect_content (63, 1063);
+  end ();
+}
+
+static void
+test_replay_of_two_batches (void)
+{
+  unsigned i;
+
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  crash_after (overwrite_twice);
+  for (i = 0; i < 2; ++i) {     /* the second time nothing is left to do */
+    open_pool (1);
+    attach ();
+    expect_content (0, 2000);
+    expect_content (1, 2001);
+    expect_content (2, 1002);
+    expect_content (3, 0);
+    expect_content (63, 1063);
+    verify_pool ();
+    if (i == 0)
+      close_pool ();
+  }
+  end ();
+}
+
+/* A process that dies at the 'nth' sync of opening the pool: false when
+ * there are not so many.
+ */
+static bool
+is_killed_while_opening (unsigned nth)
+{
+  int status;
+  pid_t pid;
+
+  fflush (stdout);
+  pid = fork ();
+  expect (pid != -1);
+  if (pid == 0) {
+    die_at_sync = nth;
+    open_pool (1);
+    _exit (0);
+  }
+  expect (waitpid (pid, &status, 0) == pid && WIFEXITED (status));
+  expect (WEXITSTATUS (status) == 0 || WEXITSTATUS (status) == KILLED);
+  return WEXITSTATUS (status) == KILLED;
+}
+
+/* Twice at the same place, wherever that is. */
+static void
+test_killed_while_opening (void)
+{
+  unsigned nth;
+  bool killed = true;
+
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  for (nth = 1; killed; ++nth) {
+    crash_after (overwrite_twice);
+    killed = is_killed_while_opening (nth);
+    is_killed_while_opening (nth);
+    open_pool (1);
+    attach ();
+    expect_content (0, 2000);
+    expect_content (2, 1002);
+    expect_content (3, 0);
+    expect_content (63, 1063);
+    verify_pool ();
+    close_pool ();
+  }
+  expect (nth > 5);
+  open_pool (1);
+  attach ();
+  end ();
+}
+
+static int
+count_one (void *opaque, uint64_t addr)
+{
+  unsigned *nr = opaque;
+
+  (void) addr;
+  ++*nr;
+  return 0;
+}
+
+/* Records of pool.db without references. */
+static unsigned
+count_limbo (void)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  unsigned nr = 0;
+
+  must (meta_limbo_scan (c, count_one, &nr));
+  meta_reader_put (pool->meta, c);
+  return nr;
+}
+
+/* While a fold takes away the last reference to a record, the next txg
+ * refers to it: it stays, without a reference in pool.db.
+ */
+static uint64_t
+refer_during_the_fold (void)
+{
+  uint64_t before, now, position;
+  struct job fold;
+  unsigned ms;
+
+  write_block (0, 1);
+  settle ();
+  expect_content (0, 1);
+  trim_block (0);
+  journal_get_end (pool->journal, &before, &position);
+  {
+    /* After the cut, the fold asks for the dying layers. */
+    WITH_LOCK (&pool->volumes->lock);
+    job_start (&fold, do_fold, 0);
+    for (ms = 0, now = before; now == before; ++ms) {
+      expect (ms < GIVE_UP_MS);
+      poll (NULL, 0, 1);
+      journal_get_end (pool->journal, &now, &position);
+    }
+    write_block (1, 1);
+    must (wb_drain (pool->writeback, volume));
+  }
+  job_end (&fold);
+  expect_content (1, 1);
+  return count_limbo ();
+}
+
+static void
+test_record_that_only_a_crash_leaves (void)
+{
+  struct meta_state state;
+
+  start (1);
+  close_pool ();
+  expect (crash_after (refer_during_the_fold) == 1);
+  open_pool (1);
+  attach ();
+  expect_content (0, 0);
+  expect_content (1, 0);        /* was not flushed */
+  settle ();
+  expect (count_limbo () == 0);
+  txg_get_state (pool->txg, &state);
+  expect (state.records == 0 && state.index_entries == 0);
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  /* These fork: no thread may have been started before. */
+  CASE (replay_of_a_record_that_never_arrived),
+  CASE (replay_of_two_batches),
+  CASE (killed_while_opening),
+  CASE (record_that_only_a_crash_leaves),
+  CASE (flush_syncs_records_and_journal),
+  CASE (copies_of_a_header_are_synced_apart),
+  { NULL, NULL },
+};
+
+/* test-replay [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}
