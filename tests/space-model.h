@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A model of the allocator, with a "pool.db" in memory: who has which
+ * sectors and chunks, and what a fold and a crash do to them.
+ */
+
+#ifndef NBDEDUP_SPACE_MODEL_H
+#define NBDEDUP_SPACE_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "space.h"
+#include "store.h"
+
+#define MAX_SEGMENTS 96
+#define MAX_RECORDS 60000
+#define MAX_BATCH 64
+#define CHUNK_OWNER UINT32_MAX
+
+extern struct store *store;
+extern struct space *space;
+extern uint32_t sector_bytes;
+extern unsigned nr_sectors, spc;        /* of a segment, slots of a chunk */
+extern uint64_t budget;
+
+enum state { FREE, ALLOCATED, INSERTING, DYING, COMMITTED, UNLINKED };
+
+struct record {
+  struct placement p;
+  uint32_t nr;
+  enum state state;
+  bool doomed;                  /* dies in the next fold */
+};
+extern struct record records[MAX_RECORDS];
+
+/* Who has what; 0: nobody. */
+extern uint32_t owner[MAX_SEGMENTS * 8192];
+extern uint64_t live_sectors;
+extern bool folding;
+extern unsigned nr_loads;
+extern int64_t damaged_segment; /* cannot be loaded; -1: none */
+
+extern unsigned rnd (unsigned n);
+
+/* A new store, open, with nothing in it. */
+extern void start (uint32_t sector);
+extern void open_space (void);
+extern void close_space (void);
+extern void forget_rows (void);
+
+/* Allocate records for free entries of 'records'.  Returns the number that
+ * was allocated: all or, on error, none.
+ */
+extern unsigned alloc (unsigned nr, const uint32_t *sizes);
+
+/* Give sectors and a slot back; forget record 'i'. */
+extern void release (uint64_t addr, uint32_t nr, uint16_t slot);
+extern void drop (unsigned i);
+
+extern void check_info (void);
+extern unsigned nr_in_state (enum state state);
+
+/* Folding, as fold.c does it: 'kill' of 100 of what is live dies. */
+extern void fold_begin (unsigned kill);
+extern void fold_end (void);
+extern void fold (unsigned kill);
+
+/* A crash: of what no fold has committed, only some records are in the
+ * journal; it names them in any order.
+ */
+extern void crash (void);
+
+#endif /* NBDEDUP_SPACE_MODEL_H */
