@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "check.h"
 #include "cleanup.h"
 #include "error.h"
@@ -201,17 +202,9 @@ window_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 static struct seen *
 find_seen (struct check *ck, uint64_t addr)
 {
-  size_t lo = 0, hi = ck->nr, mid;
+  size_t i = array_position (ck->nr, k, ck->window[k].ptr.addr < addr);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (ck->window[mid].ptr.addr < addr)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < ck->nr && ck->window[lo].ptr.addr == addr
-    ? &ck->window[lo] : NULL;
+  return i < ck->nr && ck->window[i].ptr.addr == addr ? &ck->window[i] : NULL;
 }
 
 /*----------------------------------------------------------------------
@@ -318,16 +311,10 @@ collect_layer (void *opaque, const struct meta_layer *ml)
   struct check *ck = opaque;
   struct layer_count *p;
 
-  /* Doubled at each power of two. */
-  if ((ck->nr_layers & (ck->nr_layers - 1)) == 0) {
-    p = realloc (ck->layers,
-                 (ck->nr_layers ? 2 * ck->nr_layers : 1) * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory to check");
-    ck->layers = p;
-  }
-  p = ck->layers;
-  p[ck->nr_layers++] = (struct layer_count) {
+  p = array_add (&ck->layers, &ck->nr_layers, sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p = (struct layer_count) {
     .id = ml->id, .branch = ml->branch, .seq = ml->seq,
     .pointers = ml->pointers, .block_size = ml->block_size,
     .end = UINT64_MAX,

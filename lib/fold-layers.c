@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "error.h"
 #include "fold-int.h"
 
@@ -62,16 +63,9 @@ compare_layers (const void *a, const void *b)
 static struct layer *
 find_seq (struct layer **layers, size_t nr, uint64_t seq)
 {
-  size_t lo = 0, hi = nr, mid;
+  size_t i = array_position (nr, k, layers[k]->seq < seq);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (layers[mid]->seq < seq)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < nr && layers[lo]->seq == seq ? layers[lo] : NULL;
+  return i < nr && layers[i]->seq == seq ? layers[i] : NULL;
 }
 
 static int

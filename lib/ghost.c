@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "array.h"
 #include "error.h"
 #include "pool.h"
 #include "volume-int.h"
@@ -17,12 +18,11 @@
 static int
 add (struct ghosts *ghosts, struct volume *g)
 {
-  struct volume **p = realloc (ghosts->p, (ghosts->nr + 1) * sizeof *p);
+  struct volume **p = array_add (&ghosts->p, &ghosts->nr, sizeof *p);
 
   if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  ghosts->p = p;
-  p[ghosts->nr++] = g;
+    return -1;
+  *p = g;
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "error.h"
 #include "leaf-cache.h"
 #include "lock.h"
@@ -136,16 +137,7 @@ get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
 static unsigned
 change_position (const struct leaf_changes *lc, unsigned index)
 {
-  unsigned lo = 0, hi = lc->nr, mid;
-
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (lc->blocks[mid].index < index)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo;
+  return (unsigned) array_position (lc->nr, i, lc->blocks[i].index < index);
 }
 
 static struct block_change *

@@ -7,34 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "check.h"
 #include "error.h"
 #include "moment.h"
 #include "pool.h"
 
-/* One more element of an array; NULL: no memory. */
-static void *
-grow (void *array, size_t *nr, size_t size)
-{
-  void **a = array, *p;
-
-  /* Doubled at each power of two. */
-  if ((*nr & (*nr - 1)) == 0) {
-    p = realloc (*a, (*nr ? 2 * *nr : 1) * size);
-    if (p == NULL)
-      return nbdedup_fail_null (ENOMEM, "no memory");
-    *a = p;
-  }
-  p = (char *) *a + (*nr)++ * size;
-  memset (p, 0, size);
-  return p;
-}
-
 static int
 load_layer (void *opaque, const struct meta_layer *ml)
 {
   struct moment *m = opaque;
-  struct moment_layer *l = grow (&m->layers, &m->nr_layers, sizeof *l);
+  struct moment_layer *l = array_add (&m->layers, &m->nr_layers, sizeof *l);
 
   if (l == NULL)
     return -1;
@@ -52,16 +35,9 @@ load_layer (void *opaque, const struct meta_layer *ml)
 static struct moment_layer *
 find_layer (const struct moment *m, uint64_t id)
 {
-  size_t lo = 0, hi = m->nr_layers, mid;
+  size_t i = array_position (m->nr_layers, k, m->layers[k].id < id);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (m->layers[mid].id < id)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < m->nr_layers && m->layers[lo].id == id ? &m->layers[lo] : NULL;
+  return i < m->nr_layers && m->layers[i].id == id ? &m->layers[i] : NULL;
 }
 
 /* The rows come by id: a second scan finds every parent. */
@@ -91,7 +67,7 @@ link_layer (void *opaque, const struct meta_layer *ml)
 static struct moment_name *
 add_name (struct moment *m, uint64_t layer, const char *name)
 {
-  struct moment_name *n = grow (&m->names, &m->nr_names, sizeof *n);
+  struct moment_name *n = array_add (&m->names, &m->nr_names, sizeof *n);
 
   if (n == NULL)
     return NULL;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "error.h"
 #include "pool.h"
 #include "volume-layers.h"
@@ -101,18 +102,12 @@ layers_add_locked (struct volumes *vs, struct layer *l, struct layer *parent)
 struct layer *
 layers_find_locked (struct volumes *vs, uint64_t id)
 {
-  size_t lo = 0, hi = vs->layers.nr, mid;
+  const struct layers *a = &vs->layers;
+  size_t i;
 
   assert_held (&vs->lock);
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (vs->layers.p[mid]->id < id)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < vs->layers.nr && vs->layers.p[lo]->id == id
-    ? vs->layers.p[lo] : NULL;
+  i = array_position (a->nr, k, a->p[k]->id < id);
+  return i < a->nr && a->p[i]->id == id ? a->p[i] : NULL;
 }
 
 struct layer *

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "check.h"
 #include "cleanup.h"
 #include "error.h"
@@ -37,22 +38,6 @@ struct load {
   struct link *links;           /* owned */
   size_t nr_links;
 };
-
-/* One more element of an array; NULL: no memory. */
-static void *
-grow (void *array, size_t *nr, size_t size)
-{
-  void **a = array, *p;
-
-  /* Doubled at each power of two. */
-  if ((*nr & (*nr - 1)) == 0) {
-    p = realloc (*a, (*nr ? 2 * *nr : 1) * size);
-    if (p == NULL)
-      return nbdedup_fail_null (ENOMEM, "no memory");
-    *a = p;
-  }
-  return (char *) *a + (*nr)++ * size;
-}
 
 static int
 load_layer (void *opaque, const struct meta_layer *ml)
@@ -127,7 +112,7 @@ load_volume (void *opaque, const struct meta_volume *mv)
   struct load *ld = opaque;
   struct meta_volume *p;
 
-  p = grow (&ld->volumes, &ld->nr, sizeof *p);
+  p = array_add (&ld->volumes, &ld->nr, sizeof *p);
   if (p == NULL)
     return -1;
   *p = *mv;
@@ -142,7 +127,7 @@ add_link (struct load *ld, struct volume *v, uint64_t origin)
 
   if (origin == 0)
     return 0;
-  l = grow (&ld->links, &ld->nr_links, sizeof *l);
+  l = array_add (&ld->links, &ld->nr_links, sizeof *l);
   if (l == NULL)
     return -1;
   *l = (struct link) { v, origin };
@@ -245,7 +230,7 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
   s = of ? make_snapshot (ld, ms, of) : make_ghost (ld, ms);
   if (s == NULL)
     return -1;
-  p = grow (&ld->snapshots, &ld->nr_snapshots, sizeof *p);
+  p = array_add (&ld->snapshots, &ld->nr_snapshots, sizeof *p);
   if (p == NULL)
     return -1;
   *p = s;

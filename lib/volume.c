@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "check.h"
 #include "cleanup.h"
 #include "error.h"
@@ -104,16 +105,7 @@ volume_origin_json (const struct volume *v)
 static size_t
 list_position (const struct volume_list *list, const char *name)
 {
-  size_t lo = 0, hi = list->nr, mid;
-
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (strcmp (list->p[mid]->name, name) < 0)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo;
+  return array_position (list->nr, i, strcmp (list->p[i]->name, name) < 0);
 }
 
 struct volume *
