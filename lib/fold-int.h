@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by fold.c (what the txg changed) and fold-layers.c (what happens
- * to layers in the background).
+/* Shared by fold.c (what the txg changed), fold-layers.c (what happens to
+ * layers in the background) and fold-records.c.
  */
 
 #ifndef NBDEDUP_FOLD_INT_H
@@ -68,6 +68,9 @@ extern int fold_put_leaf (struct meta_conn *c, struct layer *layer,
 extern int fold_push_leaf (struct fold *f, struct meta_conn *c,
                            struct layer *child, uint64_t leaf_nr,
                            const struct leaf *leaf, bool exists);
+
+/* Add the txg's records, and count references; those without die. */
+extern int fold_records (struct fold *f, struct meta_conn *c);
 
 /* A bounded part of what dying and merging layers wait for. */
 extern int fold_background (struct fold *f, struct meta_conn *c);
