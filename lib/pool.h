@@ -67,4 +67,7 @@ struct nbdedup_pool {
 /* The path of a file in the pool directory, malloc'd. */
 extern char *pool_file (const char *pool_path, const char *name);
 
+/* Can a pool's sectors have this size? */
+extern int pool_check_sector (json_int_t sector);
+
 #endif /* NBDEDUP_POOL_H */
