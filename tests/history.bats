@@ -4,7 +4,8 @@
 #
 # The history of drift, as a server makes it by itself: on its interval,
 # after snapshots of clones, not when nothing has changed; and the property
-# "drift-keep".  What test-history checks inside the engine is not repeated.
+# "drift-keep".  What test-history and test-sampler check inside the engine is
+# not repeated.
 # teardown runs "nbdedup check", which reads every sample.
 
 load helpers
