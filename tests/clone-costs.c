@@ -33,8 +33,7 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "nbdedup.h"
-#include "testutil.h"
+#include "pool-util.h"
 
 #define BLOCK 4096u
 #define PIECE (UINT32_C (1) << 20)
@@ -46,7 +45,7 @@
 #define MAX_SAMPLES 4000000u
 
 static char directory[PATH_MAX];
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static struct rng rng;
 static uint64_t written;        /* bytes of the large volume */
 static unsigned depth;
@@ -58,17 +57,6 @@ now (void)
 
   clock_gettime (CLOCK_MONOTONIC, &ts);
   return ts.tv_sec + ts.tv_nsec / 1e9;
-}
-
-static json_t *
-call (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  json_decref (args);
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  return result;
 }
 
 /* Seconds that a command takes. */
@@ -96,16 +84,6 @@ close_pool (void)
     die ("close: %s", nbdedup_error ());
 }
 
-static struct nbdedup_volume *
-attach (const char *name)
-{
-  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
-
-  if (v == NULL)
-    die ("%s: %s", name, nbdedup_error ());
-  return v;
-}
-
 static void
 create (const char *name, uint64_t size)
 {
@@ -119,21 +97,11 @@ snapshot (const char *name)
   timed ("snapshot", json_pack ("{s:s}", "name", name));
 }
 
-static void
-check (void)
-{
-  json_t *result = call ("check", NULL);
-
-  if (json_integer_value (json_object_get (result, "errors")) != 0)
-    die ("check found errors");
-  json_decref (result);
-}
-
 /* 'distinct' contents, again and again. */
 static void
 write_image (const char *name, uint64_t len, uint64_t distinct)
 {
-  struct nbdedup_volume *v = attach (name);
+  struct nbdedup_volume *v = open_volume (name);
   uint8_t *buf = xmalloc (PIECE);
   uint64_t offset, i;
 
@@ -263,7 +231,7 @@ make_deep (const char *name, unsigned nr_snapshots)
 
   create (name, len);
   write_image (name, len, 1000);
-  v = attach (name);
+  v = open_volume (name);
   /* The first blocks of leaves change, the others are read. */
   for (i = 0; i < nr_snapshots; ++i) {
     for (j = 0; j < 20; ++j) {
@@ -335,7 +303,7 @@ bench_depth_of (const char *name, enum figure cold, enum figure warm)
   }
   close_pool ();
   open_pool ();
-  v = attach (name);
+  v = open_volume (name);
   figures[cold][round_nr] = read_leaves (v, order);
   figures[warm][round_nr] = read_leaves_again (v, order);
   nbdedup_volume_close (v);
@@ -397,7 +365,7 @@ use_other (void *arg)
 {
   struct timespec ts = { 0, 200 * 1000 };
   struct other *o = arg;
-  struct nbdedup_volume *v = attach ("other");
+  struct nbdedup_volume *v = open_volume ("other");
   struct rng r = rng_make (now () * 1e6, 1);
   uint64_t nr = nbdedup_volume_size (v) / BLOCK, offset;
   uint8_t buf[BLOCK];
@@ -483,12 +451,8 @@ bench_latency (void)
 static void
 run_round (void)
 {
-  char command[PATH_MAX + 20];
 
-  snprintf (directory, sizeof directory, "%s/bench-clones-XXXXXX",
-            getenv ("TMPDIR") ?: "/var/tmp");
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, getenv ("TMPDIR") ?: "/var/tmp", "bench-clones");
   if (nbdedup_pool_create (directory, NULL) == -1)
     die ("create: %s", nbdedup_error ());
   open_pool ();
@@ -496,11 +460,9 @@ run_round (void)
   bench_depth ();
   bench_destroy ();
   bench_latency ();
-  check ();
+  check_pool ();
   close_pool ();
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
 }
 
 int

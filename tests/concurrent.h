@@ -45,9 +45,6 @@ extern struct steady {
       fatal ("%s: %s", #call, nbdedup_error ());                \
   } while (0)
 
-extern uint64_t now_ms (void);
-extern void sleep_ms (uint64_t ms);
-
 /* Run a command that may fail with 'error' (0: it may not). */
 #define ANY_ERROR (-1)
 extern json_t *try (const char *command, json_t *args, int error);

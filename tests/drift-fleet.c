@@ -23,8 +23,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "nbdedup.h"
-#include "testutil.h"
+#include "pool-util.h"
 
 #define RUN_BYTES 262144u
 #define NR_THREADS 2
@@ -33,23 +32,12 @@
 #define UPGRADES (UINT64_C (1) << 40)
 #define UNIQUE (UINT64_C (1) << 48)
 
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static uint64_t nr_blocks, nr_changed;  /* of a volume; of a clone */
 static uint64_t nr_upgrades;            /* runs that clones share */
 static uint32_t block_size;
 static unsigned nr_clones, percent;
 static atomic_uint next_clone;
-
-static void
-call (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  json_decref (args);
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  json_decref (result);
-}
 
 static void
 write_run (struct nbdedup_volume *v, uint8_t *buf, uint64_t block,
@@ -62,16 +50,6 @@ write_run (struct nbdedup_volume *v, uint8_t *buf, uint64_t block,
   if (nbdedup_volume_write (v, buf, nr * block_size,
                             block * block_size) == -1)
     die ("write: %s", nbdedup_error ());
-}
-
-static struct nbdedup_volume *
-attach (const char *name)
-{
-  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
-
-  if (v == NULL)
-    die ("%s: %s", name, nbdedup_error ());
-  return v;
 }
 
 static void
@@ -96,10 +74,10 @@ write_golden (void)
   uint64_t contents[RUN_BYTES / 4096], block;
   unsigned i, nr = blocks_of_run ();
 
-  call ("create", json_pack ("{s:s, s:I, s:I}", "name", "golden", "size",
+  run ("create", json_pack ("{s:s, s:I, s:I}", "name", "golden", "size",
                              (json_int_t) (nr_blocks * block_size),
                              "block-size", (json_int_t) block_size));
-  v = attach ("golden");
+  v = open_volume ("golden");
   for (block = 0; block + nr <= nr_blocks; block += nr) {
     for (i = 0; i < nr; ++i)
       contents[i] = 1 + block + i;
@@ -107,7 +85,7 @@ write_golden (void)
   }
   detach (v);
   free (buf);
-  call ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
+  run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
 }
 
 /* The first of a run's contents, which follow each other. */
@@ -146,7 +124,7 @@ write_clone (unsigned number)
   char name[40];
 
   snprintf (name, sizeof name, "web%u", number);
-  v = attach (name);
+  v = open_volume (name);
   for (done = 0; done < nr_changed; done += nr) {
     nr = rng_between (&rng, 1, blocks_of_run ());
     block = rng_below (&rng, nr_blocks - blocks_of_run ());
@@ -193,7 +171,7 @@ main (int argc, char *argv[])
   if (pool == NULL)
     die ("open: %s", nbdedup_error ());
   write_golden ();
-  call ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1",
+  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "golden@v1",
                             "name", "web", "count", (int) nr_clones));
   atomic_init (&next_clone, 1);
   for (i = 0; i < NR_THREADS; ++i)

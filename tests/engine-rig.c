@@ -4,7 +4,6 @@
 
 #include <config.h>
 
-#include <inttypes.h>
 #include <poll.h>
 #include <sys/syscall.h>
 
@@ -90,12 +89,12 @@ attach (void)
 void
 start (unsigned nr_workers)
 {
-  make_directory (directory, getenv ("TMPDIR") ?: "/tmp", "engine-rig");
+  make_directory (directory, usual_directory (), "engine-rig");
   must (nbdedup_pool_create (directory, NULL));
   open_pool (nr_workers);
-  pool_run (pool, "create",
-            json_pack ("{s:s,s:I,s:i}", "name", "v", "size",
-                       (json_int_t) NR_BLOCKS * BLOCK, "block-size", BLOCK));
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", "v", "size",
+                  (json_int_t) NR_BLOCKS * BLOCK, "block-size", BLOCK));
   attach ();
 }
 
@@ -107,23 +106,9 @@ close_pool (void)
 }
 
 void
-verify_pool (void)
-{
-  json_t *result = pool_call (pool, "check", json_object ()), *text;
-  size_t i;
-
-  if (json_integer_value (json_object_get (result, "errors")) != 0) {
-    json_array_foreach (json_object_get (result, "problems"), i, text)
-      fprintf (stderr, "check: %s\n", json_string_value (text));
-    die ("check found errors");
-  }
-  json_decref (result);
-}
-
-void
 end (void)
 {
-  verify_pool ();
+  check_pool ();
   close_pool ();
   remove_directory (directory);
 }

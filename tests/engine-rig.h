@@ -13,14 +13,12 @@
 #ifndef NBDEDUP_ENGINE_RIG_H
 #define NBDEDUP_ENGINE_RIG_H
 
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "nbdedup.h"
 #include "pool-util.h"
 #include "pool.h"
 
@@ -32,9 +30,15 @@
 #define GIVE_UP_MS 60000
 #define KILLED 9                /* exit status */
 
+#define expect(condition)                                       \
+  do {                                                          \
+    if (!(condition))                                           \
+      die ("%s line %d: not true: %s", __func__, __LINE__,      \
+           #condition);                                         \
+  } while (0)
+
 /* A pool with one volume, "v". */
 extern char directory[PATH_MAX];
-extern struct nbdedup_pool *pool;
 extern struct nbdedup_volume *handle;
 extern struct volume *volume;
 extern uint64_t dirty_max;      /* as open_pool sets it */
@@ -48,7 +52,6 @@ extern void end (void);
 extern void open_pool (unsigned nr_workers);
 extern void attach (void);
 extern void close_pool (void);
-extern void verify_pool (void);
 
 /* Everything is in pool.db, and what it displaced is free. */
 extern void settle (void);

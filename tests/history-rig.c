@@ -35,12 +35,6 @@ try (const char *command, json_t *args, int error)
   return result;
 }
 
-void
-run (const char *command, json_t *args)
-{
-  json_decref (try (command, args, 0));
-}
-
 json_t *
 record (const char *golden)
 {
@@ -118,10 +112,7 @@ make_golden (const char *name, uint64_t fill)
 void
 history_begin (void)
 {
-  snprintf (directory, sizeof directory, "%s/test-history-XXXXXX",
-            fast_directory ());
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, fast_directory (), "test-history");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
 }
@@ -129,12 +120,8 @@ history_begin (void)
 void
 history_end (void)
 {
-  char command[PATH_MAX + 20];
 
-  if (check_errors () != 0)
-    fatal ("check found errors at the end");
+  check_pool ();
   must (nbdedup_pool_close (pool));
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
 }

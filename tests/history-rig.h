@@ -7,23 +7,12 @@
 #ifndef NBDEDUP_HISTORY_RIG_H
 #define NBDEDUP_HISTORY_RIG_H
 
-#include <jansson.h>
-#include <limits.h>
-#include <stdint.h>
-
-#include "nbdedup.h"
-#include "testutil.h"
+#include "pool-util.h"
 
 extern char directory[PATH_MAX];
-extern struct nbdedup_pool *pool;
 
 #define fatal(fmt, ...)                                         \
   die ("%s line %d: " fmt, __func__, __LINE__, ##__VA_ARGS__)
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) != 0)                                            \
-      fatal ("%s: %s", #call, nbdedup_error ());                \
-  } while (0)
 
 /* A new pool, open; it is checked, closed and removed. */
 extern void history_begin (void);
@@ -33,7 +22,6 @@ extern void open_pool (void);
 
 /* NULL if it fails with 'error'; 0: it must not. */
 extern json_t *try (const char *command, json_t *args, int error);
-extern void run (const char *command, json_t *args);
 extern json_t *record (const char *golden);
 extern json_int_t check_errors (void);
 

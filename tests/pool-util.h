@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What test programs that open a pool share. */
+/* What test programs that have one pool open share. */
 
 #ifndef NBDEDUP_POOL_UTIL_H
 #define NBDEDUP_POOL_UTIL_H
 
-#include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
-#include <limits.h>
 
 #include "nbdedup.h"
 #include "testutil.h"
+
+extern struct nbdedup_pool *pool;       /* the program's own */
 
 #define must(call)                                              \
   do {                                                          \
@@ -19,16 +20,9 @@
            nbdedup_error ());                                   \
   } while (0)
 
-#define expect(condition)                                       \
-  do {                                                          \
-    if (!(condition))                                           \
-      die ("%s line %d: not true: %s", __func__, __LINE__,      \
-           #condition);                                         \
-  } while (0)
-
 /* 'args' is given away; the result is a new reference. */
 static inline json_t *
-pool_call (struct nbdedup_pool *pool, const char *command, json_t *args)
+call (const char *command, json_t *args)
 {
   json_t *result = nbdedup_call (pool, command, args);
 
@@ -39,29 +33,34 @@ pool_call (struct nbdedup_pool *pool, const char *command, json_t *args)
 }
 
 static inline void
-pool_run (struct nbdedup_pool *pool, const char *command, json_t *args)
+run (const char *command, json_t *args)
 {
-  json_decref (pool_call (pool, command, args));
+  json_decref (call (command, args));
 }
 
-/* A new directory in 'parent'. */
-static inline void
-make_directory (char path[PATH_MAX], const char *parent, const char *name)
+/* A volume, to read and write it. */
+static inline struct nbdedup_volume *
+open_volume (const char *name)
 {
-  int n = snprintf (path, PATH_MAX, "%s/%s-XXXXXX", parent, name);
+  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
 
-  if (n >= PATH_MAX || mkdtemp (path) == NULL)
-    die ("%s: %s", path, strerror (errno));
+  if (v == NULL)
+    die ("%s: %s", name, nbdedup_error ());
+  return v;
 }
 
+/* "check" must find no error. */
 static inline void
-remove_directory (const char *path)
+check_pool (void)
 {
-  char command[PATH_MAX + 20];
+  json_t *result = call ("check", NULL), *text;
+  size_t i;
 
-  snprintf (command, sizeof command, "rm -rf '%s'", path);
-  if (system (command) != 0)
-    die ("%s", command);
+  json_array_foreach (json_object_get (result, "problems"), i, text)
+    fprintf (stderr, "check: %s\n", json_string_value (text));
+  if (json_integer_value (json_object_get (result, "errors")) != 0)
+    die ("check found errors");
+  json_decref (result);
 }
 
 #endif /* NBDEDUP_POOL_UTIL_H */

@@ -12,15 +12,6 @@
 #include "server-process.h"
 #include "testutil.h"
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 static pid_t
 start (const char *const *argv, int out, const char *preload)
 {

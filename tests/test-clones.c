@@ -14,50 +14,15 @@
 #include <inttypes.h>
 #include <limits.h>
 
-#include "nbdedup.h"
-#include "testutil.h"
+#include "pool-util.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 300u          /* five leaves */
 
 static char directory[PATH_MAX];
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static struct rng rng;
 static uint64_t seed;
-
-#define must(call)                                                      \
-  do {                                                                  \
-    if ((call) != 0)                                                    \
-      die ("SEED=%" PRIu64 " %s line %d: %s: %s", seed, __func__,       \
-           __LINE__, #call, nbdedup_error ());                          \
-  } while (0)
-
-static json_t *
-call (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  json_decref (args);
-  if (result == NULL)
-    die ("SEED=%" PRIu64 " %s: %s", seed, command, nbdedup_error ());
-  return result;
-}
-
-static void
-run (const char *command, json_t *args)
-{
-  json_decref (call (command, args));
-}
-
-static struct nbdedup_volume *
-attach (const char *name)
-{
-  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
-
-  if (v == NULL)
-    die ("SEED=%" PRIu64 " %s: %s", seed, name, nbdedup_error ());
-  return v;
-}
 
 static void
 open_pool (void)
@@ -83,19 +48,6 @@ pool_figure (const char *key)
 
   json_decref (stat);
   return n;
-}
-
-static void
-check (void)
-{
-  json_t *result = call ("check", NULL), *text;
-  size_t i;
-
-  json_array_foreach (json_object_get (result, "problems"), i, text)
-    fprintf (stderr, "check: %s\n", json_string_value (text));
-  if (json_integer_value (json_object_get (result, "errors")) != 0)
-    die ("SEED=%" PRIu64 " check found errors", seed);
-  json_decref (result);
 }
 
 /* Give everything back, which a few folds more may take. */
@@ -194,7 +146,7 @@ make_image (const char *name)
   run ("create", json_pack ("{s:s, s:i, s:i}", "name", name, "size",
                             (int) (NR_BLOCKS * BLOCK), "block-size",
                             (int) BLOCK));
-  v = attach (name);
+  v = open_volume (name);
   for (b = 0; b < NR_BLOCKS; ++b)
     write_version (v, b, 0);
   nbdedup_volume_close (v);
@@ -217,7 +169,7 @@ clone_name (unsigned i)
 static void
 check_clone (unsigned i, unsigned nr_reads)
 {
-  struct nbdedup_volume *v = attach (clone_name (i));
+  struct nbdedup_volume *v = open_volume (clone_name (i));
   unsigned mine = i % NR_BLOCKS, hole = (i + 1) % NR_BLOCKS, b;
   uint8_t buf[BLOCK];
 
@@ -245,7 +197,7 @@ change_clones (unsigned nr)
   for (i = 1; i <= nr; ++i) {
     if (i % 7 != 0 && i % 11 != 0)
       continue;
-    v = attach (clone_name (i));
+    v = open_volume (clone_name (i));
     if (i % 7 == 0)
       write_version (v, i % NR_BLOCKS, i);
     if (i % 11 == 0)
@@ -298,7 +250,7 @@ destroy_clones (unsigned nr)
     if (left > 0 && i % (nr / 20 + 1) == 0)
       check_clone (order[i + 1 + rng_below (&rng, left)] + 1, 20);
     if (i == nr / 2)
-      check ();
+      check_pool ();
   }
   print_clock ("destroy clones in any order", nr);
   free (order);
@@ -336,12 +288,12 @@ test_clones (unsigned nr)
     check_clone (i + 1, 10);
   print_clock ("attach and read 10 blocks", nr / (1 + nr / 500));
   start_clock ();
-  check ();
+  check_pool ();
   print_clock ("check", 1);
   destroy_clones (nr);
   expect_records (0);
   expect_listed (0, 0);
-  check ();
+  check_pool ();
 }
 
 /*----------------------------------------------------------------------
@@ -359,7 +311,7 @@ version_in (unsigned snapshot, unsigned block)
 static void
 check_snapshot (const char *name, unsigned snapshot, unsigned nr_reads)
 {
-  struct nbdedup_volume *v = attach (name);
+  struct nbdedup_volume *v = open_volume (name);
   unsigned b;
 
   for (; nr_reads > 0; --nr_reads) {
@@ -373,7 +325,7 @@ check_snapshot (const char *name, unsigned snapshot, unsigned nr_reads)
 static void
 make_snapshots (unsigned nr)
 {
-  struct nbdedup_volume *v = attach ("disk");
+  struct nbdedup_volume *v = open_volume ("disk");
   char name[32];
   unsigned k;
 
@@ -406,7 +358,7 @@ destroy_snapshots (unsigned nr)
       check_snapshot (name, order[j] + 1, 20);
     }
     if (i == nr / 2)
-      check ();
+      check_pool ();
   }
   print_clock ("destroy snapshots in any order", nr);
   free (order);
@@ -434,39 +386,33 @@ test_snapshots (unsigned nr)
     check_snapshot (name, k, 20);
   }
   start_clock ();
-  check ();
+  check_pool ();
   print_clock ("check", 1);
   destroy_snapshots (nr);
   check_snapshot ("disk", nr, 5 * NR_BLOCKS);
   /* Each block's last version, and nothing else. */
   expect_records (NR_BLOCKS);
-  check ();
+  check_pool ();
   reopen ();
   check_snapshot ("disk", nr, 5 * NR_BLOCKS);
   run ("destroy", json_pack ("{s:s, s:b}", "name", "disk", "wait", 1));
   expect_records (0);
-  check ();
+  check_pool ();
 }
 
 int
 main (void)
 {
-  char command[PATH_MAX + 20];
 
   seed = seed_from_environment ();
   printf ("SEED=%" PRIu64 "\n", seed);
   rng = rng_make (seed, 0);
-  snprintf (directory, sizeof directory, "%s/test-clones-XXXXXX",
-            getenv ("TMPDIR") ?: "/tmp");
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, usual_directory (), "test-clones");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
   test_clones (number_from_environment ("CLONES", 600));
   test_snapshots (number_from_environment ("SNAPSHOTS", 200));
   must (nbdedup_pool_close (pool));
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
   return 0;
 }

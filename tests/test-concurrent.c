@@ -27,23 +27,6 @@ atomic_bool stop;
 atomic_uint nr_requests, nr_commands, nr_cut_off;
 struct steady steady[NR_STEADY];
 
-uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
-void
-sleep_ms (uint64_t ms)
-{
-  const struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
-
-  nanosleep (&ts, NULL);
-}
-
 json_t *
 try (const char *command, json_t *args, int error)
 {
@@ -284,10 +267,7 @@ make_pool (void)
 {
   unsigned i;
 
-  snprintf (directory, sizeof directory, "%s/test-concurrent-XXXXXX",
-            fast_directory ());
-  if (mkdtemp (directory) == NULL)
-    fatal ("%s: %s", directory, strerror (errno));
+  make_directory (directory, fast_directory (), "test-concurrent");
   must (nbdedup_pool_create (directory, NULL));
   open_pool (NBDEDUP_CACHE_ALL);
   for (i = 0; i < NR_STEADY; ++i) {
@@ -348,7 +328,6 @@ main (void)
   static const enum nbdedup_primarycache caches[] = {
     NBDEDUP_CACHE_ALL, NBDEDUP_CACHE_METADATA, NBDEDUP_CACHE_NONE,
   };
-  char command[PATH_MAX + 20];
   unsigned i;
 
   seed = seed_from_environment ();
@@ -361,9 +340,7 @@ main (void)
     run_all (ms / 3);
     end_pool ();
   }
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
   for (i = 0; i < NR_STEADY; ++i)
     free (steady[i].data);
   printf ("%u requests, %u commands, %u clients cut off\n", nr_requests,

@@ -33,15 +33,6 @@
 static char dir[4096], pool_path[4096];
 static struct nbdedup_pool *pool;
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000) + ts.tv_nsec / 1000000;
-}
-
 static void
 check (bool ok, const char *what)
 {

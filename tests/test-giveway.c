@@ -17,9 +17,8 @@
 #include "check.h"
 #include "command.h"
 #include "meta.h"
-#include "nbdedup.h"
+#include "pool-util.h"
 #include "pool.h"
-#include "testutil.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 65536u
@@ -28,26 +27,9 @@
 #define WAL_POOLS 16
 
 static char directory[PATH_MAX];
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static struct nbdedup_volume *other;
 static struct rng rng;
-
-#define must(call)                                                      \
-  do {                                                                  \
-    if ((call) != 0)                                                    \
-      die ("line %d: %s: %s", __LINE__, #call, nbdedup_error ());       \
-  } while (0)
-
-static void
-run (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  json_decref (args);
-  json_decref (result);
-}
 
 static uint64_t
 bytes_of (const char *file)
@@ -232,13 +214,9 @@ test_gives_way (void)
 int
 main (void)
 {
-  char command[PATH_MAX + 20];
 
   rng = rng_make (1, 1);
-  snprintf (directory, sizeof directory, "%s/test-giveway-XXXXXX",
-            fast_directory ());
-  if (mkdtemp (directory) == NULL)
-    die ("mkdtemp failed");
+  make_directory (directory, fast_directory (), "test-giveway");
   must (nbdedup_pool_create (directory, NULL));
   pool = nbdedup_pool_open (directory, NULL, "test-giveway", 0);
   if (pool == NULL)
@@ -250,6 +228,6 @@ main (void)
   test_gives_way ();
   nbdedup_volume_close (other);
   must (nbdedup_pool_close (pool));
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  return system (command) != 0;
+  remove_directory (directory);
+  return 0;
 }

@@ -24,6 +24,7 @@
 #include <poll.h>
 
 #include "lineage-model.h"
+#include "pool-util.h"
 
 #define NR_LAST 60
 
@@ -42,7 +43,7 @@ static const struct {
 };
 #define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
 
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static struct lineage lineage;
 static struct nbdedup_settings settings;
 static char directory[PATH_MAX];
@@ -66,16 +67,6 @@ print_last_ops (void)
            "(LINEAGE_VERIFY=1 compares after each)\n", seed, history);
 }
 
-static json_t *
-call (const char *command, json_t *args)
-{
-  json_t *result = engine_call (pool, command, args);
-
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  return result;
-}
-
 static void
 compare (void)
 {
@@ -83,19 +74,6 @@ compare (void)
 
   if (!engine_compare (pool, &lineage, why, sizeof why))
     die ("%s", why);
-}
-
-static void
-check (void)
-{
-  json_t *result = call ("check", NULL), *text;
-  size_t i;
-
-  json_array_foreach (json_object_get (result, "problems"), i, text)
-    fprintf (stderr, "check: %s\n", json_string_value (text));
-  if (json_number (result, "errors") != 0)
-    die ("check found errors");
-  json_decref (result);
 }
 
 static uint64_t
@@ -340,25 +318,13 @@ reopen (struct rng *rng)
             "close and open");
 }
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 static void
 make_pool (struct rng *rng)
 {
   json_t *options = json_pack ("{s:i}", "sector",
                                512 << rng_below (rng, 4));
 
-  snprintf (directory, sizeof directory, "%s/test-lineage-XXXXXX",
-            getenv ("TMPDIR") ?: "/tmp");
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, usual_directory (), "test-lineage");
   if (nbdedup_pool_create (directory, options) == -1)
     die ("create: %s", nbdedup_error ());
   json_decref (options);
@@ -386,7 +352,7 @@ destroy_all (struct rng *rng)
   drain ();
   if (pool_figure ("records") != 0 || pool_figure ("stored_bytes") != 0)
     die ("%" PRIu64 " records are left of nothing", pool_figure ("records"));
-  check ();
+  check_pool ();
 }
 
 static void
@@ -418,7 +384,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
     if (rng_percent (rng, 8) || verify_each)
       compare ();
     if (rng_percent (rng, 3) || verify_each)
-      check ();
+      check_pool ();
     if (rng_percent (rng, 3))
       drain ();
   }
@@ -426,7 +392,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
   reopen (rng);
   compare ();
   drain ();
-  check ();
+  check_pool ();
   printf ("history %u: %s, %u operations, %u nodes\n", history,
           mixtures[m].name, op_nr, lineage.nr_nodes);
   fflush (stdout);
@@ -437,11 +403,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
 static void
 remove_pool (void)
 {
-  char command[PATH_MAX + 20];
-
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
 }
 
 int

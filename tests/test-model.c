@@ -22,8 +22,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "nbdedup.h"
-#include "testutil.h"
+#include "pool-util.h"
 
 #define NR_THREADS 8
 #define NR_DISKS 4
@@ -41,40 +40,13 @@ struct disk {
   struct nbdedup_volume *volumes[2];
 };
 
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static struct disk disks[NR_DISKS];
 static char directory[PATH_MAX];
 static uint64_t seed, load_ms;
 static atomic_bool stop;
 static _Atomic uint64_t nr_requests;
 static pthread_barrier_t barrier;
-
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) != 0)                                            \
-      die ("SEED=%" PRIu64 " line %d: %s: %s", seed, __LINE__,  \
-           #call, nbdedup_error ());                            \
-  } while (0)
-
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
-static json_t *
-call (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  json_decref (args);
-  if (result == NULL)
-    die ("SEED=%" PRIu64 " %s: %s", seed, command, nbdedup_error ());
-  return result;
-}
 
 static void
 open_pool (const struct nbdedup_settings *settings)
@@ -663,9 +635,7 @@ make_pool (const char *parent, int sector)
 {
   json_t *options = json_pack ("{s:i}", "sector", sector);
 
-  snprintf (directory, sizeof directory, "%s/test-model-XXXXXX", parent);
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, parent, "test-model");
   must (nbdedup_pool_create (directory, options));
   json_decref (options);
 }
@@ -673,11 +643,7 @@ make_pool (const char *parent, int sector)
 static void
 remove_pool (void)
 {
-  char command[PATH_MAX + 20];
-
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
 }
 
 int

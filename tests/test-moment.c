@@ -26,8 +26,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "nbdedup.h"
-#include "testutil.h"
+#include "pool-util.h"
 
 #define NR_CHAINS 4
 #define NR_THREADS 6
@@ -46,18 +45,11 @@ struct chain {
 };
 
 static struct chain chains[NR_CHAINS];
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static char directory[PATH_MAX];
 static uint64_t seed;
 static atomic_bool stop;
 static pthread_barrier_t victims_attach, victims_gone;
-
-#define must(call)                                                      \
-  do {                                                                  \
-    if ((call) != 0)                                                    \
-      die ("SEED=%" PRIu64 " %s line %d: %s: %s", seed, __func__,       \
-           __LINE__, #call, nbdedup_error ());                          \
-  } while (0)
 
 static uint64_t
 now (void)
@@ -66,31 +58,6 @@ now (void)
 
   clock_gettime (CLOCK_MONOTONIC, &ts);
   return (uint64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-static void
-run (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  if (result == NULL) {
-    char *text = json_dumps (args, 0);
-
-    die ("SEED=%" PRIu64 " %s %s: %s", seed, command, text,
-         nbdedup_error ());
-  }
-  json_decref (args);
-  json_decref (result);
-}
-
-static struct nbdedup_volume *
-attach (const char *name)
-{
-  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
-
-  if (v == NULL)
-    die ("SEED=%" PRIu64 " %s: %s", seed, name, nbdedup_error ());
-  return v;
 }
 
 /*----------------------------------------------------------------------
@@ -115,7 +82,7 @@ static void *
 write_chains (void *arg)
 {
   struct rng rng = rng_make (seed, 100 + (uintptr_t) arg);
-  struct nbdedup_volume *v = attach ("v");
+  struct nbdedup_volume *v = open_volume ("v");
   uint8_t buf[SLOT];
 
   while (!atomic_load (&stop)) {
@@ -177,7 +144,7 @@ prefix (const char *name, unsigned chain, const uint8_t *data)
 static void
 read_chains (const char *name, uint32_t has[NR_CHAINS])
 {
-  struct nbdedup_volume *v = attach (name);
+  struct nbdedup_volume *v = open_volume (name);
   uint8_t *data = xmalloc (VOLUME_BYTES);
   unsigned c;
 
@@ -228,7 +195,7 @@ be_victim (void *arg)
     pthread_barrier_wait (&victims_attach);
     if (atomic_load (&stop))
       break;
-    v = attach ("victim");
+    v = open_volume ("victim");
     pthread_barrier_wait (&victims_attach);
     do {
       offset = rng_below (&rng, VOLUME_BYTES - 65536);
@@ -357,19 +324,6 @@ administrate (uint64_t until, unsigned *nr_taken)
 }
 
 static void
-check (void)
-{
-  json_t *result = nbdedup_call (pool, "check", NULL), *text;
-  size_t i;
-
-  json_array_foreach (json_object_get (result, "problems"), i, text)
-    fprintf (stderr, "check: %s\n", json_string_value (text));
-  if (json_integer_value (json_object_get (result, "errors")) != 0)
-    die ("SEED=%" PRIu64 " check found errors", seed);
-  json_decref (result);
-}
-
-static void
 check_end (void)
 {
   uint32_t has[NR_CHAINS];
@@ -400,17 +354,13 @@ main (void)
 {
   uint64_t ms = 1000 * number_from_environment ("MOMENT_SECONDS", 4);
   pthread_t writers[NR_THREADS], victims[NR_VICTIMS];
-  char command[PATH_MAX + 20];
   unsigned nr, total = 0;
   uintptr_t i;
 
   seed = seed_from_environment ();
   printf ("SEED=%" PRIu64 "\n", seed);
   fflush (stdout);
-  snprintf (directory, sizeof directory, "%s/test-moment-XXXXXX",
-            getenv ("TMPDIR") ?: "/tmp");
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, usual_directory (), "test-moment");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
   run ("create", json_pack ("{s:s, s:i, s:i}", "name", "v", "size",
@@ -437,17 +387,15 @@ main (void)
   for (i = 0; i < NR_VICTIMS; ++i)
     pthread_join (victims[i], NULL);
   check_end ();
-  check ();
+  check_pool ();
   must (nbdedup_pool_close (pool));
   open_pool ();
   check_end ();
-  check ();
+  check_pool ();
   must (nbdedup_pool_close (pool));
   for (i = 0; i < NR_CHAINS; ++i)
     total += chains[i].nr;
   printf ("%u snapshots amid %u writes\n", nr, total);
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
   return 0;
 }

@@ -15,35 +15,16 @@
 
 #include "format.h"
 #include "meta.h"
-#include "nbdedup.h"
+#include "pool-util.h"
 #include "pool.h"
-#include "testutil.h"
 
 #define BLOCK 4096u
 #define PIECE (UINT32_C (1) << 20)
 
-#define must(call)                                              \
-  do {                                                          \
-    if ((call) != 0)                                            \
-      die ("%s line %d: %s: %s", __func__, __LINE__, #call,     \
-           nbdedup_error ());                                   \
-  } while (0)
-
 static char directory[PATH_MAX];
-static struct nbdedup_pool *pool;
+struct nbdedup_pool *pool;
 static struct nbdedup_volume *volume;
 static uint8_t content[PIECE];  /* the same block, again and again */
-
-static json_t *
-call (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  json_decref (args);
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  return result;
-}
 
 static void
 open_pool (void)
@@ -285,17 +266,13 @@ int
 main (void)
 {
   uint64_t nr = number_from_environment ("REFERENCES", 100000);
-  char command[PATH_MAX + 20];
   unsigned i;
 
   test_pack ();
   fill_compressible (content, BLOCK, 1);
   for (i = 1; i < PIECE / BLOCK; ++i)
     memcpy (content + i * BLOCK, content, BLOCK);
-  snprintf (directory, sizeof directory, "%s/test-references-XXXXXX",
-            getenv ("TMPDIR") ?: "/tmp");
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, usual_directory (), "test-references");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
   json_decref (call ("create", json_pack ("{s:s, s:I, s:i}", "name", "v",
@@ -314,8 +291,6 @@ main (void)
   read_blocks (nr);
   destroy (nr);
   must (nbdedup_pool_close (pool));
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  if (system (command) != 0)
-    die ("%s", command);
+  remove_directory (directory);
   return 0;
 }

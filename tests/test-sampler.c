@@ -23,23 +23,6 @@ serve (uint64_t interval_s)
     fatal ("open: %s", nbdedup_error ());
 }
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
-}
-
-static void
-sleep_ms (uint64_t ms)
-{
-  const struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
-
-  nanosleep (&ts, NULL);
-}
-
 static json_int_t
 sampler_count (const char *key)
 {

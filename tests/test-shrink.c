@@ -13,9 +13,8 @@
 #include <limits.h>
 
 #include "merge.h"
-#include "nbdedup.h"
+#include "pool-util.h"
 #include "pool.h"
-#include "testutil.h"
 #include "txg.h"
 
 #define BLOCK 4096u
@@ -23,30 +22,7 @@
 #define NR_KEPT 4u
 
 static char directory[PATH_MAX];
-static struct nbdedup_pool *pool;
-
-#define must(call)                                                      \
-  do {                                                                  \
-    if ((call) != 0)                                                    \
-      die ("line %d: %s: %s", __LINE__, #call, nbdedup_error ());       \
-  } while (0)
-
-static json_t *
-call (const char *command, json_t *args)
-{
-  json_t *result = nbdedup_call (pool, command, args);
-
-  json_decref (args);
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  return result;
-}
-
-static void
-run (const char *command, json_t *args)
-{
-  json_decref (call (command, args));
-}
+struct nbdedup_pool *pool;
 
 /* Fill blocks [first, NR_BLOCKS) of "clone", each with another content. */
 static void
@@ -123,13 +99,9 @@ int
 main (void)
 {
   json_t *names = json_array (), *result;
-  char command[PATH_MAX + 20];
   unsigned i;
 
-  snprintf (directory, sizeof directory, "%s/test-shrink-XXXXXX",
-            fast_directory ());
-  if (mkdtemp (directory) == NULL)
-    die ("mkdtemp failed");
+  make_directory (directory, fast_directory (), "test-shrink");
   must (nbdedup_pool_create (directory, NULL));
   pool = nbdedup_pool_open (directory, NULL, "test-shrink", 0);
   if (pool == NULL)
@@ -153,6 +125,6 @@ main (void)
   json_decref (result);
   json_decref (names);
   must (nbdedup_pool_close (pool));
-  snprintf (command, sizeof command, "rm -rf '%s'", directory);
-  return system (command) != 0;
+  remove_directory (directory);
+  return 0;
 }

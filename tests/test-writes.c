@@ -231,9 +231,8 @@ static void
 resize (uint64_t blocks)
 {
   nbdedup_volume_close (handle);
-  pool_run (pool, "resize",
-            json_pack ("{s:s,s:I,s:b}", "name", "v", "size",
-                       (json_int_t) blocks * BLOCK, "shrink", 1));
+  run ("resize", json_pack ("{s:s,s:I,s:b}", "name", "v", "size",
+                            (json_int_t) blocks * BLOCK, "shrink", 1));
   attach ();
 }
 

@@ -7,6 +7,8 @@
 #ifndef NBDEDUP_TESTUTIL_H
 #define NBDEDUP_TESTUTIL_H
 
+#include <errno.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -208,6 +210,30 @@ number_from_environment (const char *name, uint64_t otherwise)
   return s && s[0] ? strtoull (s, NULL, 0) : otherwise;
 }
 
+static inline uint64_t
+now_ms (void)
+{
+  struct timespec ts;
+
+  clock_gettime (CLOCK_MONOTONIC, &ts);
+  return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
+}
+
+static inline void
+sleep_ms (uint64_t ms)
+{
+  const struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
+
+  nanosleep (&ts, NULL);
+}
+
+/* Where a test's files go. */
+static inline const char *
+usual_directory (void)
+{
+  return getenv ("TMPDIR") ?: "/tmp";
+}
+
 /* Where a sync costs nothing a fold takes less than a large read: races
  * between them show there.
  */
@@ -220,7 +246,27 @@ fast_directory (void)
   if (access (memory, W_OK) == 0 && statvfs (memory, &fs) == 0 &&
       (uint64_t) fs.f_bavail * fs.f_frsize > UINT64_C (300) << 20)
     return memory;
-  return getenv ("TMPDIR") ?: "/tmp";
+  return usual_directory ();
+}
+
+/* A new directory in 'parent'. */
+static inline void
+make_directory (char path[PATH_MAX], const char *parent, const char *name)
+{
+  int n = snprintf (path, PATH_MAX, "%s/%s-XXXXXX", parent, name);
+
+  if (n >= PATH_MAX || mkdtemp (path) == NULL)
+    die ("%s: %s", path, strerror (errno));
+}
+
+static inline void
+remove_directory (const char *path)
+{
+  char command[PATH_MAX + 20];
+
+  snprintf (command, sizeof command, "rm -rf '%s'", path);
+  if (system (command) != 0)
+    die ("%s", command);
 }
 
 /* The first byte that differs, or len. */
