@@ -27,10 +27,10 @@
 #include <stdatomic.h>
 
 #include "drift.h"
+#include "drift-copy.h"
 #include "drift-model.h"
 
 #define NR_LAST 60
-#define MAX_SET 5
 #define LARGE_BLOCKS 6000
 #define ITEM_BYTES 72           /* about, for each block that is sorted */
 
@@ -95,57 +95,9 @@ note (const char *text)
   snprintf (last_ops[op_nr++ % NR_LAST], sizeof last_ops[0], "%s", text);
 }
 
-static json_t *
-call (struct nbdedup_pool *p, const char *command, json_t *args)
-{
-  json_t *result = engine_call (p, command, args);
-
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  return result;
-}
-
-static uint64_t
-stored_bytes (struct nbdedup_pool *p)
-{
-  json_t *stat = call (p, "stat", NULL);
-  uint64_t n = json_number (json_object_get (stat, "pool"), "stored_bytes");
-
-  json_decref (stat);
-  return n;
-}
-
-static void
-run_shell (const char *format, const char *a, const char *b)
-{
-  char command[2 * PATH_MAX + 40];
-
-  snprintf (command, sizeof command, format, a, b);
-  if (system (command) != 0)
-    die ("%s", command);
-}
-
 /*----------------------------------------------------------------------
  * The pool
  */
-
-static struct nbdedup_pool *
-open_pool (const char *path, const struct nbdedup_settings *settings)
-{
-  struct nbdedup_pool *p = nbdedup_pool_open (path, settings, "test-drift",
-                                              0);
-
-  if (p == NULL)
-    die ("open: %s", nbdedup_error ());
-  return p;
-}
-
-static void
-close_pool (struct nbdedup_pool *p)
-{
-  if (nbdedup_pool_close (p) == -1)
-    die ("close: %s", nbdedup_error ());
-}
 
 static void
 open_randomly (struct rng *rng)
@@ -174,24 +126,11 @@ make_pool (struct rng *rng)
                                (int) config.sector_bytes, "hash",
                                hashes[rng_below (rng, 3)]);
 
-  snprintf (directory, sizeof directory, "%s/test-drift-XXXXXX",
-            fast_directory ());
-  if (mkdtemp (directory) == NULL)
-    die ("%s: %s", directory, strerror (errno));
+  make_directory (directory, fast_directory (), "test-drift");
   if (nbdedup_pool_create (directory, options) == -1)
     die ("create: %s", nbdedup_error ());
   json_decref (options);
   open_randomly (rng);
-}
-
-/* Everything that was let go of is given back, merges included. */
-static void
-drain (struct nbdedup_pool *p)
-{
-  json_decref (call (p, "create", json_pack ("{s:s, s:i}", "name", "drain",
-                                             "size", 4096)));
-  json_decref (call (p, "destroy", json_pack ("{s:s, s:b}", "name", "drain",
-                                              "wait", 1)));
 }
 
 /*----------------------------------------------------------------------
@@ -364,46 +303,6 @@ compare (struct rng *rng)
  * Destroying on a copy
  */
 
-/* What drift said about destroying these together. */
-struct promise {
-  char names[MAX_SET][64];
-  unsigned nr;
-  json_t *destroyed;            /* owned; NULL: not said */
-  uint64_t freed_bytes;
-};
-
-static int
-by_string (const void *a, const void *b)
-{
-  return strcmp (json_string_value (*(json_t *const *) a),
-                 json_string_value (*(json_t *const *) b));
-}
-
-/* The same strings, in any order? */
-static bool
-same_strings (json_t *x, json_t *y)
-{
-  size_t i, nr = json_array_size (x);
-  json_t **a, **b;
-  bool same = nr == json_array_size (y);
-
-  if (!same)
-    return false;
-  a = xcalloc (nr, sizeof a[0]);
-  b = xcalloc (nr, sizeof b[0]);
-  for (i = 0; i < nr; ++i) {
-    a[i] = json_array_get (x, i);
-    b[i] = json_array_get (y, i);
-  }
-  qsort (a, nr, sizeof a[0], by_string);
-  qsort (b, nr, sizeof b[0], by_string);
-  for (i = 0; i < nr && same; ++i)
-    same = json_equal (a[i], b[i]);
-  free (a);
-  free (b);
-  return same;
-}
-
 static void
 ask_set (struct promise *p, struct rng *rng)
 {
@@ -452,60 +351,6 @@ ask_only_here (struct promise *p, struct rng *rng)
   return found;
 }
 
-/* Destroy them all, in any order; what was destroyed. */
-static json_t *
-destroy_all (struct nbdedup_pool *p, const struct promise *promise)
-{
-  json_t *destroyed = json_array (), *result;
-  unsigned i;
-
-  for (i = 0; i < promise->nr; ++i) {
-    result = engine_call (p, "destroy", json_pack
-                          ("{s:s, s:b, s:b, s:b}", "name", promise->names[i],
-                           "recursive", 1, "force", 1, "wait", 1));
-    /* With one before it, or named twice. */
-    if (result == NULL && errno != ENOENT)
-      die ("destroy %s: %s", promise->names[i], nbdedup_error ());
-    json_array_extend (destroyed, json_object_get (result, "destroyed"));
-    json_decref (result);
-  }
-  return destroyed;
-}
-
-/* What is on its way back already comes back before. */
-static void
-keep_promise (const struct promise *p)
-{
-  struct nbdedup_pool *copy_pool;
-  char copy[PATH_MAX + 8], all[MAX_SET * 64] = "";
-  json_t *destroyed;
-  uint64_t before, freed;
-  unsigned i;
-
-  snprintf (copy, sizeof copy, "%s.copy", directory);
-  run_shell ("cp -r --sparse=always '%s' '%s'", directory, copy);
-  copy_pool = open_pool (copy, NULL);
-  drain (copy_pool);
-  before = stored_bytes (copy_pool);
-  destroyed = destroy_all (copy_pool, p);
-  freed = before - stored_bytes (copy_pool);
-  for (i = 0; i < p->nr; ++i) {
-    strcat (all, " ");
-    strcat (all, p->names[i]);
-  }
-  if (freed != p->freed_bytes)
-    die ("destroying%s gives back %" PRIu64 " bytes, %s said %" PRIu64, all,
-         freed, p->destroyed ? "drift-freed" : "only_here_bytes",
-         p->freed_bytes);
-  if (p->destroyed && !same_strings (destroyed, p->destroyed))
-    die ("destroying%s destroys %s, drift-freed said %s", all,
-         json_dumps (destroyed, 0), json_dumps (p->destroyed, 0));
-  met.freed_something += freed > 0;
-  json_decref (destroyed);
-  close_pool (copy_pool);
-  run_shell ("rm -rf '%s'", copy, "");
-}
-
 static void
 compare_freed (struct rng *rng, unsigned nr)
 {
@@ -522,7 +367,7 @@ compare_freed (struct rng *rng, unsigned nr)
       ask_set (&p[i], rng);
   close_pool (pool);
   for (i = 0; i < nr; ++i) {
-    keep_promise (&p[i]);
+    met.freed_something += keep_promise (directory, &p[i]);
     json_decref (p[i].destroyed);
   }
   free (p);
@@ -901,7 +746,7 @@ run_history (struct rng *rng, bool verify_each)
   fflush (stdout);
   close_pool (pool);
   lineage_free (&lineage);
-  run_shell ("rm -rf '%s'", directory, "");
+  remove_directory (directory);
 }
 
 /* Did the histories have in them what they are for? */
