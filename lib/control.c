@@ -28,7 +28,6 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/queue.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,16 +38,12 @@
 #include "control.h"
 #include "error.h"
 #include "lock.h"
+#include "nice.h"
 
 /* Buffers of 1 MiB each, so 32 MiB at most; a client of import or export
  * has four connections.
  */
 #define CONNECTIONS_MAX 32
-
-/* Of drift.  A tenth of the share of a CPU that a client's thread has, when
- * there is not enough for both.
- */
-#define NICE 10
 
 #define PROGRESS_INTERVAL_MS 100
 
@@ -251,18 +246,6 @@ command_progress (void *opaque, uint64_t done, uint64_t total)
   return 0;
 }
 
-/* For the rest of the connection: one that is not root cannot take it back.
- * Linux: of this thread alone.  If it is refused it runs all the same.
- */
-static void
-be_nice (void)
-{
-  id_t tid = (id_t) gettid ();
-
-  setpriority (PRIO_PROCESS, tid, getpriority (PRIO_PROCESS, getpid ()) +
-               NICE);
-}
-
 static int
 serve_command (struct connection *conn, const struct control_frame *f)
 {
@@ -284,8 +267,9 @@ serve_command (struct connection *conn, const struct control_frame *f)
 
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
   conn->progress_ms = 0;
+  /* For the rest of the connection. */
   if (command_is_background (command))
-    be_nice ();
+    nice_thread ();
   result = command_run (conn->control->pool, command, args,
                         command_progress, conn);
   if (conn->lost)

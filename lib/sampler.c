@@ -6,14 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cleanup.h"
 #include "error.h"
 #include "family.h"
 #include "history.h"
+#include "nice.h"
 #include "pool.h"
 #include "sampler.h"
 
@@ -25,7 +24,6 @@
  * tenth of the interval.
  */
 #define START_MS 60000
-#define NICE 10                 /* more than the process has */
 
 /* What is known of a golden image: the thread's own. */
 struct golden {
@@ -327,10 +325,8 @@ static void *
 sampler_thread (void *arg)
 {
   struct sampler *s = arg;
-  id_t tid = (id_t) gettid ();
 
-  /* Linux: of this thread alone.  If it is refused it runs all the same. */
-  setpriority (PRIO_PROCESS, tid, getpriority (PRIO_PROCESS, tid) + NICE);
+  nice_thread ();
   while (wait_until_due (s))
     pass (s);
   return NULL;

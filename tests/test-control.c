@@ -11,6 +11,7 @@
 
 #undef NDEBUG
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,12 +21,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "control-protocol.h"
 #include "nbdedup.h"
+#include "nice.h"
 #include "testutil.h"
 
 #define VOLUME_SIZE (UINT64_C (32) << 20)
@@ -259,6 +262,91 @@ test_bad_requests (void)
   }
   raw_expect_end (fd);
   free (big);
+}
+
+/* How many of our threads have this nice value? */
+static unsigned
+threads_with (int value)
+{
+  DIR *d = opendir ("/proc/self/task");
+  struct dirent *e;
+  unsigned nr = 0;
+
+  assert (d != NULL);
+  while ((e = readdir (d)) != NULL) {
+    errno = 0;
+    if (e->d_name[0] != '.' &&
+        getpriority (PRIO_PROCESS, (id_t) atoi (e->d_name)) == value &&
+        errno == 0)
+      nr++;
+  }
+  closedir (d);
+  return nr;
+}
+
+static void
+expect_nice (unsigned nr, int value)
+{
+  const uint64_t start = now_ms ();
+
+  while (threads_with (value) != nr) {
+    if (now_ms () - start > 20000)
+      die ("%u threads have nice value %d, expected %u", threads_with (value),
+           value, nr);
+    usleep (10000);
+  }
+}
+
+static void
+raw_command (int fd, const char *command)
+{
+  raw_expect (fd, CONTROL_COMMAND, 0, 0, command, strlen (command), 0);
+}
+
+/* What measures drift leaves the CPUs to others: the sampler, and the
+ * connections that have asked for it, however often; nobody else's.
+ */
+static void
+test_nice (void)
+{
+  const int ours = getpriority (PRIO_PROCESS, 0);
+  const int low = ours + NICE > 19 ? 19 : ours + NICE;
+  int other, fd[2];
+  unsigned nr;
+
+  if (low == ours) {
+    printf ("no priority is below ours\n");
+    return;
+  }
+  expect_nice (1, low);         /* it may have begun just now */
+
+  other = raw_connect ();
+  raw_hello (other);
+  raw_command (other, "{\"command\":\"list\"}");
+  raw_expect (other, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  raw_expect (other, CONTROL_WRITE, 0, 0, "data", 4, 0);
+  for (nr = 0; nr < 2; ++nr) {
+    fd[nr] = raw_connect ();
+    raw_hello (fd[nr]);
+  }
+  if (threads_with (low) != 1)
+    die ("who never asked for drift has a low priority");
+
+  raw_command (fd[0], "{\"command\":\"drift\"}");
+  if (threads_with (low) != 2)
+    die ("drift has the priority of others");
+  raw_command (fd[1], "{\"command\":\"drift-freed\","
+               "\"args\":{\"names\":[\"vol\"]}}");
+  raw_command (fd[0], "{\"command\":\"drift\"}");
+  raw_command (other, "{\"command\":\"stat\"}");
+  if (threads_with (low) != 3)
+    die ("%u threads have a low priority, expected 3", threads_with (low));
+
+  /* It ends with the connection. */
+  close (fd[0]);
+  close (fd[1]);
+  expect_nice (1, low);
+  close (other);
 }
 
 /* Random bytes, and proper frames with random contents. */
@@ -590,6 +678,7 @@ main (void)
   test_handshake ();
   test_bad_requests ();
   test_volume_goes_with_connection (client);
+  test_nice ();
   test_data (client, "vol", seed);
   test_garbage (seed);
   check (nbdedup_client_close (client) == 0, "close a client");

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Threads that leave the CPUs to those who wait for answers. */
+
+#ifndef NBDEDUP_NICE_H
+#define NBDEDUP_NICE_H
+
+/* A tenth of the share of a CPU that others have, when there is not enough
+ * for all.
+ */
+#define NICE 10
+
+/* The calling thread, from now on: one that is not root cannot take it back.
+ * Again changes nothing.
+ */
+extern void nice_thread (void);
+
+#endif /* NBDEDUP_NICE_H */
