@@ -23,6 +23,9 @@
  */
 #define NR_PARTS 1024
 
+/* Look up after sorting so much: some milliseconds. */
+#define LOOK_BYTES (1u << 20)
+
 /* Sorted items in the file, and the part of them that is in memory. */
 struct run {
   uint64_t offset, end;         /* of what has not been read yet */
@@ -37,6 +40,8 @@ struct sorter {
   int fd;                       /* -1: none yet */
   uint64_t file_end;
   uint64_t nr_items;
+  int (*look) (void *opaque);   /* or NULL */
+  void *opaque;                 /* of look; not owned */
 
   /* Adding: unsorted items.  Merging: the runs' parts. */
   uint8_t *buf;                 /* owned */
@@ -87,6 +92,19 @@ sorter_free (struct sorter *s)
   free (s->spare);
   free (s->buf);
   free (s);
+}
+
+void
+sorter_set_look (struct sorter *s, int (*look) (void *opaque), void *opaque)
+{
+  s->look = look;
+  s->opaque = opaque;
+}
+
+static int
+look (struct sorter *s)
+{
+  return s->look ? s->look (s->opaque) : 0;
 }
 
 uint64_t
@@ -142,6 +160,8 @@ fill (struct sorter *s, struct run *run, size_t max)
 
   if (left == 0)
     return 0;
+  if (look (s) == -1)
+    return -1;
   if (max > left)
     max = (size_t) left;
   n = full_pread (s->fd, run->buf, max, run->offset);
@@ -209,16 +229,16 @@ find_shift (const struct sorter *s, uint64_t *least)
 }
 
 /* Sort what is in memory. */
-static void
+static int
 sort_buffer (struct sorter *s)
 {
-  size_t ends[NR_PARTS] = { 0 }, i, begin = 0, n;
+  size_t ends[NR_PARTS] = { 0 }, i, begin = 0, n, looked = 0;
   uint64_t least;
   unsigned shift, part;
   uint8_t *swap;
 
   if (s->len == 0)
-    return;
+    return 0;
   shift = find_shift (s, &least);
   for (i = 0; i < s->len; i += s->item_len)
     ends[(key_of (s->buf + i) - least) >> shift] += s->item_len;
@@ -239,7 +259,13 @@ sort_buffer (struct sorter *s)
     n = (ends[part] - begin) / s->item_len;
     if (n > 1)
       qsort (s->buf + begin, n, s->item_len, s->compare);
+    if (ends[part] - looked >= LOOK_BYTES) {
+      looked = ends[part];
+      if (look (s) == -1)
+        return -1;
+    }
   }
+  return look (s);
 }
 
 static int
@@ -247,8 +273,7 @@ write_run (struct sorter *s)
 {
   uint64_t offset = s->file_end;
 
-  sort_buffer (s);
-  if (append (s, s->buf, s->len) == -1)
+  if (sort_buffer (s) == -1 || append (s, s->buf, s->len) == -1)
     return -1;
   s->len = 0;
   return add_run (s, offset, s->file_end);
@@ -395,10 +420,8 @@ sorter_finish (struct sorter *s)
 
   assert (!s->finished);
   s->finished = true;
-  if (s->nr_runs == 0) {
-    sort_buffer (s);
-    return 0;
-  }
+  if (s->nr_runs == 0)
+    return sort_buffer (s);
   if (s->len > 0 && write_run (s) == -1)
     return -1;
   /* Oldest first, so that runs that are merged are about equally long. */

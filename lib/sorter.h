@@ -33,6 +33,12 @@ extern struct sorter *sorter_new (const char *dir, size_t item_len,
                                   uint64_t memory_bytes);
 extern void sorter_free (struct sorter *s);
 
+/* Adding, finishing and next call 'look' now and then, in whatever takes
+ * long: -1 ends it, as an error of theirs.  NULL: nobody minds.
+ */
+extern void sorter_set_look (struct sorter *s, int (*look) (void *opaque),
+                             void *opaque);
+
 /* The item is copied.  -1: the file cannot be made or written. */
 extern int sorter_add (struct sorter *s, const void *item);
 /* How many have been added. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* sorter.h: everything that was added comes back, in order, however little
- * memory there is; a disk that fails is an error.
+ * memory there is; a disk that fails is an error; and it looks up often
+ * enough, whatever it does.
  */
 
 #include <config.h>
@@ -11,6 +12,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "error.h"
 #include "nbdedup.h"
 #include "sorter.h"
 #include "testutil.h"
@@ -100,6 +102,81 @@ sort_sizes (uint64_t seed)
   }
 }
 
+struct looks {
+  uint64_t nr;                  /* so far */
+  uint64_t stop_at;             /* 0: never */
+};
+
+static int
+on_look (void *opaque)
+{
+  struct looks *l = opaque;
+
+  return ++l->nr == l->stop_at ? nbdedup_fail (EINTR, "enough") : 0;
+}
+
+/* All of it, or what is done until it is stopped.  How often it looked up
+ * while items were added, while it finished, and while they came back.
+ */
+static void
+sort_looking (uint64_t nr, uint64_t memory_bytes, uint64_t stop_at,
+              uint64_t found[3])
+{
+  struct looks looks = { .stop_at = stop_at };
+  struct sorter *s = sorter_new (dir, sizeof (struct item), compare,
+                                 memory_bytes);
+  struct item item = { 0 };
+  const void *next;
+  uint64_t i;
+  int r = 0;
+
+  sorter_set_look (s, on_look, &looks);
+  for (i = 0; i < nr && r == 0; ++i) {
+    item.key = i * UINT64_C (0x9e3779b97f4a7c15);
+    r = sorter_add (s, &item);
+  }
+  found[0] = looks.nr;
+  if (r == 0)
+    r = sorter_finish (s);
+  found[1] = looks.nr - found[0];
+  for (i = 0; r == 0 && (r = sorter_next (s, &next)) == 1; ++i)
+    r = 0;
+  found[2] = looks.nr - found[0] - found[1];
+  if (stop_at == 0 && i != nr)
+    die ("%" PRIu64 " of %" PRIu64 " items came back", i, nr);
+  if (stop_at != 0 && (r != -1 || errno != EINTR || looks.nr != stop_at))
+    die ("it was to stop at look %" PRIu64 ", and looks up %" PRIu64
+         " times: %d", stop_at, looks.nr, r);
+  sorter_free (s);
+}
+
+/* Nothing takes long without a look: sorting what memory holds, and merging
+ * again and again what it does not.
+ */
+static void
+look_up (void)
+{
+  const uint64_t fits = SORTER_MEMORY_MIN / 2 / sizeof (struct item);
+  const uint64_t nr = (UINT64_C (24) << 20) / sizeof (struct item);
+  uint64_t found[3], ignored[3], all, i;
+
+  sort_looking (nr, UINT64_C (64) << 20, 0, found);
+  if (found[1] < 12)
+    die ("sorting 24 MiB looks up %" PRIu64 " times", found[1]);
+
+  /* 100 runs, of which two are merged at once: 6 times all of them. */
+  sort_looking (100 * fits, SORTER_MEMORY_MIN, 0, found);
+  if (found[0] < 99 || found[1] < 6 * 2 * 100 || found[2] < 2 * 100)
+    die ("looks: %" PRIu64 " for 100 runs, %" PRIu64 " while they are "
+         "merged, %" PRIu64 " while all comes back", found[0], found[1],
+         found[2]);
+
+  sort_looking (7 * fits, SORTER_MEMORY_MIN, 0, found);
+  all = found[0] + found[1] + found[2];
+  for (i = 1; i <= all; ++i)
+    sort_looking (7 * fits, SORTER_MEMORY_MIN, i, ignored);
+}
+
 static void
 fail_on_full_disk (void)
 {
@@ -144,6 +221,7 @@ main (void)
   if (mkdtemp (dir) == NULL)
     die ("%s: %s", dir, strerror (errno));
   sort_sizes (n);
+  look_up ();
   fail_without_directory ();
   fail_on_full_disk ();
   /* Nothing has a name: it is empty. */
