@@ -65,7 +65,7 @@ compare_items (const void *a, const void *b)
 }
 
 struct classes *
-classes_new (const char *dir, struct drift_member *members, uint32_t nr,
+classes_new (struct moment *m, struct drift_member *members, uint32_t nr,
              uint64_t memory_bytes)
 {
   struct classes *c = calloc (1, sizeof *c);
@@ -77,7 +77,7 @@ classes_new (const char *dir, struct drift_member *members, uint32_t nr,
   c->seen = calloc (nr, sizeof *c->seen);
   c->touched = malloc (nr * sizeof *c->touched);
   if (c->seen && c->touched)
-    c->sorter = sorter_new (dir, sizeof (struct item), compare_items,
+    c->sorter = sorter_new (m->dir, sizeof (struct item), compare_items,
                             memory_bytes);
   else
     nbdedup_fail (ENOMEM, "no memory");
@@ -85,6 +85,7 @@ classes_new (const char *dir, struct drift_member *members, uint32_t nr,
     classes_free (c);
     return NULL;
   }
+  sorter_set_look (c->sorter, m->look, m->opaque);
   return c;
 }
 

@@ -189,23 +189,16 @@ drift_freed_run (struct nbdedup_pool *pool, json_t *list,
   struct names names = { NULL, 0 };
   json_t *result = NULL;
   struct moment m;
-  struct one one = { .progress = { &m, progress, opaque, 0, 0 } };
+  struct one one = { .progress = { .fn = progress, .opaque = opaque } };
   uint64_t bytes;
-  int r;
 
-  if (drift_memory (pool, &memory_bytes) == -1)
-    return NULL;
-  WITH_LOCK (&pool->drift);
-  {
-    WITH_LOCK (&pool->admin);
-    r = moment_take (pool, &m);
-  }
-  if (r == -1)
+  if (drift_memory (pool, &memory_bytes) == -1 ||
+      drift_begin (pool, &m, &one.progress) == -1)
     return NULL;
   if (find_names (&m, &names, list) == 0 &&
       freed_bytes (&m, &names, memory_bytes, &one, &bytes) == 0)
     result = names_json (&names, bytes);
   free (names.p);
-  moment_end (&m);
+  drift_end (pool, &m);
   return result;
 }

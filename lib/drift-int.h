@@ -26,7 +26,7 @@ struct drift_fleet {
 
 /* Progress of several passes, whose lengths show as they go. */
 struct drift_progress {
-  const struct moment *moment;  /* that they read; not owned */
+  const struct moment *moment;  /* that they read; not owned; NULL: none yet */
   nbdedup_progress_fn *fn;      /* or NULL */
   void *opaque;
   uint64_t done, total;
@@ -34,6 +34,14 @@ struct drift_progress {
 
 /* EINTR if the user has had enough, EBUSY if the pool has (moment_check). */
 extern int drift_progress (struct drift_progress *p, uint64_t done);
+
+/* Take a moment for the pool's only computation of this kind; whoever waits
+ * for another may have had enough.  What takes long looks up at 'progress',
+ * which is borrowed until drift_end.
+ */
+extern int drift_begin (struct nbdedup_pool *pool, struct moment *m,
+                        struct drift_progress *progress);
+extern void drift_end (struct nbdedup_pool *pool, struct moment *m);
 
 /* 0 becomes the default; EINVAL if it is too little. */
 extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
@@ -45,7 +53,7 @@ extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
 struct classes;
 
 /* 'members' outlives it. */
-extern struct classes *classes_new (const char *dir,
+extern struct classes *classes_new (struct moment *m,
                                     struct drift_member *members,
                                     uint32_t nr, uint64_t memory_bytes);
 extern void classes_free (struct classes *c);

@@ -13,7 +13,8 @@
 #include "pool.h"
 #include "tally.h"
 
-#define STEP_ITEMS 65536
+/* While another computation goes on, look up this often. */
+#define LOOK_MS 20
 
 struct family {
   struct moment *m;
@@ -35,7 +36,48 @@ drift_progress (struct drift_progress *p, uint64_t done)
     p->total = done;
   if (p->fn && p->fn (p->opaque, p->done, p->total) != 0)
     return nbdedup_fail (EINTR, "interrupted");
-  return moment_check (p->moment);
+  return p->moment ? moment_check (p->moment) : 0;
+}
+
+static int
+look (void *opaque)
+{
+  struct drift_progress *p = opaque;
+
+  return drift_progress (p, p->done);
+}
+
+int
+drift_begin (struct nbdedup_pool *pool, struct moment *m,
+             struct drift_progress *progress)
+{
+  const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
+  int r;
+
+  while (!lock_try (&pool->drift)) {
+    if (look (progress) == -1)
+      return -1;
+    nanosleep (&pause, NULL);
+  }
+  {
+    WITH_LOCK (&pool->admin);
+    r = moment_take (pool, m);
+  }
+  if (r == -1) {
+    lock_release (&pool->drift);
+    return -1;
+  }
+  m->look = look;
+  m->opaque = progress;
+  progress->moment = m;
+  return 0;
+}
+
+void
+drift_end (struct nbdedup_pool *pool, struct moment *m)
+{
+  moment_end (m);
+  lock_release (&pool->drift);
 }
 
 /*----------------------------------------------------------------------
@@ -296,7 +338,7 @@ run_family (struct moment *m, struct moment_name *golden,
 
   if (find_members (&f, golden) == 0 &&
       (f.tally = tally_new (m, memory_bytes / 3)) != NULL &&
-      (f.classes = classes_new (m->dir, f.members, f.nr,
+      (f.classes = classes_new (m, f.members, f.nr,
                                 memory_bytes - memory_bytes / 3)) != NULL &&
       run_passes (&f, progress) == 0)
     result = family_json (&f, now);
@@ -378,20 +420,13 @@ drift_run (struct nbdedup_pool *pool, const char *golden,
   struct moment_name *name;
   json_t *result = NULL;
   struct moment m;
-  struct drift_progress p = { &m, progress, opaque, 0, 0 };
+  struct drift_progress p = { .fn = progress, .opaque = opaque };
   time_t now;
-  int r;
 
-  if (drift_memory (pool, &memory_bytes) == -1)
+  if (drift_memory (pool, &memory_bytes) == -1 ||
+      drift_begin (pool, &m, &p) == -1)
     return NULL;
-  WITH_LOCK (&pool->drift);
-  {
-    WITH_LOCK (&pool->admin);
-    now = time (NULL);
-    r = moment_take (pool, &m);
-  }
-  if (r == -1)
-    return NULL;
+  now = time (NULL);
   fates_begin (&m);
   if (golden == NULL)
     result = run_all (&m, memory_bytes, now, &p);
@@ -402,6 +437,6 @@ drift_run (struct nbdedup_pool *pool, const char *golden,
       nbdedup_fail (EINVAL, "%s is a volume: drift is measured from a "
                     "snapshot, NAME@SNAP", golden);
   }
-  moment_end (&m);
+  drift_end (pool, &m);
   return result;
 }

@@ -194,20 +194,14 @@ histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
   struct meta_state state;
   json_t *ddt = NULL;
   struct moment m;
-  struct drift_progress p = { &m, progress, opaque, 0, 0 };
+  struct drift_progress p = { .fn = progress, .opaque = opaque };
   struct histogram h = {
     .sector_bytes = pool->sector_bytes, .progress = &p,
   };
   int r;
 
-  if (drift_memory (pool, &memory_bytes) == -1)
-    return -1;
-  WITH_LOCK (&pool->drift);
-  {
-    WITH_LOCK (&pool->admin);
-    r = moment_take (pool, &m);
-  }
-  if (r == -1)
+  if (drift_memory (pool, &memory_bytes) == -1 ||
+      drift_begin (pool, &m, &p) == -1)
     return -1;
   r = meta_state_get (m.c, &state);
   if (r == 0) {
@@ -223,6 +217,6 @@ histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
     if (ddt)
       json_object_set_new (stat, "ddt", ddt);
   }
-  moment_end (&m);
+  drift_end (pool, &m);
   return r;
 }

@@ -72,6 +72,16 @@ lock_acquire (struct lock *l)
   lock_set_owner (l);
 }
 
+/* False: somebody has it. */
+static inline bool
+lock_try (struct lock *l)
+{
+  if (pthread_mutex_trylock (&l->mutex) != 0)
+    return false;
+  lock_set_owner (l);
+  return true;
+}
+
 static inline void
 lock_release (struct lock *l)
 {

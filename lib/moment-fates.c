@@ -122,7 +122,7 @@ mark_hidden (struct moment *m, struct moment_layer *l, bool old,
        l = old ? l->old_heir : l->heir) {
     len = 0;
     if (meta_leaf_get (m->c, l->branch, leaf_nr, l->seq, buf, &len) == -1 ||
-        leaf_unpack (buf, len, &leaf) == -1)
+        leaf_unpack (buf, len, &leaf) == -1 || moment_look (m) == -1)
       return -1;
     for (i = 0; i < LEAF_BLOCKS; ++i)
       if (leaf.state[i] != MAP_INHERIT ||
@@ -211,7 +211,8 @@ tell_branch (struct moment *m, const struct loser *p, size_t nr,
     return -1;
   while ((r = meta_cursor_next (cursor, &row)) == 1) {
     loser = find_seq (p, nr, row.seq);
-    if (loser && tell_row (m, loser, &row, fn, opaque) == -1) {
+    if ((loser && tell_row (m, loser, &row, fn, opaque) == -1) ||
+        moment_look (m) == -1) {
       r = -1;
       break;
     }

@@ -31,6 +31,7 @@ struct walk_run {
 };
 
 struct walk {
+  struct moment *m;             /* not owned */
   struct walk_layer *layers;    /* owned; run by run, the lowest first */
   uint64_t top_seq;             /* in the last run */
   struct walk_run *runs;        /* owned; the lowest first */
@@ -60,17 +61,16 @@ fill_layers (struct moment_layer *top, const struct moment_layer *bottom,
 }
 
 static int
-advance (struct walk_run *run)
+advance (struct walk *w, struct walk_run *run)
 {
   int r = meta_cursor_next (run->cursor, &run->row);
 
   run->has_row = r == 1;
-  return r == -1 ? -1 : 0;
+  return r == -1 ? -1 : moment_look (w->m);
 }
 
 static int
-open_runs (struct walk *w, struct moment *m, struct moment_layer **stack,
-           size_t nr)
+open_runs (struct walk *w, struct moment_layer **stack, size_t nr)
 {
   struct walk_run *run;
   size_t i, j;
@@ -82,9 +82,9 @@ open_runs (struct walk *w, struct moment *m, struct moment_layer **stack,
     w->top_seq = stack[j - 1]->seq;
     run->layers = w->layers + i;
     run->nr_layers = j - i;
-    run->cursor = meta_leaf_cursor (m->c, stack[i]->branch, stack[i]->seq,
+    run->cursor = meta_leaf_cursor (w->m->c, stack[i]->branch, stack[i]->seq,
                                     stack[j - 1]->seq);
-    if (run->cursor == NULL || advance (run) == -1)
+    if (run->cursor == NULL || advance (w, run) == -1)
       return -1;
   }
   return 0;
@@ -107,12 +107,13 @@ walk_new (struct moment *m, struct moment_layer *top,
       return nbdedup_fail_null (EIO, "pool.db: layer %" PRIu64 " stands on "
                                 "itself", top->id);
     }
+  w->m = m;
   w->layers = malloc ((nr + 1) * sizeof *w->layers);
   w->runs = calloc (nr + 1, sizeof *w->runs);
   stack = malloc ((nr + 1) * sizeof *stack);
   if (w->layers && w->runs && stack)
-    r = open_runs (w, m, stack, fill_layers (top, bottom, nr, w->layers,
-                                             stack));
+    r = open_runs (w, stack, fill_layers (top, bottom, nr, w->layers,
+                                          stack));
   else
     nbdedup_fail (ENOMEM, "no memory");
   free (stack);
@@ -199,7 +200,7 @@ walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
         return -1;
       if (i + 1 == w->nr_runs && run->row.seq == w->top_seq)
         *top = said;
-      if (advance (run) == -1)
+      if (advance (w, run) == -1)
         return -1;
     }
   }

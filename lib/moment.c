@@ -13,6 +13,11 @@
 #include "moment.h"
 #include "pool.h"
 
+/* Look up after so many rows: a millisecond, or a second on a disk that seeks
+ * for each.
+ */
+#define LOOK_ROWS 64
+
 static int
 load_layer (void *opaque, const struct meta_layer *ml)
 {
@@ -260,6 +265,14 @@ moment_end (struct moment *m)
   free (m->names);
   free (m->layers);
   memset (m, 0, sizeof *m);
+}
+
+int
+moment_look (struct moment *m)
+{
+  if (++m->rows % LOOK_ROWS != 0 || m->look == NULL)
+    return 0;
+  return m->look (m->opaque);
 }
 
 struct moment_name *

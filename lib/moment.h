@@ -69,6 +69,13 @@ struct moment {
   size_t nr_layers;
   struct moment_name *names;    /* owned; volumes by name, then snapshots */
   size_t nr_names;
+
+  /* Set by who took it: what reads many rows, or sorts, calls it now and
+   * then, and ends if it says -1.  NULL: nobody minds.
+   */
+  int (*look) (void *opaque);
+  void *opaque;                 /* of look; not owned */
+  uint64_t rows;                /* read so far; moment_look counts */
 };
 
 /* Now, with everything that was answered.  Under pool->admin; -1: EIO,
@@ -81,6 +88,9 @@ extern int moment_take (struct nbdedup_pool *pool, struct moment *m);
 extern int moment_check (const struct moment *m);
 /* Also of one that is all zeroes. */
 extern void moment_end (struct moment *m);
+
+/* For each row that is read.  -1: this is to end; 'look' has said why. */
+extern int moment_look (struct moment *m);
 
 /* A volume or a snapshot that is not destroyed; NULL: ENOENT. */
 extern struct moment_name *moment_find (struct moment *m, const char *name);

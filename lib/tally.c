@@ -64,6 +64,7 @@ tally_new (struct moment *m, uint64_t memory_bytes)
     free (t);
     return NULL;
   }
+  sorter_set_look (t->sorter, m->look, m->opaque);
   return t;
 }
 
@@ -118,7 +119,8 @@ find_record (struct tally *t, uint64_t addr)
   int n;
 
   if (group != t->group) {
-    if (meta_record_get (t->m->c, group, &t->row) == -1)
+    if (meta_record_get (t->m->c, group, &t->row) == -1 ||
+        moment_look (t->m) == -1)
       return -1;
     t->group = group;
     t->off = 0;

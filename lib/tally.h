@@ -23,7 +23,9 @@ struct tally;
  */
 #define TALLY_WHO_MAX ((1u << 24) - 1)
 
-/* Within 'memory_bytes'.  The moment is not owned. */
+/* Within 'memory_bytes'.  The moment is not owned; all that takes long looks
+ * up as it says.
+ */
 extern struct tally *tally_new (struct moment *m, uint64_t memory_bytes);
 extern void tally_free (struct tally *t);
 
