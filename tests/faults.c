@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Preloaded into a server: makes calls on one file fail.
+/* Preloaded into a server or a command: makes calls on one file fail, or
+ * take long.
  *
  *   FAULT_FILE   base name: journal, records, pool.db, pool.db-wal
  *   FAULT_CALL   write (pwrite and the like), sync (fdatasync, fsync),
@@ -9,7 +10,8 @@
  *   FAULT_NTH    which of them is the first to fail (from 1)
  *   FAULT_COUNT  how many fail (default 1)
  *   FAULT_ERRNO  with what (default EIO)
- *   FAULT_LOG    a line is appended to this file for each failure
+ *   FAULT_MS     they take so many milliseconds, and do not fail
+ *   FAULT_LOG    a line is appended to this file for each of them
  *
  * A sync that fails syncs nothing, a write that fails writes nothing.
  */
@@ -35,6 +37,7 @@ static_assert (sizeof (off_t) == 8, "one function for both names");
 static const char *file, *which, *arm, *log_path;
 static long nth = 1, count = 1;
 static int error = EIO;
+static long milliseconds;
 static atomic_long calls;
 
 static long
@@ -55,9 +58,12 @@ init (void)
   nth = number ("FAULT_NTH", 1);
   count = number ("FAULT_COUNT", 1);
   error = number ("FAULT_ERRNO", EIO);
+  milliseconds = number ("FAULT_MS", 0);
 }
 
-/* Shall this call on 'fd' fail?  Sets errno. */
+/* Shall this call on 'fd' fail?  Sets errno.  If it is to take long, it has
+ * when this returns.
+ */
 static bool
 fails (int fd, const char *call)
 {
@@ -84,12 +90,18 @@ fails (int fd, const char *call)
 
   if (log_path) {
     out = open (log_path, O_WRONLY|O_CREAT|O_APPEND|O_CLOEXEC, 0666);
-    n = snprintf (text, sizeof text, "%s of %.20s fails with errno %d\n",
+    n = milliseconds
+      ? snprintf (text, sizeof text, "%s of %.20s takes long\n", call, file)
+      : snprintf (text, sizeof text, "%s of %.20s fails with errno %d\n",
                   call, file, error);
     /* The name "write" is ours here, and does the right thing. */
     if (out == -1 || write (out, text, n) != n)
       abort ();
     close (out);
+  }
+  if (milliseconds) {
+    usleep ((useconds_t) milliseconds * 1000);
+    return false;
   }
   errno = error;
   return true;
