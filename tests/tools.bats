@@ -415,6 +415,28 @@ json ()
     assert_eq "$status" 1
 }
 
+@test "a closed stream takes no file's place" {
+    make_pool
+    random_data 1M | nbdedup import web1 -
+    nbdedup snapshot web1@a
+    nbdedup clone web1@a web2
+    # Progress goes to stderr: it would be in the lock file, which tells who
+    # has the pool.
+    run -0 bash -c 'nbdedup scrub --progress 2>&-'
+    run -0 grep -a -x 'command [0-9]* nbdedup scrub' "$pool/lock"
+    assert_eq "$(wc -l <"$pool/lock")" 1
+    # Output that has nowhere to go is a failure, what has none is not.
+    for cmd in list drift "drift --json" "destroy web2 --dry-run"; do
+        run -1 bash -c "nbdedup $cmd >&-"
+        assert_eq "$output" \
+                  "nbdedup: writing to standard output: Bad file descriptor"
+    done
+    nbdedup snapshot web1@b >&-
+    nbdedup snapshot web1@c <&- >&- 2>&-
+    run -1 bash -c 'nbdedup import web3 - <&-'
+    [[ $output == "nbdedup: import: "*"Bad file descriptor"* ]]
+}
+
 @test "bench times every hash and codec on zero and random data" {
     nbdedup bench --json >"$BATS_TEST_TMPDIR/bench"
     for name in sha256 sha512-256 blake2b512 blake2s256 lz4 zstd; do

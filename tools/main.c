@@ -4,9 +4,12 @@
 
 #include <config.h>
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools.h"
 
@@ -105,6 +108,23 @@ static const struct argp main_argp = {
   .help_filter = help_commands,
 };
 
+/* A standard stream that was closed from the start would be the number of
+ * the first file that is opened: of the pool's lock, which messages and
+ * figures would overwrite.  Hold its place with what cannot be used in its
+ * direction, so that who needs it still gets EBADF.
+ */
+static int
+hold_standard_streams (void)
+{
+  int fd;
+
+  for (fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (fcntl (fd, F_GETFD) == -1 && errno == EBADF &&
+        open ("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) == -1)
+      return fail ("/dev/null: %s", strerror (errno));
+  return EXIT_SUCCESS;
+}
+
 int
 main (int argc, char **argv)
 {
@@ -115,6 +135,8 @@ main (int argc, char **argv)
 
   if (argc < 1)
     return EXIT_USAGE;
+  if (hold_standard_streams () != EXIT_SUCCESS)
+    return EXIT_FAILURE;
   argv[0] = name;               /* for getopt's messages */
   argp_err_exit_status = EXIT_USAGE;
   /* These are write errors like others. */
