@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "cleanup.h"
@@ -367,29 +368,54 @@ is_golden (struct moment *m, const struct moment_name *n)
   return r;
 }
 
+static int
+compare_names (const void *a, const void *b)
+{
+  const struct moment_name *x = *(struct moment_name *const *) a;
+  const struct moment_name *y = *(struct moment_name *const *) b;
+
+  return strcmp (x->name, y->name);
+}
+
+/* The moment has snapshots by the age of their volumes. */
+static int
+find_goldens (struct moment *m, struct moment_name **goldens, size_t *nr)
+{
+  size_t i;
+  int r = 0;
+
+  *nr = 0;
+  for (i = 0; i < m->nr_names && r != -1; ++i) {
+    r = is_golden (m, &m->names[i]);
+    if (r == 1)
+      goldens[(*nr)++] = &m->names[i];
+  }
+  if (*nr > 0)
+    qsort (goldens, *nr, sizeof *goldens, compare_names);
+  return r == -1 ? -1 : 0;
+}
+
 static json_t *
 run_all (struct moment *m, uint64_t memory_bytes, time_t now,
          struct drift_progress *progress)
 {
-  json_t *goldens = json_array (), *document;
-  size_t i;
-  int r = 0;
+  CLEANUP_FREE struct moment_name **goldens =
+    malloc ((m->nr_names + 1) * sizeof *goldens);
+  CLEANUP_JSON json_t *documents = json_array ();
+  json_t *document;
+  size_t nr, i;
 
-  for (i = 0; i < m->nr_names && r != -1; ++i) {
-    r = is_golden (m, &m->names[i]);
-    if (r != 1)
-      continue;
-    document = run_family (m, &m->names[i], memory_bytes, now, progress);
-    if (document == NULL)
-      r = -1;
-    else
-      json_array_append_new (goldens, document);
-  }
-  if (r == -1) {
-    json_decref (goldens);
+  if (goldens == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  if (find_goldens (m, goldens, &nr) == -1)
     return NULL;
+  for (i = 0; i < nr; ++i) {
+    document = run_family (m, goldens[i], memory_bytes, now, progress);
+    if (document == NULL)
+      return NULL;
+    json_array_append_new (documents, document);
   }
-  return json_pack ("{s:o}", "goldens", goldens);
+  return json_pack ("{s:O}", "goldens", documents);
 }
 
 int

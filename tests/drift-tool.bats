@@ -132,6 +132,23 @@ END
     assert_num "$(jq .time "$one") > $now - 600 && $(jq .time "$one") <= $now"
 }
 
+@test "golden images and clones come by name, whichever was made first" {
+    make_pool
+    for volume in m z; do
+        nbdedup create $volume 1M
+        nbdedup snapshot $volume@b
+        nbdedup snapshot $volume@a
+        nbdedup clone $volume@b ${volume}2
+        nbdedup clone $volume@a ${volume}1
+        nbdedup clone $volume@b ${volume}0
+    done
+    nbdedup rename z a
+    assert_eq "$(nbdedup drift --json |
+                     jq -c '[.goldens[] | [.golden, .clones[].name]]')" \
+              '[["a@a","z1"],["a@b","z0","z2"],["m@a","m1"],["m@b","m0","m2"]]'
+    assert_eq "$(nbdedup drift | grep -o '^.@.')" $'a@a\na@b\nm@a\nm@b'
+}
+
 @test "CSV is read by others, and every row adds up" {
     need python3 --version
     make_fleet

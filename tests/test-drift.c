@@ -225,7 +225,23 @@ find_golden (json_t *goldens, const char *name)
   return NULL;
 }
 
-/* All golden images of the model, and no others? */
+static bool
+are_by_name (json_t *goldens)
+{
+  const char *name, *before = "";
+  json_t *doc;
+  size_t i;
+
+  json_array_foreach (goldens, i, doc) {
+    name = json_string_value (json_object_get (doc, "golden"));
+    if (name == NULL || strcmp (before, name) >= 0)
+      return false;
+    before = name;
+  }
+  return true;
+}
+
+/* All golden images of the model, and no others, by name? */
 static bool
 right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
 {
@@ -251,10 +267,14 @@ right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
       return false;
     nr += doc != NULL;
   }
-  if (json_array_size (goldens) == nr)
+  if (json_array_size (goldens) != nr)
+    snprintf (why, len, "drift: %zu golden images, expected %zu",
+              json_array_size (goldens), nr);
+  else if (!are_by_name (goldens))
+    snprintf (why, len, "drift: the golden images are not in the order of "
+              "their names");
+  else
     return true;
-  snprintf (why, len, "drift: %zu golden images, expected %zu",
-            json_array_size (goldens), nr);
   return false;
 }
 
