@@ -302,6 +302,21 @@ END
     cmp "$BATS_TEST_TMPDIR/a.svg" "$BATS_TEST_TMPDIR/b.svg"
 }
 
+@test "samples are told oldest first, also after a clock was set back" {
+    make_pool
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web
+    for day in 3 1 2; do
+        CLOCK=$(date -u -d "2026-01-0$day" +%s) "$test_programs/engine-call" \
+            "$pool" drift '{"record":true}' >/dev/null
+    done
+    assert_eq "$(nbdedup drift --history --json |
+                     jq -r '.samples[].time | strftime ("%d")' | xargs)" "01 02 03"
+    assert_eq "$(nbdedup drift --history --csv | grep fleet | cut -c 11-20 | xargs)" \
+              "2026-01-01 2026-01-02 2026-01-03"
+}
+
 @test "shares are rounded, but a little is not nothing and not all" {
     fixture --clones 1 --samples 1 | jq -c '.[0] | [.clones[0] |=
         (.golden_same = 99990 | .golden_moved = 0 | .sibling = 4 |

@@ -219,6 +219,11 @@ print_machine (const struct drift_options *opts,
     json_incref (opts->history ? results->history : results->present);
   json_t *documents;
 
+  if (opts->history)
+    json_object_set_new (document, "samples",
+                         drift_by_time (json_object_get (document,
+                                                         "samples")));
+
   if (opts->csv) {
     documents = opts->history ?
       json_incref (json_object_get (document, "samples")) :
