@@ -198,7 +198,7 @@ nbdedup_bench (const char *name, uint32_t len, bool random_data,
   int r;
 
   if (len == 0 || len > BENCH_LEN_MAX)
-    return nbdedup_fail (EINVAL, "bench: block of %" PRIu32 " bytes: not "
+    return nbdedup_fail (EINVAL, "a block of %" PRIu32 " bytes: not "
                          "between 1 and %" PRIu32, len, BENCH_LEN_MAX);
   if ((uint64_t) len * b.nr_blocks > BENCH_LEN_MAX)
     b.nr_blocks = 1;
@@ -206,7 +206,7 @@ nbdedup_bench (const char *name, uint32_t len, bool random_data,
   b.packed = packed = malloc (len);
   b.out = out = malloc (len);
   if (blocks == NULL || packed == NULL || out == NULL)
-    return nbdedup_fail (ENOMEM, "bench: out of memory");
+    return nbdedup_fail (ENOMEM, "out of memory");
   if (random_data)
     fill_random (blocks, b.nr_blocks * len);
 

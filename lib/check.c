@@ -83,7 +83,7 @@ step (struct check *ck)
 {
   if (++ck->done % 1024 == 0 && ck->progress &&
       ck->progress (ck->opaque, ck->done, 0) != 0)
-    return nbdedup_fail (EINTR, "check: interrupted");
+    return nbdedup_fail (EINTR, "interrupted");
   return 0;
 }
 

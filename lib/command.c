@@ -206,8 +206,8 @@ wait_for_freeing (const struct call *c)
     if (left > total)
       total = left;
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
-      return nbdedup_fail (EINTR, "destroy: no longer waiting; it goes on in "
-                           "the background");
+      return nbdedup_fail (EINTR, "no longer waiting; it goes on in the "
+                           "background");
     /* Each fold does a part; other commands may come in between. */
     lock_release (&c->pool->admin);
     r = txg_run (c->pool->txg, NULL, NULL, NULL);
@@ -286,7 +286,7 @@ run_clone (const struct call *c, json_t **result)
        need_size (c, "start", &start) == -1))
     return -1;
   if (!numbered && start != 1)
-    return nbdedup_fail (EINVAL, "clone: start needs count");
+    return nbdedup_fail (EINVAL, "start needs count");
   names = json_array ();
   if (volume_clone (c->pool, snapshot, name, numbered, start, count,
                     names) == 0)

@@ -171,7 +171,7 @@ diff_all (struct diff *d, nbdedup_progress_fn *progress, void *opaque)
     if (block % LEAF_BLOCKS != 0)
       break;
     if (progress && progress (opaque, block, nr_blocks) != 0)
-      return nbdedup_fail (EINTR, "diff: interrupted");
+      return nbdedup_fail (EINTR, "interrupted");
   }
   tell (d);
   return 0;

@@ -42,8 +42,8 @@ encode (struct codec_ctx *ctx, json_t *document, struct sample *s)
     return nbdedup_fail (ENOMEM, "no memory for a sample");
   s->row.length = strlen (text);
   if (s->row.length > SAMPLE_LENGTH_MAX)
-    return nbdedup_fail (EFBIG, "drift: a document of %" PRIu64 " bytes "
-                         "cannot be recorded", s->row.length);
+    return nbdedup_fail (EFBIG, "a document of %" PRIu64 " bytes cannot "
+                         "be recorded", s->row.length);
   packed = malloc (s->row.length);
   if (packed == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a sample");
@@ -185,8 +185,8 @@ check_room (struct nbdedup_pool *pool, const struct recording *rec)
       (statvfs (pool->path, &fs) == -1 ||
        (uint64_t) fs.f_bavail * fs.f_frsize >= need))
     return 0;
-  return nbdedup_fail (ENOSPC, "drift: the pool's file system is full: "
-                       "nothing was recorded");
+  return nbdedup_fail (ENOSPC, "the pool's file system is full: nothing "
+                       "was recorded");
 }
 
 static int
@@ -216,8 +216,8 @@ golden_of (struct nbdedup_pool *pool, json_t *before, const char *name,
     return -1;
   *golden = old ? (uint64_t) json_integer_value (old) : s->id;
   if (s && s->id != *golden)
-    return nbdedup_fail (EBUSY, "drift: %s has become another snapshot "
-                         "meanwhile: nothing was recorded", name);
+    return nbdedup_fail (EBUSY, "%s has become another snapshot meanwhile: "
+                         "nothing was recorded", name);
   return 0;
 }
 
@@ -341,7 +341,7 @@ get_sample (void *opaque, const struct meta_sample *s)
   }
   g->last = s->id;
   if (g->progress && g->progress (g->opaque, g->done++, 0) != 0)
-    return nbdedup_fail (EINTR, "drift-history: interrupted");
+    return nbdedup_fail (EINTR, "interrupted");
   document = decode (g->ctx, s);
   if (document == NULL)
     return -1;

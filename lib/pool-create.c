@@ -93,7 +93,7 @@ check_options (json_t *options, struct meta_state *state,
     if (strcmp (key, "sector") != 0 && strcmp (key, "hash") != 0 &&
         strcmp (key, "block-size") != 0 && strcmp (key, "compress") != 0 &&
         strcmp (key, "dedup") != 0)
-      return nbdedup_fail (EINVAL, "init: unknown option '%s'", key);
+      return nbdedup_fail (EINVAL, "unknown option '%s'", key);
   if (option_int (options, "sector", SECTOR_MIN, &sector) == -1 ||
       pool_check_sector (sector) == -1 ||
       option_int (options, "block-size", 0, block_size) == -1)

@@ -231,8 +231,7 @@ copy_all (struct rebase *rb)
 
   while (r == 1) {
     if (rb->progress && rb->progress (rb->opaque, leaf, end) != 0)
-      return nbdedup_fail (EINTR, "rebase: interrupted; the volume is as it "
-                           "was");
+      return nbdedup_fail (EINTR, "interrupted; the volume is as it was");
     if (txg_check (pool->txg) == -1)
       return -1;
     txg_throttle (pool->txg);

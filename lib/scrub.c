@@ -178,7 +178,7 @@ scrub_records (struct scrub *s)
     quiesce_leave (&s->pool->quiesce, ticket);
     if (r == 0 && s->progress &&
         s->progress (s->opaque, s->records, s->total) != 0)
-      r = nbdedup_fail (EINTR, "scrub: interrupted");
+      r = nbdedup_fail (EINTR, "interrupted");
     if (r == -1 || !next.found)
       break;
   }

@@ -266,8 +266,8 @@ volume_clone (struct nbdedup_pool *pool, const char *snapshot,
   if (s == NULL || volume_check_name (name) == -1)
     return -1;
   if (count < 1 || count > VOLUME_CLONES_MAX || start > UINT32_MAX)
-    return nbdedup_fail (EINVAL, "clone: from 1 to %d clones at once, "
-                         "numbered up to 2^32", VOLUME_CLONES_MAX);
+    return nbdedup_fail (EINVAL, "from 1 to %d clones at once, numbered up "
+                         "to 2^32", VOLUME_CLONES_MAX);
   below = s->layer;
   volume_to_meta (s->of, &cl.mv);
   cl.mv.size = s->size;

@@ -16,6 +16,7 @@ FILE: WHAT; exit status 1 if there is any.
    there and in lib/cksum-*.[ch].
  - nbdkit is known in plugin/ only; lib/ has not even its name, but in
    comments.
+ - Messages of lib/ do not begin with a command's name: the command says it.
  - Every source file has its licence, lib/, plugin/ and tools/ list all of
    theirs in Makefile.am, and no file there has more than LINES_MAX lines.
 """
@@ -31,6 +32,8 @@ LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 # Whoever implements or records something of it includes the public header.
 PUBLIC = "nbdedup.h"
 FOR_ALL = (PUBLIC, "cleanup.h")
+# Parts of the tool's "drift".
+ENGINE_COMMANDS = ("drift-freed", "drift-history")
 GENERATED = ("schema-drift-sql.h", "schema-sql.h")
 
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
@@ -190,6 +193,11 @@ def check_knowledge(path, files):
     for line, literal in strings(text):
         if folder == "lib" and re.search(r"nbdkit", literal):
             problem("%s:%d" % (path, line), "names nbdkit")
+        m = re.match(r"([a-z-]+): ", literal)
+        if folder == "lib" and m and \
+           ("tools/cmd-%s.c" % m[1] in files or m[1] in ENGINE_COMMANDS):
+            problem("%s:%d" % (path, line), "begins with the command %s"
+                    % m[1])
         if not is_meta and SQL.search(literal):
             problem("%s:%d" % (path, line), "has SQL: only lib/meta*.c may")
 

@@ -85,6 +85,8 @@ planted ()
     planted lib/pool.h '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
     planted lib/error.c 'static const char *who = "nbdkit";' "names nbdkit"
     planted tools/main.c '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
+    planted lib/stat.c 'static const char *t = "drift: " "no";' "begins with the command drift"
+    planted lib/stat.c 'static const char *t = "drift-freed: no";' "begins with the command drift-freed"
     # In comments, and in plugin/, it is all right.
     printf '/* nbdkit_error, SELECT 1 FROM block */\n' >>tree/lib/io.c
     printf 'void y (void) { nbdkit_error ("why"); }\n' >>tree/plugin/keys.c
