@@ -336,12 +336,67 @@ refused ()
     for size in 2K 5000 2M 0 "" "4K," x 4G 9999999999999; do
         refused 2 "block size" a.raw --block-size "$size"
     done
-    refused 2 "not below the sector" a.raw --sector 8K
+    refused 2 "not below the sector" a.raw --sector 8K --block-size 4K
     refused 2 "sector" a.raw --sector 16K
     refused 2 "sector" a.raw --sector 1000
     refused 2 "not known; choose one of" a.raw --compress gzip
     refused 2 "memory" a.raw --memory 1K
     refused 2 "memory" a.raw --memory much
+}
+
+@test "the usual block sizes are those that the sector allows" {
+    random_data 1M 1 >a.raw
+    estimate a.raw --sector 8K
+    assert_eq "$(jq -c '[.[].block_size]' <<<"$estimate")" \
+              "[8192,16384,32768,65536,131072]"
+    estimate a.raw --sector 4K
+    assert_eq "$(jq -c '.[0].block_size' <<<"$estimate")" 4096
+}
+
+@test "a file that is cut off while it waits is an error, not zeroes" {
+    local status=0
+
+    mkfifo fifo
+    random_data 2M 1 >a.raw
+    # All files are opened before the first is read to its end.
+    nbdedup estimate fifo a.raw >out 2>err 3>&- 4>&- &
+    pid=$!
+    exec 5>fifo
+    random_data 5M >&5
+    truncate -s 1M a.raw
+    exec 5>&-
+    wait $pid || status=$?
+    assert_eq "$(cat out err)" \
+        "nbdedup: estimate: a.raw: became shorter while it was read"
+    assert_eq "$status" 1
+}
+
+catches_sigterm ()
+{
+    local mask
+
+    mask=$(sed -n 's/^SigCgt:\s*/0x/p' "/proc/$1/status")
+    (( mask & 1 << (15 - 1) ))
+}
+
+has_ended ()
+{
+    ! kill -0 "$1" 2>/dev/null
+}
+
+@test "a signal ends it while it waits for a FIFO's writer" {
+    local status=0
+
+    mkfifo fifo
+    nbdedup estimate fifo >out 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 10 catches_sigterm $pid
+    kill -TERM $pid
+    wait_for 10 has_ended $pid ||
+        { kill -KILL $pid; fail "it does not end"; }
+    wait $pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat out err)" "nbdedup: estimate: interrupted"
 }
 
 @test "a signal ends it at once" {

@@ -36,7 +36,8 @@ static const struct argp_option options[] = {
     "The images' format, as for import; default: what QEMU finds each to be",
     0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE[,SIZE...]", 0,
-    "Block sizes to compare, 4K to 1M; default: 4K,8K,16K,32K,64K,128K", 0 },
+    "Block sizes to compare, 4K to 1M; default: 4K,8K,16K,32K,64K,128K, "
+    "those not below the sector", 0 },
   { "sector", KEY_SECTOR, "SIZE", 0,
     "The pool's sector, 512 to 8K; default: 512", 0 },
   { "compress", KEY_COMPRESS, "NAME", 0,
@@ -58,6 +59,7 @@ struct source {
 struct estimate {
   struct options common;        /* first: parsers get a pointer to it */
   const char *format;
+  bool has_sizes;               /* --block-size */
   uint32_t sizes[SIZES_MAX];
   struct nbdedup_estimate_settings settings;
 
@@ -88,6 +90,7 @@ parse_sizes (struct estimate *es, struct argp_state *state, const char *arg)
 
   if (copy == NULL)
     exit (fail ("out of memory"));
+  es->has_sizes = true;
   es->settings.nr_block_sizes = 0;
   while ((word = strsep (&rest, ",")) != NULL) {
     if (es->settings.nr_block_sizes == SIZES_MAX)
@@ -245,6 +248,21 @@ measure (struct estimate *es)
 
 /*----------------------------------------------------------------------*/
 
+/* Who names no block sizes gets those of the usual ones that a pool with the
+ * sector can have.
+ */
+static void
+fit_default_sizes (struct estimate *es)
+{
+  size_t *nr = &es->settings.nr_block_sizes;
+  size_t i = 0;
+
+  while (i < *nr - 1 && es->sizes[i] < es->settings.sector_bytes)
+    i++;
+  *nr -= i;
+  memmove (es->sizes, es->sizes + i, *nr * sizeof es->sizes[0]);
+}
+
 /* Exits if an option has a value that no pool could have. */
 static void
 new_engine (struct estimate *es)
@@ -280,6 +298,8 @@ cmd_estimate (int argc, char **argv, const char *pool)
                  "block devices, nbd:// URIs, or a raw image from standard "
                  "input ('-'). Needs no pool.",
                  OPTIONS_JSON | OPTIONS_PROGRESS);
+  if (!es.has_sizes)
+    fit_default_sizes (&es);
   new_engine (&es);
   interrupt_catch ();
   result = measure (&es);

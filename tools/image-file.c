@@ -116,6 +116,22 @@ file_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
   return done + n;
 }
 
+/* No data follows.  What somebody has cut off looks the same, and is not to
+ * be taken for zeroes.
+ */
+static int
+last_hole (struct file_image *f)
+{
+  const off_t end = lseek (f->fd, 0, SEEK_END);
+
+  if (end == -1)
+    return fail_errno (&f->base);
+  if ((uint64_t) end < f->base.size)
+    return image_fail ("%s: became shorter while it was read", f->base.name);
+  image_add_extent (&f->base, f->base.size, true);
+  return 0;
+}
+
 static int
 file_extents (struct image *image, uint64_t len, uint64_t offset)
 {
@@ -124,10 +140,8 @@ file_extents (struct image *image, uint64_t len, uint64_t offset)
 
   (void) len;
   data = lseek (f->fd, offset, SEEK_DATA);
-  if (data == -1 && errno == ENXIO) {
-    image_add_extent (image, image->size, true);
-    return 0;
-  }
+  if (data == -1 && errno == ENXIO)
+    return last_hole (f);
   hole = data == -1 ? -1 : lseek (f->fd, data, SEEK_HOLE);
   if (hole == -1) {             /* not known here: all is data */
     image_add_extent (image, image->size, false);
@@ -260,6 +274,18 @@ static const struct image_ops target_ops = {
   .close = file_close,
 };
 
+/* To open a FIFO takes until it has a writer, in which no signal is noticed;
+ * so that is left to read_stream, which waits for the first one as well.
+ */
+static int
+open_file (const char *file)
+{
+  struct stat st;
+  const bool is_fifo = stat (file, &st) == 0 && S_ISFIFO (st.st_mode);
+
+  return open (file, O_RDONLY | O_CLOEXEC | (is_fifo ? O_NONBLOCK : 0));
+}
+
 static int
 open_source (struct file_image *f, const char *file, bool is_stdin)
 {
@@ -267,7 +293,7 @@ open_source (struct file_image *f, const char *file, bool is_stdin)
   off_t end;
 
   f->fd = is_stdin ? fcntl (STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
-                   : open (file, O_RDONLY | O_CLOEXEC);
+                   : open_file (file);
   if (f->fd == -1 || fstat (f->fd, &st) == -1)
     return fail_errno (&f->base);
   if (S_ISDIR (st.st_mode)) {
