@@ -24,9 +24,10 @@ fixture ()
     python3 "$top_srcdir/tests/drift-fixture.py" "$@"
 }
 
+# open_page PAGE [WIDTH...]
 open_page ()
 {
-    python3 "$top_srcdir/tests/open-page.py" "$1" "$seen"
+    python3 "$top_srcdir/tests/open-page.py" "$1" "$seen" "${@:2}"
 }
 
 # is_clean: no complaints, no requests.
@@ -72,9 +73,10 @@ END
         "$test_programs/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    # Three of the fleet's bytes and ratio, one of all clones, one of each.
-    assert_eq "$(count '<svg ')" 11
-    assert_eq "$(count '<svg [^>]*role="img" aria-label="[^"]*over time of')" 11
+    # Three of the fleet's bytes and ratio, two of all clones (for wide and
+    # narrow windows), one of each.
+    assert_eq "$(count '<svg ')" 12
+    assert_eq "$(count '<svg [^>]*role="img" aria-label="[^"]*over time of')" 12
     assert_eq "$(count '<details>')" 0
     # Areas and bars of each class, and a line of each kind.
     for colour in 0072b2 56b4e9 e69f00 d55e00; do
@@ -90,7 +92,7 @@ END
     assert_num "$(stat -c %s "$page") < 4000000"
     open_page "$page"
     is_clean
-    assert_eq "$(count '<svg ')" 104
+    assert_eq "$(count '<svg ')" 105
     assert_eq "$(count '<summary>88 more clones')" 1
     # The table and the charts have this order.
     expected=$(jq -r '.[-1].clones | sort_by (-.sibling - .unique, .name) |
@@ -107,7 +109,7 @@ END
         "$test_programs/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    assert_eq "$(count '<svg ')" 204
+    assert_eq "$(count '<svg ')" 205
     assert_eq "$(count '<summary>188 more clones')" 1
     assert_eq "$(count 'The 800 least diverged are in the table only')" 1
     # Each of them, their sum, and no other.
@@ -119,10 +121,25 @@ END
         "$test_programs/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    assert_eq "$(count '<svg ')" 7
+    assert_eq "$(count '<svg ')" 8
     # The bar of all clones alone has more than the table's.
     assert_num "$(pixels 0072b2) > 20000"
     assert_num "$(pixels d55e00) > 1000"
+}
+
+@test "nothing is cut off or too small to read, in narrow windows either" {
+    local name
+
+    # As long as names may be.
+    name=$(printf 'n%.0s' {1..255})
+    fixture --clones 5 --samples 30 --blocks 800000000 --name "$name" \
+            --golden "$name@$name" |
+        "$test_programs/drift-forms" html "$page"
+    open_page "$page" 360 700 760 1080 1090 1280
+    is_clean
+    assert_eq "$(wc -l <"$seen/layout")" 6
+    awk '$2 != 0 || $3 < 9 { exit 1 }' "$seen/layout" ||
+        fail "$(cat "$seen/layout")"
 }
 
 @test "whatever a name has in it, it is text" {
@@ -150,7 +167,7 @@ END
         nbdedup drift --record --html "$page"
         open_page "$page"
         is_clean
-        assert_eq "$(count '<svg ')" 6
+        assert_eq "$(count '<svg ')" 7
         assert_num "$(pixels 0072b2) > 5000"
     done
 }

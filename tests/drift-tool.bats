@@ -352,6 +352,15 @@ END
         forms svg "$BATS_TEST_TMPDIR/odd.svg"
     check_xml "$BATS_TEST_TMPDIR/odd.svg"
     grep -qF "a'b &lt;i>&amp;_{x}\`id\`: dedup ratio" "$BATS_TEST_TMPDIR/odd.svg"
+    # One that is as long as names may be leaves room for what follows it.
+    local name
+
+    name=$(printf 'n%.0s' {1..255})
+    fixture --golden "a$name@${name}z" --clones 2 --samples 3 |
+        forms svg "$BATS_TEST_TMPDIR/long.svg"
+    check_xml "$BATS_TEST_TMPDIR/long.svg"
+    assert_eq "$(grep -cE ">an{23}…n{23}z: (bytes|what|dedup)" \
+                      "$BATS_TEST_TMPDIR/long.svg")" 3
 }
 
 @test "no golden images, no clones, no data: charts are files all the same" {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 
-"""Open a page in headless Chromium: open-page.py PAGE DIRECTORY
+"""Open a page in headless Chromium: open-page.py PAGE DIRECTORY [WIDTH...]
 
 All that the browser asks the network for goes to a proxy of ours, which notes
 it and refuses.  Leaves in DIRECTORY
@@ -11,6 +11,12 @@ it and refuses.  Leaves in DIRECTORY
   console    errors and warnings, a line each
   requests   what was asked for, a line each, but by the browser for itself
   colours    the colours of page.png, most frequent first: "N RRGGBB"
+
+and, if there are WIDTHs, in pixels of the window,
+
+  layout     a line for each: "WIDTH OVERFLOW LETTERS", where OVERFLOW says how
+             many pixels the page, or a part of it that scrolls, is wider than
+             there is room; LETTERS how high the smallest ones of a chart are
 """
 
 import collections
@@ -64,6 +70,37 @@ def browse(page, directory, port, *args):
     return done
 
 
+# The page itself runs no scripts: it is looked at from another one's frame.
+MEASURE = """<!DOCTYPE html><meta charset=utf-8>
+<iframe style="border:0" width=%d height=1000 src="file://%s"></iframe>
+<p id=layout></p>
+<script>
+function room (e) { return e.scrollWidth - e.clientWidth; }
+window.onload = function () {
+  const d = document.querySelector ("iframe").contentDocument;
+  const parts = [d.documentElement].concat (
+    Array.from (d.querySelectorAll (".scroll")));
+  const letters = Array.from (d.querySelectorAll ("svg text"))
+    .map (t => t.getBoundingClientRect ().height).filter (h => h > 0);
+  document.querySelector ("#layout").textContent =
+    Math.max (...parts.map (room)) + " " + Math.min (...letters).toFixed (1);
+};
+</script>
+"""
+
+
+def measure(page, directory, port, width):
+    path = os.path.join(directory, "measure.html")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(MEASURE % (width, os.path.abspath(page)))
+    done = browse(path, directory, port, "--allow-file-access-from-files",
+                  "--dump-dom")
+    found = re.search(r'<p id="layout">([^<]+)</p>', done.stdout.decode())
+    if not found:
+        sys.exit("%s: cannot be measured" % page)
+    return "%d %s\n" % (width, found.group(1))
+
+
 def unfilter(kind, row, above, bpp):
     """A row of a PNG, in place (PNG specification, 9.2)."""
     for i in range(len(row)):
@@ -111,7 +148,7 @@ def png_colours(path):
 
 
 def main():
-    page, directory = sys.argv[1:]
+    page, directory = sys.argv[1:3]
     os.makedirs(directory, exist_ok=True)
     proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuse)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
@@ -131,6 +168,9 @@ def main():
     write("requests", "".join(r + "\n" for r in requests))
     write("colours", "".join("%d %02x%02x%02x\n" % ((n,) + rgb)
                              for rgb, n in png_colours(png).most_common()))
+    if len(sys.argv) > 3:
+        write("layout", "".join(measure(page, directory, port, int(width))
+                                for width in sys.argv[3:]))
 
 
 main()

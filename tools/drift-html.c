@@ -30,11 +30,17 @@
 
 struct size {
   unsigned width, height;
+  const char *class;            /* in the page's style; NULL: none */
 };
 
-static const struct size third = { 360, 230 };
-static const struct size full = { 980, 250 };
-static const struct size small = { 300, 130 };
+static const struct size third = { 360, 230, NULL };
+static const struct size small = { 300, 130, NULL };
+
+/* Where there is no room for the full one, its letters would be too small:
+ * the other one takes its place.
+ */
+static const struct size full = { 980, 250, "wide" };
+static const struct size narrow = { 440, 240, "narrow" };
 
 struct page {
   FILE *fp;                     /* the script, or the page */
@@ -72,7 +78,10 @@ static void
 place_chart (struct page *page, const struct size *size, const char *what,
              const char *name)
 {
-  fprintf (page->fp, "<svg viewBox=\"0 0 %u %u\" role=\"img\" aria-label=\"%s ",
+  fprintf (page->fp, "<svg");
+  if (size->class != NULL)
+    fprintf (page->fp, " class=\"%s\"", size->class);
+  fprintf (page->fp, " viewBox=\"0 0 %u %u\" role=\"img\" aria-label=\"%s ",
            size->width, size->height, what);
   page_text (page->fp, name);
   fprintf (page->fp, "\"><g>");
@@ -131,19 +140,31 @@ walk_ratio (struct page *page, const json_t *history)
 }
 
 static void
+walk_composition_chart (struct page *page, const json_t *history,
+                        const struct size *size)
+{
+  const struct chart chart = chart_of (page, history, size);
+
+  if (begin_chart (page, size))
+    chart_composition (&chart, NULL, 0);
+  else
+    place_chart (page, size, "Composition over time of all clones of",
+                 golden_of (history));
+}
+
+static void
 walk_composition (struct page *page, const json_t *history)
 {
-  const struct chart chart = chart_of (page, history, &full);
+  const bool writes = page->charts != NULL;
 
-  if (begin_chart (page, &full)) {
-    chart_composition (&chart, NULL, 0);
-    return;
+  if (writes)
+    fprintf (page->fp, "<h3>What the clones’ bytes are</h3>\n<figure>\n");
+  walk_composition_chart (page, history, &full);
+  walk_composition_chart (page, history, &narrow);
+  if (writes) {
+    page_class_legend (page->fp);
+    fprintf (page->fp, "</figure>\n");
   }
-  fprintf (page->fp, "<h3>What the clones’ bytes are</h3>\n<figure>\n");
-  place_chart (page, &full, "Composition over time of all clones of",
-               golden_of (history));
-  page_class_legend (page->fp);
-  fprintf (page->fp, "</figure>\n");
 }
 
 static void

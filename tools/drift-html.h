@@ -35,7 +35,13 @@ extern void page_text (FILE *fp, const char *text);
 extern void page_line_legend (FILE *fp, unsigned first);
 extern void page_class_legend (FILE *fp);
 
-/* drift-page-table.c: what the golden image and its clones are now. */
+/* drift-page-table.c: what the golden image and its clones are now.  The
+ * table's columns from PAGE_FIGURES on are figures.
+ */
+#define PAGE_COLUMNS 9
+#define PAGE_FIGURES 2
+
+extern const char *const page_columns[PAGE_COLUMNS];
 extern void page_summary (FILE *fp, const json_t *document);
 extern void page_table (FILE *fp, const json_t *document);
 

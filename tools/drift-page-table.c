@@ -138,6 +138,22 @@ write_row (FILE *fp, const char *name, const struct drift_clone *row,
            is_sum ? "–" : human_bytes (row->only_here, bytes));
 }
 
+const char *const page_columns[PAGE_COLUMNS] = {
+  "clone", "composition", "logical", "as golden", "moved", "only siblings",
+  "unique", "zero", "only here",
+};
+
+static void
+write_head (FILE *fp)
+{
+  unsigned i;
+
+  fprintf (fp, "<thead><tr>");
+  for (i = 0; i < PAGE_COLUMNS; ++i)
+    fprintf (fp, "<th scope=\"col\">%s</th>", page_columns[i]);
+  fprintf (fp, "</tr></thead>\n");
+}
+
 void
 page_table (FILE *fp, const json_t *document)
 {
@@ -148,13 +164,9 @@ page_table (FILE *fp, const json_t *document)
   clones = page_clones (document, &nr);
   drift_fleet_read (document, &fleet);
   fprintf (fp, "<h3>Now, the most diverged first</h3>\n"
-           "<div class=\"scroll\"><table>\n<thead><tr>"
-           "<th scope=\"col\">clone</th><th scope=\"col\">composition</th>"
-           "<th scope=\"col\">logical</th>"
-           "<th scope=\"col\">as golden</th><th scope=\"col\">moved</th>"
-           "<th scope=\"col\">only siblings</th><th scope=\"col\">unique</th>"
-           "<th scope=\"col\">zero</th><th scope=\"col\">only here</th>"
-           "</tr></thead>\n<tbody>\n");
+           "<div class=\"scroll\"><table>\n");
+  write_head (fp);
+  fprintf (fp, "<tbody>\n");
   for (i = 0; i < nr; ++i)
     write_row (fp, json_text (clones[i].clone, "name"), &clones[i].now,
                false);

@@ -23,6 +23,9 @@ static const char head[] =
   "<link rel=\"icon\" href=\"data:,\">\n"
   "<title>Drift of golden images</title>\n";
 
+/* Narrower, the table's figures would not fit beside each other. */
+#define TABLE_MIN_WIDTH "68rem"
+
 static const char style[] =
   ":root{color-scheme:light dark;--fg:#1b1f24;--dim:#5b6570;--bg:#fff;"
   "--card:#f6f7f9;--line:#d9dde2}\n"
@@ -77,17 +80,53 @@ static const char style[] =
   "border-bottom:1px solid var(--line)}\n"
   "th{color:var(--dim);font-weight:600;vertical-align:bottom}\n"
   "th:first-child,td:first-child{text-align:left;padding-left:0}\n"
-  "tbody th{color:var(--fg)}\n"
+  /* A long name is broken, so that the figures stay in sight. */
+  "tbody th,tfoot th{color:var(--fg);white-space:normal;"
+  "overflow-wrap:anywhere;min-width:7rem}\n"
+  "th:nth-child(2){text-align:left}\n"
   "td small{color:var(--dim);display:inline-block;min-width:3.2em}\n"
   "tfoot th,tfoot td{border-bottom:0;font-weight:600;color:var(--fg)}\n"
+  "svg.narrow{display:none}\n"
   "dl.classes{display:grid;grid-template-columns:max-content 1fr;"
   "gap:.3rem 1.2rem}\n"
   "dl.classes dt{font-weight:600}dl.classes dd{margin:0}\n"
-  "@media(max-width:46rem){dl.classes{grid-template-columns:1fr}}\n"
+  "@media screen and (max-width:46rem){dl.classes{grid-template-columns:1fr}"
+  "svg.wide{display:none}svg.narrow{display:block}}\n"
+  /* Where the table has no room, each clone gets a part of its own. */
+  "@media screen and (max-width:" TABLE_MIN_WIDTH "){"
+  "table,tbody,tfoot,tr,tbody th,tfoot th,td{display:block}"
+  "thead{position:absolute;width:1px;height:1px;overflow:hidden;"
+  "clip-path:inset(50%)}"
+  "tbody tr,tfoot tr{display:grid;padding:.6rem 0;gap:.3rem .6rem;"
+  "grid-template-columns:repeat(auto-fill,minmax(6.8rem,1fr));"
+  "border-bottom:1px solid var(--line)}"
+  "tbody th,tfoot th,td:nth-child(2){grid-column:1/-1}"
+  "tbody th,tfoot th,td{border:0;padding:0;text-align:left}"
+  "td::before{display:block;color:var(--dim);font-size:.8rem;"
+  "font-weight:400}}\n"
   "@media print{body{max-width:none;padding:0;font-size:11px}"
   ".bar,.bar i,.key,.tiles div{print-color-adjust:exact;"
   "-webkit-print-color-adjust:exact}figure,tr{break-inside:avoid}"
-  "nav{display:none}.small{grid-template-columns:repeat(3,1fr)}}\n";
+  "h2,h3{break-after:avoid}"
+  "nav{display:none}.tiles{grid-template-columns:repeat(5,1fr);gap:.4rem}"
+  ".tiles dd{font-size:1.1rem}.legend{font-size:10px}"
+  ".three,.small{grid-template-columns:repeat(3,1fr)}"
+  ".scroll{overflow:visible}table{font-size:10px}"
+  "th,td{padding:.2rem .3rem}tbody th,tfoot th{min-width:5rem}"
+  ".bar{min-width:4.5rem}}\n";
+
+/* The heads of the table's columns, for rows that do not stand below them. */
+static void
+write_column_labels (FILE *fp)
+{
+  unsigned i;
+
+  fprintf (fp, "@media screen and (max-width:" TABLE_MIN_WIDTH "){");
+  for (i = PAGE_FIGURES; i < PAGE_COLUMNS; ++i)
+    fprintf (fp, "td:nth-child(%u)::before{content:\"%s\"}", i + 1,
+             page_columns[i]);
+  fprintf (fp, "}\n");
+}
 
 void
 page_text (FILE *fp, const char *text)
@@ -121,8 +160,10 @@ page_begin (FILE *fp, const json_t *histories)
   const json_t *history;
   size_t i;
 
-  fprintf (fp, "%s<style>\n%s</style>\n</head>\n<body>\n<header>\n"
-           "<h1>Drift of golden images and their clones</h1>\n", head, style);
+  fprintf (fp, "%s<style>\n%s", head, style);
+  write_column_labels (fp);
+  fprintf (fp, "</style>\n</head>\n<body>\n<header>\n"
+           "<h1>Drift of golden images and their clones</h1>\n");
   if (nr == 0)
     fprintf (fp, "<p>There are no golden images: no volume is a clone of a "
              "snapshot.</p>\n");

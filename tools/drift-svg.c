@@ -20,6 +20,9 @@
 #define LEFT 0.09
 #define RIGHT 0.97
 
+/* Letters of a name in a title. */
+#define NAME_MAX_SHOWN 48
+
 /* Pixels from the top of a golden image's part. */
 #define PART_HEIGHT 880
 static const struct panel {
@@ -42,17 +45,31 @@ screen (const struct place *place, double y)
   return 1 - (place->top + y) / place->height;
 }
 
+/* The golden image's name, as far as a title has room: its beginning and its
+ * end tell more than its middle.
+ */
+static char *
+write_title (const char *name, const char *what)
+{
+  const int len = strlen (name), half = NAME_MAX_SHOWN / 2;
+  char *title;
+
+  if (len <= NAME_MAX_SHOWN
+      ? asprintf (&title, "%s: %s", name, what) == -1
+      : asprintf (&title, "%.*s…%s: %s", half, name, name + len - half,
+                  what) == -1)
+    exit (fail ("out of memory"));
+  return title;
+}
+
 /* The title is a label, because titles are centred. */
 static void
 write_frame (FILE *script, const json_t *history, const struct panel *panel,
              const struct place *place)
 {
-  char *title;
+  char *title = write_title (json_text (json_array_get (history, 0), "golden"),
+                             panel->title);
 
-  if (asprintf (&title, "%s: %s",
-                json_text (json_array_get (history, 0), "golden"),
-                panel->title) == -1)
-    exit (fail ("out of memory"));
   fprintf (script, "set tmargin at screen %.6f\nset bmargin at screen %.6f\n",
            screen (place, panel->top), screen (place, panel->bottom));
   fprintf (script, "set label 1 ");
