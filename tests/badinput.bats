@@ -408,17 +408,22 @@ flip ()
     done
 }
 
-@test "an older copy of one file is refused" {
-    local file
-
+# begin_session: of a sample of which a copy is "old"; it writes.
+begin_session ()
+{
     damaged
     make_sample "$BATS_TEST_TMPDIR/sample"
     cp -a "$sample/pool" "$BATS_TEST_TMPDIR/old"
-    # A session that writes, and ends as it should.
     serve "$sample/pool"
     random_data 100K 7 >"$BATS_TEST_TMPDIR/new"
     qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/new 0 100K" -c flush \
             "$(uri_of v)" >/dev/null
+}
+
+@test "an older copy of one file is refused" {
+    local file
+
+    begin_session
     stop
     for file in pool.db journal records; do
         copy
@@ -430,13 +435,7 @@ flip ()
 @test "an older copy of one file of a killed pool is refused" {
     local file
 
-    damaged
-    make_sample "$BATS_TEST_TMPDIR/sample"
-    cp -a "$sample/pool" "$BATS_TEST_TMPDIR/old"
-    serve "$sample/pool"
-    random_data 100K 7 >"$BATS_TEST_TMPDIR/new"
-    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/new 0 100K" -c flush \
-            "$(uri_of v)" >/dev/null
+    begin_session
     crash
     for file in pool.db journal records; do
         copy

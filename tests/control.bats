@@ -8,16 +8,6 @@
 
 load helpers
 
-refused ()
-{
-    local text=$1
-
-    shift
-    run -1 --separate-stderr nbdedup "$@"
-    [[ $stderr == "nbdedup: "*"$text"* ]] || fail "nbdedup $*: $stderr"
-    assert_eq "$(wc -l <<<"$stderr")" 1 "nbdedup $*: lines"
-}
-
 # serve_up POOL: serve, and wait until the server has the pool: until then a
 # command would open it itself.
 serve_up ()
@@ -171,15 +161,31 @@ release ()
     nbdedup destroy web1
 }
 
-@test "an interrupted import through a server leaves no volume behind" {
-    make_pool
-    serve_up "$pool"
+# begin_import: into web1, from descriptor 5; 20 MiB have come.
+begin_import ()
+{
     mkfifo "$BATS_TEST_TMPDIR/fifo"
     nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" \
             2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
     pid=$!
     exec 5>"$BATS_TEST_TMPDIR/fifo"
     random_data 20M >&5
+}
+
+# import_fails: when no more comes, and with status 1.
+import_fails ()
+{
+    local status=0
+
+    exec 5>&-
+    wait "$pid" || status=$?
+    assert_eq "$status" 1
+}
+
+@test "an interrupted import through a server leaves no volume behind" {
+    make_pool
+    serve_up "$pool"
+    begin_import
     json list | jq -e '.volumes[0].clients > 0'
     kill -TERM "$pid"
     status=0
@@ -192,18 +198,10 @@ release ()
 @test "an import whose server is killed says so and leaves no volume behind" {
     make_pool
     serve_up "$pool"
-    mkfifo "$BATS_TEST_TMPDIR/fifo"
-    nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" \
-            2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
-    pid=$!
-    exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5
+    begin_import
     crash
     random_data 20M >&5 || :
-    exec 5>&-
-    status=0
-    wait "$pid" || status=$?
-    assert_eq "$status" 1
+    import_fails
     [[ $(cat "$BATS_TEST_TMPDIR/err") == *"the server went away"* ]]
     assert_eq "$(json list | jq -c .volumes)" '[]'
 }
@@ -211,19 +209,11 @@ release ()
 @test "a server goes down promptly while a client of its socket is idle" {
     make_pool
     serve_up "$pool"
-    mkfifo "$BATS_TEST_TMPDIR/fifo"
-    nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" \
-            2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
-    pid=$!
-    exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5
+    begin_import
     kill "$server_pid"
     wait_for 10 server_is_gone "$server_pid"
     [ ! -e "$pool/control.sock" ]
-    exec 5>&-
-    status=0
-    wait "$pid" || status=$?
-    assert_eq "$status" 1
+    import_fails
     assert_eq "$(json list | jq -c .volumes)" '[]'
 }
 

@@ -95,16 +95,6 @@ gets_shutdown ()
         fail "$2:" "$(cat "$BATS_TEST_TMPDIR/client$1")"
 }
 
-refused ()
-{
-    local text=$1
-
-    shift
-    run -1 --separate-stderr nbdedup "$@"
-    [[ $stderr == "nbdedup: $1: "*"$text"* ]] || fail "nbdedup $*: $stderr"
-    assert_eq "$(wc -l <<<"$stderr")" 1 "nbdedup $*: lines"
-}
-
 #----------------------------------------------------------------------
 # Exports
 

@@ -66,18 +66,6 @@ volumes ()
     json list | jq -r '[.volumes[].name] | join (" ")'
 }
 
-# refused TEXT COMMAND...: status 1, and one line, which contains the text.
-refused ()
-{
-    local text=$1
-
-    shift
-    run -1 --separate-stderr nbdedup "$@"
-    [[ $stderr == "nbdedup: $1: "*"$text"* ]] || fail "nbdedup $*: $stderr"
-    assert_eq "$(wc -l <<<"$stderr")" 1 "nbdedup $*: lines"
-    assert_eq "$output" "" "nbdedup $*: output"
-}
-
 # wrong_usage COMMAND...
 wrong_usage ()
 {

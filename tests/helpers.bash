@@ -65,6 +65,19 @@ assert_num ()
     awk "BEGIN { exit !($1) }" || fail "not true: $1"
 }
 
+# refused TEXT COMMAND...: "nbdedup COMMAND..." fails with status 1 and one
+# line, which has TEXT in it.
+refused ()
+{
+    local text=$1
+
+    shift
+    run -1 --separate-stderr nbdedup "$@"
+    [[ $stderr == "nbdedup: $1: "*"$text"* ]] || fail "nbdedup $*: $stderr"
+    assert_eq "$(wc -l <<<"$stderr")" 1 "nbdedup $*: lines"
+    assert_eq "$output" "" "nbdedup $*: output"
+}
+
 # wait_for SECONDS CMD...: until 'CMD...' succeeds, in steps of 100 ms.
 wait_for ()
 {

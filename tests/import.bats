@@ -33,18 +33,6 @@ volumes ()
     nbdedup list --json | jq -c '[.volumes[].name]'
 }
 
-# refused TEXT ARG...: the command fails with one line that has TEXT in it.
-refused ()
-{
-    local text="$1"
-
-    shift
-    run nbdedup "$@"
-    assert_eq "$status" 1 "$*"
-    assert_eq "${#lines[@]}" 1 "lines of: $output"
-    [[ $output == "nbdedup: $1: "*"$text"* ]] || fail "$*: $output"
-}
-
 # nothing_left: what was imported and exported went away without a trace.
 nothing_left ()
 {
