@@ -72,18 +72,6 @@ give_up (void)
   _exit (EXIT_FAILURE);
 }
 
-static void
-too_long (int sig)
-{
-  static const char text[] = "FAILED: a round takes too long\n";
-  ssize_t r;
-
-  (void) sig;
-  r = write (STDERR_FILENO, text, sizeof text - 1);
-  (void) r;
-  _exit (EXIT_FAILURE);
-}
-
 void
 start_server (struct rng *rng)
 {

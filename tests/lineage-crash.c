@@ -39,10 +39,10 @@
 #include <sys/wait.h>
 
 #include "lineage-model.h"
+#include "op-log.h"
 
 #define ROUNDS_PER_POOL 40
 #define MAX_OPS 600
-#define NR_LAST 40
 
 static const lineage_weights weights[] = {
   /* cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
@@ -63,33 +63,17 @@ static const char *directory;
 static char pool_path[PATH_MAX];
 static char noted_path[PATH_MAX];       /* recorded samples, one a line */
 static uint64_t seed;
-static unsigned round_nr, nr_ops, nr_in_flight, nr_happened, nr_samples;
-static char last_ops[NR_LAST][160];
+static unsigned round_nr, nr_in_flight, nr_happened, nr_samples;
 
 static _Noreturn void
 give_up (const char *why)
 {
-  unsigned i;
-
   fflush (stdout);
   fprintf (stderr, "FAILED in round %u: %s\nthe last operations:\n",
            round_nr, why);
-  for (i = nr_ops < NR_LAST ? 0 : nr_ops - NR_LAST; i < nr_ops; ++i)
-    fprintf (stderr, "%5u %s\n", i, last_ops[i % NR_LAST]);
+  op_log_print ();
   fprintf (stderr, "repeat with SEED=%" PRIu64 "; the pool is %s\n", seed,
            pool_path);
-  _exit (EXIT_FAILURE);
-}
-
-static void
-too_long (int sig)
-{
-  static const char text[] = "FAILED: a round takes too long\n";
-  ssize_t r;
-
-  (void) sig;
-  r = write (STDERR_FILENO, text, sizeof text - 1);
-  (void) r;
   _exit (EXIT_FAILURE);
 }
 
@@ -118,8 +102,7 @@ note (const struct op *op, const char *how)
   char text[140];
 
   op_describe (op, text, sizeof text);
-  snprintf (last_ops[nr_ops++ % NR_LAST], sizeof last_ops[0], "%u %s%s",
-            round_nr, text, how);
+  snprintf (op_log_next (), OP_LOG_TEXT, "%u %s%s", round_nr, text, how);
 }
 
 /*----------------------------------------------------------------------
@@ -460,7 +443,7 @@ make_pool (struct rng *rng)
     .max_named = rng_percent (rng, 30) ? 60 : 25,
     .keep_versions = true,
   };
-  nr_ops = 0;
+  op_log_clear ();
   layers_unsure = false;
 }
 

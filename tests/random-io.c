@@ -114,15 +114,8 @@ static void
 compare (const struct disk *d, uint64_t offset, uint64_t len,
          const uint8_t *buf, const char *when)
 {
-  size_t i = first_difference (buf, d->data + offset, len);
-
-  if (i < len)
-    die ("SEED=%" PRIu64 " %s: export %s (blocks of %u): read of %" PRIu64
-         " bytes at %" PRIu64 " differs at %" PRIu64 " (block %" PRIu64
-         " byte %" PRIu64 "): found 0x%02x, expected 0x%02x", seed, when,
-         d->name, d->block_size, len, offset, offset + i,
-         (offset + i) / d->block_size, (offset + i) % d->block_size,
-         buf[i], d->data[offset + i]);
+  expect_bytes (when, d->name, d->block_size, offset, len, buf,
+                d->data + offset);
 }
 
 struct extents {

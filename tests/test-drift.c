@@ -29,8 +29,8 @@
 #include "drift.h"
 #include "drift-copy.h"
 #include "drift-model.h"
+#include "op-log.h"
 
-#define NR_LAST 60
 #define LARGE_BLOCKS 6000
 #define ITEM_BYTES 72           /* about, for each block that is sorted */
 
@@ -70,29 +70,19 @@ static struct nbdedup_pool *pool;
 static struct lineage lineage;
 static char directory[PATH_MAX];
 static uint64_t seed;
-static unsigned round_nr, op_nr;
-static char last_ops[NR_LAST][140];
+static unsigned round_nr;
 static bool passed;
 
 static void
 print_last_ops (void)
 {
-  unsigned i;
-
   if (passed)
     return;
   fprintf (stderr, "the last operations of round %u, in %s:\n", round_nr,
            directory);
-  for (i = op_nr < NR_LAST ? 0 : op_nr - NR_LAST; i < op_nr; ++i)
-    fprintf (stderr, "%5u %s\n", i, last_ops[i % NR_LAST]);
+  op_log_print ();
   fprintf (stderr, "repeat with SEED=%" PRIu64 " DRIFT_ROUND=%u ROUNDS=1 "
            "(DRIFT_VERIFY=1 compares after each)\n", seed, round_nr);
-}
-
-static void
-note (const char *text)
-{
-  snprintf (last_ops[op_nr++ % NR_LAST], sizeof last_ops[0], "%s", text);
 }
 
 /*----------------------------------------------------------------------
@@ -378,8 +368,9 @@ compare_freed (struct rng *rng, unsigned nr)
   bool drained = rng_percent (rng, 50);
   unsigned i;
 
-  note (drained ? "drain, compare what destroying gives back, close and open" :
-        "compare what destroying gives back, close and open");
+  op_log_note (drained ?
+               "drain, compare what destroying gives back, close and open" :
+               "compare what destroying gives back, close and open");
   if (drained)
     drain (pool);
   for (i = 0; i < nr; ++i)
@@ -466,10 +457,10 @@ static bool
 perform (const struct op *op)
 {
   enum expect expect = lineage_expect (&lineage, op);
-  char *text = last_ops[op_nr++ % NR_LAST];
+  char *text = op_log_next ();
   bool ok;
 
-  op_describe (op, text, sizeof last_ops[0]);
+  op_describe (op, text, OP_LOG_TEXT);
   ok = op->kind == OP_CREATE ? create (op) :
     engine_apply (pool, &lineage, op) == 0;
   if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
@@ -655,7 +646,7 @@ compare_meanwhile (struct rng *rng, const lineage_weights weights)
   struct op op;
   unsigned i;
 
-  note ("drift again and again from here on");
+  op_log_note ("drift again and again from here on");
   atomic_store (&meanwhile.nr_states, 0);
   atomic_store (&meanwhile.stop, false);
   push_state ();
@@ -672,7 +663,7 @@ compare_meanwhile (struct rng *rng, const lineage_weights weights)
   }
   atomic_store (&meanwhile.stop, true);
   pthread_join (thread, NULL);
-  note ("until here");
+  op_log_note ("until here");
   for (i = 0; i < meanwhile.nr; ++i) {
     check_sighting (&meanwhile.sightings[i]);
     json_decref (meanwhile.sightings[i].result);
@@ -733,7 +724,7 @@ run_history (struct rng *rng, bool verify_each)
   nr = config.block_size > 65536 || config.max_blocks == LARGE_BLOCKS ?
     rng_between (rng, 20, 60) :
     rng_between (rng, 30, 250);
-  op_nr = 0;
+  op_log_clear ();
   make_pool (rng);
   if (config.max_blocks == LARGE_BLOCKS)
     make_large_family (rng);
@@ -761,7 +752,7 @@ run_history (struct rng *rng, bool verify_each)
   check ();
   printf ("round %u: %s, blocks of %u, sectors of %u, %s: %u operations, "
           "%u nodes\n", round_nr, mixtures[m].name, config.block_size,
-          config.sector_bytes, config.compress ?: "any", op_nr,
+          config.sector_bytes, config.compress ?: "any", op_log_nr (),
           lineage.nr_nodes);
   fflush (stdout);
   close_pool (pool);

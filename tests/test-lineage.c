@@ -24,9 +24,9 @@
 #include <poll.h>
 
 #include "lineage-model.h"
+#include "op-log.h"
 #include "pool-util.h"
 
-#define NR_LAST 60
 
 static const struct {
   const char *name;
@@ -48,21 +48,17 @@ static struct lineage lineage;
 static struct nbdedup_settings settings;
 static char directory[PATH_MAX];
 static uint64_t seed;
-static unsigned history, op_nr;
-static char last_ops[NR_LAST][140];
+static unsigned history;
 static bool passed;
 
 static void
 print_last_ops (void)
 {
-  unsigned i;
-
   if (passed)
     return;
   fprintf (stderr, "the last operations of history %u, in %s:\n", history,
            directory);
-  for (i = op_nr < NR_LAST ? 0 : op_nr - NR_LAST; i < op_nr; ++i)
-    fprintf (stderr, "%5u %s\n", i, last_ops[i % NR_LAST]);
+  op_log_print ();
   fprintf (stderr, "repeat with SEED=%" PRIu64 " LINEAGE_HISTORY=%u "
            "(LINEAGE_VERIFY=1 compares after each)\n", seed, history);
 }
@@ -214,10 +210,10 @@ static bool
 perform (const struct op *op)
 {
   enum expect expect = lineage_expect (&lineage, op);
+  char *text = op_log_next ();
   bool ok;
 
-  op_describe (op, last_ops[op_nr % NR_LAST], sizeof last_ops[0]);
-  op_nr++;
+  op_describe (op, text, OP_LOG_TEXT - 20);
   if (op->kind == OP_ATTACH || op->kind == OP_DETACH) {
     attach_or_detach (op);
     return true;
@@ -228,11 +224,9 @@ perform (const struct op *op)
     drain ();
   ok = engine_apply (pool, &lineage, op) == 0;
   if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
-    die ("%s: %s", last_ops[(op_nr - 1) % NR_LAST],
-         ok ? "succeeded, but must fail" : nbdedup_error ());
+    die ("%s: %s", text, ok ? "succeeded, but must fail" : nbdedup_error ());
   if (!ok) {
-    snprintf (last_ops[(op_nr - 1) % NR_LAST] +
-              strlen (last_ops[(op_nr - 1) % NR_LAST]), 20, "  (refused)");
+    strcat (text, "  (refused)");
     return false;
   }
   cut_off (op);
@@ -314,8 +308,7 @@ reopen (struct rng *rng)
   close_pool ();
   pick_settings (rng);
   open_pool ();
-  snprintf (last_ops[op_nr++ % NR_LAST], sizeof last_ops[0],
-            "close and open");
+  op_log_note ("close and open");
 }
 
 static void
@@ -367,7 +360,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
   lineage.max_blocks = rng_percent (rng, 50) ? 20 : 200;
   lineage.max_named = rng_percent (rng, 30) ? 70 : 25;
   lineage.attach = true;
-  op_nr = 0;
+  op_log_clear ();
   pick_settings (rng);
   make_pool (rng);
   open_pool ();
@@ -394,7 +387,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
   drain ();
   check_pool ();
   printf ("history %u: %s, %u operations, %u nodes\n", history,
-          mixtures[m].name, op_nr, lineage.nr_nodes);
+          mixtures[m].name, op_log_nr (), lineage.nr_nodes);
   fflush (stdout);
   destroy_all (rng);
   close_pool ();

@@ -8,6 +8,7 @@
 #define NBDEDUP_TESTUTIL_H
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -227,6 +228,19 @@ sleep_ms (uint64_t ms)
   nanosleep (&ts, NULL);
 }
 
+/* For SIGALRM. */
+static inline void
+too_long (int sig)
+{
+  static const char text[] = "FAILED: a round takes too long\n";
+  ssize_t r;
+
+  (void) sig;
+  r = write (STDERR_FILENO, text, sizeof text - 1);
+  (void) r;
+  _exit (EXIT_FAILURE);
+}
+
 /* Where a test's files go. */
 static inline const char *
 usual_directory (void)
@@ -278,6 +292,22 @@ first_difference (const uint8_t *a, const uint8_t *b, size_t len)
   for (i = 0; i < len && a[i] == b[i]; ++i)
     ;
   return i;
+}
+
+/* What was read of volume 'name' is what it must be. */
+static inline void
+expect_bytes (const char *when, const char *name, uint32_t block_size,
+              uint64_t offset, uint64_t len, const uint8_t *found,
+              const uint8_t *expected)
+{
+  size_t i = first_difference (found, expected, len);
+  uint64_t at = offset + i;
+
+  if (i < len)
+    die ("%s: %s (blocks of %u): read of %" PRIu64 " bytes at %" PRIu64
+         " differs at %" PRIu64 " (block %" PRIu64 " byte %" PRIu64 "): found "
+         "0x%02x, expected 0x%02x", when, name, block_size, len, offset, at,
+         at / block_size, at % block_size, found[i], expected[i]);
 }
 
 #endif /* NBDEDUP_TESTUTIL_H */
