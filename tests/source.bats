@@ -102,6 +102,8 @@ planted ()
     planted lib/space-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in lib/Makefile.am"
     planted lib/volume.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
     planted plugin/dedup-plugin.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
+    planted tests/test-space.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
+    planted tests/golden.bats "$(yes '#' | head -n 900)" "lines: at most 1000"
 }
 
 @test "the plugin exports what nbdkit looks up, and nothing else" {
