@@ -510,9 +510,12 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
 }
 
 bool
-command_is_background (const char *command)
+command_is_background (const char *command, json_t *args)
 {
-  return strcmp (command, "drift") == 0 || strcmp (command, "drift-freed") == 0;
+  return strcmp (command, "drift") == 0 ||
+    strcmp (command, "drift-freed") == 0 ||
+    (strcmp (command, "destroy") == 0 &&
+     json_is_true (json_object_get (args, "dry-run")));
 }
 
 json_t *

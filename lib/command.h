@@ -70,6 +70,6 @@ extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
 /* Does it compute for long, holding nothing that others wait for?  Then it
  * should leave the CPUs to the pool's clients.
  */
-extern bool command_is_background (const char *command);
+extern bool command_is_background (const char *command, json_t *args);
 
 #endif /* NBDEDUP_COMMAND_H */

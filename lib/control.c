@@ -268,7 +268,7 @@ serve_command (struct connection *conn, const struct control_frame *f)
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
   conn->progress_ms = 0;
   /* For the rest of the connection. */
-  if (command_is_background (command))
+  if (command_is_background (command, args))
     nice_thread ();
   result = command_run (conn->control->pool, command, args,
                         command_progress, conn);

@@ -311,8 +311,8 @@ test_nice (void)
 {
   const int ours = getpriority (PRIO_PROCESS, 0);
   const int low = ours + NICE > 19 ? 19 : ours + NICE;
-  int other, fd[2];
-  unsigned nr;
+  int other, fd[3];
+  unsigned nr, i;
 
   if (low == ours) {
     printf ("no priority is below ours\n");
@@ -325,7 +325,7 @@ test_nice (void)
   raw_command (other, "{\"command\":\"list\"}");
   raw_expect (other, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
   raw_expect (other, CONTROL_WRITE, 0, 0, "data", 4, 0);
-  for (nr = 0; nr < 2; ++nr) {
+  for (nr = 0; nr < 3; ++nr) {
     fd[nr] = raw_connect ();
     raw_hello (fd[nr]);
   }
@@ -341,10 +341,14 @@ test_nice (void)
   raw_command (other, "{\"command\":\"stat\"}");
   if (threads_with (low) != 3)
     die ("%u threads have a low priority, expected 3", threads_with (low));
+  raw_command (fd[2], "{\"command\":\"destroy\","
+               "\"args\":{\"name\":\"vol\",\"dry-run\":true}}");
+  if (threads_with (low) != 4)
+    die ("destroy --dry-run has the priority of others");
 
   /* It ends with the connection. */
-  close (fd[0]);
-  close (fd[1]);
+  for (i = 0; i < nr; ++i)
+    close (fd[i]);
   expect_nice (1, low);
   close (other);
 }
