@@ -104,7 +104,7 @@ now_ms (void)
 
 struct nbdedup_client *
 nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
-                     const char *who)
+                     const char *who, bool (*is_unwanted) (void))
 {
   struct nbdedup_client *client = calloc (1, sizeof *client);
   const uint64_t deadline = now_ms () + WAIT_MS;
@@ -125,6 +125,10 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
       return client;
     if (r == -1 || now_ms () >= deadline)
       break;
+    if (is_unwanted && is_unwanted ()) {
+      nbdedup_fail (EINTR, "interrupted");
+      break;
+    }
     nanosleep (&(struct timespec) { .tv_nsec = POLL_MS * 1000000 }, NULL);
   }
   err = errno;

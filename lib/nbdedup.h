@@ -226,10 +226,11 @@ struct nbdedup_client;
  * it, connect to the server; wait up to 30 s for another *command* to
  * finish, then fail with EBUSY and say which.  'who' as in
  * nbdedup_pool_open, and 'settings' for a pool opened here (or NULL).
+ * 'is_unwanted' (or NULL) is asked while it waits: EINTR, if it says so.
  */
 extern struct nbdedup_client *
 nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
-                     const char *who)
+                     const char *who, bool (*is_unwanted) (void))
   __attribute__ ((nonnull (1, 3), warn_unused_result));
 
 /* Closing a pool opened here makes everything durable, hence may fail. */

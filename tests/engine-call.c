@@ -48,7 +48,7 @@ main (int argc, char **argv)
   args = argc > 3 ? json_loads (argv[3], 0, &error) : json_object ();
   if (args == NULL)
     die ("%s: %s", argv[3], error.text);
-  client = nbdedup_client_open (argv[1], NULL, "engine-call");
+  client = nbdedup_client_open (argv[1], NULL, "engine-call", NULL);
   if (client == NULL)
     die ("%s", nbdedup_error ());
   result = nbdedup_client_call (client, argv[2], args, NULL, NULL);

@@ -211,7 +211,7 @@ remote (void *arg)
   json_t *result;
 
   while (!stop) {
-    client = nbdedup_client_open (directory, NULL, "test-concurrent");
+    client = nbdedup_client_open (directory, NULL, "test-concurrent", NULL);
     if (client == NULL || !nbdedup_client_is_remote (client))
       fatal ("client: %s", nbdedup_error ());
     result = nbdedup_client_call (client, "list", NULL, NULL, NULL);

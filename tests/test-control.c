@@ -144,7 +144,8 @@ raw_expect_end (int fd)
 static void
 expect_alive (void)
 {
-  struct nbdedup_client *client = nbdedup_client_open (pool_path, NULL, "test");
+  struct nbdedup_client *client =
+    nbdedup_client_open (pool_path, NULL, "test", NULL);
   json_t *result;
 
   check (client != NULL, "open a client");
@@ -597,7 +598,7 @@ test_stop (void)
   char byte;
   unsigned i;
 
-  client = nbdedup_client_open (pool_path, NULL, "test");
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
   check (client != NULL, "open a client");
   remote = nbdedup_client_volume_open (client, "vol", 0);
   check (remote != NULL, "open a volume");
@@ -629,7 +630,8 @@ test_stop (void)
 static void
 test_local (uint64_t seed)
 {
-  struct nbdedup_client *client = nbdedup_client_open (pool_path, NULL, "test");
+  struct nbdedup_client *client =
+    nbdedup_client_open (pool_path, NULL, "test", NULL);
   json_t *result;
 
   check (client != NULL, "open the pool as a client");
@@ -671,7 +673,7 @@ main (void)
   check (nbdedup_pool_create (pool_path, NULL) == 0, "make a pool");
 
   start_server ();
-  client = nbdedup_client_open (pool_path, NULL, "test");
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
   check (client != NULL, "open a client");
   args = json_pack ("{s:s, s:I}", "name", "vol", "size",
                     (json_int_t) VOLUME_SIZE);

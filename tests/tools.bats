@@ -664,3 +664,37 @@ interrupt ()
     assert_eq "$(json list | jq -c '[.volumes[].name] | sort')" \
               '["web1","web2"]'
 }
+
+# catches_term PID: it has its own handler of SIGTERM.
+catches_term ()
+{
+    local mask
+
+    mask=$(awk '/^SigCgt/ { print $2 }' "/proc/$1/status")
+    [ $(( 0x${mask:-0} >> 14 & 1 )) = 1 ]
+}
+
+@test "who waits for another command can be interrupted" {
+    [ -e /proc/self/status ] || skip "no /proc"
+    make_pool
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
+    importer=$!
+    exec 5>"$BATS_TEST_TMPDIR/fifo"
+    random_data 20M >&5         # it has the pool now, until this is closed
+    for cmd in drift "destroy web2" "export web2 $BATS_TEST_TMPDIR/out"; do
+        # shellcheck disable=SC2086   # words
+        nbdedup $cmd 2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- 5>&- &
+        pid=$!
+        wait_for 20 catches_term "$pid"
+        kill -TERM "$pid"
+        status=0
+        wait "$pid" || status=$?
+        assert_eq "$status" 1
+        assert_eq "$(cat "$BATS_TEST_TMPDIR/err")" \
+                  "nbdedup: ${cmd%% *}: interrupted"
+    done
+    exec 5>&-
+    wait "$importer"
+    [ ! -e "$BATS_TEST_TMPDIR/out" ]
+}

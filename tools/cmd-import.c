@@ -201,7 +201,8 @@ destroy_volume (struct import *im)
   if (r == -1 && (errno == EIO || errno == ESHUTDOWN) &&
       nbdedup_client_is_remote (im->client)) {
     nbdedup_client_close (im->client);
-    im->client = nbdedup_client_open (im->common.pool, NULL, "nbdedup import");
+    im->client = nbdedup_client_open (im->common.pool, NULL, "nbdedup import",
+                                      NULL);
     if (im->client != NULL)
       r = call (im, "destroy", json_incref (args));
   }

@@ -21,7 +21,7 @@ client_open (const struct options *opts)
   if (opts->pool == NULL)
     usage_error (opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
   snprintf (who, sizeof who, "nbdedup %s", opts->command);
-  client = nbdedup_client_open (opts->pool, NULL, who);
+  client = nbdedup_client_open (opts->pool, NULL, who, interrupted);
   if (client == NULL)
     fail ("%s: %s", opts->command, nbdedup_error ());
   return client;
