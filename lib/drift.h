@@ -26,7 +26,7 @@
 /* What sorting may use, in bytes; what does not fit goes to a nameless file
  * in the pool's directory.
  */
-#define DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
+#define DRIFT_MEMORY_MIN        NBDEDUP_DRIFT_MEMORY_MIN
 #define DRIFT_MEMORY_DEFAULT    (UINT64_C (32) << 20)
 
 /* The document of one golden image ("vol@snap"); NULL: of all snapshots that

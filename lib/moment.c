@@ -283,7 +283,7 @@ moment_find (struct moment *m, const char *name)
   for (i = 0; i < m->nr_names; ++i)
     if (m->names[i].layer && strcmp (m->names[i].name, name) == 0)
       return &m->names[i];
-  return nbdedup_fail_null (ENOENT, "there is no %s %.*s",
+  return nbdedup_fail_null (ENOENT, "there is no %s '%.*s'",
                             strchr (name, '@') ? "snapshot" : "volume",
                             VOLUME_FULL_NAME_MAX, name);
 }

@@ -254,6 +254,9 @@ extern json_t *nbdedup_client_call (struct nbdedup_client *client,
                                     void *opaque)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 
+/* The least "memory" that the engine's drift works with. */
+#define NBDEDUP_DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
+
 /* Data of one volume through a client: the same calls as above. */
 struct nbdedup_remote;
 

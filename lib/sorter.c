@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,8 @@ sorter_new (const char *dir, size_t item_len, sorter_compare_fn *compare,
   s->spare = malloc (s->cap);
   if (s->buf == NULL || s->spare == NULL) {
     sorter_free (s);
-    return nbdedup_fail_null (ENOMEM, "no memory to sort in");
+    return nbdedup_fail_null (ENOMEM, "cannot get %" PRIu64 " bytes of memory "
+                              "to sort in: allow less", memory_bytes);
   }
   return s;
 }

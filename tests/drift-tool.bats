@@ -221,7 +221,7 @@ END
     run -0 nbdedup drift --if-destroyed alone web1
     assert_eq "$output" "destroying alone, web1 (and 2 snapshots) gives back 512 KiB (stored)"
     run -1 nbdedup drift --if-destroyed web1 nobody
-    assert_eq "$output" "nbdedup: drift: there is no volume nobody"
+    assert_eq "$output" "nbdedup: drift: there is no volume 'nobody'"
 }
 
 @test "samples are kept with --record, and shown with --history" {
@@ -473,12 +473,19 @@ END
     usage "--html and --svg need a file each" --svg same --html same
     usage "--memory does not go with --history: samples are only read" --history --memory 1M
     usage "--memory 'much'*" --memory much
-    usage "--memory '0'*" --memory 0
+    for size in 0 1K 1023K; do
+        usage "--memory '$size': at least 1.00 MiB is needed" --memory $size
+    done
+    usage "--html needs the name of a file" --html ""
+    usage "--svg needs the name of a file" --svg=
     [ ! -e x ] && [ ! -e same ]
     run -1 nbdedup drift golden@v2
-    assert_eq "$output" "nbdedup: drift: there is no snapshot golden@v2"
-    run -1 nbdedup drift --memory 1K
-    assert_eq "${#lines[@]}" 1
+    assert_eq "$output" "nbdedup: drift: there is no snapshot 'golden@v2'"
+    # Sanitizers make more of it.
+    if [ -z "$sanitizer_preload" ]; then
+        run -1 nbdedup drift --memory 1000T
+        [[ $output == "nbdedup: drift: cannot get "*" bytes of memory to sort in: allow less" ]]
+    fi
     run -0 nbdedup drift --memory 2M golden@v1
 }
 

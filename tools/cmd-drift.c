@@ -71,10 +71,20 @@ parse_names (struct drift_options *opts, const char *arg,
     add_name (opts, state->argv[state->next++]);
 }
 
+static const char *
+file_name (const struct drift_options *opts, const char *option,
+           const char *name)
+{
+  if (*name == '\0')
+    usage_error (&opts->common, "%s needs the name of a file", option);
+  return name;
+}
+
 static error_t
 parse (int key, char *arg, struct argp_state *state)
 {
   struct drift_options *opts = state->input;
+  char min[HUMAN_MAX];
 
   switch (key) {
   case KEY_HISTORY:
@@ -90,15 +100,16 @@ parse (int key, char *arg, struct argp_state *state)
     parse_names (opts, arg, state);
     return 0;
   case KEY_HTML:
-    opts->html = arg;
+    opts->html = file_name (opts, "--html", arg);
     return 0;
   case KEY_SVG:
-    opts->svg = arg;
+    opts->svg = file_name (opts, "--svg", arg);
     return 0;
   case KEY_MEMORY:
     opts->memory = options_size (state, "--memory", arg);
-    if (opts->memory == 0)
-      usage_error (&opts->common, "--memory '%s': nothing to work with", arg);
+    if (opts->memory < NBDEDUP_DRIFT_MEMORY_MIN)
+      usage_error (&opts->common, "--memory '%s': at least %s is needed", arg,
+                   human_bytes (NBDEDUP_DRIFT_MEMORY_MIN, min));
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
