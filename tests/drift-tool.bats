@@ -492,6 +492,9 @@ END
 @test "progress is shown when asked for, output that fails is a failure" {
     make_fleet
     run -0 --separate-stderr nbdedup drift --progress
+    assert_eq "${stderr_lines[-1]}" "drift 100%"
+    run -0 --separate-stderr nbdedup destroy web1 --dry-run --progress
+    assert_eq "${stderr_lines[-1]}" "destroy 100%"
     run -1 --separate-stderr bash -c 'nbdedup drift >/dev/full'
     [[ $stderr == "nbdedup: writing to standard output: "* ]]
     run -1 --separate-stderr bash -c 'nbdedup drift --svg - >/dev/full'

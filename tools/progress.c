@@ -128,6 +128,13 @@ progress_update (struct progress *p, uint64_t done, uint64_t total)
 }
 
 void
+progress_complete (struct progress *p)
+{
+  if (p->total > 0)
+    p->done = p->total;
+}
+
+void
 progress_end (struct progress *p)
 {
   if (!p->shown)

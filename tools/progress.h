@@ -44,6 +44,9 @@ extern void progress_part (struct progress *progress, uint64_t before,
 /* Make room for a message on the terminal; the bar comes back. */
 extern void progress_hide (void);
 
+/* It is done, whatever was told last: not every step is. */
+extern void progress_complete (struct progress *progress);
+
 /* Leave the terminal as other messages expect it. */
 extern void progress_end (struct progress *progress);
 

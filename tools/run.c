@@ -65,6 +65,8 @@ call (const struct options *opts, const char *command, json_t *args,
   result = nbdedup_client_call (client, command, args,
                                 on_progress, &progress);
   *again = result == NULL && errno == ESHUTDOWN;
+  if (result != NULL)
+    progress_complete (&progress);
   progress_end (&progress);
   if (result == NULL && !*again)
     fail ("%s: %s", opts->command, nbdedup_error ());
