@@ -360,12 +360,18 @@ run_drift_history (const struct call *c, json_t **result)
 {
   const char *name = NULL;
   uint64_t after = 0;
+  bool newest;
 
   if (arg_string (c, "name", &name) == -1 ||
-      arg_size (c, "after", &after) == -1)
+      arg_size (c, "after", &after) == -1 ||
+      arg_bool (c, "newest", &newest) == -1)
     return -1;
+  if (newest && name)
+    return nbdedup_fail (EINVAL, "name: the newest are those of all");
   lock_release (&c->pool->admin);
-  *result = history_get (c->pool, name, after, c->progress, c->opaque);
+  *result = newest
+    ? history_newest (c->pool, after, c->progress, c->opaque)
+    : history_get (c->pool, name, after, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;
 }
@@ -460,7 +466,7 @@ static const struct {
   { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },
   { "diff", run_diff, { "from", "to" } },
   { "drift", run_drift, { "name", "memory", "record" } },
-  { "drift-history", run_drift_history, { "name", "after" } },
+  { "drift-history", run_drift_history, { "name", "after", "newest" } },
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },

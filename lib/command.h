@@ -38,6 +38,8 @@
  *   drift-history  name (a snapshot's)  after           {"samples": [such
  *             (oldest first; in parts: "next" is        documents], "next": N}
  *             'after' of the next call, and missing in the last part)
+ *             newest (bool: the last one of each golden image, under the
+ *             name that it has now; without name)
  *   drift-freed  names(!) (an array)  memory            {"names": [all],
  *             (volumes go with their snapshots)          "freed_bytes": N}
  *   stat      name  ddt (bool)                          contract's "stat"

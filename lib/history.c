@@ -13,6 +13,7 @@
 #include "codec.h"
 #include "drift.h"
 #include "error.h"
+#include "family.h"
 #include "history.h"
 #include "pool.h"
 #include "property.h"
@@ -322,7 +323,8 @@ struct get {
   const char *name;             /* only those of this name; NULL: all */
   json_t *samples;
   uint64_t bytes;               /* of their text */
-  uint64_t last;                /* id of the last one looked at */
+  uint64_t last;                /* id of the last one looked at: a sample, or
+                                 * of the newest the golden image */
   bool more;
   nbdedup_progress_fn *progress;
   void *opaque;
@@ -356,6 +358,32 @@ get_sample (void *opaque, const struct meta_sample *s)
   return 0;
 }
 
+static int
+get_begin (struct get *g)
+{
+  g->ctx = codec_ctx_new ();
+  g->samples = json_array ();
+  if (g->ctx == NULL || g->samples == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  return 0;
+}
+
+/* The result, unless 'r' is -1. */
+static json_t *
+get_end (struct get *g, int r)
+{
+  json_t *result = NULL;
+
+  if (r != -1)
+    result = json_pack ("{s:O, s:I}", "samples", g->samples, "next",
+                        (json_int_t) g->last);
+  if (result && !g->more)
+    json_object_del (result, "next");
+  codec_ctx_free (g->ctx);
+  json_decref (g->samples);
+  return result;
+}
+
 /* Of a snapshot that exists: its id; else 0.  -1: that is no name. */
 static int
 find_golden (struct nbdedup_pool *pool, const char *name, uint64_t *id)
@@ -373,34 +401,64 @@ history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
              nbdedup_progress_fn *progress, void *opaque)
 {
   struct get g = { .progress = progress, .opaque = opaque };
-  json_t *result = NULL;
   struct meta_conn *c;
   uint64_t golden = 0;
-  int r = -1;
+  int r;
 
   if (name && find_golden (pool, name, &golden) == -1)
     return NULL;
   g.name = golden ? NULL : name;
-  g.ctx = codec_ctx_new ();
-  g.samples = json_array ();
-  if (g.ctx == NULL || g.samples == NULL)
-    nbdedup_fail (ENOMEM, "no memory for the drift history");
-  else {
+  r = get_begin (&g);
+  if (r == 0) {
     c = meta_reader_get (pool->meta);
     r = meta_sample_scan (c, golden, after, get_sample, &g);
     meta_reader_put (pool->meta, c);
   }
   if (r == 0 && g.name && after == 0 && json_array_size (g.samples) == 0)
-    nbdedup_fail (ENOENT, "there is no snapshot '%s', and no drift history "
-                  "of one", name);
-  else if (r == 0)
-    result = json_pack ("{s:O, s:I}", "samples", g.samples, "next",
-                        (json_int_t) g.last);
-  if (result && !g.more)
-    json_object_del (result, "next");
-  codec_ctx_free (g.ctx);
-  json_decref (g.samples);
-  return result;
+    r = nbdedup_fail (ENOENT, "there is no snapshot '%s', and no drift "
+                      "history of one", name);
+  return get_end (&g, r);
+}
+
+/* Its document has the name of then, which another one may have by now. */
+static int
+get_newest_of (struct get *g, struct meta_conn *c, const struct family *f)
+{
+  const size_t nr = json_array_size (g->samples);
+  json_t *document;
+
+  if (meta_sample_newest (c, f->golden, get_sample, g) == -1)
+    return -1;
+  if (g->more)
+    return 1;
+  g->last = f->golden;
+  document = json_array_get (g->samples, nr);
+  if (document &&
+      json_object_set_new (document, "golden", json_string (f->name)) == -1)
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  return 0;
+}
+
+json_t *
+history_newest (struct nbdedup_pool *pool, uint64_t after,
+                nbdedup_progress_fn *progress, void *opaque)
+{
+  CLEANUP_FREE struct family *families = NULL;
+  struct get g = { .progress = progress, .opaque = opaque };
+  struct meta_conn *c;
+  size_t nr, i;
+  int r;
+
+  if (families_get (pool->volumes, &families, &nr) == -1)
+    return NULL;
+  if (get_begin (&g) == -1)
+    return get_end (&g, -1);
+  c = meta_reader_get (pool->meta);
+  for (i = 0, r = 0; i < nr && r == 0; ++i)
+    if (families[i].golden > after)
+      r = get_newest_of (&g, c, &families[i]);
+  meta_reader_put (pool->meta, c);
+  return get_end (&g, r);
 }
 
 static int

@@ -47,6 +47,12 @@ extern json_t *history_get (struct nbdedup_pool *pool, const char *name,
                             uint64_t after,
                             nbdedup_progress_fn *progress, void *opaque);
 
+/* The same of the newest sample of each golden image that has clones now, by
+ * id, under the name that it has now.  'after' is the id of one of these.
+ */
+extern json_t *history_newest (struct nbdedup_pool *pool, uint64_t after,
+                               nbdedup_progress_fn *progress, void *opaque);
+
 /* When the newest sample of this golden image was taken: 1, 0 (there is
  * none) or -1.
  */

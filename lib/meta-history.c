@@ -58,26 +58,48 @@ meta_sample_times (struct meta_conn *c, uint64_t golden,
                    (col (st, 2) & SAMPLE_ASKED) != 0));
 }
 
+/* Of a row "id, golden, time, codec, length, flags, data". */
+static int
+lend_sample (sqlite3_stmt *st,
+             int (*fn) (void *opaque, const struct meta_sample *s),
+             void *opaque)
+{
+  const struct meta_sample s = {
+    .id = col (st, 0),
+    .golden = col (st, 1),
+    .time = col (st, 2),
+    .codec = col (st, 3),
+    .length = col (st, 4),
+    .asked = (col (st, 5) & SAMPLE_ASKED) != 0,
+    .data = sqlite3_column_blob (st, 6),
+    .len = (size_t) sqlite3_column_bytes (st, 6),
+  };
+
+  return fn (opaque, &s);
+}
+
 int
 meta_sample_scan (struct meta_conn *c, uint64_t golden, uint64_t after,
                   int (*fn) (void *opaque, const struct meta_sample *s),
                   void *opaque)
 {
   USING_STMT (st, c, golden ? ST_SAMPLE_SCAN : ST_SAMPLE_SCAN_ALL);
-  struct meta_sample s;
 
   if (golden)
     bind_u64 (st, 1, golden);
   bind_u64 (st, golden ? 2 : 1, after);
-  return SCAN (c, st, "reading the drift history", ({
-    s.id = col (st, 0);
-    s.golden = col (st, 1);
-    s.time = col (st, 2);
-    s.codec = col (st, 3);
-    s.length = col (st, 4);
-    s.asked = (col (st, 5) & SAMPLE_ASKED) != 0;
-    s.data = sqlite3_column_blob (st, 6);
-    s.len = (size_t) sqlite3_column_bytes (st, 6);
-    fn (opaque, &s);
-  }));
+  return SCAN (c, st, "reading the drift history",
+               lend_sample (st, fn, opaque));
+}
+
+int
+meta_sample_newest (struct meta_conn *c, uint64_t golden,
+                    int (*fn) (void *opaque, const struct meta_sample *s),
+                    void *opaque)
+{
+  USING_STMT (st, c, ST_SAMPLE_NEWEST);
+
+  bind_u64 (st, 1, golden);
+  return SCAN (c, st, "reading the drift history",
+               lend_sample (st, fn, opaque));
 }

@@ -111,6 +111,9 @@ static const char *const sql[NR_STMTS] = {
   [ST_SAMPLE_SCAN_ALL] =
     "SELECT id, golden, time, codec, length, flags, data FROM drift"
     " WHERE id > ? ORDER BY id",
+  [ST_SAMPLE_NEWEST] =
+    "SELECT id, golden, time, codec, length, flags, data FROM drift"
+    " WHERE golden = ? ORDER BY id DESC LIMIT 1",
 };
 
 sqlite3_stmt *

@@ -320,5 +320,10 @@ extern int meta_sample_scan (struct meta_conn *c, uint64_t golden,
                              int (*fn) (void *opaque,
                                         const struct meta_sample *s),
                              void *opaque);
+/* The same of the last one of a golden image, if it has any. */
+extern int meta_sample_newest (struct meta_conn *c, uint64_t golden,
+                               int (*fn) (void *opaque,
+                                          const struct meta_sample *s),
+                               void *opaque);
 
 #endif /* NBDEDUP_META_H */

@@ -250,6 +250,86 @@ END
 3 3.26'
 }
 
+# metrics [NAME]: those of drift, after a look at the form of all: names,
+# labels and numbers; each metric's lines together below one HELP and TYPE;
+# none twice.
+metrics ()
+{
+    nbdedup stat --prometheus "$@" >"$BATS_TEST_TMPDIR/metrics"
+    awk '/^# HELP [a-z_]+ [^ ].*[.]$/ {
+             if (seen[$3]++) exit 1; now = $3; next }
+         /^# TYPE [a-z_]+ (gauge|counter)$/ { if ($3 != now) exit 1; next }
+         !/^[a-z_]+({([a-z]+="[^"\\]*",?)+})? ([0-9.e+-]+|NaN)$/ { exit 1 }
+         { name = $1; sub (/{.*/, "", name)
+           if (name != now || series[$1]++) exit 1 }' \
+        "$BATS_TEST_TMPDIR/metrics" || fail "$(<"$BATS_TEST_TMPDIR/metrics")"
+    if command -v promtool >/dev/null; then
+        promtool check metrics <"$BATS_TEST_TMPDIR/metrics"
+    fi
+    grep '^nbdedup_drift_' "$BATS_TEST_TMPDIR/metrics" || :
+}
+
+@test "stat --prometheus has the newest samples, and measures nothing" {
+    make_fleet
+    assert_eq "$(metrics)" ""
+    nbdedup drift --record >/dev/null
+    qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 7 0 64K' -c flush
+    json=$(nbdedup drift --record --json)
+    # Not in the history.
+    qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 8 0 1M' -c flush
+    expected=$(cat <<END
+nbdedup_drift_sample_timestamp_seconds{golden="golden@v1"} $(
+    jq '.goldens[0].time' <<<"$json")
+nbdedup_drift_clones{golden="golden@v1"} 3
+nbdedup_drift_golden_bytes{golden="golden@v1"} 8388608
+nbdedup_drift_logical_bytes{golden="golden@v1"} 32505856
+nbdedup_drift_distinct_bytes{golden="golden@v1"} 9977856
+nbdedup_drift_distinct_stored_bytes{golden="golden@v1"} 9977856
+nbdedup_drift_dedup_ratio{golden="golden@v1"} 3.2577996715927751
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="golden_same"} 5505024
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="golden_moved"} 262144
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="sibling"} 1048576
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="unique"} 524288
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="zero"} 1048576
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="golden_same"} 7340032
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="golden_moved"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="sibling"} 1048576
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="unique"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="zero"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="golden_same"} 8323072
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="golden_moved"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="sibling"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="unique"} 65536
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="zero"} 0
+nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web1"} 524288
+nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web2"} 0
+nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web3"} 16384
+END
+)
+    assert_eq "$(metrics)" "$expected"
+    # Without a server, too.
+    stop
+    assert_eq "$(metrics)" "$expected"
+    assert_eq "$(metrics golden@v1)" "$expected"
+    # The fleets that a clone is of, and that clone.
+    assert_eq "$(metrics web2)" "$(grep -v 'clone="web[13]"' <<<"$expected")"
+    assert_eq "$(metrics golden)" ""
+    # By the name that it has now, whoever has the other one.
+    nbdedup rename golden old
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 empty
+    assert_eq "$(metrics)" "${expected//golden@v1/old@v1}"
+    assert_eq "$(metrics golden@v1)" ""
+    nbdedup drift golden@v1 --record >/dev/null
+    metrics golden@v1 |
+        grep -xF 'nbdedup_drift_dedup_ratio{golden="golden@v1"} NaN'
+    # Of a golden image without clones nothing is said, in JSON nothing at all.
+    nbdedup destroy empty
+    assert_eq "$(metrics)" "${expected//golden@v1/old@v1}"
+    assert_eq "$(nbdedup stat --json | jq -c keys)" '["pool","volumes"]'
+}
+
 @test "a history that is too long for one answer is shown in full" {
     make_pool
     nbdedup create golden 1M

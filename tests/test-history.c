@@ -26,6 +26,34 @@ expect_samples (const char *name, size_t nr)
   json_decref (samples);
 }
 
+/* The newest sample of each golden image; names are told with a blank after
+ * each.  'next' may be NULL: there is to be none.
+ */
+static json_t *
+newest (uint64_t after, const char *names, json_int_t *next)
+{
+  json_t *result = try ("drift-history",
+                        json_pack ("{s:b, s:I}", "newest", 1, "after",
+                                   (json_int_t) after), 0);
+  json_t *samples = json_incref (json_object_get (result, "samples")), *s;
+  json_t *more = json_object_get (result, "next");
+  char found[200] = "";
+  size_t i, len = 0;
+
+  json_array_foreach (samples, i, s)
+    len += (size_t) snprintf (found + len, sizeof found - len, "%s ",
+                              json_string_value (json_object_get (s,
+                                                                  "golden")));
+  if (strcmp (found, names) != 0)
+    fatal ("the newest samples are of %s, expected %s", found, names);
+  if ((more != NULL) != (next != NULL))
+    fatal ("%s part has not been told", next ? "another" : "the last");
+  if (next)
+    *next = json_integer_value (more);
+  json_decref (result);
+  return samples;
+}
+
 static uint64_t
 id_of (const char *snapshot)
 {
@@ -104,6 +132,7 @@ test_record (void)
   json_t *document, *plain, *all, *samples;
 
   expect_samples (NULL, 0);
+  json_decref (newest (0, "", NULL));
   make_golden ("gold", 1);
   make_golden ("silver", 2);
   run ("snapshot", json_pack ("{s:s}", "name", "gold@v1"));
@@ -166,7 +195,8 @@ test_interrupted (void)
       errno != EINTR)
     fatal ("drift was not interrupted");
   if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||
-      errno != EINTR)
+      errno != EINTR ||
+      history_newest (pool, 0, stop_at_once, NULL) != NULL || errno != EINTR)
     fatal ("drift-history was not interrupted");
   expect_samples (NULL, 3);
 }
@@ -175,10 +205,21 @@ test_interrupted (void)
 static void
 test_names (void)
 {
-  json_t *samples;
+  json_t *samples, *last;
 
+  samples = samples_of ("gold@v1");
   run ("rename", json_pack ("{s:s, s:s}", "old", "gold", "new", "brass"));
   expect_samples ("brass@v1", 2);
+  /* The last one, but for the name. */
+  last = newest (0, "brass@v1 silver@v1 ", NULL);
+  json_object_set_new (json_array_get (samples, 1), "golden",
+                       json_string ("brass@v1"));
+  if (!json_equal (json_array_get (last, 0), json_array_get (samples, 1)))
+    fatal ("the newest sample is not the last one of the history");
+  json_decref (last);
+  json_decref (samples);
+  try ("drift-history", json_pack ("{s:b, s:s}", "newest", 1, "name",
+                                   "brass@v1"), EINVAL);
   try ("drift-history", json_pack ("{s:s}", "name", "iron@v1"), ENOENT);
   json_decref (record ("brass@v1"));
   /* Another one takes the old name. */
@@ -188,6 +229,8 @@ test_names (void)
   expect_samples ("brass@v1", 3);
   json_decref (record ("gold@v1"));
   expect_samples ("gold@v1", 1);
+  /* One that has no clones is no golden image. */
+  json_decref (newest (0, "brass@v1 silver@v1 ", NULL));
 
   run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "gold",
                              "recursive", 1, "force", 1, "wait", 1));
@@ -197,6 +240,7 @@ test_names (void)
   expect_samples ("gold@v1", 3);
   expect_samples ("brass@v1", 1);
   expect_samples (NULL, 5);
+  json_decref (newest (0, "silver@v1 ", NULL));
   must (nbdedup_pool_close (pool));
   open_pool ();
   expect_samples (NULL, 5);
@@ -320,6 +364,7 @@ test_parts (void)
   uint64_t golden = id_of ("big@v1"), after = 0, expected = 1;
   unsigned parts = 0;
   json_t *result, *samples, *s;
+  json_int_t next;
   size_t i;
 
   closed_sql ("DELETE FROM drift");
@@ -343,6 +388,14 @@ test_parts (void)
   } while (after != 0);
   if (parts != 3 || expected != NR + 1)
     fatal ("%u parts, and %" PRIu64 " samples", parts, expected - 1);
+
+  put_sample ("silver@v1", id_of ("silver@v1"), NR + 1, 20 << 20);
+  json_decref (newest (0, "silver@v1 ", &next));
+  result = newest ((uint64_t) next, "big@v1 ", NULL);
+  if (json_integer_value (json_object_get (json_array_get (result, 0),
+                                           "time")) != NR)
+    fatal ("the newest sample in another part is not the newest");
+  json_decref (result);
 }
 
 /*----------------------------------------------------------------------

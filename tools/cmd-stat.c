@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "drift-ask.h"
+#include "drift-metrics.h"
 #include "tools.h"
 
 enum {
@@ -285,6 +287,19 @@ print_prometheus (const json_t *stat)
                                               "histogram"), NULL);
 }
 
+static int
+print_all_metrics (const struct stat_options *opts, const json_t *stat)
+{
+  json_t *newest = drift_ask_newest (&opts->common);
+
+  if (newest == NULL)
+    return -1;
+  print_prometheus (stat);
+  drift_metrics_print (newest, opts->common.args[0]);
+  json_decref (newest);
+  return 0;
+}
+
 int
 cmd_stat (int argc, char **argv, const char *pool)
 {
@@ -292,6 +307,7 @@ cmd_stat (int argc, char **argv, const char *pool)
     .common = { .pool = pool, .max_args = 1 },
   };
   json_t *result;
+  int r = 0;
 
   options_parse (&opts.common, argc, argv, options, parse,
                  "[NAME]\nNAME@SNAP",
@@ -309,9 +325,9 @@ cmd_stat (int argc, char **argv, const char *pool)
   if (opts.common.json)
     print_json (result);
   else if (opts.prometheus)
-    print_prometheus (result);
+    r = print_all_metrics (&opts, result);
   else
     print_human (result);
   json_decref (result);
-  return EXIT_SUCCESS;
+  return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -40,16 +40,16 @@ drift_ask_freed (const struct options *opts, json_t *names, uint64_t memory)
 }
 
 /* A long one comes in parts. */
-json_t *
-drift_ask_history (const struct options *opts, const char *golden)
+static json_t *
+ask_samples (const struct options *opts, const char *golden, bool newest)
 {
   json_t *samples = check_json (json_array ());
   json_t *after = NULL, *part;
 
   do {
     part = run_other (opts, "drift-history",
-                      pack_args (opts, "{s:s*, s:o*}", "name", golden,
-                                 "after", after));
+                      pack_args (opts, "{s:s*, s:o*, s:b}", "name", golden,
+                                 "after", after, "newest", newest));
     if (part == NULL) {
       json_decref (samples);
       return NULL;
@@ -58,7 +58,22 @@ drift_ask_history (const struct options *opts, const char *golden)
     after = json_incref (json_object_get (part, "next"));
     json_decref (part);
   } while (after != NULL);
-  return check_json (json_pack ("{s:o}", "samples", samples));
+  return samples;
+}
+
+json_t *
+drift_ask_history (const struct options *opts, const char *golden)
+{
+  json_t *samples = ask_samples (opts, golden, false);
+
+  return samples == NULL ? NULL :
+    check_json (json_pack ("{s:o}", "samples", samples));
+}
+
+json_t *
+drift_ask_newest (const struct options *opts)
+{
+  return ask_samples (opts, NULL, true);
 }
 
 /* With --record, the present is the last sample. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What "nbdedup drift" asks the engine for.  Each returns a new reference;
+/* What "nbdedup drift", and others, ask the engine for about drift.  Each returns a new reference;
  * NULL: reported.  'memory' 0: the engine's default.
  */
 
@@ -26,6 +26,9 @@ extern json_t *drift_ask_freed (const struct options *opts, json_t *names,
  */
 extern json_t *drift_ask_history (const struct options *opts,
                                   const char *golden);
+
+/* An array with the newest sample of each golden image that has one. */
+extern json_t *drift_ask_newest (const struct options *opts);
 
 /* The history (drift-report.h) of each of these documents, which are the
  * present: an array.
