@@ -48,8 +48,9 @@ ask_samples (const struct options *opts, const char *golden, bool newest)
 
   do {
     part = run_other (opts, "drift-history",
-                      pack_args (opts, "{s:s*, s:o*, s:b}", "name", golden,
-                                 "after", after, "newest", newest));
+                      pack_args (opts, "{s:s*, s:o*, s:o*}", "name", golden,
+                                 "after", after,
+                                 "newest", newest ? json_true () : NULL));
     if (part == NULL) {
       json_decref (samples);
       return NULL;
