@@ -118,6 +118,15 @@ near ()
     done
 }
 
+@test "what a pool takes that has next to nothing is counted" {
+    random_data 512 1 >a.raw
+    files=(a.raw)
+    import_all 4096
+    estimate a.raw
+    near "$(row 4096 metadata_bytes)" "$(jq .pool.metadata_bytes stat.json)" \
+         8192
+}
+
 @test "its exact figures hold for other sectors and codecs" {
     local size=65536
 
