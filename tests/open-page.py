@@ -12,7 +12,7 @@ it and refuses.  Leaves in DIRECTORY
   requests   what was asked for, a line each, but by the browser for itself
   colours    the colours of page.png, most frequent first: "N RRGGBB"
 
-and, if there are WIDTHs, in pixels of the window,
+and, if there are WIDTHs, in pixels of the window, or with a "p" of paper,
 
   layout     a line for each: "WIDTH OVERFLOW LETTERS", where OVERFLOW says how
              many pixels the page, or a part of it that scrolls, is wider than
@@ -75,9 +75,22 @@ MEASURE = """<!DOCTYPE html><meta charset=utf-8>
 <iframe style="border:0" width=%d height=1000 src="file://%s"></iframe>
 <p id=layout></p>
 <script>
+/* As if the window were paper. */
+function print (d) {
+  let style = "";
+  for (const sheet of d.styleSheets)
+    for (const rule of sheet.cssRules)
+      if (!rule.media)
+        style += rule.cssText;
+      else if (!/screen|prefers/.test (rule.media.mediaText))
+        style += rule.cssText.replace (/^@media [^{]*/, "@media all ");
+  d.querySelector ("style").textContent = style;
+}
 function room (e) { return e.scrollWidth - e.clientWidth; }
 window.onload = function () {
   const d = document.querySelector ("iframe").contentDocument;
+  if (%s)
+    print (d);
   const parts = [d.documentElement].concat (
     Array.from (d.querySelectorAll (".scroll")));
   const letters = Array.from (d.querySelectorAll ("svg text"))
@@ -92,13 +105,14 @@ window.onload = function () {
 def measure(page, directory, port, width):
     path = os.path.join(directory, "measure.html")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(MEASURE % (width, os.path.abspath(page)))
+        f.write(MEASURE % (int(width.rstrip("p")), os.path.abspath(page),
+                           "true" if width.endswith("p") else "false"))
     done = browse(path, directory, port, "--allow-file-access-from-files",
                   "--dump-dom")
     found = re.search(r'<p id="layout">([^<]+)</p>', done.stdout.decode())
     if not found:
         sys.exit("%s: cannot be measured" % page)
-    return "%d %s\n" % (width, found.group(1))
+    return "%s %s\n" % (width, found.group(1))
 
 
 def unfilter(kind, row, above, bpp):
@@ -169,7 +183,7 @@ def main():
     write("colours", "".join("%d %02x%02x%02x\n" % ((n,) + rgb)
                              for rgb, n in png_colours(png).most_common()))
     if len(sys.argv) > 3:
-        write("layout", "".join(measure(page, directory, port, int(width))
+        write("layout", "".join(measure(page, directory, port, width)
                                 for width in sys.argv[3:]))
 
 
