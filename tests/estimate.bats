@@ -303,6 +303,11 @@ near ()
     random_data 1M 1 >noise.raw
     run -0 nbdedup estimate noise.raw
     [[ $output == *"Nothing is saved: "* ]]
+    # Sizes as one gives them.
+    run -0 nbdedup estimate --block-size 512K,1M noise.raw
+    grep -E '^ *512K ' <<<"$output"
+    grep -E '^ *1M .* best$' <<<"$output"
+    [[ $output == *"with blocks of 1M the data"* ]]
 }
 
 # refused STATUS TEXT ARG...: one line that has TEXT in it, and no figures.

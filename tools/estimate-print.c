@@ -14,10 +14,17 @@ number_of (const json_t *row, const char *key)
   return json_number_value (json_object_get (row, key));
 }
 
-static uint64_t
-kib_of (const json_t *row)
+/* As --block-size takes it; in 'buf', which is returned. */
+static const char *
+block_size (const json_t *row, char buf[HUMAN_MAX])
 {
-  return json_size (row, "block_size") >> 10;
+  const uint64_t kib = json_size (row, "block_size") >> 10;
+
+  if (kib >= 1024)
+    snprintf (buf, HUMAN_MAX, "%" PRIu64 "M", kib >> 10);
+  else
+    snprintf (buf, HUMAN_MAX, "%" PRIu64 "K", kib);
+  return buf;
 }
 
 static void
@@ -51,7 +58,7 @@ print_table (const json_t *result)
   for (i = 0; i < sizeof head / sizeof head[0]; ++i)
     table_add (table, "%s", head[i]);
   json_array_foreach (result, i, row) {
-    table_add (table, "%" PRIu64 "K", kib_of (row));
+    table_add (table, "%s", block_size (row, buf));
     table_add (table, "%" PRIu64, json_size (row, "blocks"));
     table_add (table, "%" PRIu64, json_size (row, "zero"));
     table_add (table, "%" PRIu64, json_size (row, "distinct"));
@@ -72,6 +79,7 @@ print_table (const json_t *result)
 static void
 print_rivals (const json_t *result, const json_t *best)
 {
+  char buf[HUMAN_MAX];
   unsigned nr = 0;
   json_t *row;
   size_t i;
@@ -81,8 +89,8 @@ print_rivals (const json_t *result, const json_t *best)
         number_of (row, "reduction") > number_of (best, "reduction_error") +
         number_of (row, "reduction_error"))
       continue;
-    printf ("%s%" PRIu64 "K", nr++ == 0 ? "As good, within the error: " : ", ",
-            kib_of (row));
+    printf ("%s%s", nr++ == 0 ? "As good, within the error: " : ", ",
+            block_size (row, buf));
   }
   if (nr > 0)
     printf (". Larger blocks need less metadata, hence memory.\n");
@@ -92,6 +100,7 @@ static void
 print_best (const json_t *result)
 {
   const json_t *best = NULL;
+  char buf[HUMAN_MAX];
   bool sampled = false;
   json_t *row;
   size_t i;
@@ -107,11 +116,11 @@ print_best (const json_t *result)
     return;
   }
   if (number_of (best, "reduction") > 1)
-    printf ("Blocks of %" PRIu64 "K pay best: the data would take 1/%.2f of "
-            "its size.\n", kib_of (best), number_of (best, "reduction"));
+    printf ("Blocks of %s pay best: the data would take 1/%.2f of its "
+            "size.\n", block_size (best, buf), number_of (best, "reduction"));
   else
-    printf ("Nothing is saved: with blocks of %" PRIu64 "K the data would take "
-            "%.2f times its size.\n", kib_of (best),
+    printf ("Nothing is saved: with blocks of %s the data would take %.2f "
+            "times its size.\n", block_size (best, buf),
             1 / number_of (best, "reduction"));
   print_rivals (result, best);
   if (sampled)
