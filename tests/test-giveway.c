@@ -197,6 +197,7 @@ static void
 test_gives_way (void)
 {
   struct during d = { .max_folds = 200 };
+  unsigned i, nr_same;
   uint64_t wal;
 
   try ("drift", "{}", &d, EBUSY);
@@ -205,10 +206,14 @@ test_gives_way (void)
   wal = bytes_of ("pool.db-wal");
   if (wal > WAL_POOLS * bytes_of ("pool.db") + 8 * MIB)
     die ("the WAL has grown to %" PRIu64 " bytes", wal);
-  for (d.max_folds = 20; d.max_folds > 0; --d.max_folds)
+  /* Not necessarily with the first fold: a checkpoint may be under way. */
+  for (i = 0, nr_same = 0; nr_same < 3; ++i) {
+    if (i == 100)
+      die ("the WAL grows on after the reader is gone");
+    wal = bytes_of ("pool.db-wal");
     write_some (2000);
-  if (bytes_of ("pool.db-wal") > wal)
-    die ("the WAL grows on after the reader is gone");
+    nr_same = bytes_of ("pool.db-wal") == wal ? nr_same + 1 : 0;
+  }
 }
 
 int
