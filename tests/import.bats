@@ -436,6 +436,27 @@ EOF
     nothing_left
 }
 
+@test "an image that a guest has open is refused, and it says so" {
+    local command
+
+    make_pool
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    mkfifo hold
+    qemu-io -f qcow2 in.qcow2 <hold >/dev/null 2>&1 3>&- 4>&- &
+    pid=$!
+    exec 5>hold
+    wait_for 20 bash -c '! qemu-img info in.qcow2 >/dev/null 2>&1'
+    for command in "import web1" estimate; do
+        # shellcheck disable=SC2086
+        run -1 nbdedup $command in.qcow2 --format qcow2
+        assert_eq "$output" "nbdedup: ${command% *}: in.qcow2: is in use by\
+ another process: shut the guest down, or stop whatever has it open"
+    done
+    exec 5>&-
+    wait $pid
+    nothing_left
+}
+
 @test "an export replaces a file and keeps its mode and links to it" {
     make_pool
     nbdedup import web1 disk.raw

@@ -275,9 +275,16 @@ child_fail (struct child *child, const char *name)
   text = read_all (child->errfd);
   if (text != NULL && text[strspn (text, "\n")] != '\0') {
     char *line = text + strspn (text, "\n");
+    const char *why;
 
     line[strcspn (line, "\n")] = '\0';
-    image_fail ("%s: %s", name, without_prefix (child, line));
+    why = without_prefix (child, line);
+    /* QEMU's words are about its locks, not about whose they are. */
+    if (strstr (why, "Failed to get shared \"write\" lock") != NULL)
+      image_fail ("%s: is in use by another process: shut the guest down, or "
+                  "stop whatever has it open", name);
+    else
+      image_fail ("%s: %s", name, why);
   }
   else if (child->pid == 0 && WIFSIGNALED (child->status))
     image_fail ("%s: %s was killed by signal %d", name, child->program,
