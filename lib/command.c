@@ -521,7 +521,9 @@ command_is_background (const char *command, json_t *args)
   return strcmp (command, "drift") == 0 ||
     strcmp (command, "drift-freed") == 0 ||
     (strcmp (command, "destroy") == 0 &&
-     json_is_true (json_object_get (args, "dry-run")));
+     json_is_true (json_object_get (args, "dry-run"))) ||
+    (strcmp (command, "stat") == 0 &&
+     json_is_true (json_object_get (args, "ddt")));
 }
 
 json_t *

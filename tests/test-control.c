@@ -312,7 +312,7 @@ test_nice (void)
 {
   const int ours = getpriority (PRIO_PROCESS, 0);
   const int low = ours + NICE > 19 ? 19 : ours + NICE;
-  int other, fd[3];
+  int other, fd[4];
   unsigned nr, i;
 
   if (low == ours) {
@@ -326,7 +326,7 @@ test_nice (void)
   raw_command (other, "{\"command\":\"list\"}");
   raw_expect (other, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
   raw_expect (other, CONTROL_WRITE, 0, 0, "data", 4, 0);
-  for (nr = 0; nr < 3; ++nr) {
+  for (nr = 0; nr < 4; ++nr) {
     fd[nr] = raw_connect ();
     raw_hello (fd[nr]);
   }
@@ -346,6 +346,9 @@ test_nice (void)
                "\"args\":{\"name\":\"vol\",\"dry-run\":true}}");
   if (threads_with (low) != 4)
     die ("destroy --dry-run has the priority of others");
+  raw_command (fd[3], "{\"command\":\"stat\",\"args\":{\"ddt\":true}}");
+  if (threads_with (low) != 5)
+    die ("stat --ddt has the priority of others");
 
   /* It ends with the connection. */
   for (i = 0; i < nr; ++i)
