@@ -389,14 +389,6 @@ refused ()
     assert_eq "$status" 1
 }
 
-catches_sigterm ()
-{
-    local mask
-
-    mask=$(sed -n 's/^SigCgt:\s*/0x/p' "/proc/$1/status")
-    (( mask & 1 << (15 - 1) ))
-}
-
 has_ended ()
 {
     ! kill -0 "$1" 2>/dev/null

@@ -90,6 +90,15 @@ wait_for ()
     done
 }
 
+# catches_sigterm PID: it has a handler of its own by now.
+catches_sigterm ()
+{
+    local mask
+
+    mask=$(sed -n 's/^SigCgt:\s*/0x/p' "/proc/$1/status")
+    (( ${mask:-0} & 1 << (15 - 1) ))
+}
+
 #----------------------------------------------------------------------
 # Pools
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What "nbdedup drift", and others, ask the engine for about drift.  Each returns a new reference;
- * NULL: reported.  'memory' 0: the engine's default.
+/* What "nbdedup drift", and others, ask the engine for about drift.  Each
+ * returns a new reference; NULL: reported.  'memory' 0: the engine's default.
  */
 
 #ifndef NBDEDUP_DRIFT_ASK_H
