@@ -3,62 +3,21 @@
 #include <config.h>
 
 #include <assert.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <sys/uio.h>
-#include <xxhash.h>
 
 #include "cleanup.h"
 #include "error.h"
 #include "fold.h"
-#include "lock.h"
-#include "reserve.h"
-#include "txg.h"
-#include "txg-log.h"
+#include "txg-int.h"
 
 /* Fold at the latest this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
 /* After a fold that failed for lack of space, try again this often. */
 #define FULL_RETRY_MS 1000
-
-/* Somebody waits for a fold. */
-struct request {
-  TAILQ_ENTRY (request) link;
-  int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
-  void (*done) (void *arg);
-  void *arg;
-  bool finished;
-  int result, err;
-  char text[512];
-};
-TAILQ_HEAD (requests, request);
-
-struct txg {
-  struct txg_parts parts;
-  size_t budget;
-  struct txg_log *log;          /* the journal's buffer; locks by itself */
-  struct reserve *reserve;
-  pthread_t thread;
-  bool has_thread;
-
-  struct lock lock;             /* protects everything below */
-  pthread_cond_t may_enter;     /* !cutting */
-  pthread_cond_t all_out;       /* nr_inside == 0 */
-  pthread_cond_t wake;          /* the folding thread has something to do */
-  pthread_cond_t folded;        /* a fold ended, or a request did */
-  unsigned nr_inside;
-  bool cutting, kicked, stop, more;
-  struct requests requests;     /* not yet taken by a fold */
-  struct meta_state state;      /* as of the last commit */
-
-  atomic_int room;              /* enum txg_room */
-  atomic_bool failed;           /* for good */
-};
 
 struct txg *
 txg_new (const struct txg_parts *parts, const struct meta_state *state,
@@ -123,8 +82,8 @@ txg_get_room (struct txg *t)
   return (enum txg_room) t->room;
 }
 
-static size_t
-pending_bytes (struct txg *t)
+size_t
+txg_pending_bytes (struct txg *t)
 {
   return map_pending_bytes (t->parts.map) + ddt_pending_bytes (t->parts.ddt) +
     txg_log_bytes (t->log);
@@ -150,14 +109,14 @@ journal_is_half_full (struct txg *t)
 void
 txg_throttle (struct txg *t)
 {
-  size_t bytes = pending_bytes (t);
+  size_t bytes = txg_pending_bytes (t);
 
   if (bytes > t->budget / 2 || journal_is_half_full (t))
     kick (t);
   if (bytes <= t->budget)
     return;
   WITH_LOCK (&t->lock);
-  while (pending_bytes (t) > t->budget && !t->failed && t->room != TXG_FULL &&
+  while (txg_pending_bytes (t) > t->budget && !t->failed && t->room != TXG_FULL &&
          !t->stop) {
     t->kicked = true;
     pthread_cond_signal (&t->wake);
@@ -233,9 +192,9 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
   return 0;
 }
 
-static int
-set_holes (struct txg *t, struct layer *layer, uint64_t block,
-           uint64_t count)
+int
+txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
+                 uint64_t count)
 {
   unsigned n;
 
@@ -257,7 +216,7 @@ txg_set_holes (struct txg *t, struct layer *layer, uint64_t block,
 {
   if (txg_log_add_holes (t->log, layer->id, block, count) == -1)
     return -1;
-  return set_holes (t, layer, block, count);
+  return txg_apply_holes (t, layer, block, count);
 }
 
 int
@@ -537,7 +496,7 @@ folding_thread (void *arg)
       if (stop && TAILQ_EMPTY (&t->requests))
         return NULL;
       if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
-          pending_bytes (t) == 0)
+          txg_pending_bytes (t) == 0)
         continue;
     }
     fold (t);
@@ -590,7 +549,7 @@ txg_stop (struct txg *t)
 
   if (!t->has_thread)
     return 0;
-  if (pending_bytes (t) > 0)
+  if (txg_pending_bytes (t) > 0)
     r = txg_run (t, NULL, NULL, NULL);
   if (r == 0)
     r = txg_check (t);
@@ -609,170 +568,4 @@ txg_get_state (struct txg *t, struct meta_state *state)
 {
   WITH_LOCK (&t->lock);
   *state = t->state;
-}
-
-/*----------------------------------------------------------------------
- * Replay
- */
-
-/* Addresses of records that a suspect batch named and that are not there. */
-struct replay {
-  struct txg *t;
-  uint64_t *lost;               /* owned */
-  size_t nr_lost;
-};
-
-static bool
-is_lost (const struct replay *rp, uint64_t addr)
-{
-  size_t i;
-
-  for (i = 0; i < rp->nr_lost; ++i)
-    if (rp->lost[i] == addr)
-      return true;
-  return false;
-}
-
-static int
-add_lost (struct replay *rp, uint64_t addr)
-{
-  uint64_t *p = realloc (rp->lost, (rp->nr_lost + 1) * sizeof *p);
-
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for replay");
-  rp->lost = p;
-  p[rp->nr_lost++] = addr;
-  return 0;
-}
-
-/* Did the record's bytes reach the store?  1, 0, -1. */
-static int
-record_is_there (struct txg *t, const struct record *r)
-{
-  CLEANUP_FREE uint8_t *buf = malloc (r->ptr.psize);
-
-  if (buf == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for replay");
-  if (store_read (t->parts.store, r->ptr.addr, buf, r->ptr.psize) == -1)
-    return 0;
-  return XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
-}
-
-static int
-replay_record (struct replay *rp, const struct journal_entry *e,
-               bool suspect)
-{
-  struct txg *t = rp->t;
-  const struct record *r = &e->record;
-  uint32_t sector = t->state.sector_bytes;
-  uint32_t nr = sectors_of (r->ptr.psize, sector);
-  struct placement p = { r->ptr.addr, r->slot, e->chunk_addr };
-  int there = 1;
-
-  if (e->data == NULL && suspect) {
-    there = record_is_there (t, r);
-    if (there == -1)
-      return -1;
-  }
-  if (!there)
-    return add_lost (rp, r->ptr.addr);
-  /* Claim before writing: sectors in use must not be overwritten. */
-  if (space_claim (t->parts.space, &p, nr) == -1)
-    return -1;
-  if (e->data) {
-    CLEANUP_FREE uint8_t *buf = calloc (nr, sector);
-
-    if (buf == NULL)
-      return nbdedup_fail (ENOMEM, "no memory for replay");
-    memcpy (buf, e->data, r->ptr.psize);
-    if (store_write (t->parts.store, r->ptr.addr, buf,
-                     (size_t) nr * sector) == -1)
-      return -1;
-  }
-  return ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
-}
-
-static int
-replay_pointers (struct replay *rp, const struct journal_entry *e,
-                 struct layer *layer)
-{
-  struct txg *t = rp->t;
-  uint64_t i, displaced;
-  struct pointer ptr;
-  int r;
-
-  for (i = 0; i < e->count; ++i) {
-    if (pointer_unpack (e->pointers + i * POINTER_LEN, layer->block_size,
-                        &ptr) == -1)
-      return -1;
-    if (is_lost (rp, ptr.addr))
-      continue;                 /* that write never happened */
-    if (ddt_ref (t->parts.ddt, ptr.addr, 1) == -1)
-      return -1;
-    r = map_set (t->parts.map, layer, e->block + i, &ptr, &displaced);
-    if (r == -1)
-      return -1;
-    if (r == 1)
-      ddt_unref (t->parts.ddt, displaced);
-  }
-  return 0;
-}
-
-static int
-replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
-              size_t len)
-{
-  struct replay *rp = opaque;
-  struct txg *t = rp->t;
-  struct journal_entry e;
-  struct layer *layer;
-  int64_t n;
-  size_t off;
-  int r;
-
-  for (off = 0; off < len; off += (size_t) n) {
-    n = je_unpack (body + off, len - off, &e);
-    if (n == -1)
-      return -1;
-    if (e.type == JE_RECORD) {
-      if (replay_record (rp, &e, suspect) == -1)
-        return -1;
-      continue;
-    }
-    layer = t->parts.find_layer (t->parts.opaque, e.layer);
-    if (layer == NULL)
-      return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
-                           PRIu64 ", which pool.db does not have", seq,
-                           e.layer);
-    r = e.type == JE_POINTERS ? replay_pointers (rp, &e, layer)
-      : set_holes (t, layer, e.block, e.count);
-    if (r == -1)
-      return -1;
-  }
-  return 0;
-}
-
-static int
-touch_limbo (void *opaque, uint64_t addr)
-{
-  struct txg *t = opaque;
-
-  return ddt_ref (t->parts.ddt, addr, 0);
-}
-
-int
-txg_replay (struct txg *t)
-{
-  struct meta_conn *c = meta_writer (t->parts.meta);
-  struct replay rp = { .t = t };
-  int r;
-
-  r = meta_limbo_scan (c, touch_limbo, t);
-  if (r == 0)
-    r = journal_replay (t->parts.journal, t->state.journal_position,
-                        t->state.folded, t->state.epoch, replay_batch, &rp);
-  free (rp.lost);
-  if (r == 0 && pending_bytes (t) > 0)
-    r = txg_run (t, NULL, NULL, NULL);
-  return r;
 }

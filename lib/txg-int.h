@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Shared by txg.c (what becomes durable together) and txg-replay.c (what a
+ * crash left in the journal).
+ */
+
+#ifndef NBDEDUP_TXG_INT_H
+#define NBDEDUP_TXG_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "lock.h"
+#include "reserve.h"
+#include "txg.h"
+#include "txg-log.h"
+
+/* Somebody waits for a fold. */
+struct request {
+  TAILQ_ENTRY (request) link;
+  int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
+  void (*done) (void *arg);
+  void *arg;
+  bool finished;
+  int result, err;
+  char text[512];
+};
+TAILQ_HEAD (requests, request);
+
+struct txg {
+  struct txg_parts parts;
+  size_t budget;
+  struct txg_log *log;          /* the journal's buffer; locks by itself */
+  struct reserve *reserve;
+  pthread_t thread;
+  bool has_thread;
+
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t may_enter;     /* !cutting */
+  pthread_cond_t all_out;       /* nr_inside == 0 */
+  pthread_cond_t wake;          /* the folding thread has something to do */
+  pthread_cond_t folded;        /* a fold ended, or a request did */
+  unsigned nr_inside;
+  bool cutting, kicked, stop, more;
+  struct requests requests;     /* not yet taken by a fold */
+  struct meta_state state;      /* as of the last commit */
+
+  atomic_int room;              /* enum txg_room */
+  atomic_bool failed;           /* for good */
+};
+
+/* What the open and the folding txg hold in memory. */
+extern size_t txg_pending_bytes (struct txg *t);
+
+/* 'count' blocks become holes in memory, without a word in the journal. */
+extern int txg_apply_holes (struct txg *t, struct layer *layer,
+                            uint64_t block, uint64_t count);
+
+#endif /* NBDEDUP_TXG_INT_H */
