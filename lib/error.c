@@ -39,8 +39,8 @@ mark_cut (char text[MESSAGE_MAX])
 /* Control characters, also the two-byte ones U+0080 to U+009F, could
  * break the line or drive a terminal.
  */
-static void
-replace_controls (char *text)
+void
+error_replace_controls (char *text)
 {
   unsigned char *p;
 
@@ -68,7 +68,7 @@ nbdedup_fail (int err, const char *fmt, ...)
               strerror (err));
   else if ((size_t) n >= sizeof text)
     mark_cut (text);
-  replace_controls (text);
+  error_replace_controls (text);
 
   strcpy (message, text);
   errno = err;

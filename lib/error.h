@@ -22,4 +22,7 @@ extern int nbdedup_fail (int err, const char *fmt, ...)
 /* The same for functions that return a pointer. */
 #define nbdedup_fail_null(...) (nbdedup_fail (__VA_ARGS__), NULL)
 
+/* Replace control characters in place, as nbdedup_fail does. */
+extern void error_replace_controls (char *text);
+
 #endif /* NBDEDUP_ERROR_H */

@@ -15,7 +15,8 @@
  * Errors: functions that return int return 0 (or a count, where said) on
  * success.  On failure they return -1 (or NULL), set errno to a value an
  * NBD client understands, and leave one line of text in nbdedup_error ().
- * No function exits, prints, or logs.
+ * No function exits or prints; what happens in the background goes to the
+ * program's log function (nbdedup_set_log).
  *
  * Units: offsets, lengths and sizes are bytes unless the name says
  * otherwise.
@@ -43,6 +44,27 @@
  * "nbdedup:" in front.  Never NULL.  Valid until the next call that fails.
  */
 extern const char *nbdedup_error (void);
+
+/*----------------------------------------------------------------------
+ * The log: events that no call of the program reports, e.g. what recovery
+ * found, damage, a file system that is nearly full.
+ */
+
+enum nbdedup_log_level {
+  NBDEDUP_LOG_INFO,             /* an event of normal life */
+  NBDEDUP_LOG_WARNING,          /* the administrator should act soon */
+  NBDEDUP_LOG_ERROR,            /* data or service is lost */
+};
+
+/* 'line' has no newline; it is lent for the call.  The function may run in
+ * any thread, several at once, and must not call the library.
+ */
+typedef void nbdedup_log_fn (enum nbdedup_log_level level, const char *line);
+
+/* NULL (as at the start of the process): events are dropped.  Before the
+ * first pool is opened.
+ */
+extern void nbdedup_set_log (nbdedup_log_fn *fn);
 
 /*----------------------------------------------------------------------
  * Settings of an open pool: the keys of the plugin.

@@ -25,6 +25,8 @@
 #include <string.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
@@ -174,6 +176,23 @@ plugin_dump_plugin (void)
  * Start and end
  */
 
+/* nbdkit has no level between a debug message and an error.  A server in the
+ * background has /dev/null for its standard error.
+ */
+static void
+log_line (enum nbdedup_log_level level, const char *line)
+{
+  struct stat err, null;
+
+  if (level != NBDEDUP_LOG_INFO)
+    nbdkit_error ("%s", line);
+  else if (fstat (STDERR_FILENO, &err) == 0 &&
+           stat ("/dev/null", &null) == 0 && err.st_rdev == null.st_rdev)
+    syslog (LOG_DAEMON | LOG_INFO, "dedup: %s", line);
+  else
+    fprintf (stderr, "nbdkit: dedup: %s\n", line);
+}
+
 static int
 plugin_get_ready (void)
 {
@@ -185,6 +204,7 @@ plugin_get_ready (void)
 static int
 plugin_after_fork (void)
 {
+  nbdedup_set_log (log_line);
   pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
                             NBDEDUP_OPEN_SERVER);
   if (pool == NULL) {

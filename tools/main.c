@@ -125,6 +125,14 @@ hold_standard_streams (void)
   return EXIT_SUCCESS;
 }
 
+/* Events of normal life are of no interest after one command. */
+static void
+log_line (enum nbdedup_log_level level, const char *line)
+{
+  if (level != NBDEDUP_LOG_INFO)
+    fprintf (stderr, "nbdedup: %s\n", line);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -143,6 +151,7 @@ main (int argc, char **argv)
   signal (SIGPIPE, SIG_IGN);
   signal (SIGXFSZ, SIG_IGN);
   check_stdout_at_exit ();
+  nbdedup_set_log (log_line);
 
   if (opts.pool != NULL && *opts.pool == 0)
     opts.pool = NULL;
