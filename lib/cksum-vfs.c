@@ -79,6 +79,28 @@ cksum_write (sqlite3_file *file, const void *buf, int len,
   }
 }
 
+/* Blocks that pool.db and its WAL have stay with them: they are what later
+ * transactions were promised (meta-files.h).  Without a header the WAL is as
+ * good as empty; the database's header says how many pages it has.
+ */
+static int
+truncate_but_keep (struct cksum_file *f, sqlite3_int64 size)
+{
+  static const uint8_t zeroes[WAL_HEADER_BYTES];
+  sqlite3_file *real = real_file (f);
+  sqlite3_int64 now;
+  int rc;
+
+  rc = real_size (f, &now);
+  if (rc != SQLITE_OK || now == size)
+    return rc;
+  if (f->role == ROLE_WAL && size == 0 && now >= WAL_HEADER_BYTES)
+    return real_write (f, zeroes, sizeof zeroes, 0);
+  if (f->role == ROLE_MAIN && size > 0 && size < now)
+    return SQLITE_OK;
+  return real->pMethods->xTruncate (real, size);
+}
+
 static int
 cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
 {
@@ -86,7 +108,8 @@ cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
   sqlite3_file *real = real_file (f);
   int rc;
 
-  rc = real->pMethods->xTruncate (real, size);
+  rc = f->role == ROLE_OTHER ? real->pMethods->xTruncate (real, size) :
+    truncate_but_keep (f, size);
   if (rc != SQLITE_OK)
     return rc;
   if (f->role == ROLE_WAL)

@@ -46,7 +46,8 @@
 #include "estimate-int.h"
 #include "geometry.h"
 #include "journal.h"
-#include "reserve.h"
+#include "meta.h"
+#include "room.h"
 
 /* Of all errors that happen, 95 % are below this many standard errors. */
 #define Z_95 1.96
@@ -92,11 +93,13 @@ journal_bytes (double records, double pointers)
 static double
 metadata_bytes (double records, double pointers, double stored_bytes)
 {
-  return DB_EMPTY_BYTES + records * DB_RECORD_BYTES +
+  const double db = DB_EMPTY_BYTES + records * DB_RECORD_BYTES +
     pointers * DB_POINTER_BYTES +
-    ceil (stored_bytes / SEGMENT_BYTES) * DB_SEGMENT_BYTES +
-    journal_bytes (records, pointers) +
-    (double) reserve_wanted ((uint64_t) stored_bytes);
+    ceil (stored_bytes / SEGMENT_BYTES) * DB_SEGMENT_BYTES;
+  const uint64_t used = (uint64_t) (db / META_PAGE_BYTES);
+
+  return (double) (room_kept_pages (used) + room_kept_wal_pages (used)) *
+    META_PAGE_BYTES + journal_bytes (records, pointers);
 }
 
 static void

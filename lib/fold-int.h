@@ -32,6 +32,7 @@ struct fold {
   const struct txg_parts *parts;
   struct meta_state base, state;
   uint32_t sector_bytes, segment_sectors;
+  unsigned background_rows;     /* for layers, at the most */
 
   struct map_change *map_changes;
   size_t nr_map_changes;

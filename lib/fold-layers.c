@@ -311,7 +311,7 @@ collect (void *arg, struct layer *layer)
 int
 fold_background (struct fold *f, struct meta_conn *c)
 {
-  struct budget budget = { f->parts->background_rows, SCAN_ROWS };
+  struct budget budget = { f->background_rows, SCAN_ROWS };
   struct work w = { .failed = false };
   struct layer **p;
   size_t i, j;

@@ -70,6 +70,12 @@ fold_state (struct fold *f)
   return &f->state;
 }
 
+void
+fold_set_background_rows (struct fold *f, unsigned rows)
+{
+  f->background_rows = rows;
+}
+
 bool
 fold_index_is_damaged (struct fold *f)
 {

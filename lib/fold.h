@@ -43,6 +43,11 @@ extern int fold_write_summaries (struct fold *f);
 extern int fold_write_tables (struct fold *f, struct meta_conn *c,
                               bool with_index);
 
+/* Give back or move so many leaves in the background, beside the txg's
+ * changes: what the WAL has room for.
+ */
+extern void fold_set_background_rows (struct fold *f, unsigned rows);
+
 /* Was it damage in the hash index that made it fail? */
 extern bool fold_index_is_damaged (struct fold *f);
 

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "cleanup.h"
 #include "codec.h"
@@ -18,9 +17,6 @@
 #include "pool.h"
 #include "property.h"
 #include "thin.h"
-
-/* A transaction writes some pages of other tables as well. */
-#define ROOM_BYTES (UINT64_C (1) << 20)
 
 /*----------------------------------------------------------------------
  * A sample's form: compact JSON, compressed where that makes it smaller
@@ -172,22 +168,16 @@ record_in_transaction (void *arg, struct meta_conn *c,
   return 0;
 }
 
-/* What the pool keeps in reserve is to free space with, not for this. */
-static int
-check_room (struct nbdedup_pool *pool, const struct recording *rec)
+/* Pages that the samples take, overflow and thinning included. */
+static uint64_t
+pages_of (const struct recording *rec)
 {
-  uint64_t need = ROOM_BYTES;
-  struct statvfs fs;
+  uint64_t bytes = 0;
   size_t i;
 
   for (i = 0; i < rec->nr; ++i)
-    need += 2 * rec->samples[i].row.len;        /* in the WAL, too */
-  if (txg_get_room (pool->txg) == TXG_ROOM &&
-      (statvfs (pool->path, &fs) == -1 ||
-       (uint64_t) fs.f_bavail * fs.f_frsize >= need))
-    return 0;
-  return nbdedup_fail (ENOSPC, "the pool's file system is full: nothing "
-                       "was recorded");
+    bytes += rec->samples[i].row.len;
+  return bytes / META_PAGE_BYTES + 4 * rec->nr + 8;
 }
 
 static int
@@ -252,10 +242,13 @@ record (struct nbdedup_pool *pool, json_t *before, json_t *documents,
     if (r == 0)
       r = encode (ctx, document, s);
   }
-  if (r == 0)
-    r = check_room (pool, &rec);
-  if (r == 0 && rec.nr > 0)
-    r = txg_run (pool->txg, record_in_transaction, NULL, &rec);
+  if (r == 0 && rec.nr > 0) {
+    r = txg_run_large (pool->txg, pages_of (&rec), record_in_transaction,
+                       NULL, &rec);
+    if (r == -1 && errno == ENOSPC)
+      nbdedup_fail (ENOSPC, "the pool's file system is full: nothing was "
+                    "recorded");
+  }
   for (i = 0; rec.samples && i < rec.nr; ++i)
     free (rec.samples[i].data);
   free (rec.samples);

@@ -22,6 +22,8 @@ static const char *const sql[NR_STMTS] = {
   [ST_SAVEPOINT] = "SAVEPOINT op",
   [ST_RELEASE] = "RELEASE op",
   [ST_UNDO] = "ROLLBACK TO op",
+  [ST_PAGE_COUNT] = "PRAGMA page_count",
+  [ST_FREE_COUNT] = "PRAGMA freelist_count",
   [ST_STATE_GET] =
     "SELECT uuid, epoch, opening, features_incompat, features_compat,"
     " features_autoclear, sector_bytes, hash, folded, journal_position,"
@@ -209,6 +211,25 @@ meta_state_put (struct meta_conn *c, const struct meta_state *s)
   bind_u64 (st, 15, s->stored_sectors);
   bind_u64 (st, 16, s->index_entries);
   return meta_run (c, st, "writing the state");
+}
+
+static int
+get_count (struct meta_conn *c, enum meta_stmt which, uint64_t *count)
+{
+  USING_STMT (st, c, which);
+  int r = step_one (c, st, "counting pages");
+
+  if (r == 1)
+    *count = col (st, 0);
+  return r == 1 ? 0 : -1;
+}
+
+int
+meta_page_counts (struct meta_conn *c, uint64_t *all, uint64_t *unused)
+{
+  if (get_count (c, ST_PAGE_COUNT, all) == -1)
+    return -1;
+  return get_count (c, ST_FREE_COUNT, unused);
 }
 
 static int

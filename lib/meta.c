@@ -27,9 +27,9 @@
 #include "fullio.h"
 #include "lock.h"
 #include "meta-conn.h"
+#include "meta-files.h"
 #include "schema-sql.h"
 
-#define PAGE_BYTES 8192
 #define NR_READERS 4
 #define FROZEN_CACHE_BYTES (UINT64_C (2) << 20)
 /* Checkpoint when the WAL has this many pages; wait for it at the limit. */
@@ -53,6 +53,11 @@ struct meta {
   pthread_t thread;
   bool has_thread;
   bool opened;                  /* the pool was not refused */
+  struct meta_files *files;     /* owned */
+  _Atomic uint64_t used_pages;  /* after the last commit; the free ones of
+                                 * pool.db not counted */
+  uint64_t all_pages;           /* with them; the writer's */
+  uint64_t kept_pages, kept_wal_pages;  /* while closed; the writer's */
 
   struct lock lock;             /* protects everything below */
   pthread_cond_t reader_free;   /* nr_free > 0 and !hold_readers */
@@ -165,7 +170,7 @@ conn_open (struct meta_conn *c, const char *path, bool create,
            uint64_t cache_bytes)
 {
   int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
-  int reserve = CKSUM_RESERVE, rc;
+  int reserve = CKSUM_RESERVE, persist = !create, rc;
   char sql[64];
 
   if (create)
@@ -181,10 +186,12 @@ conn_open (struct meta_conn *c, const char *path, bool create,
   sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
   /* A pool that is refused stays as it is, its WAL too (meta_opened). */
   sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !create, NULL);
+  /* The WAL's room stays with the pool while it is closed. */
+  sqlite3_file_control (c->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
   if (create) {
     sqlite3_file_control (c->db, "main", SQLITE_FCNTL_RESERVE_BYTES,
                           &reserve);
-    snprintf (sql, sizeof sql, "PRAGMA page_size = %d", PAGE_BYTES);
+    snprintf (sql, sizeof sql, "PRAGMA page_size = %d", META_PAGE_BYTES);
     if (exec (c, sql, "page size") == -1)
       goto err;
   }
@@ -196,7 +203,7 @@ conn_open (struct meta_conn *c, const char *path, bool create,
   if (exec (c, sql, "cache size") == -1 ||
       exec (c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
             "PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"
-            "PRAGMA journal_size_limit = 100663296;"
+            "PRAGMA journal_size_limit = -1;"
             "PRAGMA foreign_keys = OFF;", "opening") == -1)
     goto err;
   return 0;
@@ -348,6 +355,19 @@ open_connections (struct meta *m, uint64_t budget)
   return 0;
 }
 
+/* As of the last commit. */
+static int
+count_pages (struct meta *m)
+{
+  uint64_t all, unused;
+
+  if (meta_page_counts (&m->writer, &all, &unused) == -1)
+    return -1;
+  m->used_pages = all > unused ? all - unused : 1;
+  m->all_pages = all;
+  return 0;
+}
+
 struct meta *
 meta_open (const char *path, uint64_t budget_bytes)
 {
@@ -369,7 +389,9 @@ meta_open (const char *path, uint64_t budget_bytes)
     nbdedup_fail (ENOMEM, "no memory");
     goto err;
   }
-  if (open_connections (m, budget_bytes) == -1)
+  if (open_connections (m, budget_bytes) == -1 ||
+      (m->files = meta_files_open (path, META_PAGE_BYTES)) == NULL ||
+      count_pages (m) == -1)
     goto err;
   err = pthread_create (&m->thread, NULL, checkpoint_thread, m);
   if (err != 0) {
@@ -394,6 +416,14 @@ meta_opened (struct meta *m)
   sqlite3_db_config (m->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
 }
 
+/* Never into what pool.db has, free pages included. */
+static void
+trim_files (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
+{
+  meta_files_trim (m->files, db_pages > m->all_pages ? db_pages
+                   : m->all_pages, wal_pages);
+}
+
 int
 meta_close (struct meta *m)
 {
@@ -412,8 +442,11 @@ meta_close (struct meta *m)
     pthread_join (m->thread, NULL);
     if (m->writer.sync_failed)
       r = nbdedup_fail (EIO, "pool.db: an earlier fdatasync has failed");
-    else if (m->opened)
+    else if (m->opened) {
       r = meta_checkpoint (m);
+      if (r == 0 && m->kept_wal_pages > 0)
+        trim_files (m, m->kept_pages, m->kept_wal_pages);
+    }
     /* The WAL is all that is sure then: closing must not remove it. */
     if (r == -1)
       sqlite3_db_config (m->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1,
@@ -423,6 +456,7 @@ meta_close (struct meta *m)
     conn_close (&m->readers[i]);
   conn_close (&m->checkpointer);
   conn_close (&m->writer);
+  meta_files_close (m->files);
   pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);
   pthread_cond_destroy (&m->wake);
@@ -517,7 +551,7 @@ expel_frozen (struct meta *m)
 
   WITH_LOCK (&m->lock);
   if (m->nr_frozen > 0)
-    m->give_way_bytes = (uint64_t) m->wal_pages * PAGE_BYTES + 1;
+    m->give_way_bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES + 1;
   for (tries = 0; m->nr_frozen > 0 && tries < FROZEN_WAIT_MS; ++tries)
     lock_wait_ms (&m->lock, &m->none_frozen, 1);
   return m->nr_frozen == 0;
@@ -537,6 +571,13 @@ meta_begin (struct meta_conn *c)
   if (c->sync_failed)
     return nbdedup_fail (EIO, "pool.db: an earlier fdatasync has failed");
   return simple (c, ST_BEGIN, "begin");
+}
+
+void
+meta_committed (struct meta *m)
+{
+  /* What cannot be counted stays as it was, until the next commit. */
+  (void) count_pages (m);
 }
 
 int
@@ -638,7 +679,7 @@ meta_copy_wal (struct meta *m)
   checkpoint (m, &m->writer, SQLITE_CHECKPOINT_PASSIVE);
 }
 
-void
+bool
 meta_restart_wal (struct meta *m, bool truncate)
 {
   int r;
@@ -651,13 +692,14 @@ meta_restart_wal (struct meta *m, bool truncate)
   if (is_frozen (m)) {
     /* It cannot.  Only a full file system is worth more than a reader. */
     if (!truncate || !expel_frozen (m))
-      return;
+      return false;
     meta_copy_wal (m);
   }
   hold_readers (m);
   r = checkpoint (m, &m->writer, truncate ? SQLITE_CHECKPOINT_TRUNCATE
                   : SQLITE_CHECKPOINT_RESTART);
   let_readers (m, r == SQLITE_OK);
+  return r == SQLITE_OK;
 }
 
 static uint64_t
@@ -702,7 +744,7 @@ meta_throttle (struct meta *m)
 
   {
     WITH_LOCK (&m->lock);
-    bytes = (uint64_t) m->wal_pages * PAGE_BYTES;
+    bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES;
   }
   if (bytes < wal_limit (db))
     return;
@@ -710,4 +752,38 @@ meta_throttle (struct meta *m)
       (!is_too_large (m, bytes, db) || !expel_frozen (m)))
     return;
   meta_restart_wal (m, false);
+}
+
+/*----------------------------------------------------------------------
+ * Pages
+ */
+
+void
+meta_get_pages (struct meta *m, struct meta_pages *pages)
+{
+  pages->used = m->used_pages;
+  pages->allocated = meta_files_db_pages (m->files);
+  pages->wal_allocated = meta_files_wal_pages (m->files);
+  WITH_LOCK (&m->lock);
+  pages->wal_used = (uint64_t) m->wal_pages;
+}
+
+int
+meta_allocate (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
+{
+  return meta_files_allocate (m->files, db_pages, wal_pages);
+}
+
+void
+meta_give_back (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
+{
+  if (meta_restart_wal (m, true))
+    trim_files (m, db_pages, wal_pages);
+}
+
+void
+meta_set_kept (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
+{
+  m->kept_pages = db_pages;
+  m->kept_wal_pages = wal_pages;
 }

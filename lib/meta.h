@@ -49,6 +49,8 @@ struct meta_state {
   uint64_t records, record_bytes, stored_sectors, index_entries;
 };
 
+#define META_PAGE_BYTES 8192
+
 #define META_NAME_MAX 255
 
 struct meta_layer {
@@ -145,9 +147,37 @@ extern void meta_throttle (struct meta *m);
 /* Copy of the WAL what readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
 /* Copy the WAL and begin it anew, if no reader stays in it for long;
- * 'truncate' gives its space back to the file system.
+ * 'truncate': frozen readers must give way, and its header goes.  False:
+ * readers are still in it.
  */
-extern void meta_restart_wal (struct meta *m, bool truncate);
+extern bool meta_restart_wal (struct meta *m, bool truncate);
+
+/* Pages: pool.db's in use as of the last commit (free ones not counted), and
+ * frames of the WAL since it began anew; and what is really allocated for
+ * both (meta-files.h).
+ */
+struct meta_pages {
+  uint64_t used, allocated;
+  uint64_t wal_used, wal_allocated;
+};
+extern void meta_get_pages (struct meta *m, struct meta_pages *pages);
+/* Count them: after a commit, by the writer. */
+extern void meta_committed (struct meta *m);
+/* Allocate, if there is less.  -1: ENOSPC, EIO. */
+extern int meta_allocate (struct meta *m, uint64_t db_pages,
+                          uint64_t wal_pages);
+/* Give back what is allocated beyond, if the WAL can begin anew.  By the
+ * writer.
+ */
+extern void meta_give_back (struct meta *m, uint64_t db_pages,
+                            uint64_t wal_pages);
+/* What stays allocated while the pool is closed. */
+extern void meta_set_kept (struct meta *m, uint64_t db_pages,
+                           uint64_t wal_pages);
+
+/* Counts of pool.db: all its pages, and the free ones among them. */
+extern int meta_page_counts (struct meta_conn *c, uint64_t *all,
+                             uint64_t *unused);
 
 extern int meta_state_get (struct meta_conn *c, struct meta_state *s);
 extern int meta_state_put (struct meta_conn *c, const struct meta_state *s);

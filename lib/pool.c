@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include "cleanup.h"
 #include "error.h"
@@ -41,6 +42,9 @@
 #define SHARE_DDT 4
 #define SHARE_LEAVES 8
 #define SHARE_SPACE 16
+
+#define WAL_MAX_BYTES (UINT64_C (1) << 30)
+#define FS_PER_WAL 16
 
 /* 30 s, in tenths. */
 #define WAIT_FOR_COMMAND_TRIES 300
@@ -252,6 +256,19 @@ background_rows (uint64_t pending_budget_bytes)
   return rows < 64 ? 64 : rows > 2048 ? 2048 : (unsigned) rows;
 }
 
+/* The WAL's share of its file system: it is given room in advance. */
+static uint64_t
+wal_max (const char *path)
+{
+  struct statvfs fs;
+  uint64_t bytes;
+
+  if (statvfs (path, &fs) == -1)
+    return WAL_MAX_BYTES;
+  bytes = (uint64_t) fs.f_blocks * fs.f_frsize / FS_PER_WAL;
+  return bytes < WAL_MAX_BYTES ? bytes : WAL_MAX_BYTES;
+}
+
 static int
 make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
 {
@@ -259,11 +276,8 @@ make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   bool keep = s->primarycache != NBDEDUP_CACHE_NONE;
   uint64_t budget = s->ddt_cache_bytes;
   struct space_ops ops = { load_segment, pool };
-  CLEANUP_FREE char *reserve = pool_file (pool->path, "reserve");
   struct txg_parts parts;
 
-  if (reserve == NULL)
-    return -1;
   pool->volumes = volumes_new (pool);
   pool->space = space_new (pool->store, &ops, budget / SHARE_SPACE);
   pool->map = map_new (pool->meta, keep ? budget / SHARE_LEAVES : 0);
@@ -278,7 +292,7 @@ make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   parts = (struct txg_parts) {
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
-    .quiesce = &pool->quiesce, .reserve_path = reserve,
+    .quiesce = &pool->quiesce, .wal_max_bytes = wal_max (pool->path),
     .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,

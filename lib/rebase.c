@@ -219,14 +219,37 @@ blocks_in_leaf (uint64_t leaf, uint64_t nr_blocks)
   return left < LEAF_BLOCKS ? (unsigned) left : LEAF_BLOCKS;
 }
 
+/* Some leaves inside one txg, from '*leaf' on.  1: there may be more. */
+static int
+copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
+{
+  struct nbdedup_pool *pool = rb->pool;
+  uint64_t nr_blocks = blocks_of (rb->size, rb->v->block_size);
+  unsigned i;
+  int r = 1;
+
+  if (txg_reserve (pool->txg, nr * LEAF_BLOCKS, ROOM_NEW) == -1)
+    return -1;
+  txg_throttle (pool->txg);
+  txg_enter (pool->txg, nr * LEAF_BLOCKS, nr * ROOM_HOLES_PAGES);
+  for (i = 0; i < nr && r == 1; ++i) {
+    r = next_leaf (pool, rb->old, rb->onto->layer, leaf, end);
+    if (r == 1 && copy_leaf (rb, *leaf * LEAF_BLOCKS,
+                             blocks_in_leaf (*leaf, nr_blocks)) == -1)
+      r = -1;
+    ++*leaf;
+  }
+  txg_leave (pool->txg);
+  txg_unreserve (pool->txg, nr * LEAF_BLOCKS);
+  return r;
+}
+
 static int
 copy_all (struct rebase *rb)
 {
   uint64_t nr_blocks = blocks_of (rb->size, rb->v->block_size), leaf = 0;
-  uint64_t end = (nr_blocks + LEAF_BLOCKS - 1) / LEAF_BLOCKS;
+  uint64_t end = (nr_blocks + LEAF_BLOCKS - 1) / LEAF_BLOCKS, leaves;
   struct nbdedup_pool *pool = rb->pool;
-  struct layer *onto = rb->onto->layer;
-  unsigned i;
   int r = 1;
 
   while (r == 1) {
@@ -234,16 +257,9 @@ copy_all (struct rebase *rb)
       return nbdedup_fail (EINTR, "interrupted; the volume is as it was");
     if (txg_check (pool->txg) == -1)
       return -1;
-    txg_throttle (pool->txg);
-    txg_enter (pool->txg);
-    for (i = 0; i < LEAVES_AT_ONCE && r == 1; ++i) {
-      r = next_leaf (pool, rb->old, onto, &leaf, end);
-      if (r == 1 && copy_leaf (rb, leaf * LEAF_BLOCKS,
-                               blocks_in_leaf (leaf, nr_blocks)) == -1)
-        r = -1;
-      leaf++;
-    }
-    txg_leave (pool->txg);
+    leaves = txg_leaves_at_once (pool->txg);
+    r = copy_some (rb, &leaf, end, leaves < LEAVES_AT_ONCE
+                   ? (unsigned) leaves : LEAVES_AT_ONCE);
   }
   return r;
 }

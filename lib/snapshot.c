@@ -96,7 +96,8 @@ snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
     sn->head = v->layer;
     sn->ms.size = v->size;
     volume_to_meta (v, &sn->mv);
-    r = txg_run (pool->txg, snapshot_in_transaction, snapshot_done, sn);
+    r = txg_run_large (pool->txg, ROW_PAGES, snapshot_in_transaction,
+                       snapshot_done, sn);
   }
   wb_range_end (pool->writeback, v, &range);
   return r;
@@ -285,7 +286,8 @@ volume_clone (struct nbdedup_pool *pool, const char *snapshot,
   else if (layers_reserve (vs, count) == 0 &&
            volumes_reserve (vs, count) == 0 &&
            make_clones (&cl, name, numbered, start, names) == 0)
-    r = txg_run (pool->txg, clone_in_transaction, clone_done, &cl);
+    r = txg_run_large (pool->txg, ROW_PAGES + count / ROWS_PER_PAGE,
+                       clone_in_transaction, clone_done, &cl);
   if (r == -1 && cl.layers && cl.volumes)
     for (i = 0; i < count; ++i) {
       volume_free (cl.volumes[i]);

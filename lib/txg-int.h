@@ -12,7 +12,7 @@
 #include <sys/queue.h>
 
 #include "lock.h"
-#include "reserve.h"
+#include "room.h"
 #include "txg.h"
 #include "txg-log.h"
 
@@ -22,6 +22,7 @@ struct request {
   int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
   void (*done) (void *arg);
   void *arg;
+  uint64_t pages;               /* that 'fn' changes at the most */
   bool finished;
   int result, err;
   char text[512];
@@ -32,7 +33,7 @@ struct txg {
   struct txg_parts parts;
   size_t budget;
   struct txg_log *log;          /* the journal's buffer; locks by itself */
-  struct reserve *reserve;
+  struct room *room;            /* of pool.db and its WAL; locks by itself */
   pthread_t thread;
   bool has_thread;
 
@@ -43,10 +44,11 @@ struct txg {
   pthread_cond_t folded;        /* a fold ended, or a request did */
   unsigned nr_inside;
   bool cutting, kicked, stop, more;
+  bool give_back;               /* room that nothing needs */
   struct requests requests;     /* not yet taken by a fold */
   struct meta_state state;      /* as of the last commit */
 
-  atomic_int room;              /* enum txg_room */
+  atomic_bool stuck;            /* folds cannot be written now */
   atomic_bool failed;           /* for good */
 };
 

@@ -16,8 +16,46 @@
 
 /* Fold at the latest this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
+/* Up to here the WAL is given more room rather than begun anew. */
+#define WAL_GROW_BYTES (UINT64_C (96) << 20)
 /* After a fold that failed for lack of space, try again this often. */
 #define FULL_RETRY_MS 1000
+
+static void
+get_pages (void *opaque, struct room_pages *pages)
+{
+  struct txg *t = opaque;
+  struct meta_pages p;
+
+  meta_get_pages (t->parts.meta, &p);
+  *pages = (struct room_pages) { p.used, p.allocated, p.wal_allocated };
+}
+
+static int
+allocate_pages (void *opaque, uint64_t db_pages, uint64_t wal_pages)
+{
+  struct txg *t = opaque;
+
+  return meta_allocate (t->parts.meta, db_pages, wal_pages);
+}
+
+static void
+give_back_pages (void *opaque, uint64_t db_pages, uint64_t wal_pages)
+{
+  struct txg *t = opaque;
+
+  meta_give_back (t->parts.meta, db_pages, wal_pages);
+}
+
+static struct room *
+new_room (struct txg *t, uint64_t wal_max_bytes)
+{
+  const struct room_ops ops = {
+    get_pages, allocate_pages, give_back_pages, t,
+  };
+
+  return room_new (&ops, wal_max_bytes / META_PAGE_BYTES);
+}
 
 struct txg *
 txg_new (const struct txg_parts *parts, const struct meta_state *state,
@@ -37,8 +75,8 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
   cond_init (&t->folded);
   TAILQ_INIT (&t->requests);
   t->log = txg_log_new (parts->journal, parts->store, state->sector_bytes);
-  t->reserve = reserve_new (parts->reserve_path);
-  if (t->log == NULL || t->reserve == NULL) {
+  t->room = new_room (t, parts->wal_max_bytes);
+  if (t->log == NULL || t->room == NULL) {
     txg_free (t);
     return NULL;
   }
@@ -52,7 +90,7 @@ txg_free (struct txg *t)
     return;
   assert (TAILQ_EMPTY (&t->requests));
   txg_log_free (t->log);
-  reserve_free (t->reserve);
+  room_free (t->room);
   pthread_cond_destroy (&t->folded);
   pthread_cond_destroy (&t->wake);
   pthread_cond_destroy (&t->all_out);
@@ -76,10 +114,10 @@ txg_check (struct txg *t)
   return 0;
 }
 
-enum txg_room
-txg_get_room (struct txg *t)
+bool
+txg_is_stuck (struct txg *t)
 {
-  return (enum txg_room) t->room;
+  return t->stuck;
 }
 
 size_t
@@ -116,7 +154,7 @@ txg_throttle (struct txg *t)
   if (bytes <= t->budget)
     return;
   WITH_LOCK (&t->lock);
-  while (txg_pending_bytes (t) > t->budget && !t->failed && t->room != TXG_FULL &&
+  while (txg_pending_bytes (t) > t->budget && !t->failed && !t->stuck &&
          !t->stop) {
     t->kicked = true;
     pthread_cond_signal (&t->wake);
@@ -125,11 +163,20 @@ txg_throttle (struct txg *t)
 }
 
 void
-txg_enter (struct txg *t)
+txg_enter (struct txg *t, unsigned nr, uint64_t pages)
 {
   WITH_LOCK (&t->lock);
-  while (t->cutting)
-    lock_wait (&t->lock, &t->may_enter);
+  for (;;) {
+    if (t->cutting) {
+      lock_wait (&t->lock, &t->may_enter);
+      continue;
+    }
+    if (room_enter (t->room, nr, pages) || t->failed || t->stuck || t->stop)
+      break;
+    t->kicked = true;
+    pthread_cond_signal (&t->wake);
+    lock_wait_ms (&t->lock, &t->folded, 100);
+  }
   t->nr_inside++;
 }
 
@@ -257,6 +304,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   r = txg_log_cut (t->log, &state->folded, &state->journal_position);
   map_cut (t->parts.map);
   ddt_cut (t->parts.ddt);
+  room_cut (t->room);
   t->cutting = false;
   pthread_cond_broadcast (&t->may_enter);
   return r;
@@ -327,9 +375,11 @@ finish_requests_locked (struct txg *t, struct requests *list, int result)
   pthread_cond_broadcast (&t->folded);
 }
 
-/* The file system is full and the reserve is used up.  The journal and
- * memory keep what cannot be folded; new data is refused meanwhile, and
- * whoever waits for a fold is told.  -1: no use in waiting.
+/* There is no room although it was allocated (room.h): a file system that
+ * writes to other places than it allocated is full, or a reader stays in the
+ * WAL.  The journal and memory keep what cannot be folded; new data is
+ * refused meanwhile, and those who wait for a fold are told.  -1: no use in
+ * waiting.
  */
 static int
 wait_for_space (struct txg *t, struct requests *taken)
@@ -347,15 +397,57 @@ wait_for_space (struct txg *t, struct requests *taken)
   return 0;
 }
 
+static uint64_t
+pages_of (const struct requests *taken)
+{
+  const struct request *q;
+  uint64_t pages = 0;
+
+  TAILQ_FOREACH (q, taken, link)
+    pages += q->pages;
+  return pages;
+}
+
+/* The WAL must have room for the fold: behind what it has, or from its start
+ * on.
+ */
+static void
+prepare_wal (struct txg *t, uint64_t extra)
+{
+  struct meta_pages p;
+  uint64_t need = room_fold_pages (t->room, extra);
+
+  meta_throttle (t->parts.meta);
+  meta_get_pages (t->parts.meta, &p);
+  /* Replay does not count what it brings, and does not know what the WAL
+   * has: from the start there is room.
+   */
+  if (t->has_thread && p.wal_used + need <= p.wal_allocated)
+    return;
+  if (t->has_thread &&
+      p.wal_used + need <= WAL_GROW_BYTES / META_PAGE_BYTES &&
+      p.wal_used + need <= t->parts.wal_max_bytes / META_PAGE_BYTES &&
+      meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0)
+    return;
+  meta_restart_wal (t->parts.meta, true);
+  /* If this fails, the transaction tells. */
+  (void) meta_allocate (t->parts.meta, 0, need);
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
 
+  prepare_wal (t, pages_of (taken));
   for (;;) {
-    meta_throttle (t->parts.meta);
-    if (try_transaction (t, f, taken, with_index) == 0)
+    fold_set_background_rows
+      (f, room_background_leaves (t->room, pages_of (taken),
+                                  t->parts.background_rows));
+    if (try_transaction (t, f, taken, with_index) == 0) {
+      meta_committed (t->parts.meta);
       return 0;
+    }
     /* Damage that was read there must not stop the pool.  Nothing that
      * could not be written is ever tried again.
      */
@@ -363,29 +455,29 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
       with_index = false;
     else if (errno != ENOSPC)
       return -1;
+    else if (!restarted) {
+      meta_restart_wal (t->parts.meta, true);
+      restarted = true;
+    }
     else {
-      t->room = TXG_FULL;
-      /* The WAL's own space, once it begins anew, is often enough; else
-       * the reserve is for exactly this.
-       */
-      if (!restarted) {
-        meta_restart_wal (t->parts.meta, true);
-        restarted = true;
-      }
-      else if (!reserve_release (t->reserve) &&
-               wait_for_space (t, taken) == -1)
+      t->stuck = true;
+      if (wait_for_space (t, taken) == -1)
         return -1;
-      else
-        restarted = false;
+      restarted = false;
     }
   }
 }
 
-static bool
-refill_reserve (struct txg *t)
+/* What stays allocated is what the next open needs. */
+static void
+keep_room (struct txg *t)
 {
-  return reserve_refill (t->reserve,
-                         t->state.stored_sectors * t->state.sector_bytes);
+  struct meta_pages p;
+
+  meta_get_pages (t->parts.meta, &p);
+  meta_set_kept (t->parts.meta, room_kept_pages (p.used),
+                 room_kept_wal_pages (p.used));
+  room_keep (t->room);
 }
 
 static void
@@ -447,7 +539,9 @@ fold_folding (struct txg *t, struct requests *taken,
       WITH_LOCK (&t->lock);
       t->more |= more;
     }
-    t->room = refill_reserve (t) ? TXG_ROOM : TXG_NO_RESERVE;
+    t->stuck = false;
+    room_folded (t->room);
+    keep_room (t);
   }
   else
     txg_fail (t);
@@ -455,6 +549,17 @@ fold_folding (struct txg *t, struct requests *taken,
   fold_free (f);
   errno = err;
   return r;
+}
+
+static bool
+take_give_back (struct txg *t)
+{
+  bool wanted;
+
+  WITH_LOCK (&t->lock);
+  wanted = t->give_back;
+  t->give_back = false;
+  return wanted;
 }
 
 static int
@@ -477,6 +582,8 @@ fold (struct txg *t)
     TAILQ_CONCAT (&taken, &t->requests, link);
     t->kicked = t->more = false;
   }
+  if (r == 0 && take_give_back (t))
+    room_give_back (t->room);
   finish_requests (t, &taken, r);
   return r;
 }
@@ -503,12 +610,12 @@ folding_thread (void *arg)
   }
 }
 
-int
-txg_run (struct txg *t,
-         int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
-         void (*done) (void *arg), void *arg)
+static int
+run (struct txg *t, uint64_t pages,
+     int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
+     void (*done) (void *arg), void *arg)
 {
-  struct request q = { .fn = fn, .done = done, .arg = arg };
+  struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
 
   {
     WITH_LOCK (&t->lock);
@@ -527,11 +634,58 @@ txg_run (struct txg *t,
 }
 
 int
+txg_run (struct txg *t,
+         int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
+         void (*done) (void *arg), void *arg)
+{
+  return run (t, 0, fn, done, arg);
+}
+
+int
+txg_run_large (struct txg *t, uint64_t pages,
+               int (*fn) (void *arg, struct meta_conn *c,
+                          struct meta_state *state),
+               void (*done) (void *arg), void *arg)
+{
+  if (room_check (t->room, pages) == -1)
+    return -1;
+  return run (t, pages, fn, done, arg);
+}
+
+int
+txg_reserve (struct txg *t, unsigned nr, enum room_use use)
+{
+  return room_reserve (t->room, nr, use);
+}
+
+void
+txg_unreserve (struct txg *t, unsigned nr)
+{
+  room_unreserve (t->room, nr);
+}
+
+uint64_t
+txg_leaves_at_once (struct txg *t)
+{
+  return room_leaves_at_once (t->room);
+}
+
+int
+txg_make_room (struct txg *t)
+{
+  {
+    WITH_LOCK (&t->lock);
+    t->give_back = true;
+  }
+  return txg_run (t, NULL, NULL, NULL);
+}
+
+int
 txg_start (struct txg *t)
 {
   int err;
 
-  t->room = refill_reserve (t) ? TXG_ROOM : TXG_NO_RESERVE;
+  keep_room (t);
   t->more = has_background (t);
   t->has_thread = true;
   err = pthread_create (&t->thread, NULL, folding_thread, t);

@@ -34,6 +34,7 @@
 #include "map.h"
 #include "meta.h"
 #include "quiesce.h"
+#include "room.h"
 #include "space.h"
 #include "store.h"
 
@@ -48,7 +49,7 @@ struct txg_parts {
   struct map *map;
   struct ddt *ddt;
   struct quiesce *quiesce;
-  const char *reserve_path;     /* file that keeps room for pool.db */
+  uint64_t wal_max_bytes;       /* what the WAL may be given in advance */
   /* Leaves that one fold gives back or moves in the background: bounds its
    * length, and what it holds in memory.
    */
@@ -88,7 +89,10 @@ extern void txg_fail (struct txg *txg);
 /* Wait while the txgs hold more than their budget.  Not inside a txg. */
 extern void txg_throttle (struct txg *txg);
 
-extern void txg_enter (struct txg *txg);
+/* 'nr' blocks will change, which touch at most 'pages' pages of pool.db
+ * (ROOM_*): waits for folds while its WAL has no room for that.
+ */
+extern void txg_enter (struct txg *txg, unsigned nr, uint64_t pages);
 extern void txg_leave (struct txg *txg);
 
 /* Inside a txg: a record has been written to the store.  To be called
@@ -122,16 +126,30 @@ extern int txg_run (struct txg *txg,
                                struct meta_state *state),
                     void (*done) (void *arg), void *arg);
 
+/* The same of an 'fn' that changes more than ROOM_FOLD_PAGES / 2 pages, or
+ * adds rows: ENOSPC before anything is done if there is no room for that.
+ */
+extern int txg_run_large (struct txg *txg, uint64_t pages,
+                          int (*fn) (void *arg, struct meta_conn *c,
+                                     struct meta_state *state),
+                          void (*done) (void *arg), void *arg);
+
 /* The state as of the last fold. */
 extern void txg_get_state (struct txg *txg, struct meta_state *state);
 
-/* How full is the file system of pool.db? */
-enum txg_room {
-  TXG_ROOM,
-  TXG_NO_RESERVE,               /* the reserve is used: refuse new data, but
-                                 * not what takes the place of other data */
-  TXG_FULL,                     /* folds cannot be written: refuse all data */
-};
-extern enum txg_room txg_get_room (struct txg *txg);
+/* Room for what accepted writes will need in pool.db (room.h); -1: ENOSPC. */
+extern int txg_reserve (struct txg *txg, unsigned nr, enum room_use use);
+extern void txg_unreserve (struct txg *txg, unsigned nr);
+
+/* How many leaves of holes may be set between txg_enter and txg_leave? */
+extern uint64_t txg_leaves_at_once (struct txg *txg);
+
+/* Fold all; then give back room that nothing needs. */
+extern int txg_make_room (struct txg *txg);
+
+/* Folds cannot be written: a file system that does not keep what it
+ * allocates is full.  Refuse all data.
+ */
+extern bool txg_is_stuck (struct txg *txg);
 
 #endif /* NBDEDUP_TXG_H */

@@ -164,7 +164,8 @@ volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
     return -1;
   v = volume_new (pool, &cr.mv, cr.domain, layer);
   if (v == NULL ||
-      txg_run (pool->txg, create_in_transaction, NULL, &cr) == -1) {
+      txg_run_large (pool->txg, ROW_PAGES, create_in_transaction, NULL,
+                     &cr) == -1) {
     volume_free (v);
     free (layer);
     return -1;

@@ -61,6 +61,13 @@ blocks_of (uint64_t size, uint32_t block_size)
 extern void volume_describe_clients_locked (const struct volume *v,
                                             char *buf, size_t len);
 
+/* What a command lets pool.db grow by: a page of each table and index that
+ * it adds a row to may be split; and with their names and index entries so
+ * many volumes, with their layers, fill a page (which may stay half empty).
+ */
+#define ROW_PAGES 12
+#define ROWS_PER_PAGE 8
+
 /* Room for 'nr' more volumes, so that list_insert cannot fail. */
 extern int volumes_reserve (struct volumes *vs, size_t nr);
 

@@ -299,6 +299,22 @@ install_locked (struct worker *w, const struct batch *b)
   return r;
 }
 
+/* Pages of pool.db that the batch touches at the most. */
+static uint64_t
+pages_of (const struct batch *b)
+{
+  uint64_t leaf, last = UINT64_MAX;
+  uint64_t leaves = 0;
+  unsigned i;
+
+  for (i = 0; i < b->nr; ++i) {
+    leaf = b->blocks[i]->block / LEAF_BLOCKS;
+    leaves += leaf != last;
+    last = leaf;
+  }
+  return b->nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES;
+}
+
 static void
 write_batch (struct worker *w, struct batch *b)
 {
@@ -309,7 +325,7 @@ write_batch (struct worker *w, struct batch *b)
     txg_throttle (pool->txg);
     r = hash_batch (w, b);
   }
-  txg_enter (pool->txg);
+  txg_enter (pool->txg, b->nr, pages_of (b));
   if (r == 0) {
     deduplicate (w, b);
     r = store_new (w, b);

@@ -318,13 +318,21 @@ unqueue_open_locked (struct writeback *wb, struct dirty *d)
   TAILQ_REMOVE (&d->volume->open_list, d, vlink);
 }
 
+/* A record's room in the store, and a pointer's in pool.db. */
+static void
+unreserve (struct writeback *wb, struct volume *v)
+{
+  space_unreserve (wb->pool->space, v->block_size, 1);
+  txg_unreserve (wb->pool->txg, 1);
+}
+
 /* A version is installed or dropped: its room and reservation come back. */
 static void
 release_version_locked (struct writeback *wb, struct volume *v, uint8_t *buf)
 {
   wb->bytes -= v->block_size;
   buffer_put_locked (wb, buf, v->block_size);
-  space_unreserve (wb->pool->space, v->block_size, 1);
+  unreserve (wb, v);
   pthread_cond_broadcast (&wb->room);
 }
 
@@ -394,11 +402,20 @@ open_version_locked (struct writeback *wb, struct volume *v, uint64_t block,
 }
 
 static int
-try_reserve (struct writeback *wb, struct volume *v, enum txg_room needed)
+try_reserve (struct writeback *wb, struct volume *v, enum room_use use)
 {
-  if (txg_get_room (wb->pool->txg) > needed)
+  int err;
+
+  if (txg_is_stuck (wb->pool->txg))
     return nbdedup_fail (ENOSPC, "the pool's file system is full");
-  return space_reserve (wb->pool->space, v->block_size, 1);
+  if (txg_reserve (wb->pool->txg, 1, use) == -1)
+    return -1;
+  if (space_reserve (wb->pool->space, v->block_size, 1) == 0)
+    return 0;
+  err = errno;
+  txg_unreserve (wb->pool->txg, 1);
+  errno = err;
+  return -1;
 }
 
 static void
@@ -425,22 +442,22 @@ is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
 static int
 reserve (struct writeback *wb, struct volume *v, uint64_t block)
 {
-  if (try_reserve (wb, v, TXG_ROOM) == 0) {
+  if (try_reserve (wb, v, ROOM_NEW) == 0) {
     if (wb->slack_record == 0)
       hold_slack (wb, v->block_size);
     return 0;
   }
   if (errno != ENOSPC || wb_drain (wb, NULL) == -1 ||
-      txg_run (wb->pool->txg, NULL, NULL, NULL) == -1)
+      txg_make_room (wb->pool->txg) == -1)
     return -1;
-  if (try_reserve (wb, v, TXG_ROOM) == 0)
+  if (try_reserve (wb, v, ROOM_NEW) == 0)
     return 0;
   if (errno != ENOSPC || !is_mapped (wb, v, block))
     return -1;
-  if (try_reserve (wb, v, TXG_NO_RESERVE) == 0)
+  if (try_reserve (wb, v, ROOM_OVERWRITE) == 0)
     return 0;
   release_slack (wb);
-  return try_reserve (wb, v, TXG_NO_RESERVE);
+  return try_reserve (wb, v, ROOM_OVERWRITE);
 }
 
 int
@@ -472,7 +489,7 @@ wb_write (struct writeback *wb, struct volume *v, uint64_t block,
   d = find_locked (wb, v, block);
   old = base ? base : d ? content (d) : NULL;
   if (!whole && old == NULL) {
-    space_unreserve (wb->pool->space, v->block_size, 1);
+    unreserve (wb, v);
     return 1;
   }
   if (whole)
@@ -488,7 +505,7 @@ wb_write (struct writeback *wb, struct volume *v, uint64_t block,
   else
     d = open_version_locked (wb, v, block, old);
   if (d == NULL) {
-    space_unreserve (wb->pool->space, v->block_size, 1);
+    unreserve (wb, v);
     return -1;
   }
   memcpy (d->open + offset, buf, len);
@@ -515,15 +532,17 @@ supersede_locked (struct writeback *wb, struct volume *v, uint64_t first,
   }
 }
 
-int
-wb_holes (struct writeback *wb, struct volume *v, uint64_t first,
-          uint64_t count)
+static int
+put_holes (struct writeback *wb, struct volume *v, uint64_t first,
+           uint64_t count)
 {
   struct nbdedup_pool *pool = wb->pool;
+  uint64_t leaves = (first + count - 1) / LEAF_BLOCKS - first / LEAF_BLOCKS +
+    1;
   int r;
 
   txg_throttle (pool->txg);
-  txg_enter (pool->txg);
+  txg_enter (pool->txg, 0, leaves * ROOM_HOLES_PAGES);
   {
     WITH_LOCK (&wb->lock);
     r = can_accept (wb, v);
@@ -538,6 +557,25 @@ wb_holes (struct writeback *wb, struct volume *v, uint64_t first,
   }
   txg_leave (pool->txg);
   return r;
+}
+
+int
+wb_holes (struct writeback *wb, struct volume *v, uint64_t first,
+          uint64_t count)
+{
+  uint64_t n, leaves;
+
+  for (; count > 0; first += n, count -= n) {
+    /* When space is short a fold takes only so much. */
+    leaves = txg_leaves_at_once (wb->pool->txg);
+    n = count;
+    if (leaves < UINT64_MAX / LEAF_BLOCKS &&
+        n > leaves * LEAF_BLOCKS - first % LEAF_BLOCKS)
+      n = leaves * LEAF_BLOCKS - first % LEAF_BLOCKS;
+    if (put_holes (wb, v, first, n) == -1)
+      return -1;
+  }
+  return 0;
 }
 
 /*----------------------------------------------------------------------

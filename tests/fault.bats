@@ -6,7 +6,7 @@
 
 load helpers
 
-# on_small_disk SIZE FUNCTION (of full-disk.bash)
+# on_small_disk SIZE FUNCTION [ARG...] (of full-disk.bash)
 on_small_disk ()
 {
     local unshare=(unshare -Urm)
@@ -15,7 +15,7 @@ on_small_disk ()
     [ "$(id -u)" != 0 ] || unshare=(unshare -m)
     need "${unshare[@]}" mount -t tmpfs none /mnt
     need qemu-io --version
-    "${unshare[@]}" bash "$BATS_TEST_DIRNAME/full-disk.bash" "$1" "$2" 3>&- 4>&-
+    "${unshare[@]}" bash "$BATS_TEST_DIRNAME/full-disk.bash" "$@" 3>&- 4>&-
 }
 
 # fault FILE CALL NTH [COUNT]: see fault-model.c.
@@ -35,6 +35,15 @@ fault ()
 
 @test "a full file system refuses new data and recovers" {
     on_small_disk 64M fill_and_recover
+}
+
+@test "a client that fills the pool in a second does not take it away" {
+    on_small_disk 90M fast_fill 4K random 120M flush
+}
+
+@test "the same with blocks of 1 MiB, and with data that compresses" {
+    on_small_disk 90M fast_fill 1M random 120M ''
+    on_small_disk 48M fast_fill 4K compressible 400M ''
 }
 
 @test "a file system that somebody else fills" {

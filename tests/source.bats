@@ -58,7 +58,7 @@ planted ()
     planted plugin/keys.h '#include "../lib/error.h"' "includes ../lib/error.h, which is lib/'s own"
     # Nothing is hidden by the figure, and nothing stands there in vain.
     cp "$top_srcdir/CONTRIBUTING.md" tree/
-    sed -i 's/    space\* | reserve /    space | reserve /' tree/CONTRIBUTING.md
+    sed -i 's/    space\* | room /    space | room /' tree/CONTRIBUTING.md
     run -1 rules tree
     [[ $output == *"lib/space-int.h: is not in the figure"* ]]
     cp "$top_srcdir/CONTRIBUTING.md" tree/

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "error.h"
+#include "lock.h"
+#include "room.h"
+
+/* What pool.db grows by for a block, split pages apart: record 56, index
+ * entry 16, leaf row 56 bytes, in pages and rows that are half empty.
+ */
+#define GROWTH_BYTES 512
+/* Pages that a block's change can split: one of the leaves, one of the
+ * index.
+ */
+#define SPLIT_PAGES 2
+#define GROWTH_SLACK 16
+#define PAGE_BYTES 8192
+
+/* Allocate more than is needed at the moment: a write costs a system call
+ * seldom.
+ */
+#define STEP_PAGES 256
+
+struct room {
+  struct room_ops ops;
+  uint64_t wal_max;
+
+  struct lock lock;             /* protects everything below */
+  uint64_t reserved;            /* blocks, accepted and not yet installed */
+  uint64_t open, folding;       /* blocks in the txgs */
+  uint64_t open_pages, folding_pages;   /* that they touch at the most */
+};
+
+struct room *
+room_new (const struct room_ops *ops, uint64_t wal_max)
+{
+  struct room *room = calloc (1, sizeof *room);
+
+  if (room == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  room->ops = *ops;
+  room->wal_max = wal_max < ROOM_WAL_MIN_PAGES ? ROOM_WAL_MIN_PAGES : wal_max;
+  lock_init (&room->lock);
+  return room;
+}
+
+void
+room_free (struct room *room)
+{
+  if (room == NULL)
+    return;
+  lock_destroy (&room->lock);
+  free (room);
+}
+
+static uint64_t
+min_u64 (uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+/* A page is split once at the most before the bytes that come must fill it
+ * again.
+ */
+static uint64_t
+growth (uint64_t nr, uint64_t used)
+{
+  return min_u64 (SPLIT_PAGES * nr,
+                  used + GROWTH_SLACK + nr * GROWTH_BYTES / PAGE_BYTES);
+}
+
+static uint64_t
+kept_growth (uint64_t used)
+{
+  return min_u64 (ROOM_GROWTH_MIN_PAGES, used / 4 + 8);
+}
+
+uint64_t
+room_kept_pages (uint64_t used)
+{
+  return used + kept_growth (used);
+}
+
+uint64_t
+room_kept_wal_pages (uint64_t used)
+{
+  return min_u64 (ROOM_WAL_MIN_PAGES, used + kept_growth (used));
+}
+
+static uint64_t
+blocks_locked (const struct room *room)
+{
+  return room->reserved + room->open + room->folding;
+}
+
+/* Pages that a fold of 'pages' may write. */
+static uint64_t
+bound_locked (struct room *room, uint64_t pages, uint64_t used)
+{
+  assert_held (&room->lock);
+  return min_u64 (pages + ROOM_FOLD_PAGES,
+                  used + growth (room->open + room->folding, used) +
+                  kept_growth (used));
+}
+
+bool
+room_keep (struct room *room)
+{
+  struct room_pages p;
+
+  room->ops.get (room->ops.opaque, &p);
+  return room->ops.allocate (room->ops.opaque, room_kept_pages (p.used),
+                             room_kept_wal_pages (p.used)) == 0;
+}
+
+void
+room_give_back (struct room *room)
+{
+  const struct room_ops *ops = &room->ops;
+  struct room_pages p;
+  uint64_t wal;
+
+  WITH_LOCK (&room->lock);
+  ops->get (ops->opaque, &p);
+  wal = bound_locked (room, room->open_pages + room->folding_pages, p.used);
+  if (wal < room_kept_wal_pages (p.used))
+    wal = room_kept_wal_pages (p.used);
+  ops->give_back (ops->opaque, p.used + growth (blocks_locked (room), p.used) +
+                  kept_growth (p.used), wal);
+}
+
+/* Let pool.db have 'need' pages; the last of them may be missing what a step
+ * asks for beyond.
+ */
+static int
+grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
+{
+  const struct room_ops *ops = &room->ops;
+
+  assert_held (&room->lock);
+  if (need <= p->allocated)
+    return 0;
+  if (ops->allocate (ops->opaque, need + min_u64 (STEP_PAGES, need / 4),
+                     0) == 0)
+    return 0;
+  return ops->allocate (ops->opaque, need, 0);
+}
+
+int
+room_reserve (struct room *room, unsigned nr, enum room_use use)
+{
+  struct room_pages p;
+  uint64_t need;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  need = p.used + growth (blocks_locked (room) + nr, p.used);
+  /* Overwriting leaves a half of it to what gives space back. */
+  need += kept_growth (p.used) / (use == ROOM_NEW ? 1 : 2);
+  if (grow_locked (room, need, &p) == -1)
+    return -1;
+  room->reserved += nr;
+  return 0;
+}
+
+void
+room_unreserve (struct room *room, unsigned nr)
+{
+  WITH_LOCK (&room->lock);
+  assert (room->reserved >= nr);
+  room->reserved -= nr;
+}
+
+int
+room_check (struct room *room, uint64_t pages)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  return grow_locked (room, p.used + growth (blocks_locked (room), p.used) +
+                      kept_growth (p.used) + pages, &p);
+}
+
+/* Give the WAL room for 'pages', as far as it may have it. */
+static bool
+extend_wal_locked (struct room *room, uint64_t pages,
+                   const struct room_pages *p)
+{
+  const struct room_ops *ops = &room->ops;
+  uint64_t more = min_u64 (pages + min_u64 (STEP_PAGES, pages / 4),
+                           room->wal_max);
+
+  if (pages <= p->wal_allocated)
+    return true;
+  if (pages > room->wal_max)
+    return false;
+  return ops->allocate (ops->opaque, 0, more) == 0 ||
+    ops->allocate (ops->opaque, 0, pages) == 0;
+}
+
+bool
+room_enter (struct room *room, unsigned nr, uint64_t pages)
+{
+  uint64_t inside;
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  inside = room->open_pages + room->folding_pages;
+  room->ops.get (room->ops.opaque, &p);
+  room->open += nr;
+  /* What is alone inside is small enough for what is kept. */
+  if (inside > 0 &&
+      !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
+                          &p)) {
+    room->open -= nr;
+    return false;
+  }
+  room->open_pages += pages;
+  return true;
+}
+
+uint64_t
+room_leaves_at_once (struct room *room)
+{
+  struct room_pages p;
+  uint64_t n;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  /* All of pool.db at once? */
+  if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
+    return UINT64_MAX;
+  n = p.wal_allocated / 2 / ROOM_HOLES_PAGES;
+  return n > 0 ? n : 1;
+}
+
+void
+room_cut (struct room *room)
+{
+  WITH_LOCK (&room->lock);
+  assert (room->folding == 0 && room->folding_pages == 0);
+  room->folding = room->open;
+  room->folding_pages = room->open_pages;
+  room->open = room->open_pages = 0;
+}
+
+void
+room_folded (struct room *room)
+{
+  WITH_LOCK (&room->lock);
+  room->folding = room->folding_pages = 0;
+}
+
+uint64_t
+room_fold_pages (struct room *room, uint64_t extra)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  return bound_locked (room, room->folding_pages + extra, p.used);
+}
+
+unsigned
+room_background_leaves (struct room *room, uint64_t extra, unsigned max)
+{
+  struct room_pages p;
+  uint64_t pages, n;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
+    return max;
+  pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
+  n = p.wal_allocated > pages ?
+    (p.wal_allocated - pages) / ROOM_HOLES_PAGES : 0;
+  if (n == 0 && room->folding_pages == 0)
+    n = 1;                      /* alone it has room in what is kept */
+  return n < max ? (unsigned) n : max;
+}
