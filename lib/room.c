@@ -63,8 +63,8 @@ min_u64 (uint64_t a, uint64_t b)
   return a < b ? a : b;
 }
 
-/* A page is split once at the most before the bytes that come must fill it
- * again.
+/* What 'nr' blocks let pool.db grow by, in however many folds.  A page is
+ * split once at the most before the bytes that come must fill it again.
  */
 static uint64_t
 growth (uint64_t nr, uint64_t used)
@@ -88,7 +88,10 @@ room_kept_pages (uint64_t used)
 uint64_t
 room_kept_wal_pages (uint64_t used)
 {
-  return min_u64 (ROOM_WAL_MIN_PAGES, used + kept_growth (used));
+  /* Overwriting may let it grow by what is kept for that, and needs room in
+   * the WAL for these pages as well.
+   */
+  return min_u64 (ROOM_WAL_MIN_PAGES, used + 2 * kept_growth (used));
 }
 
 static uint64_t
@@ -150,18 +153,36 @@ grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
   return ops->allocate (ops->opaque, need, 0);
 }
 
+/* The fold of one batch alone has room in the WAL, also after pool.db has
+ * grown for all 'nr' accepted blocks: then all of them get folded, a batch at
+ * a time if need be.
+ */
+static int
+reserve_batch_locked (struct room *room, uint64_t nr,
+                      const struct room_pages *p)
+{
+  const struct room_ops *ops = &room->ops;
+  uint64_t need = p->used + growth (nr, p->used) + kept_growth (p->used);
+
+  assert_held (&room->lock);
+  need = min_u64 (need, ROOM_WAL_MIN_PAGES);
+  return need <= p->wal_allocated ? 0 : ops->allocate (ops->opaque, 0, need);
+}
+
 int
 room_reserve (struct room *room, unsigned nr, enum room_use use)
 {
   struct room_pages p;
-  uint64_t need;
+  uint64_t need, all;
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
-  need = p.used + growth (blocks_locked (room) + nr, p.used);
+  all = blocks_locked (room) + nr;
+  need = p.used + growth (all, p.used);
   /* Overwriting leaves a half of it to what gives space back. */
   need += kept_growth (p.used) / (use == ROOM_NEW ? 1 : 2);
-  if (grow_locked (room, need, &p) == -1)
+  if (grow_locked (room, need, &p) == -1 ||
+      reserve_batch_locked (room, all, &p) == -1)
     return -1;
   room->reserved += nr;
   return 0;
@@ -213,7 +234,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   inside = room->open_pages + room->folding_pages;
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
-  /* What is alone inside is small enough for what is kept. */
+  /* What is alone inside has room: see reserve_batch_locked. */
   if (inside > 0 &&
       !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
                           &p)) {

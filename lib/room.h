@@ -47,14 +47,16 @@ struct room;
 /* State, layers, what a small command changes. */
 #define ROOM_FOLD_PAGES 48
 
+/* The most that goes into a txg at once. */
+#define ROOM_BATCH_BLOCKS 64
+
 /* The WAL has room for so many pages always, if pool.db has as many: for a
- * worker's batch of 64 blocks, each in a leaf of its own, or a leaf that is
- * given back.
+ * batch of blocks, each in a leaf of its own, or a leaf that is given back.
  */
-#define ROOM_WAL_MIN_PAGES (64 * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES) + \
-                            ROOM_FOLD_PAGES)
+#define ROOM_WAL_MIN_PAGES \
+  (ROOM_BATCH_BLOCKS * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES) + ROOM_FOLD_PAGES)
 /* Pages that pool.db may always grow by, if it has four times as many. */
-#define ROOM_GROWTH_MIN_PAGES 64
+#define ROOM_GROWTH_MIN_PAGES 256
 
 /* Who grows pool.db? */
 enum room_use {

@@ -61,6 +61,8 @@ worker_free (struct worker *w)
   free (w);
 }
 
+static_assert (BATCH_BLOCKS <= ROOM_BATCH_BLOCKS, "a batch has room alone");
+
 static struct worker *
 worker_new (struct writeback *wb)
 {
