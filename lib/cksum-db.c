@@ -15,6 +15,7 @@
 #include <config.h>
 #endif
 
+#include <endian.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@
 #define DB_HEADER_BYTES 100
 #define DB_PAGE_SIZE_OFFSET 16
 #define DB_RESERVE_OFFSET 20
+#define DB_PAGE_COUNT_OFFSET 28
 
 /* The page size in a database header, 0 if this is no header of a database
  * whose pages have room for checksums.
@@ -183,6 +185,7 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
   struct cksum_shared *s = f->shared;
   uint8_t *page;
   uint32_t page_size;
+  int rc;
 
   if (!is_page_size (len) || offset % len != 0)
     return SQLITE_IOERR_WRITE;
@@ -208,5 +211,41 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
     return SQLITE_IOERR_NOMEM;
   memcpy (page, buf, len - CKSUM_RESERVE);
   put_le64 (page + len - CKSUM_RESERVE, page_cksum (page, len, offset));
-  return real_write (f, page, len, offset);
+  rc = real_write (f, page, len, offset);
+  if (rc == SQLITE_OK)
+    cksum_extend_db_size (s, (uint64_t) offset + len);
+  return rc;
+}
+
+/* SQLite takes the size of the file for that of the database when the WAL is
+ * empty, and writes it into the next commit.  So it sees what the header
+ * says, which is what checkpoints have made of it.
+ */
+int
+cksum_db_size (struct cksum_file *f, sqlite3_int64 *size)
+{
+  uint8_t header[DB_HEADER_BYTES];
+  uint64_t known;
+  uint32_t page_size, count;
+  int rc;
+
+  rc = real_size (f, size);
+  if (rc != SQLITE_OK || *size == 0)
+    return rc;
+  if (!cksum_get_db_size (f->shared, &known)) {
+    known = *size;
+    rc = real_read (f, header, sizeof header, 0);
+    if (rc != SQLITE_OK && rc != SQLITE_IOERR_SHORT_READ)
+      return rc;
+    page_size = rc == SQLITE_OK ? parse_db_header (header) : 0;
+    memcpy (&count, header + DB_PAGE_COUNT_OFFSET, sizeof count);
+    /* A damaged one is found when page 1 is read. */
+    if (page_size > 0 && be32toh (count) > 0)
+      known = (uint64_t) be32toh (count) * page_size;
+    cksum_set_db_size (f->shared, known);
+  }
+  /* A truncated file is no larger than it is. */
+  if ((uint64_t) *size > known)
+    *size = (sqlite3_int64) known;
+  return SQLITE_OK;
 }

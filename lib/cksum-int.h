@@ -103,6 +103,14 @@ extern void cksum_shared_init (void);
 extern struct cksum_shared *cksum_shared_get (const char *path, size_t len);
 extern void cksum_shared_put (struct cksum_shared *s);
 
+/* How much of the main database's file is SQLite's: what comes behind it is
+ * room for later (meta-files.h).  Get: false if that is not known yet.
+ */
+extern bool cksum_get_db_size (struct cksum_shared *s, uint64_t *size);
+extern void cksum_set_db_size (struct cksum_shared *s, uint64_t size);
+/* It has at least 'size' now, if it is known. */
+extern void cksum_extend_db_size (struct cksum_shared *s, uint64_t size);
+
 /* Page sizes; 0: not known yet.  A new one of the WAL forgets all frames. */
 extern uint32_t cksum_get_page_size (struct cksum_shared *s);
 extern void cksum_set_page_size (struct cksum_shared *s, uint32_t page_size);
@@ -128,6 +136,7 @@ extern int cksum_db_read (struct cksum_file *f, void *buf, int len,
                           sqlite3_int64 offset);
 extern int cksum_db_write (struct cksum_file *f, const void *buf, int len,
                            sqlite3_int64 offset);
+extern int cksum_db_size (struct cksum_file *f, sqlite3_int64 *size);
 extern int cksum_wal_read (struct cksum_file *f, void *buf, int len,
                            sqlite3_int64 offset);
 extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,

@@ -28,6 +28,8 @@ struct cksum_shared {
 
   struct lock lock;             /* protects everything below */
   uint32_t page_size;           /* of the main database; 0: not known yet */
+  uint64_t db_size;             /* SQLite's part of the main database */
+  bool knows_db_size;
   uint32_t wal_page_size;       /* 0: no WAL header seen yet */
   uint64_t *frames;             /* owned; checksum of each frame's page */
   uint64_t nr_frames;           /* frames with room in the table */
@@ -129,6 +131,30 @@ cksum_set_page_size (struct cksum_shared *s, uint32_t page_size)
 {
   WITH_LOCK (&s->lock);
   s->page_size = page_size;
+}
+
+bool
+cksum_get_db_size (struct cksum_shared *s, uint64_t *size)
+{
+  WITH_LOCK (&s->lock);
+  *size = s->db_size;
+  return s->knows_db_size;
+}
+
+void
+cksum_set_db_size (struct cksum_shared *s, uint64_t size)
+{
+  WITH_LOCK (&s->lock);
+  s->db_size = size;
+  s->knows_db_size = true;
+}
+
+void
+cksum_extend_db_size (struct cksum_shared *s, uint64_t size)
+{
+  WITH_LOCK (&s->lock);
+  if (s->knows_db_size && s->db_size < size)
+    s->db_size = size;
 }
 
 uint64_t

@@ -92,10 +92,12 @@ truncate_but_keep (struct cksum_file *f, sqlite3_int64 size)
   int rc;
 
   rc = real_size (f, &now);
-  if (rc != SQLITE_OK || now == size)
+  if (rc != SQLITE_OK)
     return rc;
   if (f->role == ROLE_WAL && size == 0 && now >= WAL_HEADER_BYTES)
     return real_write (f, zeroes, sizeof zeroes, 0);
+  if (f->role == ROLE_MAIN)
+    cksum_set_db_size (f->shared, (uint64_t) size);
   if (f->role == ROLE_MAIN && size > 0 && size < now)
     return SQLITE_OK;
   return real->pMethods->xTruncate (real, size);
@@ -130,7 +132,9 @@ cksum_sync (sqlite3_file *file, int flags)
 static int
 cksum_file_size (sqlite3_file *file, sqlite3_int64 *size)
 {
-  return real_size ((struct cksum_file *) file, size);
+  struct cksum_file *f = (struct cksum_file *) file;
+
+  return f->role == ROLE_MAIN ? cksum_db_size (f, size) : real_size (f, size);
 }
 
 static int

@@ -46,6 +46,10 @@ fault ()
     on_small_disk 48M fast_fill 4K compressible 400M ''
 }
 
+@test "a file system that is always full, with kills and neighbours" {
+    SEED=1 on_small_disk 96M full_model 5
+}
+
 @test "a file system that somebody else fills" {
     on_small_disk 64M neighbour
 }

@@ -14,7 +14,14 @@ trap 'kill "${servers[@]}" 2>/dev/null || :' EXIT
 
 small="$BATS_TEST_TMPDIR/small"
 mkdir -p "$small"
-mount -t tmpfs -o "size=$1" none "$small"
+# FULL_FS=ext4, xfs ...: another one, in a file (root).
+if [ "${FULL_FS:-tmpfs}" = tmpfs ]; then
+    mount -t tmpfs -o "size=$1" none "$small"
+else
+    truncate -s "$1" "$BATS_TEST_TMPDIR/fs"
+    "mkfs.$FULL_FS" -q "$BATS_TEST_TMPDIR/fs"
+    mount -o loop "$BATS_TEST_TMPDIR/fs" "$small"
+fi
 pool="$small/pool"
 export NBDEDUP_POOL="$pool"
 
@@ -229,6 +236,17 @@ fast_fill ()
     stop
     nbdedup check
     nbdedup scrub >/dev/null
+}
+
+# full_model ROUNDS: see full-model.c.
+full_model ()
+{
+    "$test_programs/full-model" --plugin "$plugin" \
+        --nbdedup "$top_builddir/tools/nbdedup" "$small" "$1" || {
+        tail -n 5 "$small.server-log"
+        [ -z "${KEEP:-}" ] || cp -a --sparse=never "$pool" "$KEEP"
+        return 1
+    }
 }
 
 # Samples of drift take nothing of the reserve: it is to free space with.
