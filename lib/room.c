@@ -245,8 +245,9 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   return true;
 }
 
-uint64_t
-room_leaves_at_once (struct room *room)
+/* Things that touch so many pages each. */
+static uint64_t
+at_once (struct room *room, uint64_t pages)
 {
   struct room_pages p;
   uint64_t n;
@@ -256,8 +257,21 @@ room_leaves_at_once (struct room *room)
   /* All of pool.db at once? */
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
-  n = p.wal_allocated / 2 / ROOM_HOLES_PAGES;
+  n = p.wal_allocated < ROOM_FOLD_PAGES ? 0 :
+    (p.wal_allocated - ROOM_FOLD_PAGES) / pages;
   return n > 0 ? n : 1;
+}
+
+uint64_t
+room_leaves_at_once (struct room *room)
+{
+  return at_once (room, ROOM_HOLES_PAGES);
+}
+
+uint64_t
+room_blocks_at_once (struct room *room)
+{
+  return at_once (room, ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES);
 }
 
 void

@@ -34,27 +34,30 @@
 
 struct room;
 
-/* Pages that one block's change touches at the most, in general: its own
- * leaf is counted apart.
+/* Pages that one block's change touches; its own leaf is counted apart.  A
+ * row that grows or shrinks changes its page, now and then also the two
+ * neighbours, a new page and the one above: SQLite balances a page that is
+ * full, or two thirds empty.  That cannot happen with each of many rows, so
+ * these are above what it comes to, not what one row can cost.
  *
- *   new pointer    ddt 2 (a row and its split), record 1
- *   old pointer    record 3 (a group's row may overflow), ddt 1, segment 1
+ *   new pointer    ddt 3, record 1
+ *   old pointer    record 4 (a group's row may have two overflow pages),
+ *                  ddt 3, segment 2
  */
-#define ROOM_BLOCK_PAGES 8
-#define ROOM_LEAF_PAGES 2
+#define ROOM_POINTER_PAGES 9    /* an old pointer goes */
+#define ROOM_BLOCK_PAGES (4 + ROOM_POINTER_PAGES)
+#define ROOM_LEAF_PAGES 4
 /* A leaf whose blocks all lose their pointers. */
-#define ROOM_HOLES_PAGES (ROOM_LEAF_PAGES + 64 * 5)
+#define ROOM_HOLES_PAGES (ROOM_LEAF_PAGES + 64 * ROOM_POINTER_PAGES)
 /* State, layers, what a small command changes. */
 #define ROOM_FOLD_PAGES 48
 
-/* The most that goes into a txg at once. */
-#define ROOM_BATCH_BLOCKS 64
-
 /* The WAL has room for so many pages always, if pool.db has as many: for a
- * batch of blocks, each in a leaf of its own, or a leaf that is given back.
+ * leaf that is given back, or ROOM_BATCH_BLOCKS, each in a leaf of its own.
  */
-#define ROOM_WAL_MIN_PAGES \
-  (ROOM_BATCH_BLOCKS * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES) + ROOM_FOLD_PAGES)
+#define ROOM_WAL_MIN_PAGES (ROOM_HOLES_PAGES + ROOM_FOLD_PAGES)
+#define ROOM_BATCH_BLOCKS \
+  (ROOM_HOLES_PAGES / (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES))
 /* Pages that pool.db may always grow by, if it has four times as many. */
 #define ROOM_GROWTH_MIN_PAGES 256
 
@@ -116,8 +119,9 @@ extern int room_check (struct room *room, uint64_t pages);
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
 
-/* How many leaves of holes may go into the open txg at once? */
+/* How much may go into the open txg at once: leaves of holes, blocks? */
 extern uint64_t room_leaves_at_once (struct room *room);
+extern uint64_t room_blocks_at_once (struct room *room);
 
 /* The open txg is folded now; that fold has been committed. */
 extern void room_cut (struct room *room);

@@ -438,12 +438,13 @@ static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
+  unsigned rows;
 
   prepare_wal (t, pages_of (taken));
+  rows = room_background_leaves (t->room, pages_of (taken),
+                                 t->parts.background_rows);
   for (;;) {
-    fold_set_background_rows
-      (f, room_background_leaves (t->room, pages_of (taken),
-                                  t->parts.background_rows));
+    fold_set_background_rows (f, rows);
     if (try_transaction (t, f, taken, with_index) == 0) {
       meta_committed (t->parts.meta);
       return 0;
@@ -455,6 +456,11 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
       with_index = false;
     else if (errno != ENOSPC)
       return -1;
+    /* What happens in the background can do with less. */
+    else if (rows > 0) {
+      meta_restart_wal (t->parts.meta, true);
+      rows /= 2;
+    }
     else if (!restarted) {
       meta_restart_wal (t->parts.meta, true);
       restarted = true;
@@ -668,6 +674,12 @@ uint64_t
 txg_leaves_at_once (struct txg *t)
 {
   return room_leaves_at_once (t->room);
+}
+
+uint64_t
+txg_blocks_at_once (struct txg *t)
+{
+  return room_blocks_at_once (t->room);
 }
 
 int

@@ -141,8 +141,11 @@ extern void txg_get_state (struct txg *txg, struct meta_state *state);
 extern int txg_reserve (struct txg *txg, unsigned nr, enum room_use use);
 extern void txg_unreserve (struct txg *txg, unsigned nr);
 
-/* How many leaves of holes may be set between txg_enter and txg_leave? */
+/* How many leaves of holes, and blocks, may be set between txg_enter and
+ * txg_leave?
+ */
 extern uint64_t txg_leaves_at_once (struct txg *txg);
+extern uint64_t txg_blocks_at_once (struct txg *txg);
 
 /* Fold all; then give back room that nothing needs. */
 extern int txg_make_room (struct txg *txg);

@@ -61,8 +61,6 @@ worker_free (struct worker *w)
   free (w);
 }
 
-static_assert (BATCH_BLOCKS <= ROOM_BATCH_BLOCKS, "a batch has room alone");
-
 static struct worker *
 worker_new (struct writeback *wb)
 {
@@ -318,7 +316,7 @@ pages_of (const struct batch *b)
 }
 
 static void
-write_batch (struct worker *w, struct batch *b)
+write_some (struct worker *w, struct batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
   int r = txg_check (pool->txg);
@@ -344,6 +342,23 @@ write_batch (struct worker *w, struct batch *b)
     writeback_done_locked (w->wb, b);
   }
   txg_leave (pool->txg);
+}
+
+/* When space is short a txg takes only so many at once. */
+static void
+write_batch (struct worker *w, const struct batch *b)
+{
+  uint64_t max;
+  struct batch some;
+  unsigned i;
+
+  for (i = 0; i < b->nr; i += some.nr) {
+    max = txg_blocks_at_once (w->pool->txg);
+    some = *b;
+    some.nr = b->nr - i < max ? b->nr - i : (unsigned) max;
+    memcpy (some.blocks, b->blocks + i, some.nr * sizeof some.blocks[0]);
+    write_some (w, &some);
+  }
 }
 
 void *

@@ -180,7 +180,7 @@ fast_fill ()
         compressible "$size" 3 >"$data"
     fi
     nbdedup init "$pool"
-    nbdedup create v 1G --block-size "$1"
+    nbdedup create v 4G --block-size "$1"
     nbdedup create keep 4M --block-size 16K
     serve "$pool"
     random_data 1M 4 >"$BATS_TEST_TMPDIR/keep"
@@ -203,7 +203,7 @@ fast_fill ()
     echo "others take the rest, kill -9, open with nothing free"
     dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
     crash
-    assert_eq "$(free_kib)" 0
+    assert_num "$(free_kib) < 64"
     timeout 60 nbdedup list >/dev/null
     timeout 60 nbdedup export v "$image.2" --format raw
     cmp "$image" "$image.2"

@@ -78,6 +78,7 @@ static const struct room_ops ops = { get, allocate, give_back, NULL };
 /* What the model knows of the txgs. */
 static uint64_t waiting;        /* blocks, accepted */
 static uint64_t full_pages;     /* that the next change splits */
+static uint64_t new_blocks;     /* since the last page that they filled */
 static uint64_t open_blocks, open_pages, folding_blocks, folding_pages;
 
 static void
@@ -86,6 +87,7 @@ begin (uint64_t used, uint64_t free_pages)
   files = (struct room_pages) { used, used, 0 };
   fs_free = free_pages;
   full_pages = used;
+  new_blocks = 0;
   waiting = open_blocks = open_pages = folding_blocks = folding_pages = 0;
   room = room_new (&ops, 100000);
   assert (room != NULL);
@@ -111,9 +113,10 @@ fold (void)
   folding_blocks = open_blocks;
   folding_pages = open_pages;
   open_blocks = open_pages = 0;
-  fills = 8 + folding_blocks / 32;
-  if (folding_blocks == 0)
-    fills = 0;
+  /* Half full pages take a 32nd of one for each block. */
+  new_blocks += folding_blocks;
+  fills = new_blocks / 32;
+  new_blocks %= 32;
   grows = 2 * folding_blocks;
   if (grows > full_pages + fills)
     grows = full_pages + fills;
@@ -145,7 +148,7 @@ static void
 write_some (void)
 {
   unsigned nr = (unsigned) rng_between (&rng, 1, 64), i;
-  uint64_t pages;
+  uint64_t pages, max;
 
   for (i = 0; i < nr; ++i) {
     if (room_reserve (room, 1, ROOM_NEW) == -1) {
@@ -154,7 +157,10 @@ write_some (void)
     }
     waiting++;
   }
+  max = room_blocks_at_once (room);
   nr = waiting < 64 ? (unsigned) waiting : 64;
+  if (nr > max)
+    nr = (unsigned) max;
   if (nr == 0 || rng_percent (&rng, 30))
     return;
   pages = nr * ROOM_BLOCK_PAGES + rng_between (&rng, 1, nr) * ROOM_LEAF_PAGES;
