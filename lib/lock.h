@@ -7,7 +7,8 @@
  *
  *   pool->drift  ->  pool->admin  ->  inside a txg (txg_enter)
  *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
- *     ->  volumes->lock  ->  space->lock, journal->lock, meta->lock
+ *     ->  volumes->lock  ->  space->lock, journal->lock,
+ *                                meta->copying  ->  meta->lock
  *
  * Those separated by a comma are never held together.  The cache of
  * records, the list of readers, the merger and the sampler have locks of
@@ -15,6 +16,8 @@
  *
  * Reading and writing of records, hashing and compression run with none of
  * them held; being inside a txg is no lock, but a cut waits for it.
+ * meta->copying is held as long as a checkpoint takes, so nobody waits for it
+ * who holds a lock that clients' requests take.
  */
 
 #ifndef NBDEDUP_LOCK_H

@@ -59,6 +59,9 @@ struct meta {
   uint64_t all_pages;           /* with them; the writer's */
   uint64_t kept_pages, kept_wal_pages;  /* while closed; the writer's */
 
+  /* Held by a thread that copies from the WAL, outside of 'lock'. */
+  struct lock copying;
+
   struct lock lock;             /* protects everything below */
   pthread_cond_t reader_free;   /* nr_free > 0 and !hold_readers */
   pthread_cond_t all_free;      /* nr_free == NR_READERS */
@@ -69,7 +72,8 @@ struct meta {
   pthread_cond_t none_frozen;   /* nr_frozen == 0 */
   uint64_t give_way_bytes;      /* of WAL: they must close; 0: no */
   int wal_pages;                /* in the WAL, after the last commit */
-  int copied_pages;             /* of them, by the last checkpoint */
+  int copied_pages;             /* of them, by checkpoints */
+  unsigned wal_begun;           /* so many times anew */
   bool hold_readers;            /* none may be taken */
   bool stop;
 };
@@ -278,18 +282,33 @@ meta_probe (const char *path)
   return 0;
 }
 
-/* A failed checkpoint loses nothing: the WAL has it all still.  But SQLite
+/* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
+ * under way; so ours wait for each other.  That takes no longer than copying
+ * what the WAL has, which whoever waits would have to copy otherwise.
+ *
+ * A failed checkpoint loses nothing: the WAL has it all still.  But SQLite
  * would sync again next time, as if the kernel had kept the pages whose
  * writing failed: it may have dropped them.  So there is no next commit.
  */
 static int
-checkpoint (struct meta *m, struct meta_conn *c, int mode)
+checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
 {
-  int rc = sqlite3_wal_checkpoint_v2 (c->db, NULL, mode, NULL, NULL);
+  int rc;
 
+  assert_held (&m->copying);
+  rc = sqlite3_wal_checkpoint_v2 (c->db, NULL, mode, NULL, NULL);
   if (rc == SQLITE_IOERR_FSYNC)
     m->writer.sync_failed = true;
   return rc;
+}
+
+/* The WAL begins anew: nothing in it has been copied. */
+static void
+wal_begins_locked (struct meta *m)
+{
+  assert_held (&m->lock);
+  m->wal_begun++;
+  m->wal_pages = m->copied_pages = 0;
 }
 
 static bool
@@ -298,11 +317,30 @@ wants_checkpoint_locked (const struct meta *m)
   return m->wal_pages - m->copied_pages >= WAL_PAGES;
 }
 
+/* Copy what the WAL has now, and readers allow.  A failure is not lost: the
+ * WAL keeps growing, and the commit that cannot extend it reports why.
+ */
+static void
+copy_locked (struct meta *m, struct meta_conn *c)
+{
+  unsigned begun;
+  int pages;
+
+  {
+    WITH_LOCK (&m->lock);
+    begun = m->wal_begun;
+    pages = m->wal_pages;
+  }
+  checkpoint_locked (m, c, SQLITE_CHECKPOINT_PASSIVE);
+  WITH_LOCK (&m->lock);
+  if (m->wal_begun == begun && pages > m->copied_pages)
+    m->copied_pages = pages;
+}
+
 static void *
 checkpoint_thread (void *arg)
 {
   struct meta *m = arg;
-  int pages;
 
   for (;;) {
     {
@@ -311,14 +349,9 @@ checkpoint_thread (void *arg)
         lock_wait (&m->lock, &m->wake);
       if (m->stop)
         return NULL;
-      pages = m->wal_pages;
     }
-    /* A failure is not lost: the WAL keeps growing, and the commit that
-     * cannot extend it reports why.
-     */
-    checkpoint (m, &m->checkpointer, SQLITE_CHECKPOINT_PASSIVE);
-    WITH_LOCK (&m->lock);
-    m->copied_pages = pages;
+    WITH_LOCK (&m->copying);
+    copy_locked (m, &m->checkpointer);
   }
 }
 
@@ -331,7 +364,7 @@ wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
   (void) name;
   WITH_LOCK (&m->lock);
   if (pages < m->wal_pages)
-    m->copied_pages = 0;        /* it began anew */
+    wal_begins_locked (m);
   m->wal_pages = pages;
   if (wants_checkpoint_locked (m))
     pthread_cond_signal (&m->wake);
@@ -381,6 +414,7 @@ meta_open (const char *path, uint64_t budget_bytes)
   m = calloc (1, sizeof *m);
   if (m == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
+  lock_init (&m->copying);
   lock_init (&m->lock);
   cond_init (&m->reader_free);
   cond_init (&m->wake);
@@ -464,6 +498,7 @@ meta_close (struct meta *m)
   pthread_cond_destroy (&m->wake);
   pthread_cond_destroy (&m->reader_free);
   lock_destroy (&m->lock);
+  lock_destroy (&m->copying);
   free (m->path);
   free (m);
   return r;
@@ -639,10 +674,12 @@ int
 meta_checkpoint (struct meta *m)
 {
   /* Through the writer: TRUNCATE waits for readers, not for itself. */
-  if (checkpoint (m, &m->writer, SQLITE_CHECKPOINT_TRUNCATE) != SQLITE_OK)
+  WITH_LOCK (&m->copying);
+  if (checkpoint_locked (m, &m->writer, SQLITE_CHECKPOINT_TRUNCATE) !=
+      SQLITE_OK)
     return meta_fail (&m->writer, "checkpoint");
   WITH_LOCK (&m->lock);
-  m->wal_pages = m->copied_pages = 0;
+  wal_begins_locked (m);
   return 0;
 }
 
@@ -665,7 +702,7 @@ let_readers (struct meta *m, bool restarted)
   m->hold_readers = false;
   pthread_cond_broadcast (&m->reader_free);
   if (restarted)
-    m->wal_pages = m->copied_pages = 0;
+    wal_begins_locked (m);
 }
 
 static bool
@@ -678,7 +715,8 @@ is_frozen (struct meta *m)
 void
 meta_copy_wal (struct meta *m)
 {
-  checkpoint (m, &m->writer, SQLITE_CHECKPOINT_PASSIVE);
+  WITH_LOCK (&m->copying);
+  copy_locked (m, &m->writer);
 }
 
 bool
@@ -690,16 +728,18 @@ meta_restart_wal (struct meta *m, bool truncate)
    * moment in which it begins anew: lookups come so close after each other
    * that it never would by itself.
    */
-  meta_copy_wal (m);
+  WITH_LOCK (&m->copying);
+  copy_locked (m, &m->writer);
   if (is_frozen (m)) {
     /* It cannot.  Only a full file system is worth more than a reader. */
     if (!truncate || !expel_frozen (m))
       return false;
-    meta_copy_wal (m);
+    copy_locked (m, &m->writer);
   }
   hold_readers (m);
-  r = checkpoint (m, &m->writer, truncate ? SQLITE_CHECKPOINT_TRUNCATE
-                  : SQLITE_CHECKPOINT_RESTART);
+  r = checkpoint_locked (m, &m->writer, truncate ?
+                         SQLITE_CHECKPOINT_TRUNCATE :
+                         SQLITE_CHECKPOINT_RESTART);
   let_readers (m, r == SQLITE_OK);
   return r == SQLITE_OK;
 }
