@@ -36,6 +36,7 @@ enum meta_stmt {
 struct meta_conn {
   sqlite3 *db;
   bool damaged;                 /* the last failure was a damaged page */
+  bool write_failed;            /* a failure was not of reading or memory */
   atomic_bool sync_failed;      /* the writer's: of pool.db, for good */
   sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
 };

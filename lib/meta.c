@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "backoff.h"
 #include "bytes.h"
 #include "cksum-vfs.h"
 #include "cleanup.h"
@@ -109,7 +110,7 @@ meta_fail (struct meta_conn *c, const char *what)
   int rc = sqlite3_extended_errcode (c->db);
   int err = EIO;
 
-  switch (rc & 0xff) {
+  switch (rc == SQLITE_IOERR_NOMEM ? SQLITE_NOMEM : rc & 0xff) {
   case SQLITE_FULL:
     err = ENOSPC;
     break;
@@ -122,6 +123,9 @@ meta_fail (struct meta_conn *c, const char *what)
   }
   c->damaged = rc == SQLITE_IOERR_DATA || rc == SQLITE_IOERR_CORRUPTFS ||
     (rc & 0xff) == SQLITE_CORRUPT;
+  if ((rc & 0xff) == SQLITE_IOERR && err == EIO && !c->damaged &&
+      rc != SQLITE_IOERR_READ && rc != SQLITE_IOERR_SHORT_READ)
+    c->write_failed = true;
   if (c->damaged)
     return nbdedup_fail (EIO, "pool.db: %s: damaged page", what);
   return nbdedup_fail (err, "pool.db: %s: %s", what, sqlite3_errmsg (c->db));
@@ -131,6 +135,12 @@ bool
 meta_is_damaged (struct meta_conn *c)
 {
   return c->damaged;
+}
+
+bool
+meta_has_write_failed (struct meta_conn *c)
+{
+  return c->write_failed;
 }
 
 void
@@ -181,7 +191,8 @@ conn_open (struct meta_conn *c, const char *path, bool create,
     flags |= SQLITE_OPEN_CREATE;
   rc = sqlite3_open_v2 (path, &c->db, flags, CKSUM_VFS_NAME);
   if (rc != SQLITE_OK || c->db == NULL) {
-    nbdedup_fail (EIO, "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
+    nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO,
+                  "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
     conn_close (c);
     return -1;
   }
@@ -607,6 +618,7 @@ meta_begin (struct meta_conn *c)
 {
   if (c->sync_failed)
     return nbdedup_fail (EIO, "pool.db: an earlier fdatasync has failed");
+  c->write_failed = false;
   return simple (c, ST_BEGIN, "begin");
 }
 
@@ -630,16 +642,23 @@ meta_commit (struct meta_conn *c)
   return 0;
 }
 
+/* What is left open would hide all later commits from this connection, so
+ * this goes on until there is memory for it.
+ */
 void
 meta_rollback (struct meta_conn *c)
 {
+  unsigned tries = 0;
+
   /* Some errors have rolled back already. */
-  if (!sqlite3_get_autocommit (c->db)) {
+  while (!sqlite3_get_autocommit (c->db)) {
     sqlite3_stmt *st = meta_stmt (c, ST_ROLLBACK);
 
     if (st)
       sqlite3_step (st);
     meta_reset (&st);
+    if (!sqlite3_get_autocommit (c->db) && !backoff_sleep (&tries))
+      tries = 0;
   }
 }
 
@@ -652,8 +671,9 @@ meta_freeze (struct meta_conn *c)
 void
 meta_unfreeze (struct meta_conn *c)
 {
-  if (!sqlite3_get_autocommit (c->db))
-    simple (c, ST_COMMIT, "commit");
+  if (!sqlite3_get_autocommit (c->db) &&
+      simple (c, ST_COMMIT, "commit") == -1)
+    meta_rollback (c);          /* it has written nothing */
 }
 
 int

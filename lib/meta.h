@@ -115,7 +115,14 @@ extern void meta_rollback (struct meta_conn *c);
  * (Else writing failed.)
  */
 extern bool meta_is_damaged (struct meta_conn *c);
-/* Savepoints within, so that one operation can fail by itself. */
+/* Has a call since meta_begin failed to write to the disk?  SQLite may have
+ * rolled back then, and what the file has is not known.
+ */
+extern bool meta_has_write_failed (struct meta_conn *c);
+/* Savepoints within, so that one operation can fail by itself.  After some
+ * errors (no memory, a damaged page, no space) SQLite has rolled back the
+ * transaction, savepoint and all: then meta_release fails.
+ */
 extern int meta_savepoint (struct meta_conn *c);
 extern int meta_release (struct meta_conn *c, bool keep);
 

@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "backoff.h"
 #include "cleanup.h"
 #include "error.h"
 #include "hash.h"
@@ -129,8 +130,13 @@ load_segment (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
   struct nbdedup_pool *pool = opaque;
   struct meta_conn *c = meta_reader_get (pool->meta);
   struct blob b = { NULL };
-  int r = meta_segment_get (c, segment, &b);
+  unsigned tries = 0;
+  int r;
 
+  /* What was answered waits to be stored: it must not fail for this. */
+  do
+    r = meta_segment_get (c, segment, &b);
+  while (r == -1 && errno == ENOMEM && backoff_sleep (&tries));
   meta_reader_put (pool->meta, c);
   if (r == 1) {
     *buf = b.p;

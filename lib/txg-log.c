@@ -155,15 +155,18 @@ append_locked (struct txg_log *log, bool flush)
   iov[1] = (struct iovec) { p->maps.p, p->maps.len };
   if (p->record_bytes > 0 && p->record_bytes <= INLINE_MAX && flush) {
     if (inline_records (log, &data) == -1)
-      return -1;
+      return errno == ENOMEM ? 1 : -1;
     iov[0] = (struct iovec) { data.p, data.len };
     carried = true;
   }
   if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
     return 1;                   /* grew while there was no room */
   r = journal_append (log->journal, iov, 2, &seq);
-  if (r != 0)                   /* a ring that cannot grow is full, too */
-    return r == -1 && errno == ENOSPC ? 1 : r;
+  /* A ring that cannot grow is full, too; and without memory there is no way
+   * to write to it.
+   */
+  if (r != 0)
+    return r == -1 && (errno == ENOSPC || errno == ENOMEM) ? 1 : r;
   if (p->record_bytes > 0 && !carried)
     log->store_wanted = seq;
   pending_clear (p);

@@ -9,9 +9,11 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "backoff.h"
 #include "cleanup.h"
 #include "error.h"
 #include "fold.h"
+#include "log.h"
 #include "txg-int.h"
 
 /* Fold at the latest this long after the first change. */
@@ -102,7 +104,9 @@ txg_free (struct txg *t)
 void
 txg_fail (struct txg *t)
 {
-  t->failed = true;
+  if (!atomic_exchange (&t->failed, true))
+    nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
+                 "more: %s: close and open it again", nbdedup_error ());
 }
 
 int
@@ -310,7 +314,20 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   return r;
 }
 
-/* Run the requests' functions inside the transaction, each by itself. */
+/* Record why a request fails: the text is the last one of this thread. */
+static void
+fail_request (struct request *q, int err)
+{
+  q->result = -1;
+  q->err = err;
+  snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
+}
+
+/* Run the requests' functions inside the transaction, each by itself.  What
+ * one that fails has done is undone, and it is not run again.  1: it cannot
+ * be undone, because SQLite has rolled back the transaction: once more from
+ * the start, without it.
+ */
 static int
 run_requests (struct requests *taken, struct meta_conn *c,
               struct meta_state *state)
@@ -319,41 +336,46 @@ run_requests (struct requests *taken, struct meta_conn *c,
   struct request *q;
 
   TAILQ_FOREACH (q, taken, link) {
-    if (q->fn == NULL)
+    if (q->fn == NULL || q->result == -1)
       continue;
     if (meta_savepoint (c) == -1)
       return -1;
     saved = *state;
-    q->result = q->fn (q->arg, c, state);
-    if (q->result == -1) {
-      q->err = errno;
-      snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
-      *state = saved;
-    }
-    if (meta_release (c, q->result != -1) == -1)
+    if (q->fn (q->arg, c, state) == 0 && meta_release (c, true) == 0)
+      continue;
+    fail_request (q, errno);
+    *state = saved;
+    if (meta_has_write_failed (c)) {
+      errno = EIO;
       return -1;
+    }
+    if (meta_release (c, false) == -1)
+      return 1;
   }
   return 0;
 }
 
+/* 1: not done, but it may be next time: a request failed (run_requests). */
 static int
 try_transaction (struct txg *t, struct fold *f, struct requests *taken,
                  bool with_index)
 {
   struct meta_conn *c = meta_writer (t->parts.meta);
-  int err;
+  int r, err;
 
   if (meta_begin (c) == -1)
     return -1;
-  if (fold_write_tables (f, c, with_index) == -1 ||
-      run_requests (taken, c, fold_state (f)) == -1 ||
-      meta_state_put (c, fold_state (f)) == -1) {
-    err = errno;
-    meta_rollback (c);
-    errno = err;
-    return -1;
-  }
-  return meta_commit (c);
+  r = fold_write_tables (f, c, with_index);
+  if (r == 0)
+    r = run_requests (taken, c, fold_state (f));
+  if (r == 0)
+    r = meta_state_put (c, fold_state (f));
+  if (r == 0)
+    return meta_commit (c);
+  err = errno;
+  meta_rollback (c);
+  errno = err;
+  return r;
 }
 
 static void
@@ -365,11 +387,8 @@ finish_requests_locked (struct txg *t, struct requests *list, int result)
   assert_held (&t->lock);
   while ((q = TAILQ_FIRST (list)) != NULL) {
     TAILQ_REMOVE (list, q, link);
-    if (result == -1) {
-      q->result = -1;
-      q->err = err;
-      snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
-    }
+    if (result == -1 && q->result != -1)
+      fail_request (q, err);
     q->finished = true;
   }
   pthread_cond_broadcast (&t->folded);
@@ -434,26 +453,61 @@ prepare_wal (struct txg *t, uint64_t extra)
   (void) meta_allocate (t->parts.meta, 0, need);
 }
 
+/* There was no memory for a step of the fold, which has written nothing that
+ * counts: it is tried again, at once, and then in pauses that become longer.
+ * Those who wait for a fold are told after a while.  -1: no use in waiting.
+ */
+static int
+wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
+{
+  uint64_t pause_ms;
+
+  if (*tries == 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "no memory to write to pool.db (%s): "
+                 "writes wait until there is some", nbdedup_error ());
+  pause_ms = backoff_ms (tries);
+  WITH_LOCK (&t->lock);
+  if (*tries > BACKOFF_TRIES) {
+    nbdedup_fail (ENOMEM, "no memory to write to pool.db");
+    finish_requests_locked (t, taken, -1);
+    errno = ENOMEM;
+    finish_requests_locked (t, &t->requests, -1);
+    errno = ENOMEM;
+    if (t->stop || !t->has_thread)
+      return -1;
+  }
+  lock_wait_ms (&t->lock, &t->wake, pause_ms);
+  return 0;
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
-  unsigned rows;
+  unsigned rows, tries = 0;
+  int r;
 
   prepare_wal (t, pages_of (taken));
   rows = room_background_leaves (t->room, pages_of (taken),
                                  t->parts.background_rows);
   for (;;) {
     fold_set_background_rows (f, rows);
-    if (try_transaction (t, f, taken, with_index) == 0) {
+    r = try_transaction (t, f, taken, with_index);
+    if (r == 0) {
       meta_committed (t->parts.meta);
       return 0;
     }
+    if (r == 1)
+      continue;
     /* Damage that was read there must not stop the pool.  Nothing that
      * could not be written is ever tried again.
      */
     if (errno == EIO && with_index && fold_index_is_damaged (f))
       with_index = false;
+    else if (errno == ENOMEM) {
+      if (wait_for_memory (t, taken, &tries) == -1)
+        return -1;
+    }
     else if (errno != ENOSPC)
       return -1;
     /* What happens in the background can do with less. */
@@ -510,17 +564,38 @@ has_background (struct txg *t)
   return found;
 }
 
+/* What comes before the transaction; NULL: it failed. */
+static struct fold *
+begin_fold (struct txg *t, struct requests *taken,
+            const struct meta_state *state)
+{
+  unsigned tries = 0;
+  struct fold *f;
+  int err;
+
+  for (;;) {
+    f = fold_new (&t->parts, state);
+    if (f != NULL && fold_write_summaries (f) == 0 &&
+        store_sync (t->parts.store) == 0)
+      return f;
+    err = errno;
+    fold_free (f);
+    errno = err;
+    if (err != ENOMEM || wait_for_memory (t, taken, &tries) == -1)
+      return NULL;
+  }
+}
+
 static int
 fold_folding (struct txg *t, struct requests *taken,
               const struct meta_state *state)
 {
-  struct fold *f = fold_new (&t->parts, state);
+  struct fold *f = begin_fold (t, taken, state);
   bool has_commands = false;
   struct request *q;
   int r = -1, err;
 
-  if (f != NULL && fold_write_summaries (f) == 0 &&
-      store_sync (t->parts.store) == 0 && transaction (t, f, taken) == 0) {
+  if (f != NULL && transaction (t, f, taken) == 0) {
     r = 0;
     {
       WITH_LOCK (&t->lock);
@@ -531,7 +606,7 @@ fold_folding (struct txg *t, struct requests *taken,
     journal_trim (t->parts.journal, state->folded, state->journal_position);
     fold_finish (f);
     TAILQ_FOREACH (q, taken, link) {
-      has_commands |= q->fn != NULL;
+      has_commands |= q->fn != NULL && q->result == 0;
       if (q->result == 0 && q->done)
         q->done (q->arg);
     }

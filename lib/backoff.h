@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Pauses before something is tried again that failed for lack of memory. */
+
+#ifndef NBDEDUP_BACKOFF_H
+#define NBDEDUP_BACKOFF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+/* So often, in 4 seconds: it was no bottleneck of a moment. */
+#define BACKOFF_TRIES 12
+
+/* 1, 2, 4 ... 1024 ms; 'tries' starts at 0. */
+static inline uint64_t
+backoff_ms (unsigned *tries)
+{
+  unsigned n = (*tries)++;
+
+  return UINT64_C (1) << (n < 10 ? n : 10);
+}
+
+/* Sleep; false: it has been tried often enough. */
+static inline bool
+backoff_sleep (unsigned *tries)
+{
+  uint64_t ms;
+  struct timespec ts;
+
+  if (*tries >= BACKOFF_TRIES)
+    return false;
+  ms = backoff_ms (tries);
+  ts = (struct timespec) { ms / 1000, ms % 1000 * 1000000 };
+  nanosleep (&ts, NULL);
+  return true;
+}
+
+#endif /* NBDEDUP_BACKOFF_H */
