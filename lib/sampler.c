@@ -12,6 +12,7 @@
 #include "error.h"
 #include "family.h"
 #include "history.h"
+#include "log.h"
 #include "nice.h"
 #include "pool.h"
 #include "sampler.h"
@@ -239,11 +240,20 @@ count (struct sampler *s, uint64_t *counter)
   ++*counter;
 }
 
+/* What is the same as the last time is not logged again. */
 static void
 set_error (struct sampler *s, const char *error)
 {
-  WITH_LOCK (&s->lock);
-  snprintf (s->error, sizeof s->error, "%s", error);
+  bool is_new;
+
+  {
+    WITH_LOCK (&s->lock);
+    is_new = strncmp (s->error, error, sizeof s->error - 1) != 0;
+    snprintf (s->error, sizeof s->error, "%s", error);
+  }
+  if (is_new && *error)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "no sample of drift was recorded: %s",
+                 error);
 }
 
 static int

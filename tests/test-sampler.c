@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <stdatomic.h>
 
 #include "history-rig.h"
 
@@ -301,6 +302,68 @@ make_families (void)
                          "all:12h,hourly:2d,daily:5d"));
 }
 
+static atomic_uint nr_lines;    /* of the log, that tell of the damage */
+
+static void
+note_log (enum nbdedup_log_level level, const char *line)
+{
+  if (level == NBDEDUP_LOG_WARNING && strstr (line, "sample of drift") &&
+      strstr (line, "damaged page"))
+    nr_lines++;
+  else
+    fprintf (stderr, "log: %s\n", line);
+}
+
+/* The first page of the history: one bit. */
+static void
+flip_page (void)
+{
+  int64_t page = sql ("SELECT rootpage FROM sqlite_master"
+                      " WHERE name = 'drift'");
+  int64_t at = (page - 1) * sql ("PRAGMA page_size") + 100;
+  char path[PATH_MAX + 16];
+  FILE *f;
+  int c;
+
+  snprintf (path, sizeof path, "%s/pool.db", directory);
+  f = fopen (path, "r+");
+  if (f == NULL || fseek (f, at, SEEK_SET) != 0 || (c = getc (f)) == EOF ||
+      fseek (f, at, SEEK_SET) != 0 || putc (c ^ 1, f) == EOF ||
+      fclose (f) != 0)
+    fatal ("%s: %s", path, strerror (errno));
+}
+
+/* A history that is damaged is lost; clients of the server are not. */
+static void
+test_damaged_page (void)
+{
+  struct nbdedup_volume *v;
+  uint8_t buf[4096];
+  unsigned i;
+
+  flip_page ();
+  nbdedup_set_log (note_log);
+  serve (1);
+  for (i = 0; nr_lines == 0; ++i) {
+    if (i == 3000)
+      fatal ("gave up waiting for a line of the log");
+    change ("clone-of-big-7", 1000 + i);
+    sleep_ms (20);
+  }
+  try ("drift", json_pack ("{s:s, s:b}", "name", "big@v1", "record", 1), EIO);
+  v = open_volume ("clone-of-big-7");
+  fill_random (buf, sizeof buf, 12345);
+  must (nbdedup_volume_write (v, buf, sizeof buf, 0));
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+  run ("create", json_pack ("{s:s, s:i}", "name", "after", "size", 1 << 20));
+  if (nr_lines != 1)
+    fatal ("the same was logged %u times", nr_lines);
+  must (nbdedup_pool_close (pool));
+  nbdedup_set_log (NULL);
+  flip_page ();
+}
+
 int
 main (void)
 {
@@ -313,6 +376,7 @@ main (void)
   test_restarts ();
   test_sampler_error ();
   test_close ();
+  test_damaged_page ();
   open_pool ();
   history_end ();
   return 0;
