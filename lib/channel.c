@@ -2,6 +2,8 @@
 
 #include <config.h>
 
+#include <poll.h>
+
 #include "channel.h"
 #include "cleanup.h"
 #include "error.h"
@@ -39,6 +41,15 @@ take_error (struct channel *ch, const struct control_frame *f)
   text[f->payload] = 0;
   return nbdedup_fail (f->error > 0 && f->error < 4096 ? (int) f->error : EIO,
                        "%s", text);
+}
+
+bool
+channel_is_closed (const struct channel *ch)
+{
+  struct pollfd pfd = { .fd = ch->fd, .events = POLLIN };
+
+  /* Nothing is expected from it. */
+  return poll (&pfd, 1, 0) == 1;
 }
 
 int

@@ -7,6 +7,7 @@
 #ifndef NBDEDUP_CHANNEL_H
 #define NBDEDUP_CHANNEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
 
@@ -26,6 +27,9 @@ SLIST_HEAD (channel_list, channel);
 extern struct channel *channel_new (const char *path, const char *who);
 extern void channel_free (struct channel *ch);
 extern void channel_list_free (struct channel_list *list);
+
+/* Has the server closed it, as it may between two requests? */
+extern bool channel_is_closed (const struct channel *ch);
 
 /* Send a request.  Its cookie is filled in. */
 extern int channel_send (struct channel *ch, struct control_frame *f,

@@ -75,6 +75,8 @@ try_open (struct nbdedup_client *client,
     SLIST_INSERT_HEAD (&client->idle, ch, link);
     return 1;
   }
+  if (errno == EBUSY)           /* too many clients: with its text */
+    return 0;
   if (errno != ENOENT && errno != ECONNREFUSED && errno != EIO &&
       errno != EAGAIN && errno != ESHUTDOWN)
     return -1;
@@ -245,6 +247,18 @@ remote_call (struct channel *ch, const char *command, json_t *args,
   return result;
 }
 
+static struct channel *
+take_idle (struct nbdedup_client *client)
+{
+  struct channel *ch;
+
+  WITH_LOCK (&client->lock);
+  ch = SLIST_FIRST (&client->idle);
+  if (ch != NULL)
+    SLIST_REMOVE_HEAD (&client->idle, link);
+  return ch;
+}
+
 json_t *
 nbdedup_client_call (struct nbdedup_client *client, const char *command,
                      json_t *args, nbdedup_progress_fn *progress,
@@ -257,12 +271,8 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
   if (client->pool != NULL)
     return command_run (client->pool, command, args, progress, opaque);
 
-  {
-    WITH_LOCK (&client->lock);
-    ch = SLIST_FIRST (&client->idle);
-    if (ch != NULL)
-      SLIST_REMOVE_HEAD (&client->idle, link);
-  }
+  while ((ch = take_idle (client)) != NULL && channel_is_closed (ch))
+    channel_free (ch);
   if (ch == NULL) {
     ch = channel_new (client->path, client->who);
     if (ch == NULL)

@@ -64,8 +64,9 @@
  * the receiver can tell the end of (bad magic, payload too large): then the
  * sender of the ERROR closes.  Once a frame has begun, the peer must
  * send the rest (and accept the answer) without pausing for longer than
- * CONTROL_TIMEOUT_S, or is cut off.  Between frames it may be silent for
- * ever.
+ * CONTROL_TIMEOUT_S, or is cut off.  Between frames it may be silent; but a
+ * connection without a volume is closed then, without a word, when the
+ * server needs room for another.
  */
 
 #ifndef NBDEDUP_CONTROL_PROTOCOL_H

@@ -40,10 +40,17 @@
 #include "lock.h"
 #include "nice.h"
 
-/* Buffers of 1 MiB each, so 32 MiB at most; a client of import or export
- * has four connections.
+/* When there are so many, the one that has been idle for longest makes room
+ * for a new one: a command always gets through, whoever is silent or slow.
  */
-#define CONNECTIONS_MAX 32
+#define CONNECTIONS_MAX 128
+/* Those with a volume are never idle: who reads stdin may take long.  They
+ * keep their buffers of 1 MiB; a client of import or export has four.
+ */
+#define VOLUMES_MAX 32
+/* What 'idle_ms' says of a connection that is not idle. */
+#define SERVING 0               /* a request, or has a volume open */
+#define SENT_AWAY UINT64_MAX    /* by the accepting thread: it must end */
 
 #define PROGRESS_INTERVAL_MS 100
 
@@ -57,6 +64,7 @@ struct connection {
   int fd;                       /* owned; closed after the join */
   uid_t uid;                    /* the peer's */
   atomic_bool done;             /* the thread needs nothing any more */
+  atomic_uint_fast64_t idle_ms; /* since when it waits for a whole request */
 
   /* The thread's own. */
   bool greeted;                 /* HELLO was answered */
@@ -70,8 +78,10 @@ struct connection {
 struct control {
   struct nbdedup_pool *pool;    /* not owned; outlives the control */
   int dirfd, listenfd, wakefd;  /* owned */
+  bool bound;                   /* the socket's name is ours */
   pthread_t thread;
   atomic_bool stopping;
+  atomic_uint nr_volumes;       /* connections that have one open */
 
   /* The accepting thread's own. */
   LIST_HEAD (, connection) connections;
@@ -282,6 +292,16 @@ serve_command (struct connection *conn, const struct control_frame *f)
   return reply_json (conn, result);
 }
 
+static void
+close_volume (struct connection *conn)
+{
+  if (conn->volume == NULL)
+    return;
+  nbdedup_volume_close (conn->volume);
+  conn->volume = NULL;
+  atomic_fetch_sub (&conn->control->nr_volumes, 1);
+}
+
 static int
 serve_volume_open (struct connection *conn, const struct control_frame *f)
 {
@@ -297,11 +317,21 @@ serve_volume_open (struct connection *conn, const struct control_frame *f)
                                NBDEDUP_VOLUME_EXCLUSIVE))
     return reply_error (conn, EINVAL, "control: unknown volume flags");
 
+  if (atomic_fetch_add (&conn->control->nr_volumes, 1) >= VOLUMES_MAX) {
+    atomic_fetch_sub (&conn->control->nr_volumes, 1);
+    return reply_error (conn, EBUSY, "control: too many imports and exports: "
+                        "try again later");
+  }
   conn->volume = nbdedup_volume_open (conn->control->pool, name,
                                       f->length | NBDEDUP_VOLUME_ADMIN,
                                       conn->uid, NULL);
-  if (conn->volume == NULL)
+  if (conn->volume == NULL) {
+    int err = errno;
+
+    atomic_fetch_sub (&conn->control->nr_volumes, 1);
+    errno = err;
     return reply_failure (conn);
+  }
   return reply (conn, nbdedup_volume_size (conn->volume),
                 nbdedup_volume_block_size (conn->volume), NULL, 0);
 }
@@ -353,8 +383,7 @@ serve_data (struct connection *conn, const struct control_frame *f)
                         "open");
   switch (f->type) {
   case CONTROL_VOLUME_CLOSE:
-    nbdedup_volume_close (conn->volume);
-    conn->volume = NULL;
+    close_volume (conn);
     return reply (conn, 0, 0, NULL, 0);
   case CONTROL_READ:
     return serve_read (conn, f);
@@ -455,7 +484,20 @@ serve_one (struct connection *conn)
       control_recv_bytes (conn->fd, conn->buf, f.payload) != 1)
     return -1;
   conn->buf[f.payload] = 0;
+  if (atomic_exchange (&conn->idle_ms, SERVING) == SENT_AWAY)
+    return -1;
   return serve_request (conn, &f);
+}
+
+/* Idle again, unless it has a volume. */
+static void
+end_request (struct connection *conn)
+{
+  if (conn->volume != NULL)
+    return;
+  free (conn->buf);
+  conn->buf = NULL;
+  atomic_store (&conn->idle_ms, now_ms ());
 }
 
 static void *
@@ -467,9 +509,10 @@ connection_thread (void *opaque)
   while (wait_for_frame (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000))
     if (serve_one (conn) == -1)
       break;
+    else
+      end_request (conn);
 
-  if (conn->volume != NULL)
-    nbdedup_volume_close (conn->volume);
+  close_volume (conn);
   free (conn->buf);
   shutdown (conn->fd, SHUT_RDWR);
   atomic_store (&conn->done, true);
@@ -486,6 +529,34 @@ turn_away (int fd, int err, const char *text)
   control_set_timeouts (fd, 1, 1);
   reply_error (&conn, err, text);
   close (fd);
+}
+
+/* Send the connection away that has been idle for longest.  Its client finds
+ * out before it sends its next request, and connects again (client.c).
+ */
+static bool
+make_room (struct control *control)
+{
+  struct connection *conn, *longest;
+  uint_fast64_t ms, longest_ms;
+
+  do {
+    longest = NULL;
+    longest_ms = SENT_AWAY;
+    LIST_FOREACH (conn, &control->connections, link) {
+      ms = atomic_load (&conn->idle_ms);
+      if (ms != SERVING && ms < longest_ms) {
+        longest = conn;
+        longest_ms = ms;
+      }
+    }
+    if (longest == NULL)
+      return false;
+  }
+  while (!atomic_compare_exchange_strong (&longest->idle_ms, &longest_ms,
+                                          SENT_AWAY));
+  shutdown (longest->fd, SHUT_RDWR);
+  return true;
 }
 
 static void
@@ -511,7 +582,7 @@ accept_one (struct control *control)
                "may use this pool");
     return;
   }
-  if (control->nr_connections >= CONNECTIONS_MAX) {
+  if (control->nr_connections >= CONNECTIONS_MAX && !make_room (control)) {
     turn_away (fd, EBUSY, "control: too many connections to the server: "
                "try again later");
     return;
@@ -524,6 +595,7 @@ accept_one (struct control *control)
   conn->control = control;
   conn->fd = fd;
   conn->uid = cred.uid;
+  conn->idle_ms = now_ms ();
   control_set_timeouts (fd, CONTROL_TIMEOUT_S, CONTROL_TIMEOUT_S);
   if (pthread_create (&conn->thread, NULL, connection_thread, conn) != 0) {
     turn_away (fd, EAGAIN, "control: the server cannot start a thread");
@@ -609,6 +681,26 @@ accept_thread (void *opaque)
  * Start and stop
  */
 
+/* What a server that was killed has left.  Anything else of that name is not
+ * ours.
+ */
+static int
+remove_socket (struct control *control, const char *path)
+{
+  struct stat st;
+
+  if (fstatat (control->dirfd, CONTROL_SOCKET, &st, AT_SYMLINK_NOFOLLOW) == -1)
+    return errno == ENOENT ? 0 : nbdedup_fail (errno, "%s: %s", path,
+                                               strerror (errno));
+  if (!S_ISSOCK (st.st_mode))
+    return nbdedup_fail (EEXIST, "%s: not a socket, so it is not removed: move "
+                         "it out of the way", path);
+  if (unlinkat (control->dirfd, CONTROL_SOCKET, 0) == -1)
+    return nbdedup_fail (errno, "%s: cannot remove the stale socket: %s",
+                         path, strerror (errno));
+  return 0;
+}
+
 /* Listen on CONTROL_SOCKET in control->dirfd.  Nobody can connect before
  * listen, so the mode is in force for every client.
  */
@@ -617,16 +709,18 @@ listen_in_dir (struct control *control, const char *path)
 {
   struct sockaddr_un addr;
 
-  if (unlinkat (control->dirfd, CONTROL_SOCKET, 0) == -1 && errno != ENOENT)
-    return nbdedup_fail (errno, "%s: cannot remove the stale socket: %s",
-                         path, strerror (errno));
+  if (remove_socket (control, path) == -1)
+    return -1;
   control->listenfd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC |
                               SOCK_NONBLOCK, 0);
   if (control->listenfd == -1)
     return nbdedup_fail (errno, "%s: socket: %s", path, strerror (errno));
   control_address (control->dirfd, CONTROL_SOCKET, &addr);
-  if (bind (control->listenfd, (struct sockaddr *) &addr, sizeof addr) == -1 ||
-      fchmodat (control->dirfd, CONTROL_SOCKET, 0600, 0) == -1 ||
+  if (bind (control->listenfd, (struct sockaddr *) &addr, sizeof addr) == -1)
+    return nbdedup_fail (errno, "%s: cannot bind: %s", path,
+                         strerror (errno));
+  control->bound = true;
+  if (fchmodat (control->dirfd, CONTROL_SOCKET, 0600, 0) == -1 ||
       listen (control->listenfd, CONNECTIONS_MAX) == -1)
     return nbdedup_fail (errno, "%s: cannot listen: %s",
                          path, strerror (errno));
@@ -636,10 +730,10 @@ listen_in_dir (struct control *control, const char *path)
 static void
 control_free (struct control *control)
 {
-  if (control->listenfd != -1) {
+  if (control->bound)
     unlinkat (control->dirfd, CONTROL_SOCKET, 0);
+  if (control->listenfd != -1)
     close (control->listenfd);
-  }
   if (control->dirfd != -1)
     close (control->dirfd);
   if (control->wakefd != -1)

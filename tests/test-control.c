@@ -397,35 +397,89 @@ test_garbage (uint64_t seed)
   expect_alive ();
 }
 
-/* As many as the server takes; the next is told so. */
+#define CROWD 200               /* more than the server takes */
+
+/* A command gets through, whoever is connected and silent, or has sent half a
+ * request.  A client that was sent away meanwhile connects again.
+ */
 static void
 test_crowd (void)
 {
-  int fds[200];
-  unsigned nr = 0, i;
-  struct control_frame f = { 0 };
+  static const uint8_t half[CONTROL_HEADER_LEN / 2];
+  struct nbdedup_client *client;
+  json_t *result;
+  int fds[CROWD];
+  unsigned i;
 
-  while (nr < 200) {
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
+  check (client != NULL, "open a client");
+  for (i = 0; i < CROWD; ++i) {
+    fds[i] = raw_connect ();
+    raw_hello (fds[i]);
+    if (i % 2 && send (fds[i], half, sizeof half, MSG_NOSIGNAL) == -1)
+      die ("%s", strerror (errno));
+    if (i % 20 == 0)
+      expect_alive ();
+  }
+  expect_alive ();
+  result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
+  check (result != NULL, "a command of a client that was idle");
+  json_decref (result);
+  check (nbdedup_client_close (client) == 0, "close a client");
+  for (i = 0; i < CROWD; ++i)
+    close (fds[i]);
+  expect_alive ();
+}
+
+/* Imports and exports may take long; they are refused before they leave no
+ * room for commands.
+ */
+static void
+test_crowd_with_volumes (void)
+{
+  struct control_frame f = { 0 };
+  int fds[CROWD];
+  unsigned nr = 0, i;
+
+  while (nr < CROWD) {
     fds[nr] = raw_connect ();
-    raw_request (fds[nr++], CONTROL_HELLO, 1, 1, NULL, 0, &f);
+    raw_hello (fds[nr]);
+    raw_request (fds[nr++], CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, &f);
     if (f.type == CONTROL_ERROR)
       break;
   }
   if (f.type != CONTROL_ERROR || f.error != EBUSY)
-    die ("%u connections, and no refusal", nr);
+    die ("%u volumes open, and no refusal", nr);
+  if (nr < 32)
+    die ("only %u volumes may be open", nr - 1);
+  raw_skip (fds[nr - 1], &f);
+  expect_alive ();
+
+  /* One less is room for another. */
+  raw_expect (fds[0], CONTROL_VOLUME_CLOSE, 0, 0, NULL, 0, 0);
+  raw_expect (fds[nr - 1], CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
   for (i = 0; i < nr; ++i)
     close (fds[i]);
-
-  /* The server notices, in its time, that they are gone. */
-  for (i = 0; i < 100; ++i) {
-    fds[0] = raw_connect ();
-    raw_request (fds[0], CONTROL_HELLO, 1, 1, NULL, 0, &f);
-    close (fds[0]);
-    if (f.type == CONTROL_REPLY)
-      break;
-    poll (NULL, 0, 100);
-  }
   expect_alive ();
+}
+
+/* What stands there and is no socket was not left by a server. */
+static void
+test_foreign_file (void)
+{
+  char path[sizeof pool_path + 32];
+  struct stat st;
+  FILE *f;
+
+  stop_server ();
+  snprintf (path, sizeof path, "%s/%s", pool_path, CONTROL_SOCKET);
+  f = fopen (path, "w");
+  check (f != NULL && fclose (f) == 0, "make a file");
+  if (nbdedup_pool_open (pool_path, NULL, "test", NBDEDUP_OPEN_SERVER) ||
+      errno != EEXIST || stat (path, &st) == -1)
+    die ("a file of somebody else's: %s", nbdedup_error ());
+  unlink (path);
+  start_server ();
 }
 
 /* A volume is closed with its connection. */
@@ -692,6 +746,8 @@ main (void)
   test_garbage (seed);
   check (nbdedup_client_close (client) == 0, "close a client");
   test_crowd ();
+  test_crowd_with_volumes ();
+  test_foreign_file ();
   test_stop ();
   test_local (seed);
 
