@@ -98,7 +98,8 @@ run_create (const struct call *c, json_t **result)
       arg_string (c, "compress", &spec.compress) == -1 ||
       arg_string (c, "dedup", &spec.dedup) == -1 ||
       arg_string (c, "domain", &spec.domain) == -1 ||
-      arg_string (c, "allow", &spec.allow) == -1)
+      arg_string (c, "allow", &spec.allow) == -1 ||
+      arg_bool (c, "importing", &spec.importing) == -1)
     return -1;
   /* 0 asks for the default only by being absent. */
   if (json_object_get (c->args, "block-size") && spec.block_size == 0)
@@ -452,7 +453,8 @@ static const struct {
   const char *args[8];          /* NULL-terminated: all that it knows */
 } commands[] = {
   { "create", run_create,
-    { "name", "size", "block-size", "compress", "dedup", "domain", "allow" } },
+    { "name", "size", "block-size", "compress", "dedup", "domain", "allow",
+      "importing" } },
   { "list", run_list, { NULL } },
   { "get", run_get, { "property", "name" } },
   { "set", run_set, { "property", "value", "name" } },

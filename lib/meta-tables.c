@@ -391,6 +391,7 @@ meta_layer_scan (struct meta_conn *c,
 }
 
 #define VOLUME_TAIL_DIRTY 1
+#define VOLUME_IMPORTING 2
 
 int
 meta_volume_put (struct meta_conn *c, const struct meta_volume *v)
@@ -401,7 +402,8 @@ meta_volume_put (struct meta_conn *c, const struct meta_volume *v)
   bind_text (st, 2, v->name);
   bind_u64 (st, 3, v->layer);
   bind_u64 (st, 4, v->size);
-  bind_u64 (st, 5, v->tail_dirty ? VOLUME_TAIL_DIRTY : 0);
+  bind_u64 (st, 5, (v->tail_dirty ? VOLUME_TAIL_DIRTY : 0) |
+            (v->importing ? VOLUME_IMPORTING : 0));
   bind_text (st, 6, v->compress);
   bind_text (st, 7, v->dedup);
   bind_u64 (st, 8, v->domain);
@@ -434,6 +436,7 @@ meta_volume_scan (struct meta_conn *c,
     v.layer = col (st, 2);
     v.size = col (st, 3);
     v.tail_dirty = (col (st, 4) & VOLUME_TAIL_DIRTY) != 0;
+    v.importing = (col (st, 4) & VOLUME_IMPORTING) != 0;
     snprintf (v.compress, sizeof v.compress, "%s", col_text (st, 5));
     snprintf (v.dedup, sizeof v.dedup, "%s", col_text (st, 6));
     v.domain = col (st, 7);

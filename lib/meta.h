@@ -77,6 +77,7 @@ struct meta_volume {
   char name[META_NAME_MAX + 1];
   uint64_t layer, size;
   bool tail_dirty;              /* blocks past the end to be dropped */
+  bool importing;               /* by an import that has not ended */
   char compress[16];
   char dedup[8];
   uint64_t domain;

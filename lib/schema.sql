@@ -52,7 +52,8 @@ CREATE TABLE volume (
   name TEXT NOT NULL UNIQUE,
   layer INTEGER NOT NULL REFERENCES layer (id),
   size INTEGER NOT NULL,
-  flags INTEGER NOT NULL,           -- 1: blocks past the end to be dropped
+  flags INTEGER NOT NULL,           -- 1: blocks past the end to be dropped,
+                                    -- 2: its import has not ended
   compress TEXT NOT NULL,
   dedup TEXT NOT NULL,
   domain INTEGER NOT NULL,          -- 0: none

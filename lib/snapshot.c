@@ -272,7 +272,7 @@ volume_clone (struct nbdedup_pool *pool, const char *snapshot,
   below = s->layer;
   volume_to_meta (s->of, &cl.mv);
   cl.mv.size = s->size;
-  cl.mv.tail_dirty = false;
+  cl.mv.tail_dirty = cl.mv.importing = false;
   cl.mv.origin = s->id;
   cl.ml.parent = below->id;
   cl.ml.block_size = s->block_size;

@@ -163,7 +163,7 @@ list_snapshots (const struct volume *v)
 json_t *
 list_run (struct nbdedup_pool *pool)
 {
-  json_t *volumes = json_array ();
+  json_t *volumes = json_array (), *row;
   const struct volume *v;
   uint64_t size;
   size_t i;
@@ -177,17 +177,19 @@ list_run (struct nbdedup_pool *pool)
   for (i = 0; i < pool->volumes->list.nr; ++i) {
     v = pool->volumes->list.p[i];
     size = v->size;
-    json_array_append_new (volumes, json_pack
-                           ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I}",
-                            "name", v->name, "size", (json_int_t) size,
-                            "block_size", (json_int_t) v->block_size,
-                            "logical_bytes", (json_int_t)
-                            (v->layer->blocks * v->block_size),
-                            "own_bytes", (json_int_t)
-                            (v->layer->pointers * v->block_size),
-                            "origin", volume_origin_json (v),
-                            "snapshots", list_snapshots (v),
-                            "clients", (json_int_t) v->nr_clients));
+    row = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I}",
+                     "name", v->name, "size", (json_int_t) size,
+                     "block_size", (json_int_t) v->block_size,
+                     "logical_bytes", (json_int_t)
+                     (v->layer->blocks * v->block_size),
+                     "own_bytes", (json_int_t)
+                     (v->layer->pointers * v->block_size),
+                     "origin", volume_origin_json (v),
+                     "snapshots", list_snapshots (v),
+                     "clients", (json_int_t) v->nr_clients);
+    if (v->importing)
+      json_object_set_new (row, "importing", json_true ());
+    json_array_append_new (volumes, row);
   }
   return json_pack ("{s:o}", "volumes", volumes);
 }

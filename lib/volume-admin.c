@@ -128,6 +128,7 @@ fill_create (struct nbdedup_pool *pool, const struct volume_spec *spec,
     return -1;
   snprintf (cr->mv.name, sizeof cr->mv.name, "%s", spec->name);
   cr->mv.size = spec->size;
+  cr->mv.importing = spec->importing;
   cr->mv.allow = spec->allow ? spec->allow : "all";
   cr->domain = spec->domain ? spec->domain : "";
   cr->ml.block_size = (uint32_t) block_size;
@@ -420,11 +421,13 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
     return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
   volume_to_meta (v, &mv);
   snprintf (mv.name, sizeof mv.name, "%s", new);
+  mv.importing = false;         /* complete, or somebody wants to keep it */
   if (put_volume (pool, &mv) == -1)
     return -1;
   WITH_LOCK (&vs->lock);
   list_remove (&vs->list, v);
   snprintf (v->name, sizeof v->name, "%s", new);
+  v->importing = false;
   list_insert (&vs->list, v);
   return 0;
 }

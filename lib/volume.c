@@ -259,6 +259,7 @@ volume_new (struct nbdedup_pool *pool, const struct meta_volume *mv,
   v->block_size = layer->block_size;
   v->size = mv->size;
   v->tail_dirty = mv->tail_dirty;
+  v->importing = mv->importing;
   v->domain = mv->domain;
   v->domain_name = strdup (domain_name);
   v->allow = strdup (mv->allow);
@@ -316,6 +317,7 @@ volume_to_meta (const struct volume *v, struct meta_volume *mv)
   mv->layer = v->layer->id;
   mv->size = v->size;
   mv->tail_dirty = v->tail_dirty;
+  mv->importing = v->importing;
   compression_name (&v->compression, mv->compress);
   snprintf (mv->dedup, sizeof mv->dedup, "%s", dedup_name (v->dedup));
   mv->domain = v->domain;

@@ -47,6 +47,7 @@ struct volume {
   uint32_t block_size;
   _Atomic uint64_t size;
   bool tail_dirty;
+  bool importing;               /* until it is renamed; under pool->admin */
   uint64_t incarnation;         /* another one after a rollback; family.c */
   _Atomic uint64_t changes;     /* of content and size, in this session */
 
@@ -146,6 +147,7 @@ struct volume_spec {
   uint64_t size;
   uint64_t block_size;
   const char *compress, *dedup, *domain, *allow;
+  bool importing;
 };
 extern int volume_create (struct nbdedup_pool *pool,
                           const struct volume_spec *spec);

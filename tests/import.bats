@@ -337,6 +337,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     has_volume "length == 1 and $importing"
     # Another volume's leftovers, and one that is in use, are let alone.
     nbdedup create web1.importing-mine 1M
+    nbdedup create web1.importing-12345678 1M
     nbdedup create web10.importing-01234567 1M
     nbdedup import web disk.raw
     has_volume "$importing"
@@ -344,7 +345,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     [[ $output == "nbdedup: import: destroyed web1.importing-"* ]]
     nbdedup export web1 - | cmp - disk.raw
     assert_eq "$(volumes)" \
-        '["web","web1","web1.importing-mine","web10.importing-01234567"]'
+        '["web","web1","web1.importing-12345678","web1.importing-mine","web10.importing-01234567"]'
 }
 
 @test "two imports of one name: one wins, the other says so" {

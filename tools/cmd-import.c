@@ -6,7 +6,8 @@
  * then it is NAME.importing-XXXXXXXX (random digits, so that no two imports
  * ever write to the same one), and whatever goes wrong, a signal too,
  * destroys it.  Only kill -9 and loss of power leave one behind: the next
- * import of NAME finds that nobody has it open, and destroys it.
+ * import of NAME finds that nobody has it open, and destroys it.  It knows it
+ * by a flag that "create" sets and "rename" takes away, not by its name.
  *
  * The length of a stream is known at its end only.  Its volume begins
  * small and doubles when it is full; a client sees growth only at its next
@@ -115,13 +116,18 @@ call (struct import *im, const char *command, json_t *args)
  * The volume
  */
 
-/* Is it one that an import of the same name made? */
+/* Did an import of the same name make it?  Names alone prove nothing: users
+ * choose theirs as they like.
+ */
 static bool
-is_temp_name (const struct import *im, const char *name)
+is_leftover (const struct import *im, json_t *entry)
 {
   const size_t len = strlen (im->temp) - TEMP_DIGITS;
+  const char *name = json_text (entry, "name");
   const char *p;
 
+  if (!json_is_true (json_object_get (entry, "importing")))
+    return false;
   if (strlen (name) != len + TEMP_DIGITS || strncmp (name, im->temp, len) != 0)
     return false;
   for (p = name + len; *p; ++p)
@@ -151,7 +157,7 @@ prepare_names (struct import *im)
       fail ("import: there is a volume '%s' already", im->name);
       r = -1;
     }
-    else if (is_temp_name (im, name) && json_size (entry, "clients") == 0 &&
+    else if (is_leftover (im, entry) && json_size (entry, "clients") == 0 &&
              call (im, "destroy",
                    pack_args (&im->common, "{s:s}", "name", name)) == 0)
       note ("import: destroyed %s, left behind by an import that was killed",
@@ -164,8 +170,8 @@ prepare_names (struct import *im)
 static int
 create_volume (struct import *im)
 {
-  json_t *args = pack_args (&im->common, "{s:s, s:I}", "name", im->temp,
-                            "size", (json_int_t) im->size);
+  json_t *args = pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->temp,
+                            "size", (json_int_t) im->size, "importing", 1);
 
   if (im->block_size != 0)
     json_object_set_new (args, "block-size", json_integer (im->block_size));
