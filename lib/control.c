@@ -701,8 +701,8 @@ remove_socket (struct control *control, const char *path)
   return 0;
 }
 
-/* Listen on CONTROL_SOCKET in control->dirfd.  Nobody can connect before
- * listen, so the mode is in force for every client.
+/* Listen on CONTROL_SOCKET in control->dirfd.  bind makes the file with the
+ * mode that the socket has.
  */
 static int
 listen_in_dir (struct control *control, const char *path)
@@ -716,12 +716,12 @@ listen_in_dir (struct control *control, const char *path)
   if (control->listenfd == -1)
     return nbdedup_fail (errno, "%s: socket: %s", path, strerror (errno));
   control_address (control->dirfd, CONTROL_SOCKET, &addr);
-  if (bind (control->listenfd, (struct sockaddr *) &addr, sizeof addr) == -1)
+  if (fchmod (control->listenfd, 0600) == -1 ||
+      bind (control->listenfd, (struct sockaddr *) &addr, sizeof addr) == -1)
     return nbdedup_fail (errno, "%s: cannot bind: %s", path,
                          strerror (errno));
   control->bound = true;
-  if (fchmodat (control->dirfd, CONTROL_SOCKET, 0600, 0) == -1 ||
-      listen (control->listenfd, CONNECTIONS_MAX) == -1)
+  if (listen (control->listenfd, CONNECTIONS_MAX) == -1)
     return nbdedup_fail (errno, "%s: cannot listen: %s",
                          path, strerror (errno));
   return 0;

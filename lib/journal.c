@@ -113,6 +113,7 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
               uint64_t *epoch)
 {
   struct journal *j;
+  struct stat st;
   int err;
 
   j = calloc (1, sizeof *j);
@@ -122,8 +123,10 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
   cond_init (&j->cond);
   j->path = strdup (path);
   j->hasher = XXH3_createState ();
-  /* O_NONBLOCK: a FIFO in its place must not make us wait. */
-  j->fd = open (path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  /* O_NONBLOCK: a FIFO in its place must not make us wait.  O_NOFOLLOW: of
+   * the pool's files only records may be elsewhere.
+   */
+  j->fd = open (path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   err = errno;
   if (j->path == NULL || j->hasher == NULL) {
     nbdedup_fail (ENOMEM, "%s: no memory", path);
@@ -133,8 +136,12 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
     if (err == ENOENT)
       nbdedup_fail (EIO, "%s: is missing: " RESTORE, path);
     else
-      nbdedup_fail (err == EISDIR || err == ENXIO ? EIO : err,
-                    "%s: %s", path, strerror (err));
+      nbdedup_fail (err == EISDIR || err == ENXIO ? EIO : err, "%s: %s", path,
+                    err == ELOOP ? "not a regular file" : strerror (err));
+    goto fail;
+  }
+  if (fstat (j->fd, &st) == -1 || !S_ISREG (st.st_mode)) {
+    nbdedup_fail (EIO, "%s: not a regular file", path);
     goto fail;
   }
   if (read_header (j, uuid) == -1)

@@ -183,7 +183,9 @@ static int
 conn_open (struct meta_conn *c, const char *path, bool create,
            uint64_t cache_bytes)
 {
-  int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
+  /* Its WAL SQLite opens with O_NOFOLLOW anyway. */
+  int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
+    SQLITE_OPEN_NOFOLLOW;
   int reserve = CKSUM_RESERVE, persist = !create, rc;
   char sql[64];
 
@@ -264,11 +266,15 @@ int
 meta_probe (const char *path)
 {
   /* Not to hang on what is no file. */
-  CLEANUP_CLOSE int fd = open (path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  CLEANUP_CLOSE int fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
+                               O_NONBLOCK);
   uint8_t h[100];
   uint32_t id, version;
   struct stat st;
 
+  if (fd == -1 && errno == ELOOP)
+    return nbdedup_fail (EIO, "%s: a symbolic link: only records may be one",
+                         path);
   if (fd == -1 || fstat (fd, &st) == -1)
     return nbdedup_fail (errno == ENOENT ? ENOENT : EIO, "%s: %s", path,
                          strerror (errno));

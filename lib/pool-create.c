@@ -154,7 +154,9 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
   return nbdedup_pool_close (pool) == -1 ? -1 : r;
 }
 
-/* pool.db comes last: without it, there is no pool. */
+/* pool.db comes last: without it, there is no pool.  'path' has no symbolic
+ * links in it: SQLite follows none for us.
+ */
 static int
 create_files (const char *path, const struct meta_state *state)
 {
@@ -205,17 +207,21 @@ nbdedup_pool_create (const char *path, json_t *options)
   json_int_t block_size = 0;
   bool had_records;
   CLEANUP_FREE char *records = pool_file (path, "records");
+  CLEANUP_FREE char *real = NULL;
   struct stat st;
   int err;
 
   if (records == NULL || check_options (options, &state, &block_size) == -1 ||
       prepare_directory (path) == -1)
     return -1;
+  real = realpath (path, NULL);
+  if (real == NULL)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   had_records = lstat (records, &st) == 0;
   make_uuid (state.uuid);
-  if (create_files (path, &state) == -1) {
+  if (create_files (real, &state) == -1) {
     err = errno;
-    remove_files (path);
+    remove_files (real);
     if (!had_records)
       unlink (records);
     errno = err;

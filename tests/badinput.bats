@@ -408,6 +408,35 @@ flip ()
     done
 }
 
+@test "only records may be a symbolic link" {
+    local file
+
+    damaged
+    make_sample "$BATS_TEST_TMPDIR/sample" crash
+    for file in pool.db pool.db-wal journal; do
+        copy
+        [ -s "$copy/$file" ] || fail "the sample has no $file"
+        mv "$copy/$file" "$BATS_TEST_TMPDIR/elsewhere"
+        cp "$BATS_TEST_TMPDIR/elsewhere" "$BATS_TEST_TMPDIR/before"
+        ln -s "$BATS_TEST_TMPDIR/elsewhere" "$copy/$file"
+        must_refuse "$copy" pool.db\\\|journal
+        cmp "$BATS_TEST_TMPDIR/elsewhere" "$BATS_TEST_TMPDIR/before"
+    done
+    copy
+    echo mine >"$BATS_TEST_TMPDIR/elsewhere"
+    ln -sf "$BATS_TEST_TMPDIR/elsewhere" "$copy/control.sock"
+    refused_by_server "$copy"
+    assert_eq "$(cat "$BATS_TEST_TMPDIR/elsewhere")" mine
+    copy
+    mv "$copy/records" "$BATS_TEST_TMPDIR/elsewhere"
+    mkdir "$BATS_TEST_TMPDIR/real"
+    ln -s real "$BATS_TEST_TMPDIR/parent"
+    nbdedup init "$BATS_TEST_TMPDIR/parent/pool"
+    nbdedup -p "$BATS_TEST_TMPDIR/parent/pool" list
+    ln -s "$BATS_TEST_TMPDIR/elsewhere" "$copy/records"
+    nbdedup -p "$copy" list
+}
+
 # begin_session: of a sample of which a copy is "old"; it writes.
 begin_session ()
 {
