@@ -46,6 +46,7 @@ struct nbdedup_pool {
   struct reader *readers;       /* read.c's contexts */
   struct volumes *volumes;
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
+  _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
   struct merger *merger;        /* NULL: not started */
   struct control *control;      /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */

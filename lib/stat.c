@@ -83,6 +83,9 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                    "cache_hits", (json_int_t) info.hits,
                    "cache_misses", (json_int_t) info.misses,
                    "cache_bytes", (json_int_t) info.cache_bytes);
+  if (pool->ddt_quota_bytes > 0 || pool->over_quota > 0)
+    json_object_set_new (ddt, "over_quota",
+                         json_integer ((json_int_t) pool->over_quota));
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
                     "logical_bytes", (json_int_t) logical,
                     "records", (json_int_t) s.records,

@@ -147,7 +147,8 @@ static void
 deduplicate (struct worker *w, const struct batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
-  bool indexed = b->dedup != DEDUP_OFF && !is_over_quota (pool);
+  bool over_quota = b->dedup != DEDUP_OFF && is_over_quota (pool);
+  bool indexed = b->dedup != DEDUP_OFF && !over_quota;
   uint32_t size = b->volume->block_size;
   unsigned ticket = quiesce_enter (&pool->quiesce), i;
   struct item *it;
@@ -158,8 +159,10 @@ deduplicate (struct worker *w, const struct batch *b)
       continue;
     it->record.flags = indexed ? RECORD_INDEXED : 0;
     if (b->dedup == DEDUP_OFF || find_in_batch (w, b, i) ||
-        !ddt_lookup (pool->ddt, &it->digest, size, b->domain, &it->ptr))
+        !ddt_lookup (pool->ddt, &it->digest, size, b->domain, &it->ptr)) {
+      pool->over_quota += over_quota && it->outcome == NEW;
       continue;
+    }
     if (b->dedup == DEDUP_VERIFY &&
         !is_same (w, &it->ptr, b->blocks[i]->inflight, size)) {
       /* Another content with this hash has the index's entry. */

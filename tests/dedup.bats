@@ -128,6 +128,43 @@ assert_stat ()
     assert_stat stored_bytes 0
 }
 
+@test "over ddt-quota new data is stored without dedup, and counted" {
+    local data="$BATS_TEST_TMPDIR/data"
+
+    make_pool
+    nbdedup create v 4M --block-size 4K
+    nbdedup create w 4M --block-size 4K
+    random_data 1M 1 >"$data-1"
+    random_data 400K 2 >"$data-2"
+    random_data 200K 3 >"$data-3"
+    serve "$pool"
+    io v "write -s $data-1 0 1M"
+    assert_stat records 256
+    assert_stat ddt.over_quota null
+    nbdedup set ddt-quota=4K
+    assert_stat ddt.over_quota 0
+
+    # Not in the table, so not found the second time; what is there is.
+    io v "write -s $data-2 1M 400K"
+    assert_stat records 356
+    assert_stat ddt.over_quota 100
+    io w "write -s $data-2 0 400K" "write -s $data-1 1M 1M"
+    assert_stat records 456
+    assert_stat ddt.entries 256
+    assert_stat ddt.over_quota 200
+    nbdedup stat | grep -E '^over ddt-quota +200$'
+    nbdedup stat --prometheus | grep -x 'nbdedup_ddt_over_quota_total 200'
+
+    nbdedup set ddt-quota=none
+    io v "write -s $data-3 2M 200K"
+    io w "write -s $data-3 2M 200K"
+    assert_stat records 506
+    assert_stat ddt.over_quota 200
+    nbdcopy "$(uri_of w)" "$data"
+    cmp -n 400K "$data" "$data-2"
+    cmp -n 1M -i 1M:0 "$data" "$data-1"
+}
+
 @test "several small writes to one block become one record" {
     local i commands=() before
 

@@ -88,6 +88,9 @@ static const struct figure {
     "DDT cache misses", "Lookups that the cache did not answer" },
   { "ddt", "cache_bytes", BYTES, "ddt_cache_bytes", "DDT cache",
     "Memory that the cache takes" },
+  /* Only with a ddt-quota. */
+  { "ddt", "over_quota", COUNTER, "ddt_over_quota_total", "over ddt-quota",
+    "New blocks that were stored without dedup" },
 };
 
 static const struct figure volume_figures[] = {
@@ -178,6 +181,8 @@ print_human (const json_t *stat)
   size_t i, j;
 
   for (i = 0; i < NR (pool_figures); ++i) {
+    if (get_figure (pool, &pool_figures[i]) == NULL)
+      continue;
     table_add (table, "%s", pool_figures[i].label);
     add_figure (table, get_figure (pool, &pool_figures[i]),
                 pool_figures[i].kind);
@@ -266,6 +271,8 @@ print_prometheus (const json_t *stat)
   size_t i, j;
 
   for (i = 0; i < NR (pool_figures); ++i) {
+    if (get_figure (pool, &pool_figures[i]) == NULL)
+      continue;
     print_metric_head (&pool_figures[i]);
     printf ("nbdedup_%s", pool_figures[i].metric);
     print_metric_value (get_figure (pool, &pool_figures[i]));
