@@ -34,8 +34,10 @@
 
 #include "cleanup.h"
 #include "keys.h"
+#include "listeners.h"
 #include "nbdedup.h"
 #include "quit.h"
+#include "refusals.h"
 #include "startup.h"
 
 /* What the server may do at most; plugin_thread_model narrows it. */
@@ -73,6 +75,16 @@ fail (const char *what)
 
   nbdkit_error ("%s: %s", what, nbdedup_error ());
   errno = err != 0 ? err : EIO;
+  return -1;
+}
+
+/* The same of a client's request, which may fail often. */
+static int
+fail_request (const char *what)
+{
+  if (errno == 0)
+    errno = EIO;
+  refusals_note (what, nbdedup_error ());
   return -1;
 }
 
@@ -198,7 +210,21 @@ plugin_get_ready (void)
 {
   if (nbdedup_pool_probe (keys.pool) == -1)
     return fail (keys.pool);
+  if (keys.threads == KEYS_THREADS_PARALLEL && !server_survives_parallel ())
+    nbdkit_error ("threads=parallel: a client that hangs up while its "
+                  "requests are at work can end this server, for all "
+                  "clients: nbdkit 1.34 fixed that");
+  listeners_note ();
   return startup_prepare ();
+}
+
+/* Nobody is to wait for this server. */
+static int
+give_up (const char *why)
+{
+  listeners_give_up ();
+  startup_report (why);
+  return -1;
 }
 
 static int
@@ -214,13 +240,13 @@ plugin_after_fork (void)
     fail (keys.pool);
     if (r == -1)
       text = NULL;
-    startup_report (text != NULL ? text : "no memory");
-    return -1;
+    return give_up (text != NULL ? text : "no memory");
   }
   nbdkit_debug ("dedup: pool %s is open", keys.pool);
   if (quit_start ("control.sock") == -1) {
-    startup_report ("cannot wait for signals");
-    return -1;
+    nbdedup_pool_close (pool);
+    pool = NULL;
+    return give_up ("cannot wait for signals");
   }
   startup_report (NULL);
   return 0;
@@ -238,6 +264,7 @@ plugin_cleanup (void)
     nbdedup_volume_close (h->volume);
     free (h);
   }
+  refusals_end ();
   if (pool != NULL && nbdedup_pool_close (pool) == -1)
     fail ("closing the pool");
   pool = NULL;
@@ -539,7 +566,8 @@ plugin_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
   if (check_flags ("read", flags, 0) == -1)
     return -1;
   if (nbdedup_volume_read (h->volume, buf, count, offset) == -1)
-    return fail ("read");
+    return fail_request ("read");
+  refusals_check ();
   return 0;
 }
 
@@ -552,7 +580,8 @@ finish_fua (struct handle *h, const char *what, uint32_t count,
 {
   if ((flags & NBDKIT_FLAG_FUA) != 0 &&
       nbdedup_volume_flush_range (h->volume, count, offset) == -1)
-    return fail (what);
+    return fail_request (what);
+  refusals_check ();
   return 0;
 }
 
@@ -568,7 +597,7 @@ plugin_pwrite (void *handle, const void *buf, uint32_t count,
   if (check_flags ("write", flags, NBDKIT_FLAG_FUA) == -1)
     return -1;
   if (nbdedup_volume_write (h->volume, buf, count, offset) == -1)
-    return fail ("write");
+    return fail_request ("write");
   return finish_fua (h, "write: making it durable", count, offset, flags);
 }
 
@@ -583,7 +612,8 @@ plugin_flush (void *handle, uint32_t flags)
   if (check_flags ("flush", flags, 0) == -1)
     return -1;
   if (nbdedup_volume_flush (h->volume) == -1)
-    return fail ("flush");
+    return fail_request ("flush");
+  refusals_check ();
   return 0;
 }
 
@@ -598,7 +628,7 @@ plugin_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   if (check_flags ("trim", flags, NBDKIT_FLAG_FUA) == -1)
     return -1;
   if (nbdedup_volume_trim (h->volume, count, offset) == -1)
-    return fail ("trim");
+    return fail_request ("trim");
   return finish_fua (h, "trim: making it durable", count, offset, flags);
 }
 
@@ -617,7 +647,7 @@ plugin_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
                    NBDKIT_FLAG_FAST_ZERO) == -1)
     return -1;
   if (nbdedup_volume_zero (h->volume, count, offset) == -1)
-    return fail ("zero");
+    return fail_request ("zero");
   return finish_fua (h, "zero: making it durable", count, offset, flags);
 }
 
@@ -654,7 +684,8 @@ plugin_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
     return -1;
   if (nbdedup_volume_extents (h->volume, count, offset, add_extent,
                               &list) == -1)
-    return fail ("extents");
+    return fail_request ("extents");
+  refusals_check ();
   return 0;
 }
 
@@ -669,7 +700,8 @@ plugin_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   if (check_flags ("cache", flags, 0) == -1)
     return -1;
   if (nbdedup_volume_cache (h->volume, count, offset) == -1)
-    return fail ("cache");
+    return fail_request ("cache");
+  refusals_check ();
   return 0;
 }
 

@@ -3,14 +3,11 @@
 #include <config.h>
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +17,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "listeners.h"
 #include "quit.h"
 
 /* What nbdkit quits on. */
@@ -130,30 +128,22 @@ is_client (int fd)
   return strcmp (base, private_name) != 0;
 }
 
+static void
+shut_client (int fd)
+{
+  if (is_client (fd)) {
+    nbdkit_debug ("dedup: quitting: shutting the connection on fd %d", fd);
+    shutdown (fd, SHUT_RDWR);
+  }
+}
+
 /* nbdkit's threads then read the end of the file, and close. */
 static void
 shut_clients (void)
 {
-  DIR *dir = opendir ("/proc/self/fd");
-  struct dirent *entry;
-
-  if (dir == NULL) {
+  if (each_descriptor (shut_client) == -1)
     nbdkit_error ("/proc/self/fd: %s: clients will be told that the server "
                   "shuts down", strerror (errno));
-    return;
-  }
-  while ((entry = readdir (dir)) != NULL) {
-    char *end;
-    long fd = strtol (entry->d_name, &end, 10);
-
-    if (end == entry->d_name || *end != '\0' || fd < 0 || fd > INT_MAX)
-      continue;
-    if (is_client (fd)) {
-      nbdkit_debug ("dedup: quitting: shutting the connection on fd %ld", fd);
-      shutdown (fd, SHUT_RDWR);
-    }
-  }
-  closedir (dir);
 }
 
 static void

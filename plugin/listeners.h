@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The sockets on which nbdkit listens, when the server will not run.
+ *
+ * nbdkit (seen in 1.32.5) binds before .after_fork.  If that fails it leaves
+ * the name of its Unix socket behind, so that the next start fails: "Address
+ * already in use".  And with --run its first process has the listening
+ * socket, too: a client that connects waits for an answer for ever.
+ */
+
+#ifndef LISTENERS_H
+#define LISTENERS_H
+
+/* Call 'fn' for each descriptor of this process.  -1: /proc is not there. */
+extern int each_descriptor (void (*fn) (int fd));
+
+/* In .get_ready, before nbdkit binds: those that there are now belong to who
+ * started nbdkit (socket activation).
+ */
+extern void listeners_note (void);
+
+/* In .after_fork: close all others for everybody.  Who waits is hung up on,
+ * who connects is refused, the name goes.
+ */
+extern void listeners_give_up (void);
+
+#endif /* LISTENERS_H */
