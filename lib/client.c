@@ -275,8 +275,12 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
     channel_free (ch);
   if (ch == NULL) {
     ch = channel_new (client->path, client->who);
-    if (ch == NULL)
+    if (ch == NULL) {
+      /* It was there: nothing has been done. */
+      if (errno == ENOENT || errno == ECONNREFUSED || errno == EIO)
+        nbdedup_fail (ESHUTDOWN, "the server went away");
       return NULL;
+    }
   }
   result = remote_call (ch, command, args, progress, opaque);
   err = errno;

@@ -100,7 +100,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
                primarycache=all primarycache=metadata primarycache=none \
                threads=auto threads=parallel threads=serialize \
                attach=shared attach=exclusive only=off volume=v; do
-        run -0 nbdkit -U - "$plugin" "$pool" "$arg" \
+        run -0 --separate-stderr nbdkit -U - "$plugin" "$pool" "$arg" \
             --run "nbdinfo --size 'nbd+unix:///v?socket='\$unixsocket"
         assert_eq "$output" 1048576 "$arg"
     done
