@@ -43,8 +43,9 @@ struct txg {
   pthread_cond_t wake;          /* the folding thread has something to do */
   pthread_cond_t folded;        /* a fold ended, or a request did */
   unsigned nr_inside;
-  bool cutting, kicked, stop, more;
+  bool cutting, kicked, more;
   bool give_back;               /* room that nothing needs */
+  atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
   struct meta_state state;      /* as of the last commit */
 

@@ -104,7 +104,8 @@ txg_free (struct txg *t)
 void
 txg_fail (struct txg *t)
 {
-  if (!atomic_exchange (&t->failed, true))
+  /* Who opens or closes the pool is told. */
+  if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
     nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
                  "more: %s: close and open it again", nbdedup_error ());
 }
