@@ -34,6 +34,9 @@
 #define FS_PER_JOURNAL 64
 #define JOURNAL_SMALL_BYTES (UINT64_C (2) << 20)
 
+/* A mark stands in another page than the batch that it speaks of. */
+#define MARK_PAGE 4096
+
 /* How far the journal may grow: on a small file system less, because the
  * reserve that keeps a full pool going is small there, too.
  */
@@ -157,7 +160,7 @@ write_wrap_locked (struct journal *j)
 {
   const struct batch b = {
     .kind = BATCH_WRAP, .epoch = j->pair.header.epoch, .seq = j->appended + 1,
-    .durable = j->durable, .folded = j->folded,
+    .durable = j->durable, .folded = j->folded, .settled = j->settled,
     .body_hash = XXH3_64bits (NULL, 0),
   };
   uint8_t buf[JOURNAL_ALIGN] = { 0 };
@@ -166,9 +169,46 @@ write_wrap_locked (struct journal *j)
   return full_pwrite (j->fd, buf, sizeof buf, j->head);
 }
 
+/* Where a mark goes.  Nothing live is overwritten, and the place of the next
+ * batch stays where it is.  Returns 0 if there is no room.
+ */
+static uint64_t
+mark_position_locked (const struct journal *j)
+{
+  const uint64_t end = j->head < j->tail ? j->tail : ring_end (j);
+  const uint64_t next =
+    (j->head + MARK_PAGE - 1) & ~(uint64_t) (MARK_PAGE - 1);
+
+  if (next + JOURNAL_ALIGN <= end)
+    return next;
+  return j->head + JOURNAL_ALIGN <= end ? j->head : 0;
+}
+
+void
+journal_mark_locked (struct journal *j)
+{
+  const struct batch b = {
+    .kind = BATCH_MARK, .epoch = j->pair.header.epoch, .seq = j->appended,
+    .durable = j->durable, .folded = j->folded, .settled = j->settled,
+    .body_hash = XXH3_64bits (NULL, 0),
+  };
+  const uint64_t pos = mark_position_locked (j);
+  uint8_t buf[JOURNAL_ALIGN] = { 0 };
+
+  assert_held (&j->lock);
+  if (j->told >= j->durable || pos == 0)
+    return;
+  batch_pack (j, &b, pos, buf);
+  /* It says what is true without it, so it may fail: the next sync or batch
+   * finds out what is wrong with the disk.
+   */
+  if (full_pwrite (j->fd, buf, sizeof buf, pos) == 0)
+    j->told = j->durable;
+}
+
 int
 journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
-                uint64_t *seq)
+                uint64_t settled, uint64_t *seq)
 {
   static const uint8_t zeroes[JOURNAL_ALIGN];
   struct journal *j = journal;
@@ -220,6 +260,9 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
     b.seq = j->appended + 1;
     b.durable = j->durable;
     b.folded = j->folded;
+    b.settled = settled == JOURNAL_ITSELF ? b.seq :
+      settled > j->settled ? settled : j->settled;
+    assert (b.settled <= b.seq);
     b.len = len;
     b.body_hash = XXH3_64bits_digest (j->hasher);
     batch_pack (j, &b, pos, buf);
@@ -228,6 +271,8 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
 
     j->head = pos + size;
     *seq = ++j->appended;
+    j->settled = b.settled;
+    j->told = b.durable;
   }
   return 0;
 }

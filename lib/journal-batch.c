@@ -8,18 +8,21 @@
  *
  *   OFFSET  SIZE  FIELD
  *      0      4   magic "NBJB"
- *      4      4   kind: 1 data, 2 wrap
+ *      4      4   kind: 1 data, 2 wrap, 3 mark
  *      8     16   uuid of the pool
  *     24      8   epoch of the session that wrote it
- *     32      8   seq: its number; of a wrap: of the batch at the start
+ *     32      8   seq: its number; of a wrap: of the batch at the start; of a
+ *                 mark: of the last batch when it was written
  *     40      8   durable: the highest number known durable, with what its
  *                 batch refers to
  *     48      8   folded: the highest number known folded into pool.db
  *     56      8   position: offset of this header in the file
- *     64      4   length of the body; 0 for a wrap
+ *     64      4   length of the body; 0 for a wrap or mark
  *     68      4   zero
  *     72      8   XXH3_64bits of the body
- *     80      8   zero
+ *     80      8   settled: the highest number of which it is known that all
+ *                 records that it and the batches before it name are
+ *                 durable, in "records" or carried
  *     88      8   XXH3_64bits of bytes 0 .. 87
  *
  * A batch never ends at ring_end: room for a wrap always stays behind it.
@@ -65,6 +68,7 @@ batch_pack (const struct journal *j, const struct batch *b,
   put_le64 (buf + 56, position);
   put_le32 (buf + 64, b->len);
   put_le64 (buf + 72, b->body_hash);
+  put_le64 (buf + 80, b->settled);
   put_le64 (buf + 88, XXH3_64bits (buf, 88));
 }
 static_assert (8 + UUID_LEN == 24 && 88 + 8 == BATCH_HEADER_LEN &&
@@ -79,11 +83,12 @@ batch_unpack (const struct journal *j, const uint8_t *buf,
       get_le64 (buf + 88) != XXH3_64bits (buf, 88) ||
       memcmp (buf + 8, j->pair.header.uuid, UUID_LEN) != 0 ||
       get_le64 (buf + 56) != position ||
-      get_le32 (buf + 68) != 0 || get_le64 (buf + 80) != 0)
+      get_le32 (buf + 68) != 0)
     return false;
   switch (get_le32 (buf + 4)) {
   case BATCH_DATA: b->kind = BATCH_DATA; break;
   case BATCH_WRAP: b->kind = BATCH_WRAP; break;
+  case BATCH_MARK: b->kind = BATCH_MARK; break;
   default: return false;
   }
   b->epoch = get_le64 (buf + 24);
@@ -92,9 +97,10 @@ batch_unpack (const struct journal *j, const uint8_t *buf,
   b->folded = get_le64 (buf + 48);
   b->len = get_le32 (buf + 64);
   b->body_hash = get_le64 (buf + 72);
-  if (b->seq == 0 || b->len > JOURNAL_BODY_MAX)
+  b->settled = get_le64 (buf + 80);
+  if (b->seq == 0 || b->len > JOURNAL_BODY_MAX || b->settled > b->seq)
     return false;
-  if (b->kind == BATCH_WRAP)
+  if (b->kind != BATCH_DATA)
     return b->len == 0;
   return position + batch_size (b->len) + JOURNAL_ALIGN <=
     ring_end (j);

@@ -39,7 +39,9 @@ struct journal {
    * [RING_START, head).  head == tail if and only if nothing is live.
    */
   uint64_t folded, synced, appended;
-  uint64_t durable;             /* <= synced: what callers asked for */
+  uint64_t settled;             /* <= appended: as callers said */
+  uint64_t durable;             /* <= synced, <= settled */
+  uint64_t told;                /* <= durable: as a header in the ring says */
   uint64_t tail, head;
 
   uint64_t replayed_epoch;
@@ -66,11 +68,11 @@ extern int journal_fail_dead (struct journal *j);
 
 #define BATCH_HEADER_LEN 96
 
-enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2 };
+enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2, BATCH_MARK = 3 };
 
 struct batch {
   enum batch_kind kind;
-  uint64_t epoch, seq, durable, folded;
+  uint64_t epoch, seq, durable, folded, settled;
   uint32_t len;
   uint64_t body_hash;
 };
@@ -92,6 +94,15 @@ extern bool batch_unpack (const struct journal *j, const uint8_t *buf,
  */
 extern int batch_read_body (struct journal *j, uint64_t position,
                             const struct batch *b, uint8_t *body);
+
+/*----------------------------------------------------------------------
+ * journal-append.c
+ */
+
+/* Say in the ring what is durable, if nothing there says it yet.  Not
+ * synced.
+ */
+extern void journal_mark_locked (struct journal *j);
 
 /*----------------------------------------------------------------------
  * journal-replay.c

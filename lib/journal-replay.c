@@ -31,7 +31,14 @@
  *
  * (d) A batch is overwritten only after journal_trim, so what overwrites it
  *     has folded >= its number: a pool.db that is too old to know that finds
- *     the proof (c) right there.
+ *     the proof (c) right there.  A mark is written where a batch could
+ *     be, and has as much "folded" as that would have.
+ *
+ * (e) What needs no proof.  "settled >= m" in a valid header of session E
+ *     was written after the store had synced what the batches up to m name:
+ *     whatever became of that batch's body, they are there, and one that
+ *     does not verify is damaged.  Only session E counts: leftovers (b) of
+ *     an earlier one speak of other batches with these numbers.
  */
 
 #include <config.h>
@@ -99,6 +106,7 @@ struct evidence {
 
   uint64_t of_epoch;            /* the highest number in this one */
   uint64_t seq;
+  uint64_t settled;             /* the highest value in this one */
 };
 
 static int
@@ -121,18 +129,22 @@ gather_evidence (struct journal *j, uint64_t position, const struct batch *b,
     e->folded = b->folded;
     e->folded_by = b->seq;
   }
-  if (b->epoch == e->of_epoch && b->seq > e->seq)
+  if (b->epoch != e->of_epoch)
+    return 0;
+  if (b->kind == BATCH_DATA && b->seq > e->seq)
     e->seq = b->seq;
+  if (b->settled > e->settled)
+    e->settled = b->settled;
   return 0;
 }
 
 /* Follow the numbers from 'seq' + 1 at '*position' to the last valid batch;
  * return its number and the position after it.  'fn' may be NULL.  Batches
- * after 'durable' are suspect.
+ * after 'settled' are suspect.
  */
 static int
 walk (struct journal *j, uint64_t epoch, uint64_t *seq, uint64_t *position,
-      uint64_t durable, uint8_t *body,
+      uint64_t settled, uint8_t *body,
       int (*fn) (void *opaque, uint64_t seq, bool suspect,
                  const uint8_t *body, size_t len),
       void *opaque)
@@ -150,8 +162,8 @@ walk (struct journal *j, uint64_t epoch, uint64_t *seq, uint64_t *position,
       return nbdedup_fail (EIO, "%s: reading at %" PRIu64 ": %s: " RESTORE,
                            j->path, pos,
                            n == -1 ? strerror (errno) : "end of file");
-    if (!batch_unpack (j, buf, pos, &b) || b.epoch != epoch ||
-        b.seq != *seq + 1)
+    if (!batch_unpack (j, buf, pos, &b) || b.kind == BATCH_MARK ||
+        b.epoch != epoch || b.seq != *seq + 1)
       return 0;
     if (b.kind == BATCH_WRAP) {
       if (wrapped)
@@ -166,7 +178,7 @@ walk (struct journal *j, uint64_t epoch, uint64_t *seq, uint64_t *position,
       return -1;
     if (r == 0)
       return 0;
-    if (fn != NULL && fn (opaque, b.seq, b.seq > durable, body, b.len) == -1)
+    if (fn != NULL && fn (opaque, b.seq, b.seq > settled, body, b.len) == -1)
       return -1;
     wrapped = false;
     *seq = b.seq;
@@ -235,10 +247,13 @@ journal_replay (struct journal *journal, uint64_t position,
 
   seq = folded;
   pos = position;
-  if (walk (j, epoch, &seq, &pos, e.durable, body, fn, opaque) == -1)
+  /* What is durable is settled. */
+  if (e.settled < e.durable)
+    e.settled = e.durable;
+  if (walk (j, epoch, &seq, &pos, e.settled, body, fn, opaque) == -1)
     return -1;
 
-  j->folded = j->durable = folded;
+  j->folded = j->settled = j->durable = j->told = folded;
   j->synced = j->appended = seq;
   j->tail = position;
   j->head = pos;
@@ -246,6 +261,13 @@ journal_replay (struct journal *journal, uint64_t position,
   j->leftovers = e.seq > seq;
   j->replayed = true;
   return 0;
+}
+
+bool
+journal_was_cut_short (struct journal *journal)
+{
+  assert (journal->replayed);
+  return journal->leftovers;
 }
 
 static int

@@ -228,11 +228,15 @@ journal_sync (struct journal *journal, uint64_t seq)
     }
   }
   r = j->dead ? -1 : 0;
-  /* Only what callers asked for counts as durable: a batch that the sync
-   * covered by chance may name records that the store has not synced.
-   */
-  if (r == 0 && j->durable < seq)
-    j->durable = seq;
+  if (r == 0) {
+    /* A batch that is not settled may name records that the store has not
+     * synced.
+     */
+    covers = j->synced < j->settled ? j->synced : j->settled;
+    if (j->durable < covers)
+      j->durable = covers;
+    journal_mark_locked (j);
+  }
   lock_release (&j->lock);
   return r == 0 ? 0 : journal_fail_dead (j);
 }
@@ -261,6 +265,8 @@ journal_trim (struct journal *journal, uint64_t seq, uint64_t position)
   /* Its effects are durable, wherever the batch itself is. */
   if (journal->synced < seq)
     journal->synced = seq;
+  if (journal->settled < seq)
+    journal->settled = seq;
   if (journal->durable < seq)
     journal->durable = seq;
 }

@@ -7,18 +7,30 @@
  * that wrote it, its sequence number (from 1, without gaps, over the whole
  * life of the pool), the highest sequence number known durable when it was
  * written, the highest sequence number known folded into pool.db when it
- * was written, the length of its body, XXH3 of the body, XXH3 of the
- * header.  Batches start at multiples of JOURNAL_ALIGN and never straddle
- * the end of the ring: a batch that does not fit there is written at the
- * start, and a batch of kind WRAP (no body; no number of its own) marks the
- * place if there is room for it.  The body's content belongs to the
- * caller (txg.c).
+ * was written, the highest one known settled, the length of its body, XXH3
+ * of the body, XXH3 of the header.  Batches start at multiples of
+ * JOURNAL_ALIGN and never straddle the end of the ring: a batch that does
+ * not fit there is written at the start, and a batch of kind WRAP (no body;
+ * no number of its own) marks the place if there is room for it.  The body's
+ * content belongs to the caller (txg-log.c).
+ *
+ * A batch is settled if all records that it and the batches before it name
+ * are durable: in the store, or carried in a body.  It is durable if it is
+ * settled and on the disk.  A batch that says of itself that it is settled
+ * needs no proof of its records if it is found whole.
+ *
+ * What a sync made durable only the next batch would say.  So journal_sync
+ * writes a MARK (a header of kind MARK, no body, no number) where the next
+ * batches will overwrite it, and does not sync it: it survives a kill, and
+ * costs a copy into the page cache.  It stands in another page than the
+ * batch that it speaks of, where there is room: one bad page does not hide
+ * that there was a batch.
  *
  * Replay begins at the position that pool.db names (the position after the
  * last folded batch, stored in the same transaction as its effects) and
  * follows the numbers.  The first batch that is not valid ends it: it was
  * being written when the power failed.  It is an error (EIO, and the
- * pool stays closed) instead if the ring holds any valid batch that
+ * pool stays closed) instead if the ring holds any valid batch or mark that
  * proves otherwise:
  *
  *  - one with a higher number that knows the missing one as durable: the
@@ -80,9 +92,9 @@ extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
  * is live until journal_trim.  Must be called once, before the first
  * append, even if nothing is expected.
  *
- * 'epoch' is the session whose batches are expected.  'suspect': no batch
- * that is left knows this one as durable, so it, and what it refers to, may
- * have been on its way to the disk when the power failed.
+ * 'epoch' is the session whose batches are expected.  'suspect': nothing
+ * that is left knows this one as settled, so the records that it names may
+ * have been on their way to the disk when the power failed.
  */
 extern int journal_replay (struct journal *journal, uint64_t position,
                            uint64_t folded, uint64_t epoch,
@@ -91,7 +103,15 @@ extern int journal_replay (struct journal *journal, uint64_t position,
                                       const uint8_t *body, size_t len),
                            void *opaque);
 
-/* Append one batch; not durable before journal_sync.
+/* After the replay: was there a part of a batch behind the last one?  It was
+ * being written when the crash came, or it was damaged after a loss of
+ * power that left no mark: these cannot be told from each other.
+ */
+extern bool journal_was_cut_short (struct journal *journal);
+
+/* Append one batch; not durable before journal_sync.  'settled' is the
+ * highest number that the caller knows as settled (0: nothing new),
+ * JOURNAL_ITSELF: this batch and all before it are.
  *
  * Returns 0 and its number; 1 if there is no room until journal_trim
  * (nothing was written); -1 on error.  After an error the journal is dead:
@@ -100,10 +120,12 @@ extern int journal_replay (struct journal *journal, uint64_t position,
  */
 extern int journal_append (struct journal *journal,
                            const struct iovec *iov, int nr_iov,
-                           uint64_t *seq);
+                           uint64_t settled, uint64_t *seq);
+#define JOURNAL_ITSELF UINT64_MAX
 
-/* Make all batches up to 'seq' durable.  Grouped as store_sync is; returns
- * at once if they are already.  After one failure: EIO for ever.
+/* Sync all batches up to 'seq'; those of them that are settled are durable
+ * then, and a mark says so.  Grouped as store_sync is; returns at once if
+ * they are already.  After one failure: EIO for ever.
  */
 extern int journal_sync (struct journal *journal, uint64_t seq);
 

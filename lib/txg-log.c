@@ -38,6 +38,11 @@ struct pending {
   uint64_t record_bytes;        /* stored bytes of the records */
 };
 
+/* See txg-log.h. */
+struct place {
+  uint64_t records, maps;       /* offsets in the streams */
+};
+
 struct txg_log {
   struct journal *journal;      /* not owned */
   struct store *store;          /* not owned */
@@ -46,10 +51,13 @@ struct txg_log {
   struct lock lock;             /* protects everything below, and keeps
                                  * batches in the order of installation */
   struct pending pending;
-  uint64_t store_wanted;        /* the store must be synced before a batch
-                                 * with this number or a higher one is
-                                 * called durable */
-  uint64_t store_synced;        /* ... and was, for this one */
+  struct place start;           /* where that begins */
+  uint64_t synced;              /* records before this offset are durable */
+  uint64_t needed;              /* all batches are settled when this is */
+  uint64_t settled;             /* batches up to this number are ... */
+  uint64_t told;                /* ... and a header says so of these */
+  struct place cut;             /* the folding txg ends here ... */
+  uint64_t cut_seq;             /* ... and with this batch */
   bool dropped;                 /* entries went into the folding txg without
                                  * being in the journal */
   atomic_size_t bytes;
@@ -89,11 +97,35 @@ txg_log_free (struct txg_log *log)
 }
 
 static void
-pending_clear (struct pending *p)
+remove_front (struct blob *b, size_t len)
 {
-  p->records.len = p->maps.len = 0;
+  b->len -= len;
+  memmove (b->p, b->p + len, b->len);
+}
+
+/* What comes in front of a place is in a batch, or dropped. */
+static int
+pending_remove_locked (struct txg_log *log, const struct place *end)
+{
+  struct pending *p = &log->pending;
+  struct journal_entry e;
+  size_t off;
+
+  assert_held (&log->lock);
+  if (end->records > log->start.records)
+    remove_front (&p->records, end->records - log->start.records);
+  if (end->maps > log->start.maps)
+    remove_front (&p->maps, end->maps - log->start.maps);
+  log->start = *end;
   p->last_pointers = SIZE_MAX;
   p->record_bytes = 0;
+  for (off = 0; off < p->records.len; off += JE_RECORD_LEN) {
+    if (je_unpack (p->records.p + off, p->records.len - off, &e) == -1)
+      return -1;
+    p->record_bytes += e.record.ptr.psize;
+  }
+  log->bytes = p->records.len + p->maps.len;
+  return 0;
 }
 
 static bool
@@ -106,6 +138,15 @@ static void
 update_bytes_locked (struct txg_log *log)
 {
   log->bytes = log->pending.records.len + log->pending.maps.len;
+}
+
+static struct place
+end_locked (const struct txg_log *log)
+{
+  return (struct place) {
+    log->start.records + log->pending.records.len,
+    log->start.maps + log->pending.maps.len,
+  };
 }
 
 /* Records with their bytes, read back from where they were just written
@@ -135,43 +176,67 @@ inline_records (struct txg_log *log, struct blob *out)
   return 0;
 }
 
-/* Write the buffer as one batch.  'flush': it will be synced at once, so
- * that carrying small records pays.  0, 1 (no room), -1.
- */
 static int
-append_locked (struct txg_log *log, bool flush)
+append_iov_locked (struct txg_log *log, const struct iovec *iov, int nr_iov,
+                   uint64_t needed, uint64_t *seq)
 {
-  struct pending *p = &log->pending;
-  struct blob data CLEANUP_BLOB = { NULL };
-  struct iovec iov[2];
-  bool carried = false;
-  uint64_t seq;
+  const bool settled = needed <= log->synced;
   int r;
 
   assert_held (&log->lock);
-  if (pending_is_empty (p))
-    return 0;
-  iov[0] = (struct iovec) { p->records.p, p->records.len };
-  iov[1] = (struct iovec) { p->maps.p, p->maps.len };
-  if (p->record_bytes > 0 && p->record_bytes <= INLINE_MAX && flush) {
-    if (inline_records (log, &data) == -1)
-      return errno == ENOMEM ? 1 : -1;
-    iov[0] = (struct iovec) { data.p, data.len };
-    carried = true;
-  }
-  if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
-    return 1;                   /* grew while there was no room */
-  r = journal_append (log->journal, iov, 2, &seq);
+  r = journal_append (log->journal, iov, nr_iov,
+                      settled ? JOURNAL_ITSELF : log->settled, seq);
   /* A ring that cannot grow is full, too; and without memory there is no way
    * to write to it.
    */
   if (r != 0)
     return r == -1 && (errno == ENOSPC || errno == ENOMEM) ? 1 : r;
-  if (p->record_bytes > 0 && !carried)
-    log->store_wanted = seq;
-  pending_clear (p);
-  update_bytes_locked (log);
+  log->needed = needed;
+  if (settled)
+    log->settled = *seq;
+  log->told = log->settled;
   return 0;
+}
+
+/* Write the buffer up to 'end' as one batch, with the records' bytes if
+ * 'carry'.  0, 1 (no room), -1.
+ */
+static int
+append_locked (struct txg_log *log, const struct place *end, bool carry,
+               uint64_t *seq)
+{
+  const struct pending *p = &log->pending;
+  struct blob data CLEANUP_BLOB = { NULL };
+  uint64_t needed = log->needed;
+  struct iovec iov[2];
+  int r;
+
+  assert_held (&log->lock);
+  iov[0] = (struct iovec) { p->records.p, end->records - log->start.records };
+  iov[1] = (struct iovec) { p->maps.p, end->maps - log->start.maps };
+  if (carry) {
+    assert (iov[0].iov_len == p->records.len);
+    if (inline_records (log, &data) == -1)
+      return errno == ENOMEM ? 1 : -1;
+    iov[0] = (struct iovec) { data.p, data.len };
+  }
+  else if (iov[0].iov_len > 0)
+    needed = end->records;
+  if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
+    return 1;                   /* grew while there was no room */
+  r = append_iov_locked (log, iov, 2, needed, seq);
+  return r ? r : pending_remove_locked (log, end);
+}
+
+/* Write the buffer, and let others sync it. */
+static int
+append_all_locked (struct txg_log *log)
+{
+  const struct place end = end_locked (log);
+  uint64_t seq;
+
+  return pending_is_empty (&log->pending) ? 0
+    : append_locked (log, &end, false, &seq);
 }
 
 /* Called after each addition: keep the buffer small. */
@@ -181,12 +246,13 @@ added_locked (struct txg_log *log)
   const struct pending *p = &log->pending;
 
   update_bytes_locked (log);
-  if (p->records.len + p->maps.len < BUFFER_MAX)
+  /* Nothing follows in the journal what it has not got. */
+  if (p->records.len + p->maps.len < BUFFER_MAX || log->dropped)
     return 0;
   /* 1, no room: the buffer grows until the fold, within the budget that
    * txg_throttle watches; but not beyond what one batch can hold.
    */
-  return append_locked (log, false) == -1 ? -1 : 0;
+  return append_all_locked (log) == -1 ? -1 : 0;
 }
 
 int
@@ -259,30 +325,108 @@ txg_log_add_holes (struct txg_log *log, uint64_t layer, uint64_t block,
   return added_locked (log);
 }
 
+/*----------------------------------------------------------------------
+ * Flush
+ */
+
+struct flush {
+  struct place end;             /* what it has to cover */
+  bool written;                 /* that is in the journal ... */
+  uint64_t written_seq;         /* ... in batches up to this number */
+  uint64_t sync_seq;            /* batches when the store's sync began */
+  struct place sync_end;        /* what that covers */
+  uint64_t seq;                 /* the journal is to be synced up to here */
+};
+
+static uint64_t
+last_seq (struct txg_log *log)
+{
+  uint64_t seq, position;
+
+  journal_get_end (log->journal, &seq, &position);
+  return seq;
+}
+
+/* The store is to be synced. */
+#define SYNC_STORE 2
+
+static int
+want_sync_locked (struct txg_log *log, struct flush *f)
+{
+  assert_held (&log->lock);
+  f->sync_end = f->written ? log->start : f->end;
+  f->sync_seq = last_seq (log);
+  return SYNC_STORE;
+}
+
+/* 0: only the journal is to be synced.  1: no room.  SYNC_STORE.  -1. */
+static int
+begin_flush_locked (struct txg_log *log, struct flush *f)
+{
+  const struct pending *p = &log->pending;
+
+  assert_held (&log->lock);
+  if (log->dropped)
+    return 1;
+  f->end = end_locked (log);
+  if (log->needed <= log->synced && p->record_bytes <= INLINE_MAX) {
+    if (!pending_is_empty (p))
+      return append_locked (log, &f->end, p->records.len > 0, &f->seq);
+    f->seq = last_seq (log);
+    return log->told == f->seq ? 0
+      : append_iov_locked (log, NULL, 0, log->needed, &f->seq);
+  }
+  /* What comes from here on is not covered. */
+  log->pending.last_pointers = SIZE_MAX;
+  return want_sync_locked (log, f);
+}
+
+/* The store was synced.  Returns as begin_flush_locked. */
+static int
+go_on_locked (struct txg_log *log, struct flush *f)
+{
+  assert_held (&log->lock);
+  if (log->synced < f->sync_end.records)
+    log->synced = f->sync_end.records;
+  if (log->settled < f->sync_seq)
+    log->settled = f->sync_seq;
+  if (log->dropped)
+    return 1;
+  if (log->start.records < f->end.records || log->start.maps < f->end.maps)
+    return append_locked (log, &f->end, false, &f->seq);
+
+  /* Somebody else has written it, or there was nothing. */
+  if (!f->written) {
+    f->written = true;
+    f->written_seq = last_seq (log);
+  }
+  if (log->needed <= log->synced)
+    log->settled = last_seq (log);
+  if (log->settled < f->written_seq)
+    return want_sync_locked (log, f);
+  f->seq = last_seq (log);
+  if (log->told >= f->written_seq)
+    return 0;
+  return append_iov_locked (log, NULL, 0, log->needed, &f->seq);
+}
+
 int
 txg_log_flush (struct txg_log *log)
 {
-  uint64_t seq, position, wanted;
+  struct flush f = { .written = false };
   int r;
 
   {
     WITH_LOCK (&log->lock);
-    if (log->dropped)
-      return 1;
-    r = append_locked (log, true);
-    if (r != 0)
-      return r;
-    journal_get_end (log->journal, &seq, &position);
-    wanted = log->store_wanted > log->store_synced ? log->store_wanted : 0;
+    r = begin_flush_locked (log, &f);
   }
-  if (wanted) {
+  while (r == SYNC_STORE) {
     if (store_sync (log->store) == -1)
       return -1;
     WITH_LOCK (&log->lock);
-    if (log->store_synced < wanted)
-      log->store_synced = wanted;
+    r = go_on_locked (log, &f);
   }
-  return journal_sync (log->journal, seq);
+  return r ? r : journal_sync (log->journal, f.seq);
 }
 
 int
@@ -291,15 +435,17 @@ txg_log_cut (struct txg_log *log, uint64_t *seq, uint64_t *position)
   int r;
 
   WITH_LOCK (&log->lock);
-  r = append_locked (log, false);
+  r = append_all_locked (log);
   if (r == -1)
     return -1;
+  log->cut = end_locked (log);
   if (r == 1) {
     log->dropped = true;
-    pending_clear (&log->pending);
-    update_bytes_locked (log);
+    if (pending_remove_locked (log, &log->cut) == -1)
+      return -1;
   }
   journal_get_end (log->journal, seq, position);
+  log->cut_seq = *seq;
   return 0;
 }
 
@@ -308,6 +454,13 @@ txg_log_folded (struct txg_log *log)
 {
   WITH_LOCK (&log->lock);
   log->dropped = false;
+  /* It synced the store, and what pool.db has replay does not look at. */
+  if (log->synced < log->cut.records)
+    log->synced = log->cut.records;
+  if (log->settled < log->cut_seq)
+    log->settled = log->cut_seq;
+  if (log->told < log->cut_seq)
+    log->told = log->cut_seq;
 }
 
 size_t

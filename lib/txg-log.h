@@ -4,13 +4,33 @@
  *
  * A small flush carries the bytes of its new records inside its batch, as
  * ZFS's intent log does, so that one fdatasync covers everything; a large
- * one syncs the store first.  (INLINE_MAX in txg-log.c has the numbers.)
+ * one syncs the store first, and appends its batch then.  (INLINE_MAX in
+ * txg-log.c has the numbers.)
  *
- * Invariant: before a batch counts as durable, every record that it names
- * is durable too, in the batch or in the store.  A record named in an
- * earlier batch and not carried there was synced by the flush of whoever
- * comes first after it: "store_wanted" says up to which batch the store
- * must be synced.
+ * Invariant: a batch that is covered by an answered flush is settled
+ * (journal.h), and a header on the disk says so: its own, or that of a batch
+ * that the same sync covered.  So replay has nothing to find out about it,
+ * and what does not verify is damaged.  Only a batch that was written because
+ * the buffer was full, or because a fold began, may be unsettled, until the
+ * next flush.
+ *
+ * How it is known.  All records ever added form one stream, and so do all
+ * other entries; a "place" is a pair of offsets in these.  A record is added
+ * after it was written to the store, and a pointer after its record.  So:
+ *
+ *  - a place that was taken under the lock before store_sync was called is
+ *    durable after it (grouped or not: that sync began later);
+ *
+ *  - what stands before a place in both streams is complete: its pointers'
+ *    records are there, too, or in pool.db.  A flush writes up to its place,
+ *    and leaves what came meanwhile to others;
+ *
+ *  - batches hold the streams in order.  The batches that exist when a place
+ *    is taken hold nothing behind it: that sync settles all of them.
+ *
+ * If another thread has written our entries during our sync, in a batch that
+ * also holds later ones (the buffer was full, a fold began), one more sync
+ * settles that, and an empty batch says so.
  *
  * Threads: any; it locks by itself.
  */

@@ -391,17 +391,18 @@ class Batch:
         self.valid = (
             len(h) == 96 and h[:4] == b"NBJB" and
             u64(h, 88) == xxh3(h[:88]) and h[8:24] == uuid and
-            u64(h, 56) == pos and u32(h, 68) == 0 and u64(h, 80) == 0)
+            u64(h, 56) == pos and u32(h, 68) == 0)
         if not self.valid:
             return
         self.kind, self.len = u32(h, 4), u32(h, 64)
         self.epoch, self.seq, self.durable, self.folded = \
             struct.unpack_from("<4Q", h, 24)
+        self.settled = u64(h, 80)
         self.size = (96 + self.len + 511) & ~511
-        self.valid = self.seq > 0 and (
+        self.valid = self.seq > 0 and self.settled <= self.seq and (
             (self.kind == 1 and self.len <= BODY_MAX and
              pos + self.size + 512 <= ring_end) or
-            (self.kind == 2 and self.len == 0))
+            (self.kind in (2, 3) and self.len == 0))
         if self.valid:
             self.body = journal[pos + 96:pos + 96 + self.len]
             self.good_body = (len(self.body) == self.len and
@@ -410,7 +411,7 @@ class Batch:
 
 def read_journal(journal, uuid, ring_end, state):
     """Batches that pool.db does not have, in order: [(body, suspect)]"""
-    epoch = durable = folded = 0
+    epoch = durable = folded = settled = 0
     pos = RING_START
     while pos < ring_end:
         b = Batch(journal, pos, uuid, ring_end)
@@ -419,6 +420,8 @@ def read_journal(journal, uuid, ring_end, state):
             epoch = max(epoch, b.epoch)
             durable = max(durable, b.durable)
             folded = max(folded, b.folded)
+            if b.epoch == state["epoch"]:
+                settled = max(settled, b.settled)
 
     seq, pos = state["folded"], state["journal_position"] or RING_START
     need(pos >= RING_START and pos % 512 == 0 and pos <= ring_end - 512,
@@ -426,7 +429,8 @@ def read_journal(journal, uuid, ring_end, state):
     out, nr_wraps, wrapped = [], 0, False
     while True:
         b = Batch(journal, pos, uuid, ring_end)
-        if not b.valid or b.epoch != state["epoch"] or b.seq != seq + 1:
+        if not b.valid or b.kind == 3 or b.epoch != state["epoch"] or \
+                b.seq != seq + 1:
             break
         if b.kind == 2:
             if wrapped:
@@ -439,7 +443,7 @@ def read_journal(journal, uuid, ring_end, state):
         wrapped = False
         seq = b.seq
         pos += b.size
-        out.append((b.body, seq > durable))
+        out.append((b.body, seq > max(durable, settled)))
     need(epoch <= state["epoch"], "journal: is from a later session")
     need(folded <= state["folded"], "journal: pool.db is older")
     need(durable <= seq, "journal: batch", seq + 1, "is damaged")
@@ -801,9 +805,8 @@ class Pool:
             self.data[r.addr] = e[80:80 + r.psize]
             self.stats["carried"] += 1
         elif suspect:
-            try:
-                self.stored(r)
-            except Bad:
+            self.records_file.seek(r.addr * self.sector)
+            if xxh3(self.records_file.read(r.psize)) != r.cksum:
                 self.lost.add(r.addr)
                 self.stats["lost"] += 1
                 return

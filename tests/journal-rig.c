@@ -187,6 +187,7 @@ disk_crash (void)
  */
 
 uint32_t lens[NR_MAX];
+uint64_t settled = JOURNAL_ITSELF;
 static uint32_t salts[NR_MAX];
 
 static void
@@ -222,7 +223,7 @@ append (struct journal *j, uint32_t len, uint64_t expect)
     iov[i].iov_len = i == nr - 1 ? len - off : random () % (len - off + 1);
     off += iov[i].iov_len;
   }
-  r = journal_append (j, iov, nr, &seq);
+  r = journal_append (j, iov, nr, settled, &seq);
   assert (r != 0 || seq == expect);
   return r;
 }

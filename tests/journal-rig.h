@@ -46,8 +46,9 @@ extern void disk_crash (void);
 extern uint32_t lens[NR_MAX];
 
 /* Batch 'expect', which is the next one, of 'len' bytes: as
- * journal_append.
+ * journal_append, which is given 'settled'.
  */
+extern uint64_t settled;
 extern int append (struct journal *j, uint32_t len, uint64_t expect);
 
 /* pool.db: what it says at the moment. */

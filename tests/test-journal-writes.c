@@ -183,6 +183,7 @@ session (unsigned nr_steps)
   for (i = 0; i < nr_steps && !disk.crashed; ++i) {
     switch (random () % 16) {
     default:
+      settled = random () % 4 ? JOURNAL_ITSELF : 0;
       r = append (j, random_len (), seq + 1);
       assert (r != -1);
       if (r == 1) {
@@ -277,7 +278,7 @@ appender (void *arg)
   for (i = 0; i < 300; ++i) {
     iov.iov_len = rand_r (&seed) % sizeof buf;
     do
-      r = journal_append (shared, &iov, 1, &seq);
+      r = journal_append (shared, &iov, 1, JOURNAL_ITSELF, &seq);
     while (r == 1);
     assert (r == 0);
     if (i % 3 == 0)

@@ -6,7 +6,8 @@
  * 2. The last batch cut at every byte, or any byte of it flipped: the log
  *    ends before it, silently.
  * 3. A byte of an earlier batch flipped: an error if a later one knows it
- *    as durable, else the end of the log.
+ *    as durable, else the end of the log.  Of the last one: an error if it
+ *    was durable, which a mark says.
  * 4. A pool.db that is older than the journal: an error.
  * 5. What a torn log leaves behind is never taken for its continuation,
  *    with a new epoch or the old one; nor are batches inside of bodies.
@@ -29,6 +30,9 @@
 #include "bytes.h"
 #include "error.h"
 #include "journal-rig.h"
+
+/* The second page of the ring. */
+#define RING_PAGE (JOURNAL_HEADER_BYTES + 4096)
 
 static uint8_t *
 slurp (size_t *len)
@@ -153,7 +157,9 @@ test_last_batch (void)
   uint8_t *all, zero = 0, flipped;
   size_t all_len;
 
-  assert (append (j, 100, 1) == 0 && append (j, 0, 2) == 0);
+  assert (append (j, 100, 1) == 0);
+  settled = 0;
+  assert (append (j, 0, 2) == 0);
   assert (journal_sync (j, 1) == 0);
   journal_get_end (j, &seq, &pos);
   assert (seq == 2);
@@ -163,7 +169,8 @@ test_last_batch (void)
   assert (seq == 3 && end == pos + 2048);
   journal_close (j);
   expect_last (3);
-  assert (first_suspect == 2);  /* nobody asked for more than 1 */
+  assert (first_suspect == 2);  /* nobody said more than 1 */
+  settled = JOURNAL_ITSELF;
 
   all = slurp (&all_len);
   for (i = pos; i < pos + 96 + len; ++i) {
@@ -196,9 +203,12 @@ test_middle (void)
   for (b = 1; b <= 6; ++b) {
     journal_get_end (j, &seq, &pos[b]);
     assert (append (j, 300, b) == 0);
-    if (b == 3)
+    if (b == 3) {
       assert (journal_sync (j, 3) == 0);
+      settled = 0;
+    }
   }
+  settled = JOURNAL_ITSELF;
   journal_close (j);
   expect_last (6);
   assert (first_suspect == 4);
@@ -235,6 +245,108 @@ test_middle (void)
   expect_damage ("position");
   pool.position = UINT64_MAX - 511;
   expect_damage ("position");
+}
+
+/* The last batch was durable: a mark says so, in another page. */
+static void
+test_mark (void)
+{
+  static const uint8_t zeroes[4096];
+  struct journal *j = start ();
+  uint64_t seq, pos, end, i;
+  uint8_t *all, flipped;
+  size_t len;
+
+  assert (append (j, 700, 1) == 0);
+  journal_get_end (j, &seq, &pos);
+  assert (append (j, 900, 2) == 0);
+  journal_get_end (j, &seq, &end);
+  assert (journal_sync (j, 2) == 0);
+  expect_last (2);
+  assert (first_suspect == 0);
+  all = slurp (&len);
+  assert (memcmp (all + RING_PAGE, "NBJB\3", 5) == 0);
+  for (i = pos; i < pos + 96 + 900; ++i) {
+    flipped = all[i] ^ (1 << i % 8);
+    put (&flipped, 1, i);
+    expect_damage ("batch 2 at");
+    put (all + i, 1, i);
+  }
+  put (zeroes, sizeof zeroes, JOURNAL_HEADER_BYTES);
+  expect_damage ("batch 1 at");
+  put (all, len, 0);
+  /* It is no batch, whatever else is gone. */
+  put (all + RING_PAGE, 512, end);
+  expect_last (2);
+  free (all);
+
+  /* One that is synced again says nothing new. */
+  assert (journal_sync (j, 2) == 0);
+  /* The next ones overwrite it, and never wait for it. */
+  for (seq = 3; seq < 300; ++seq) {
+    uint64_t s, p;
+
+    assert (append (j, random () % 9000, seq) == 0);
+    assert (journal_sync (j, seq) == 0);
+    expect_last (seq);
+    if (seq % 8 == 0) {
+      journal_get_end (j, &s, &p);
+      journal_trim (j, s, p);
+      pool.folded = s;
+      pool.position = p;
+    }
+  }
+  journal_close (j);
+}
+
+/* What needs no proof of its records. */
+static void
+test_settled (void)
+{
+  struct journal *j = start ();
+  uint64_t seq, pos;
+  uint8_t *all, flipped;
+  size_t len;
+
+  settled = 0;
+  assert (append (j, 100, 1) == 0 && append (j, 100, 2) == 0);
+  expect_last (2);
+  assert (first_suspect == 1);
+  settled = 1;
+  assert (append (j, 100, 3) == 0);
+  expect_last (3);
+  assert (first_suspect == 2);
+  settled = JOURNAL_ITSELF;
+  journal_get_end (j, &seq, &pos);
+  assert (append (j, 100, 4) == 0);
+  expect_last (4);
+  assert (first_suspect == 0);
+  settled = 0;
+  assert (append (j, 100, 5) == 0);
+  expect_last (5);
+  assert (first_suspect == 5);
+  journal_close (j);
+
+  /* The header of 4 is enough. */
+  all = slurp (&len);
+  flipped = all[pos + 120] ^ 1;
+  put (&flipped, 1, pos + 120);
+  free (all);
+  expect_last (3);
+  assert (first_suspect == 0);
+
+  /* In the next session these numbers are other batches'. */
+  j = reopen ();
+  assert (replay (j) == 0 && replayed == 3);
+  journal_get_end (j, &pool.folded, &pool.position);
+  journal_trim (j, pool.folded, pool.position);
+  pool.epoch = 3;
+  assert (journal_set_epoch (j, pool.epoch) == 0);
+  assert (append (j, 100, 4) == 0);
+  journal_close (j);
+  expect_last (4);
+  assert (first_suspect == 4);
+  settled = JOURNAL_ITSELF;
 }
 
 static void
@@ -386,6 +498,8 @@ main (void)
   test_files ();
   test_last_batch ();
   test_middle ();
+  test_mark ();
+  test_settled ();
   test_stale_pool ();
   test_leftovers (3);
   test_leftovers (2);
