@@ -17,6 +17,7 @@
 #include "pool.h"
 #include "property.h"
 #include "rebase.h"
+#include "recovery.h"
 #include "sampler.h"
 
 /* What a command is run with. */
@@ -433,6 +434,16 @@ run_scrub (const struct call *c, json_t **result)
 }
 
 static int
+run_recovery (const struct call *c, json_t **result)
+{
+  json_t *report = recovery_report (c->pool);
+
+  if (report)
+    *result = json_pack ("{s:o}", "recovery", report);
+  return *result ? 0 : -1;
+}
+
+static int
 run_info (const struct call *c, json_t **result)
 {
   char uuid[2 * UUID_LEN + 1];
@@ -473,6 +484,7 @@ static const struct {
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },
   { "scrub", run_scrub, { NULL } },
+  { "recovery", run_recovery, { NULL } },
   { "info", run_info, { NULL } },
 };
 

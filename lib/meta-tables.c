@@ -34,6 +34,8 @@ static const char *const sql[NR_STMTS] = {
     " (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
   [ST_PROPERTY_GET] = "SELECT value FROM property WHERE name = ?",
   [ST_PROPERTY_PUT] = "INSERT OR REPLACE INTO property VALUES (?, ?)",
+  [ST_REPORT_GET] = "SELECT value FROM report WHERE name = ?",
+  [ST_REPORT_PUT] = "INSERT OR REPLACE INTO report VALUES (?, ?)",
   [ST_DOMAIN_ID] = "SELECT id FROM domain WHERE name = ?",
   [ST_DOMAIN_ADD] = "INSERT INTO domain (name) VALUES (?)",
   [ST_DOMAIN_NAME] = "SELECT name FROM domain WHERE id = ?",
@@ -260,6 +262,29 @@ meta_property_put (struct meta_conn *c, const char *name, const char *value)
   bind_text (st, 1, name);
   bind_text (st, 2, value);
   return meta_run (c, st, "writing a property");
+}
+
+int
+meta_report_get (struct meta_conn *c, const char *name, char **value)
+{
+  USING_STMT (st, c, ST_REPORT_GET);
+  int r;
+
+  bind_text (st, 1, name);
+  r = step_one (c, st, "reading a report");
+  if (r == 1 && col_dup (st, 0, value) == -1)
+    return -1;
+  return r;
+}
+
+int
+meta_report_put (struct meta_conn *c, const char *name, const char *value)
+{
+  USING_STMT (st, c, ST_REPORT_PUT);
+
+  bind_text (st, 1, name);
+  bind_text (st, 2, value);
+  return meta_run (c, st, "writing a report");
 }
 
 int

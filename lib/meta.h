@@ -196,6 +196,14 @@ extern int meta_property_get (struct meta_conn *c, const char *name,
 extern int meta_property_put (struct meta_conn *c, const char *name,
                               const char *value);
 
+/* The last report of a kind, as meta_property_get.  The
+ * table may have to be made first (meta_history_make).
+ */
+extern int meta_report_get (struct meta_conn *c, const char *name,
+                            char **value);
+extern int meta_report_put (struct meta_conn *c, const char *name,
+                            const char *value);
+
 /* The id of a domain, made if needed ("" is 0); and its name (malloc'd). */
 extern int meta_domain_id (struct meta_conn *c, const char *name,
                            uint64_t *id);

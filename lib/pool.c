@@ -31,6 +31,7 @@
 #include "lockfile.h"
 #include "pool.h"
 #include "property.h"
+#include "recovery.h"
 #include "sampler.h"
 #include "volume-layers.h"
 #include "read.h"
@@ -465,7 +466,7 @@ take_lock (struct nbdedup_pool *pool, bool server)
 static int
 replay (struct nbdedup_pool *pool)
 {
-  if (txg_replay (pool->txg) == -1)
+  if (recovery_run (pool) == -1)
     return -1;
   /* Now, since the journal may name a layer that is nobody's: what a crash
    * interrupted goes back.

@@ -14,5 +14,11 @@ CREATE TABLE IF NOT EXISTS drift (
   data BLOB NOT NULL                -- the document, JSON, compressed
 ) STRICT;
 
+-- The last one of each kind: what recovery did.
+CREATE TABLE IF NOT EXISTS report (
+  name TEXT PRIMARY KEY,
+  value TEXT NOT NULL               -- a document, JSON
+) STRICT, WITHOUT ROWID;
+
 -- All that thinning asks for.
 CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time, flags);

@@ -383,8 +383,8 @@ drop_pages (struct store *store, uint64_t offset, uint64_t len)
   posix_fadvise (store->fd, start, end - start, POSIX_FADV_DONTNEED);
 }
 
-int
-store_read (struct store *store, uint64_t addr, void *buf, size_t len)
+int64_t
+store_read_most (struct store *store, uint64_t addr, void *buf, size_t len)
 {
   uint64_t offset = 0;
   int64_t r;
@@ -397,6 +397,16 @@ store_read (struct store *store, uint64_t addr, void *buf, size_t len)
                          ": %s", store->path, len, addr, strerror (errno));
   if (store->drop_cache)
     drop_pages (store, offset, len);
+  return r;
+}
+
+int
+store_read (struct store *store, uint64_t addr, void *buf, size_t len)
+{
+  const int64_t r = store_read_most (store, addr, buf, len);
+
+  if (r == -1)
+    return -1;
   if ((size_t) r < len)
     return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
                          ": the file ends there (is it truncated?)",

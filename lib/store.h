@@ -57,6 +57,12 @@ extern int store_read (struct store *store, uint64_t addr,
 extern int store_write (struct store *store, uint64_t addr,
                         const void *buf, size_t len);
 
+/* The same read, but the end of the file is no error: the number of bytes
+ * that are there.
+ */
+extern int64_t store_read_most (struct store *store, uint64_t addr,
+                                void *buf, size_t len);
+
 /* fdatasync.  Grouped: concurrent callers share one sync that began after
  * they called.  After one failure every later call fails with EIO
  * (fsyncgate: the kernel may have dropped the dirty pages).

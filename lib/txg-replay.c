@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -15,47 +16,98 @@
 #include "error.h"
 #include "txg-int.h"
 
-/* Addresses of records that a suspect batch named and that are not there. */
 struct replay {
   struct txg *t;
+  struct replay_report *report;
+  /* Addresses of records that a suspect batch named and that are not there. */
   uint64_t *lost;               /* owned */
-  size_t nr_lost;
+  size_t nr_lost, max_lost;
+  bool sorted;
 };
 
-static bool
-is_lost (const struct replay *rp, uint64_t addr)
+static int
+compare_u64 (const void *a, const void *b)
 {
-  size_t i;
+  const uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
 
-  for (i = 0; i < rp->nr_lost; ++i)
-    if (rp->lost[i] == addr)
-      return true;
-  return false;
+  return x < y ? -1 : x > y;
+}
+
+static bool
+is_lost (struct replay *rp, uint64_t addr)
+{
+  if (rp->nr_lost == 0)
+    return false;
+  if (!rp->sorted) {
+    qsort (rp->lost, rp->nr_lost, sizeof addr, compare_u64);
+    rp->sorted = true;
+  }
+  return bsearch (&addr, rp->lost, rp->nr_lost, sizeof addr, compare_u64);
 }
 
 static int
 add_lost (struct replay *rp, uint64_t addr)
 {
-  uint64_t *p = realloc (rp->lost, (rp->nr_lost + 1) * sizeof *p);
+  const size_t max = rp->max_lost ? rp->max_lost * 2 : 64;
+  uint64_t *p;
 
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for replay");
-  rp->lost = p;
-  p[rp->nr_lost++] = addr;
+  if (rp->nr_lost == rp->max_lost) {
+    p = realloc (rp->lost, max * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for replay");
+    rp->lost = p;
+    rp->max_lost = max;
+  }
+  rp->lost[rp->nr_lost++] = addr;
+  rp->sorted = false;
   return 0;
 }
 
-/* Did the record's bytes reach the store?  1, 0, -1. */
+/* A block keeps what it had. */
+static int
+note_dropped (struct replay *rp, uint64_t layer, uint64_t block)
+{
+  struct replay_report *report = rp->report;
+  struct replay_range *p = report->dropped;
+
+  report->dropped_blocks++;
+  if (report->nr_dropped > 0) {
+    p += report->nr_dropped - 1;
+    if (p->layer == layer && p->block + p->count == block) {
+      p->count++;
+      return 0;
+    }
+  }
+  if (report->nr_dropped == REPLAY_RANGES_MAX)
+    return 0;
+  p = realloc (report->dropped, (report->nr_dropped + 1) * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for replay");
+  report->dropped = p;
+  p[report->nr_dropped++] = (struct replay_range) { layer, block, 1 };
+  return 0;
+}
+
+/* Did the record's bytes reach the store?  1, 0, -1.  A file that ends
+ * before them never had them; that they cannot be read says nothing.
+ */
 static int
 record_is_there (struct txg *t, const struct record *r)
 {
   CLEANUP_FREE uint8_t *buf = malloc (r->ptr.psize);
+  char why[256];
+  int64_t n;
 
   if (buf == NULL)
     return nbdedup_fail (ENOMEM, "no memory for replay");
-  if (store_read (t->parts.store, r->ptr.addr, buf, r->ptr.psize) == -1)
-    return 0;
-  return XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
+  n = store_read_most (t->parts.store, r->ptr.addr, buf, r->ptr.psize);
+  if (n == -1) {
+    snprintf (why, sizeof why, "%s", nbdedup_error ());
+    return nbdedup_fail (EIO, "%s: recovery cannot tell whether it was ever "
+                         "written; nothing was changed: try again", why);
+  }
+  return n == r->ptr.psize &&
+    XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;
 }
 
 static int
@@ -76,6 +128,7 @@ replay_record (struct replay *rp, const struct journal_entry *e,
   }
   if (!there)
     return add_lost (rp, r->ptr.addr);
+  rp->report->records++;
   /* Claim before writing: sectors in use must not be overwritten. */
   if (space_claim (t->parts.space, &p, nr) == -1)
     return -1;
@@ -105,8 +158,12 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
     if (pointer_unpack (e->pointers + i * POINTER_LEN, layer->block_size,
                         &ptr) == -1)
       return -1;
-    if (is_lost (rp, ptr.addr))
-      continue;                 /* that write never happened */
+    if (is_lost (rp, ptr.addr)) {       /* that write never happened */
+      if (note_dropped (rp, layer->id, e->block + i) == -1)
+        return -1;
+      continue;
+    }
+    rp->report->blocks++;
     if (ddt_ref (t->parts.ddt, ptr.addr, 1) == -1)
       return -1;
     r = map_set (t->parts.map, layer, e->block + i, &ptr, &displaced);
@@ -130,6 +187,7 @@ replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
   size_t off;
   int r;
 
+  rp->report->batches++;
   for (off = 0; off < len; off += (size_t) n) {
     n = je_unpack (body + off, len - off, &e);
     if (n == -1)
@@ -144,6 +202,8 @@ replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
       return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
                            PRIu64 ", which pool.db does not have", seq,
                            e.layer);
+    if (e.type == JE_HOLES)
+      rp->report->blocks += e.count;
     r = e.type == JE_POINTERS ? replay_pointers (rp, &e, layer)
       : txg_apply_holes (t, layer, e.block, e.count);
     if (r == -1)
@@ -161,18 +221,25 @@ touch_limbo (void *opaque, uint64_t addr)
 }
 
 int
-txg_replay (struct txg *t)
+txg_replay (struct txg *t, struct replay_report *report,
+            int (*fn) (void *arg, struct meta_conn *c,
+                       struct meta_state *state),
+            void *arg)
 {
   struct meta_conn *c = meta_writer (t->parts.meta);
-  struct replay rp = { .t = t };
+  struct replay rp = { .t = t, .report = report };
   int r;
 
+  *report = (struct replay_report) { .batches = 0 };
   r = meta_limbo_scan (c, touch_limbo, t);
   if (r == 0)
     r = journal_replay (t->parts.journal, t->state.journal_position,
                         t->state.folded, t->state.epoch, replay_batch, &rp);
   free (rp.lost);
-  if (r == 0 && txg_pending_bytes (t) > 0)
-    r = txg_run (t, NULL, NULL, NULL);
-  return r;
+  if (r == -1)
+    return -1;
+  report->cut_short = journal_was_cut_short (t->parts.journal);
+  if (txg_pending_bytes (t) == 0 && report->batches == 0)
+    return 0;
+  return txg_run (t, report->batches > 0 ? fn : NULL, NULL, arg);
 }

@@ -72,10 +72,30 @@ extern struct txg *txg_new (const struct txg_parts *parts,
                             uint64_t budget_bytes);
 extern void txg_free (struct txg *txg);
 
-/* Apply what the journal holds beyond pool.db, and fold it.  Before
+/* What a replay did. */
+struct replay_range {
+  uint64_t layer, block, count;
+};
+#define REPLAY_RANGES_MAX 1000
+struct replay_report {
+  uint64_t batches, records, blocks;    /* blocks: pointers and holes */
+  uint64_t dropped_blocks;
+  struct replay_range *dropped; /* owned; the first ones */
+  size_t nr_dropped;
+  bool cut_short;               /* something follows that is not whole */
+};
+
+/* Apply what the journal holds beyond pool.db, and fold it, with 'fn' as
+ * txg_run has it, if there was anything; 'report' is complete then.  Before
  * txg_start.
+ *
+ * What cannot be read is no proof of anything: the replay fails (EIO), and
+ * nothing is changed.
  */
-extern int txg_replay (struct txg *txg);
+extern int txg_replay (struct txg *txg, struct replay_report *report,
+                       int (*fn) (void *arg, struct meta_conn *c,
+                                  struct meta_state *state),
+                       void *arg);
 
 /* Start and stop the folding thread.  Stopping folds everything first. */
 extern int txg_start (struct txg *txg);

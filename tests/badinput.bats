@@ -190,9 +190,8 @@ try_pool ()
 }
 
 # make_sample DIR [crash]: pool DIR/pool, and what v and w contain in
-# DIR/v.img, DIR/w.img.  In the journal of a killed pool the last batches
-# are about another volume: whether a torn last batch was ever answered
-# nobody can tell.
+# DIR/v.img, DIR/w.img.  The last batch of a killed pool's journal is theirs,
+# too: a flush was answered after it.
 make_sample ()
 {
     sample="$1"
@@ -222,10 +221,6 @@ make_sample ()
         nbdcopy "$(uri_of $name)" "$sample/$name.img"
     done
     if [ "${2:-}" = crash ]; then
-        for i in 1 2 3; do
-            qemu-io -f raw -c "write -P $i 0 4k" -c flush "$(uri_of last)" \
-                    >/dev/null
-        done
         crash
     else
         stop
@@ -240,7 +235,8 @@ copy ()
     cp -a "$sample/pool" "$copy"
 }
 
-# flip FILE SEED: one bit, rather where there is something.
+# flip FILE SEED [zero]: one bit, rather where there is something; zero: that
+# sector is full of zeroes.
 flip ()
 {
     local size offset byte
@@ -252,6 +248,12 @@ flip ()
         byte=$(od -An -tu1 -j "$offset" -N1 "$1")
         [ "$byte" -eq 0 ] || break
     done
+    if [ "${3:-}" = zero ]; then
+        head -c 512 /dev/zero |
+            dd of="$1" bs=512 seek=$((offset / 512)) conv=notrunc status=none
+        flipped="sector of byte $offset of $(basename "$1")"
+        return
+    fi
     byte=$((byte ^ (1 << (RANDOM % 8))))
     # shellcheck disable=SC2059
     printf "\\x$(printf %02x "$byte")" |
@@ -565,6 +567,47 @@ flips ()
     SEED=${SEED:-$RANDOM}
     echo "SEED=$SEED"
     flips "$SEED" "${FLIPS:-30}"
+}
+
+@test "a zeroed sector anywhere in the records or journal of a killed pool" {
+    local i files=(records journal)
+
+    damaged
+    make_sample "$BATS_TEST_TMPDIR/sample" crash
+    SEED=${SEED:-$RANDOM}
+    echo "SEED=$SEED"
+    for i in $(seq 1 "${ROUNDS:-30}"); do
+        copy
+        flip "$copy/${files[i % 2]}" $((SEED + i)) zero
+        try_pool "$copy" || fail "SEED=$SEED round $i: $flipped"
+        echo "$flipped: $outcome"
+    done
+}
+
+@test "a bit that flips after kill -9 in what was flushed is EIO, not zeroes" {
+    local where
+
+    damaged
+    make_pool
+    nbdedup create v 2M --block-size 16K --compress none
+    serve "$pool" commit-interval=1000
+    random_data 512K 1 >"$BATS_TEST_TMPDIR/data"
+    nbdcopy --flush "$BATS_TEST_TMPDIR/data" "$uri"
+    crash
+    { cat "$BATS_TEST_TMPDIR/data"; head -c 1536K /dev/zero; } \
+        >"$BATS_TEST_TMPDIR/img"
+    where=$(LC_ALL=C grep -obUaP "$(tail -c +$((5 * 16384 + 1)) \
+        "$BATS_TEST_TMPDIR/data" | head -c 12 | od -An -tx1 |
+        tr -d '\n' | sed 's/ /\\x/g')" "$pool/records" | cut -d: -f1 | head -1)
+    [ -n "$where" ] || fail "block 5 not found in records"
+    printf '\x55\xaa\x55' | dd of="$pool/records" bs=1 seek=$((where + 9000)) \
+                               conv=notrunc status=none
+    serve "$pool"
+    run -0 "$test_programs/read-compare" "$sock" v "$BATS_TEST_TMPDIR/img" 16384
+    assert_eq "$output" "127 right, 1 EIO"
+    run -1 --separate-stderr nbdedup scrub --json
+    assert_eq "$(jq -c '.damaged' <<<"$output")" \
+              '[{"name":"v","offset":81920,"length":16384}]'
 }
 
 @test "a flipped bit in a record is EIO there, and scrub says where" {

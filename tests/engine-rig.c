@@ -23,22 +23,28 @@ struct volume *volume;
 atomic_uint syncs_records, syncs_journal, syncs_wal;
 atomic_uint die_at_sync;
 
-static int
-count_sync (int fd, long call)
+static bool
+is_file (int fd, const char *name)
 {
   char link[32], path[PATH_MAX];
-  const char *name;
+  const char *base;
   ssize_t n;
 
   snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
   n = readlink (link, path, sizeof path - 1);
   path[n > 0 ? n : 0] = '\0';
-  name = strrchr (path, '/');
-  if (name && strcmp (name, "/records") == 0)
+  base = strrchr (path, '/');
+  return base && strcmp (base + 1, name) == 0;
+}
+
+static int
+count_sync (int fd, long call)
+{
+  if (is_file (fd, "records"))
     syncs_records++;
-  else if (name && strcmp (name, "/journal") == 0)
+  else if (is_file (fd, "journal"))
     syncs_journal++;
-  else if (name && strcmp (name, "/pool.db-wal") == 0)
+  else if (is_file (fd, "pool.db-wal"))
     syncs_wal++;
   if (die_at_sync > 0 && --die_at_sync == 0)
     _exit (KILLED);
@@ -55,6 +61,35 @@ int
 fsync (int fd)
 {
   return count_sync (fd, SYS_fsync);
+}
+
+atomic_uint fail_reads;
+
+static ssize_t
+maybe_read (int fd, void *buf, size_t len, off_t offset)
+{
+  if (fail_reads > 0 && offset >= STORE_HEADER_BYTES &&
+      is_file (fd, "records")) {
+    fail_reads--;
+    errno = EIO;
+    return -1;
+  }
+  return syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+ssize_t
+pread (int fd, void *buf, size_t len, off_t offset)
+{
+  return maybe_read (fd, buf, len, offset);
+}
+
+/* What it is called where off_t has 64 bits by a macro. */
+ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
+
+ssize_t
+pread64 (int fd, void *buf, size_t len, off_t offset)
+{
+  return maybe_read (fd, buf, len, offset);
 }
 
 /*----------------------------------------------------------------------

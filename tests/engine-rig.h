@@ -72,6 +72,8 @@ extern uint64_t address_of (uint64_t block);
 /* Syncs are counted, by file. */
 extern atomic_uint syncs_records, syncs_journal, syncs_wal;
 extern atomic_uint die_at_sync; /* this one; 0: none */
+/* So many of the next reads of "records" fail, behind its header. */
+extern atomic_uint fail_reads;
 
 /* Something that runs beside us. */
 struct job {

@@ -9,6 +9,7 @@
 
 #include "cleanup.h"
 #include "engine-rig.h"
+#include "txg-int.h"
 
 static void
 test_flush_syncs_records_and_journal (void)
@@ -98,34 +99,175 @@ overwrite_twice (void)
   return 1;
 }
 
+/* A fold begins, but is not finished. */
+static uint64_t
+overwrite_and_cut (void)
+{
+  uint64_t seq, position;
+
+  write_blocks (0, 64, 1000);
+  must (wb_drain (pool->writeback, volume));
+  must (txg_log_cut (pool->txg->log, &seq, &position));
+  return address_of (7);
+}
+
+static void
+zero_record (uint64_t addr)
+{
+  CLEANUP_FREE char *path = pool_file (directory, "records");
+  static const uint8_t zeroes[BLOCK];
+  FILE *f = fopen (path, "r+");
+
+  expect (f != NULL);
+  expect (fseeko (f, (off_t) addr * 512, SEEK_SET) == 0);
+  expect (fwrite (zeroes, sizeof zeroes, 1, f) == 1);
+  expect (fclose (f) == 0);
+}
+
+static json_t *
+ask (const char *command)
+{
+  json_t *result = nbdedup_call (pool, command, NULL);
+
+  if (result == NULL)
+    die ("%s: %s", command, nbdedup_error ());
+  return result;
+}
+
+static json_int_t
+reported (const char *key)
+{
+  json_t *result = ask ("recovery");
+  const json_t *report = json_object_get (result, "recovery");
+  json_int_t n = json_integer_value (json_object_get (report, key));
+
+  json_decref (result);
+  return n;
+}
+
 /* The last batch is in the journal, and all of its records but one are in
- * place: that is what a loss of power during a flush may leave.  The block
- * has its old content.
+ * place: that is what a loss of power may leave of a batch that no flush had
+ * to wait for.  The block has its old content, and recovery says so.
  */
 static void
 test_replay_of_a_record_that_never_arrived (void)
 {
-  CLEANUP_FREE char *path = NULL;
-  static const uint8_t zeroes[BLOCK];
-  uint64_t addr;
-  FILE *f;
+  json_t *result, *place;
 
   start (1);
   write_blocks (0, 64, 1);
   settle ();
   close_pool ();
-  addr = crash_after (overwrite_a_lot);
-  path = pool_file (directory, "records");
-  f = fopen (path, "r+");
-  expect (f != NULL);
-  expect (fseeko (f, (off_t) addr * 512, SEEK_SET) == 0);
-  expect (fwrite (zeroes, sizeof zeroes, 1, f) == 1);
-  expect (fclose (f) == 0);
+  zero_record (crash_after (overwrite_and_cut));
   open_pool (1);
   attach ();
   expect_content (6, 1006);
   expect_content (7, 8);
   expect_content (63, 1063);
+
+  result = ask ("recovery");
+  place = json_array_get (json_object_get
+                          (json_object_get (result, "recovery"), "dropped"),
+                          0);
+  expect (strcmp (json_string_value (json_object_get (place, "name")), "v")
+          == 0);
+  expect (json_integer_value (json_object_get (place, "offset")) ==
+          7 * BLOCK);
+  expect (json_integer_value (json_object_get (place, "length")) == BLOCK);
+  json_decref (result);
+  expect (reported ("dropped_blocks") == 1);
+  expect (reported ("blocks") == 63);
+  expect (reported ("records") == 63);
+  end ();
+}
+
+static uint64_t
+overwrite_more_and_cut (void)
+{
+  uint64_t seq, position;
+
+  write_blocks (0, 300, 1000);
+  must (wb_drain (pool->writeback, volume));
+  must (txg_log_cut (pool->txg->log, &seq, &position));
+  return address_of (299);
+}
+
+/* The file ends before the record: it never had it. */
+static void
+test_replay_of_a_record_past_the_end (void)
+{
+  CLEANUP_FREE char *path = NULL;
+
+  start (1);
+  write_blocks (0, 850, 1);
+  settle ();
+  close_pool ();
+  /* They do not fit into what pool.db knows, one segment. */
+  expect (crash_after (overwrite_more_and_cut) * 512 > SEGMENT_BYTES);
+  path = pool_file (directory, "records");
+  expect (truncate (path, SEGMENT_BYTES) == 0);
+  open_pool (1);
+  attach ();
+  expect_content (0, 1000);
+  expect_content (299, 300);
+  expect (reported ("dropped_blocks") > 0);
+  end ();
+}
+
+/* What a flush had answered was there.  What is not there now is damaged:
+ * an error, not the old content, and not zeroes.
+ */
+static void
+test_replay_of_a_record_that_was_flushed (void)
+{
+  uint8_t buf[BLOCK];
+  json_t *result;
+
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  zero_record (crash_after (overwrite_a_lot));
+  open_pool (1);
+  attach ();
+  expect_content (6, 1006);
+  expect_content (63, 1063);
+  expect (nbdedup_volume_read (handle, buf, BLOCK, 7 * BLOCK) == -1 &&
+          errno == EIO);
+  expect (reported ("dropped_blocks") == 0);
+  result = ask ("scrub");
+  expect (json_integer_value (json_object_get (result, "errors")) == 1);
+  expect (json_array_size (json_object_get (result, "damaged")) == 1);
+  json_decref (result);
+  write_block (7, 5000);
+  expect_content (7, 5000);
+  end ();
+}
+
+/* That a record cannot be read is no proof that it was never written. */
+static void
+test_replay_with_read_errors (void)
+{
+  struct nbdedup_settings settings;
+
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  crash_after (overwrite_and_cut);
+  nbdedup_settings_init (&settings);
+  fail_reads = 3;
+  while (fail_reads > 0) {
+    expect (nbdedup_pool_open (directory, &settings, "test", 0) == NULL);
+    expect (errno == EIO);
+    expect (strstr (nbdedup_error (), "try again") != NULL);
+  }
+  open_pool (1);
+  attach ();
+  expect_content (0, 1000);
+  expect_content (7, 1007);
+  expect_content (63, 1063);
+  expect (reported ("dropped_blocks") == 0);
   end ();
 }
 
@@ -282,6 +424,9 @@ test_record_that_only_a_crash_leaves (void)
 static const struct engine_case cases[] = {
   /* These fork: no thread may have been started before. */
   CASE (replay_of_a_record_that_never_arrived),
+  CASE (replay_of_a_record_past_the_end),
+  CASE (replay_of_a_record_that_was_flushed),
+  CASE (replay_with_read_errors),
   CASE (replay_of_two_batches),
   CASE (killed_while_opening),
   CASE (record_that_only_a_crash_leaves),

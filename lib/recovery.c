@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cleanup.h"
+#include "error.h"
+#include "log.h"
+#include "pool.h"
+#include "recovery.h"
+
+#define REPORT_NAME "recovery"
+/* Lines of the log about what was dropped. */
+#define LOG_LINES_MAX 20
+
+struct recovery {
+  struct nbdedup_pool *pool;
+  struct timespec begin;
+  struct replay_report replay;
+  json_t *document;             /* owned */
+};
+
+static double
+seconds_since (const struct timespec *begin)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return (double) (now.tv_sec - begin->tv_sec) +
+    (double) (now.tv_nsec - begin->tv_nsec) / 1e9;
+}
+
+static json_t *
+describe_range (struct nbdedup_pool *pool, const struct replay_range *range)
+{
+  const struct layer *layer =
+    volumes_find_layer (pool->volumes, range->layer);
+  char name[VOLUME_FULL_NAME_MAX];
+
+  /* It had one when it was replayed; a name it may have lost. */
+  if (layer == NULL ||
+      volumes_describe_layer (pool->volumes, layer->branch, layer->seq,
+                              name) == NULL)
+    return NULL;
+  return json_pack ("{s:s, s:I, s:I}", "name", name, "offset",
+                    (json_int_t) (range->block * layer->block_size), "length",
+                    (json_int_t) (range->count * layer->block_size));
+}
+
+static json_t *
+make_document (struct recovery *rec)
+{
+  const struct replay_report *r = &rec->replay;
+  json_t *dropped = json_array (), *place;
+  size_t i;
+
+  for (i = 0; i < r->nr_dropped; ++i) {
+    place = describe_range (rec->pool, &r->dropped[i]);
+    if (place)
+      json_array_append_new (dropped, place);
+  }
+  return json_pack ("{s:I, s:f, s:I, s:I, s:I, s:b, s:I, s:o}",
+                    "time", (json_int_t) time (NULL),
+                    "seconds", seconds_since (&rec->begin),
+                    "batches", (json_int_t) r->batches,
+                    "records", (json_int_t) r->records,
+                    "blocks", (json_int_t) r->blocks,
+                    "cut_short", (int) r->cut_short,
+                    "dropped_blocks", (json_int_t) r->dropped_blocks,
+                    "dropped", dropped);
+}
+
+/* In the transaction that makes the replay durable. */
+static int
+put_report (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct recovery *rec = arg;
+  CLEANUP_FREE char *text = NULL;
+
+  (void) state;
+  json_decref (rec->document);  /* of a transaction that was tried before */
+  rec->document = make_document (rec);
+  if (rec->document)
+    text = json_dumps (rec->document, JSON_COMPACT);
+  if (text == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a report");
+  /* A pool that was made before there were reports is given them. */
+  return meta_history_make (c) == -1 ? -1
+    : meta_report_put (c, REPORT_NAME, text);
+}
+
+static void
+log_dropped (const struct recovery *rec)
+{
+  const json_t *places = json_object_get (rec->document, "dropped"), *place;
+  const char *path = rec->pool->path;
+  size_t i;
+
+  if (rec->replay.dropped_blocks == 0)
+    return;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
+               " blocks are lost: no flush had been answered since, and "
+               "their data did not reach the disk", path,
+               rec->replay.dropped_blocks);
+  json_array_foreach (places, i, place) {
+    if (i == LOG_LINES_MAX) {
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: and other places",
+                   path);
+      break;
+    }
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: %s: %" PRId64 " bytes "
+                 "at offset %" PRId64 " have their content from before",
+                 path, json_string_value (json_object_get (place, "name")),
+                 (int64_t) json_integer_value
+                 (json_object_get (place, "length")),
+                 (int64_t) json_integer_value
+                 (json_object_get (place, "offset")));
+  }
+}
+
+int
+recovery_run (struct nbdedup_pool *pool)
+{
+  struct recovery rec = { .pool = pool };
+  int r;
+
+  WITH_LOCK (&pool->admin);     /* layers keep their names */
+  clock_gettime (CLOCK_MONOTONIC, &rec.begin);
+  r = txg_replay (pool->txg, &rec.replay, put_report, &rec);
+  if (r == 0 && rec.document) {
+    nbdedup_log (NBDEDUP_LOG_INFO, "%s: recovered after a crash: %" PRIu64
+                 " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f "
+                 "s%s", pool->path, rec.replay.batches, rec.replay.records,
+                 rec.replay.blocks, seconds_since (&rec.begin),
+                 rec.replay.cut_short ? "; a batch behind them was being "
+                 "written" : "");
+    log_dropped (&rec);
+  }
+  json_decref (rec.document);
+  free (rec.replay.dropped);
+  return r;
+}
+
+json_t *
+recovery_report (struct nbdedup_pool *pool)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  CLEANUP_FREE char *text = NULL;
+  json_t *document;
+  int r = meta_report_get (c, REPORT_NAME, &text);
+
+  meta_reader_put (pool->meta, c);
+  if (r == -1)
+    return NULL;
+  if (r == 0)
+    return json_null ();
+  document = json_loads (text, 0, NULL);
+  if (document == NULL)
+    return nbdedup_fail_null (EIO, "pool.db: the report of the last recovery "
+                              "is damaged");
+  return document;
+}
