@@ -48,8 +48,10 @@
  *   check                                               {"errors": N,
  *                                                        "problems": [text]}
  *   scrub                                               {"records": N,
- *             "bytes": N, "errors": N, "damaged": [{"name", "offset",
- *             "length"}]}
+ *             "bytes": N, "errors": N, "summary_errors": N, "damaged":
+ *             [{"name", "offset", "length"}]}
+ *   recovery                                            {"recovery":
+ *             recovery.h's, or null}
  *   info                                                {"who", "pid",
  *             "uuid", "format", "sampler": sampler.h's}
  *

@@ -33,7 +33,7 @@ extern struct fold *fold_new (const struct txg_parts *parts,
                               const struct meta_state *state);
 extern void fold_free (struct fold *f);
 
-/* Step 1. */
+/* Step 1; fold-summary.c. */
 extern int fold_write_summaries (struct fold *f);
 
 /* Step 2 without BEGIN and COMMIT; may be repeated after a rollback.

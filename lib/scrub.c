@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Read every record, verify its checksum, its decompression, its full
- * digest, and the summary slot that describes it in the store.
+ * digest, and the summary slot that describes it in the store.  A slot that
+ * is missing or damaged is no damage of data, and is written again.
  *
  * The pool is in use meanwhile: each row of records is read and verified
  * between quiesce_enter and quiesce_leave, so that none of its sectors can
@@ -19,11 +20,19 @@
 #include "cleanup.h"
 #include "codec.h"
 #include "error.h"
+#include "fold-summary.h"
 #include "hash.h"
 #include "pool.h"
 
 /* Damaged records whose places in volumes are looked up. */
 #define DAMAGED_MAX 65536
+/* Summary chunks that are repaired by one fold. */
+#define REPAIR_MAX 64
+
+struct chunk_id {
+  uint64_t segment;
+  unsigned index;
+};
 
 struct scrub {
   struct nbdedup_pool *pool;
@@ -31,6 +40,11 @@ struct scrub {
   struct codec_ctx *codec;      /* owned */
   uint8_t *raw, *block;         /* owned; BLOCK_SIZE_MAX each */
   uint64_t records, bytes, errors, summary_errors;
+  uint64_t chunk_addr;          /* what 'chunk' is; 0: nothing */
+  uint8_t chunk[SUMMARY_CHUNK_MAX];
+  struct chunk_id *suspects;    /* owned */
+  size_t nr_suspects;
+  uint64_t repaired;            /* slots, by one fold */
   uint64_t *damaged;            /* owned; ascending */
   size_t nr_damaged;
   json_t *places;               /* owned */
@@ -66,26 +80,88 @@ static bool
 has_summary (struct scrub *s, const struct segment_map *map,
              const struct record *r)
 {
-  uint32_t sector = s->pool->sector_bytes;
-  unsigned chunk = r->slot / map->slots_per_chunk;
-  unsigned slot = r->slot % map->slots_per_chunk;
-  uint8_t buf[SECTOR_MAX > 4096 ? SECTOR_MAX : 4096];
-  uint64_t addr, birth;
-  struct record found;
+  unsigned index = r->slot / map->slots_per_chunk;
+  struct summary_chunk chunk = {
+    .uuid = s->pool->uuid, .sector_bytes = s->pool->sector_bytes,
+    .index = index,
+  };
 
-  if (chunk >= map->nr_chunks || map->chunks[chunk] == SEGMENT_CHUNK_LOST)
+  if (index >= map->nr_chunks || map->chunks[index] == SEGMENT_CHUNK_LOST)
     return false;
-  addr = map->id * map->nr_sectors + map->chunks[chunk];
-  if (store_read (s->pool->store, addr, buf,
-                  (size_t) map->slots_per_chunk * SUMMARY_SLOT_BYTES) == -1)
-    return false;
-  return summary_slot_unpack (s->pool->uuid, addr * sector +
-                              slot * SUMMARY_SLOT_BYTES, map->id,
-                              map->nr_sectors,
-                              buf + slot * SUMMARY_SLOT_BYTES, &found,
-                              &birth) &&
-    found.ptr.addr == r->ptr.addr &&
-    memcmp (&found.digest, &r->digest, sizeof found.digest) == 0;
+  chunk.addr = map->id * map->nr_sectors + map->chunks[index];
+  /* Neighbours have theirs in the same chunk, as a rule. */
+  if (s->chunk_addr != chunk.addr) {
+    s->chunk_addr = chunk.addr;
+    if (store_read (s->pool->store, chunk.addr, s->chunk,
+                    summary_chunk_bytes (chunk.sector_bytes)) == -1)
+      memset (s->chunk, 0, sizeof s->chunk);
+  }
+  return summary_describes (&chunk, s->chunk, r);
+}
+
+/* Its chunk is looked at again, and repaired, by the folding thread, which
+ * may just have been writing it.
+ */
+static int
+note_summary (struct scrub *s, uint64_t segment, unsigned index)
+{
+  struct chunk_id *p = s->suspects;
+
+  if (s->nr_suspects > 0 && p[s->nr_suspects - 1].segment == segment &&
+      p[s->nr_suspects - 1].index == index)
+    return 0;
+  p = realloc (p, (s->nr_suspects + 1) * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  s->suspects = p;
+  p[s->nr_suspects++] = (struct chunk_id) { segment, index };
+  return 0;
+}
+
+static int
+compare_chunks (const void *a, const void *b)
+{
+  const struct chunk_id *x = a, *y = b;
+
+  if (x->segment != y->segment)
+    return x->segment < y->segment ? -1 : 1;
+  return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* In a fold's transaction. */
+static int
+repair_chunks (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct scrub *s = arg;
+  uint64_t nr;
+  size_t i;
+
+  s->repaired = 0;
+  for (i = 0; i < s->nr_suspects; ++i) {
+    if (i > 0 &&
+        compare_chunks (&s->suspects[i - 1], &s->suspects[i]) == 0)
+      continue;
+    if (summary_repair (c, s->pool->store, state, s->suspects[i].segment,
+                        s->suspects[i].index, &nr) == -1)
+      return -1;
+    s->repaired += nr;
+  }
+  return 0;
+}
+
+/* Not inside quiesce_enter: a fold waits for those. */
+static int
+repair_summaries (struct scrub *s)
+{
+  if (s->nr_suspects == 0)
+    return 0;
+  qsort (s->suspects, s->nr_suspects, sizeof s->suspects[0], compare_chunks);
+  if (txg_run (s->pool->txg, repair_chunks, NULL, s) == -1 ||
+      store_sync (s->pool->store) == -1)
+    return -1;
+  s->summary_errors += s->repaired;
+  s->nr_suspects = 0;
+  return 0;
 }
 
 static int
@@ -124,6 +200,7 @@ scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
   size_t off;
   int n, ret = 0;
 
+  s->chunk_addr = 0;
   for (off = 0; off < s->row.len && ret == 0; off += (size_t) n) {
     n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
     if (n == -1) {
@@ -134,8 +211,8 @@ scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
     s->bytes += r.ptr.psize;
     if (!is_good (s, &r))
       ret = note_damaged (s, r.ptr.addr);
-    else if (map == NULL || !has_summary (s, map, &r))
-      s->summary_errors++;
+    if (ret == 0 && map && !has_summary (s, map, &r))
+      ret = note_summary (s, segment, r.slot / map->slots_per_chunk);
   }
   segment_map_free (map);
   return ret;
@@ -176,6 +253,8 @@ scrub_records (struct scrub *s)
         r = scrub_row (s, c, next.group);
     }
     quiesce_leave (&s->pool->quiesce, ticket);
+    if (r == 0 && (s->nr_suspects >= REPAIR_MAX || !next.found))
+      r = repair_summaries (s);
     if (r == 0 && s->progress &&
         s->progress (s->opaque, s->records, s->total) != 0)
       r = nbdedup_fail (EINTR, "interrupted");
@@ -290,6 +369,7 @@ scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   free (s.raw);
   free (s.block);
   free (s.damaged);
+  free (s.suspects);
   blob_free (&s.row);
   json_decref (s.places);
   return result;

@@ -523,6 +523,23 @@ refuses ()
     refuses "checksum"
 }
 
+@test "summaries that scrub writes again are as the page says" {
+    local chunk
+
+    small_pool
+    chunk=$(grep -obUa NBDCHUNK "$pool/records" | head -n 1 | cut -d: -f1)
+    head -c 4096 /dev/zero |
+        dd of="$pool/records" bs=512 seek=$((chunk / 512)) conv=notrunc \
+           status=none
+    refuses "chunk 0 header"
+    run -0 --separate-stderr nbdedup scrub
+    [[ $output == "63 summaries were damaged"*"records,"* ]] || fail "$output"
+    decode "$pool" a image >/dev/null
+    cmp image "$data"
+    run -0 nbdedup scrub
+    [[ $output != *damaged* ]] || fail "$output"
+}
+
 @test "one wrong byte makes the reader fail: a journal batch" {
     local position
 

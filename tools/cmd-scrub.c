@@ -10,6 +10,7 @@
 static void
 print_scrub (const json_t *result)
 {
+  const uint64_t summaries = json_size (result, "summary_errors");
   char buf[HUMAN_MAX];
   json_t *damaged;
   size_t i;
@@ -18,6 +19,10 @@ print_scrub (const json_t *result)
     printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are damaged\n",
             json_text (damaged, "name"), json_size (damaged, "length"),
             json_size (damaged, "offset"));
+  if (summaries > 0)
+    printf ("%" PRIu64 " summar%s damaged or missing, and %s written again\n",
+            summaries, summaries == 1 ? "y was" : "ies were",
+            summaries == 1 ? "was" : "were");
   printf ("%" PRIu64 " records, %s verified\n", json_size (result, "records"),
           human_bytes (json_size (result, "bytes"), buf));
 }
@@ -27,11 +32,12 @@ cmd_scrub (int argc, char **argv, const char *pool)
 {
   struct options opts = { .pool = pool };
   json_t *result;
-  uint64_t errors;
+  uint64_t records;
 
   options_parse (&opts, argc, argv, NULL, NULL, "",
                  "Read every record and verify its hash. Exits 1 if any is "
-                 "damaged, and prints where volumes are concerned.",
+                 "damaged, and prints where volumes are concerned. Writes "
+                 "damaged summaries of records again.",
                  OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
   result = run (&opts, NULL);
   if (result == NULL)
@@ -40,10 +46,10 @@ cmd_scrub (int argc, char **argv, const char *pool)
     print_json (result);
   else
     print_scrub (result);
-  errors = json_size (result, "errors");
+  records = json_size (result, "errors") - json_size (result, "summary_errors");
   json_decref (result);
-  if (errors > 0)
-    return fail ("scrub: %s: %" PRIu64 " record%s damaged", opts.pool, errors,
-                 errors == 1 ? " is" : "s are");
+  if (records > 0)
+    return fail ("scrub: %s: %" PRIu64 " record%s damaged", opts.pool, records,
+                 records == 1 ? " is" : "s are");
   return EXIT_SUCCESS;
 }
