@@ -48,8 +48,8 @@
  *   check                                               {"errors": N,
  *                                                        "problems": [text]}
  *   scrub                                               {"records": N,
- *             "bytes": N, "errors": N, "summary_errors": N, "damaged":
- *             [{"name", "offset", "length"}]}
+ *             "bytes": N, "errors": N, "summary_errors": N,
+ *             "lost_blocks": N, "damaged": [{"name", "offset", "length"}]}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   info                                                {"who", "pid",

@@ -129,13 +129,13 @@ diff_leaf (struct diff *d, uint64_t block, unsigned nr)
       get_side (d, d->to, block, nr, b, pb) == -1)
     return -1;
   for (i = 0; i < nr; ++i) {
-    same = a[i] == b[i];
+    same = a[i] == b[i] && a[i] != MAP_LOST;
     if (same && a[i] == MAP_POINTER)
       same = same_content (d, &pa[i], &pb[i]);
     if (same == -1)
       return -1;
     if (!same)
-      add_block (d, block + i, b[i] != MAP_POINTER);
+      add_block (d, block + i, b[i] == MAP_HOLE);
   }
   return 0;
 }

@@ -178,8 +178,6 @@ leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf)
     return nbdedup_fail (EIO, "map: a leaf of %zu bytes", len);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     leaf->state[i] = (buf[i / 4] >> 2 * (i % 4)) & 3;
-    if (leaf->state[i] > MAP_POINTER)
-      return nbdedup_fail (EIO, "map: a leaf with state %u", leaf->state[i]);
     if (leaf->state[i] == MAP_POINTER) {
       if (len - used < POINTER_LEN)
         return nbdedup_fail (EIO, "map: a leaf that is cut short");
@@ -340,6 +338,14 @@ je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
   put_le64 (buf + 24, count);
 }
 
+void
+je_lost_pack (uint64_t layer, uint64_t block, uint64_t count,
+              uint8_t buf[JE_HOLES_LEN])
+{
+  je_holes_pack (layer, block, count, buf);
+  buf[0] = JE_LOST;
+}
+
 static int
 je_unpack_record (const uint8_t *buf, uint32_t len, struct journal_entry *e)
 {
@@ -394,6 +400,7 @@ je_unpack (const uint8_t *buf, size_t len, struct journal_entry *e)
     e->pointers = buf + JE_POINTERS_LEN;
     return n;
   case JE_HOLES:
+  case JE_LOST:
     if (n < JE_HOLES_LEN)
       return nbdedup_fail (EIO, "journal: holes entry cut short");
     e->layer = get_le64 (buf + 8);

@@ -109,17 +109,21 @@ extern int record_unpack (uint64_t group, const uint8_t *buf, size_t len,
  *
  *   OFFSET  SIZE  FIELD
  *      0     16   2 bits per block, block i in bits 2 * (i % 4) of byte
- *                 i / 4: 0 inherit, 1 hole, 2 pointer
+ *                 i / 4: 0 inherit, 1 hole, 2 pointer, 3 lost
  *     16   16 n   the pointers, in block order
  *
  * In a layer without a parent "inherit" reads as a hole, and nothing else
- * says hole.
+ * says hole.  Lost: damage has taken what the block had, and nobody knows
+ * what that was.  It reads as an error until it is written whole or zeroed;
+ * it holds no reference.
  */
 #define LEAF_BLOCKS 64
 #define LEAF_STATES_LEN (LEAF_BLOCKS / 4)
 #define LEAF_LEN_MAX (LEAF_STATES_LEN + LEAF_BLOCKS * POINTER_LEN)
 
-enum map_state { MAP_INHERIT = 0, MAP_HOLE = 1, MAP_POINTER = 2 };
+enum map_state {
+  MAP_INHERIT = 0, MAP_HOLE = 1, MAP_POINTER = 2, MAP_LOST = 3,
+};
 
 struct leaf {
   uint8_t state[LEAF_BLOCKS];
@@ -227,16 +231,17 @@ extern int summary_slot_unpack (const uint8_t uuid[UUID_LEN],
  *      2      2   count                    8   8   layer
  *     16      8   first block             24 16n   pointers
  *
- * JE_HOLES, 'count' blocks from 'block' on are holes:
+ * JE_HOLES, 'count' blocks from 'block' on are holes; JE_LOST, they are
+ * lost:
  *      8      8   layer                   16   8   first block
  *     24      8   count
  */
-enum { JE_RECORD = 1, JE_POINTERS = 2, JE_HOLES = 3 };
+enum { JE_RECORD = 1, JE_POINTERS = 2, JE_HOLES = 3, JE_LOST = 4 };
 #define JE_DATA 1
 
 #define JE_RECORD_LEN 80
 #define JE_POINTERS_LEN 24
-#define JE_HOLES_LEN 32
+#define JE_HOLES_LEN 32         /* and of JE_LOST */
 
 struct journal_entry {
   uint8_t type;
@@ -244,7 +249,7 @@ struct journal_entry {
   struct record record;
   uint64_t chunk_addr;
   const uint8_t *data;          /* NULL: not in the journal; borrowed */
-  /* JE_POINTERS, JE_HOLES */
+  /* JE_POINTERS, JE_HOLES, JE_LOST */
   uint64_t layer, block, count;
   const uint8_t *pointers;      /* packed; borrowed */
 };
@@ -255,6 +260,8 @@ extern void je_pointers_pack (uint64_t layer, uint64_t block, uint16_t count,
                               uint8_t buf[JE_POINTERS_LEN]);
 extern void je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
                            uint8_t buf[JE_HOLES_LEN]);
+extern void je_lost_pack (uint64_t layer, uint64_t block, uint64_t count,
+                          uint8_t buf[JE_HOLES_LEN]);
 /* Reads the entry at the front: bytes used, or -1 (EIO). */
 extern int64_t je_unpack (const uint8_t *buf, size_t len,
                           struct journal_entry *e);

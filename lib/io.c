@@ -109,6 +109,8 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
       if (read_block (pool, v->layer, block + i, buf, offset, n) == -1)
         return -1;
     }
+    else if (states[i] == MAP_LOST)
+      return read_lost (block + i);
     else if (states[i] != MAP_POINTER)
       memset (buf, 0, n);
     else if (read_record (pool, &ptrs[i], size, buf, offset, n) == -1)
@@ -403,7 +405,7 @@ leaf_extents (struct volume *v, struct extents *e, uint64_t block,
     if (to > end)
       to = end;
     r = add_extent (e, from, to - from,
-                    !(here >> i & 1) && states[i] != MAP_POINTER);
+                    !(here >> i & 1) && states[i] == MAP_HOLE);
   }
   return r;
 }

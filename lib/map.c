@@ -21,7 +21,7 @@
  */
 struct block_change {
   uint8_t index;                /* in the leaf */
-  uint8_t state;                /* MAP_HOLE or MAP_POINTER */
+  uint8_t state;                /* never MAP_INHERIT */
   uint8_t ptr[POINTER_LEN];
 };
 
@@ -176,9 +176,10 @@ packed_addr (const uint8_t ptr[POINTER_LEN])
   return p.addr;
 }
 
-int
-map_set (struct map *map, struct layer *layer, uint64_t block,
-         const struct pointer *ptr, uint64_t *displaced)
+static int
+set_block (struct map *map, struct layer *layer, uint64_t block,
+           enum map_state state, const struct pointer *ptr,
+           uint64_t *displaced)
 {
   unsigned index = block % LEAF_BLOCKS, i;
   struct leaf_changes *lc;
@@ -205,10 +206,25 @@ map_set (struct map *map, struct layer *layer, uint64_t block,
     lc->nr++;
     bc->index = (uint8_t) index;
   }
-  bc->state = ptr ? MAP_POINTER : MAP_HOLE;
+  bc->state = (uint8_t) state;
   if (ptr)
     pointer_pack (ptr, bc->ptr);
   return r;
+}
+
+int
+map_set (struct map *map, struct layer *layer, uint64_t block,
+         const struct pointer *ptr, uint64_t *displaced)
+{
+  return set_block (map, layer, block, ptr ? MAP_POINTER : MAP_HOLE, ptr,
+                    displaced);
+}
+
+int
+map_set_lost (struct map *map, struct layer *layer, uint64_t block,
+              uint64_t *displaced)
+{
+  return set_block (map, layer, block, MAP_LOST, NULL, displaced);
 }
 
 int

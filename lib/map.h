@@ -46,8 +46,8 @@ extern struct map *map_new (struct meta *meta, uint64_t budget_bytes);
 extern void map_free (struct map *map);
 
 /* What does the layer say about 'nr' blocks from 'block' on, which must lie
- * in one leaf?  states[] are MAP_HOLE or MAP_POINTER (inheritance is
- * resolved), ptrs[] valid for the latter.  -1: EIO, ENOMEM.
+ * in one leaf?  states[] are MAP_HOLE, MAP_POINTER or MAP_LOST (inheritance
+ * is resolved), ptrs[] valid for the latter.  -1: EIO, ENOMEM.
  */
 extern int map_get (struct map *map, struct layer *layer, uint64_t block,
                     unsigned nr, uint8_t *states, struct pointer *ptrs);
@@ -72,6 +72,10 @@ extern void map_set_unstable (struct map *map, struct layer *layer,
  */
 extern int map_set (struct map *map, struct layer *layer, uint64_t block,
                     const struct pointer *ptr, uint64_t *displaced);
+
+/* The same, but the block's content is lost. */
+extern int map_set_lost (struct map *map, struct layer *layer, uint64_t block,
+                         uint64_t *displaced);
 
 /* A whole leaf becomes holes.  Displaced addresses go to displaced[]; their
  * number is returned, or -1.

@@ -142,6 +142,14 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 }
 
 int
+read_lost (uint64_t block)
+{
+  return nbdedup_fail (EIO, "block %" PRIu64 " was lost by damage to the "
+                       "pool: it cannot be read until it is written whole, "
+                       "or zeroed", block);
+}
+
+int
 read_block (struct nbdedup_pool *pool, struct layer *layer, uint64_t block,
             void *buf, size_t offset, size_t len)
 {
@@ -152,7 +160,9 @@ read_block (struct nbdedup_pool *pool, struct layer *layer, uint64_t block,
 
   r = map_get (pool->map, layer, block, 1, &state, &ptr);
   if (r == 0) {
-    if (state == MAP_POINTER)
+    if (state == MAP_LOST)
+      r = read_lost (block);
+    else if (state == MAP_POINTER)
       r = read_record (pool, &ptr, layer->block_size, buf, offset, len);
     else
       memset (buf, 0, len);

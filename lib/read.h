@@ -19,6 +19,9 @@ struct nbdedup_pool;
 extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
                         uint32_t lsize, void *buf, size_t offset, size_t len);
 
+/* What a block that is lost (MAP_LOST) gives: -1, EIO and why. */
+extern int read_lost (uint64_t block);
+
 /* 'len' bytes at 'offset' of a block as it is installed in the layer: what
  * is still dirty is not seen.  (volume.c's, io.c's.)
  */

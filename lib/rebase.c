@@ -174,7 +174,11 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
   for (i = 0; i < nr; ++i) {
     if (says_the_same (&s, i))
       continue;
-    if (s.old_states[i] != MAP_POINTER) {
+    if (s.old_states[i] == MAP_LOST) {
+      if (txg_set_lost (pool->txg, rb->new, block + i, 1) == -1)
+        return -1;
+    }
+    else if (s.old_states[i] != MAP_POINTER) {
       if (txg_set_holes (pool->txg, rb->new, block + i, 1) == -1)
         return -1;
     }

@@ -39,7 +39,7 @@ struct scrub {
   struct hasher *hasher;        /* owned */
   struct codec_ctx *codec;      /* owned */
   uint8_t *raw, *block;         /* owned; BLOCK_SIZE_MAX each */
-  uint64_t records, bytes, errors, summary_errors;
+  uint64_t records, bytes, errors, summary_errors, lost_blocks;
   uint64_t chunk_addr;          /* what 'chunk' is; 0: nothing */
   uint8_t chunk[SUMMARY_CHUNK_MAX];
   struct chunk_id *suspects;    /* owned */
@@ -282,6 +282,19 @@ struct locate {
   struct meta_conn *c;
 };
 
+static bool
+is_damaged (const struct scrub *s, const struct leaf *leaf, unsigned i)
+{
+  struct pointer ptr;
+
+  if (leaf->state[i] != MAP_POINTER || s->nr_damaged == 0)
+    return leaf->state[i] == MAP_LOST;
+  /* Only the address is wanted: whatever the layer's block size is. */
+  (void) pointer_unpack (leaf->ptr[i], BLOCK_SIZE_MAX, &ptr);
+  return bsearch (&ptr.addr, s->damaged, s->nr_damaged, sizeof ptr.addr,
+                  compare_u64) != NULL;
+}
+
 /* Each damaged block is told once, by the name whose layer has it: what
  * inherits it is damaged as well.
  */
@@ -293,23 +306,19 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
   struct volumes *vs = lo->s->pool->volumes;
   char name[VOLUME_FULL_NAME_MAX];
   struct layer *layer = NULL;
-  struct pointer ptr;
   struct leaf leaf;
   unsigned i;
 
   if (leaf_unpack (buf, len, &leaf) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS; ++i) {
-    if (leaf.state[i] != MAP_POINTER)
-      continue;
-    /* Only the address is wanted: whatever the layer's block size is. */
-    (void) pointer_unpack (leaf.ptr[i], BLOCK_SIZE_MAX, &ptr);
-    if (bsearch (&ptr.addr, lo->s->damaged, lo->s->nr_damaged,
-                 sizeof ptr.addr, compare_u64) == NULL)
+    if (!is_damaged (lo->s, &leaf, i))
       continue;
     if (layer == NULL &&
         (layer = volumes_describe_layer (vs, branch, seq, name)) == NULL)
       return 0;                 /* it is being given back */
+    if (leaf.state[i] == MAP_LOST)
+      lo->s->lost_blocks++;
     json_array_append_new (lo->s->places, json_pack
                            ("{s:s, s:I, s:I}", "name", name,
                             "offset", (json_int_t)
@@ -326,8 +335,6 @@ locate_damage (struct scrub *s)
   struct locate lo = { .s = s };
   int r;
 
-  if (s->nr_damaged == 0)
-    return 0;
   if (pool_sync (s->pool) == -1)
     return -1;
   lo.c = meta_reader_get (s->pool->meta);
@@ -358,10 +365,12 @@ scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
       s.block == NULL || s.places == NULL)
     nbdedup_fail (ENOMEM, "no memory to scrub");
   else if (scrub_records (&s) == 0 && locate_damage (&s) == 0)
-    result = json_pack ("{s:I, s:I, s:I, s:I, s:O}",
+    result = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:O}",
                         "records", (json_int_t) s.records,
                         "bytes", (json_int_t) s.bytes,
-                        "errors", (json_int_t) (s.errors + s.summary_errors),
+                        "errors", (json_int_t)
+                        (s.errors + s.summary_errors + s.lost_blocks),
+                        "lost_blocks", (json_int_t) s.lost_blocks,
                         "summary_errors", (json_int_t) s.summary_errors,
                         "damaged", s.places);
   hasher_free (s.hasher);

@@ -59,5 +59,8 @@ extern size_t txg_pending_bytes (struct txg *t);
 /* 'count' blocks become holes in memory, without a word in the journal. */
 extern int txg_apply_holes (struct txg *t, struct layer *layer,
                             uint64_t block, uint64_t count);
+/* The same: they are lost. */
+extern int txg_apply_lost (struct txg *t, struct layer *layer,
+                           uint64_t block, uint64_t count);
 
 #endif /* NBDEDUP_TXG_INT_H */

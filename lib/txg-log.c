@@ -310,19 +310,35 @@ txg_log_add_pointer (struct txg_log *log, uint64_t layer, uint64_t block,
   return added_locked (log);
 }
 
-int
-txg_log_add_holes (struct txg_log *log, uint64_t layer, uint64_t block,
-                   uint64_t count)
+static int
+add_range (struct txg_log *log, uint64_t layer, uint64_t block,
+           uint64_t count,
+           void (*pack) (uint64_t layer, uint64_t block, uint64_t count,
+                         uint8_t *buf))
 {
   struct blob *b = &log->pending.maps;
 
   WITH_LOCK (&log->lock);
   if (blob_reserve (b, b->len + JE_HOLES_LEN) == -1)
     return -1;
-  je_holes_pack (layer, block, count, b->p + b->len);
+  pack (layer, block, count, b->p + b->len);
   b->len += JE_HOLES_LEN;
   log->pending.last_pointers = SIZE_MAX;
   return added_locked (log);
+}
+
+int
+txg_log_add_holes (struct txg_log *log, uint64_t layer, uint64_t block,
+                   uint64_t count)
+{
+  return add_range (log, layer, block, count, je_holes_pack);
+}
+
+int
+txg_log_add_lost (struct txg_log *log, uint64_t layer, uint64_t block,
+                  uint64_t count)
+{
+  return add_range (log, layer, block, count, je_lost_pack);
 }
 
 /*----------------------------------------------------------------------

@@ -59,6 +59,9 @@ extern int txg_log_add_pointer (struct txg_log *log, uint64_t layer,
 extern int txg_log_add_holes (struct txg_log *log, uint64_t layer,
                               uint64_t block, uint64_t count);
 
+extern int txg_log_add_lost (struct txg_log *log, uint64_t layer,
+                             uint64_t block, uint64_t count);
+
 /* Everything added before the call is durable: 0.  1: the journal has no
  * room; only a fold makes it durable.  -1.
  */

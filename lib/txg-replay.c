@@ -6,6 +6,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,22 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
 }
 
 static int
+replay_map (struct replay *rp, const struct journal_entry *e,
+            struct layer *layer)
+{
+  switch (e->type) {
+  case JE_POINTERS:
+    return replay_pointers (rp, e, layer);
+  case JE_HOLES:
+    rp->report->blocks += e->count;
+    return txg_apply_holes (rp->t, layer, e->block, e->count);
+  default:
+    assert (e->type == JE_LOST);
+    return txg_apply_lost (rp->t, layer, e->block, e->count);
+  }
+}
+
+static int
 replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
               size_t len)
 {
@@ -202,10 +219,7 @@ replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
       return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
                            PRIu64 ", which pool.db does not have", seq,
                            e.layer);
-    if (e.type == JE_HOLES)
-      rp->report->blocks += e.count;
-    r = e.type == JE_POINTERS ? replay_pointers (rp, &e, layer)
-      : txg_apply_holes (t, layer, e.block, e.count);
+    r = replay_map (rp, &e, layer);
     if (r == -1)
       return -1;
   }

@@ -272,6 +272,34 @@ txg_set_holes (struct txg *t, struct layer *layer, uint64_t block,
 }
 
 int
+txg_apply_lost (struct txg *t, struct layer *layer, uint64_t block,
+                uint64_t count)
+{
+  uint64_t displaced;
+  int r;
+
+  for (; count > 0; ++block, --count) {
+    r = map_set_lost (t->parts.map, layer, block, &displaced);
+    if (r == -1) {
+      txg_fail (t);
+      return -1;
+    }
+    if (r == 1)
+      ddt_unref (t->parts.ddt, displaced);
+  }
+  return 0;
+}
+
+int
+txg_set_lost (struct txg *t, struct layer *layer, uint64_t block,
+              uint64_t count)
+{
+  if (txg_log_add_lost (t->log, layer->id, block, count) == -1)
+    return -1;
+  return txg_apply_lost (t, layer, block, count);
+}
+
+int
 txg_flush (struct txg *t)
 {
   int r;

@@ -130,6 +130,10 @@ extern int txg_set_pointer (struct txg *txg, struct layer *layer,
 extern int txg_set_holes (struct txg *txg, struct layer *layer,
                           uint64_t block, uint64_t count);
 
+/* Inside a txg: the content of 'count' blocks is lost (MAP_LOST). */
+extern int txg_set_lost (struct txg *txg, struct layer *layer,
+                         uint64_t block, uint64_t count);
+
 /* Everything installed before the call is durable after it. */
 extern int txg_flush (struct txg *txg);
 

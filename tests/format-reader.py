@@ -37,7 +37,7 @@ GROUP_SECTORS = 256
 LEAF_BLOCKS = 64
 CODECS = {0: "none", 1: "lz4", 2: "zstd"}
 HASHES = {1: "sha256", 2: "sha512_256", 3: "blake2b", 4: "blake2s"}
-INHERIT, HOLE, POINTER = 0, 1, 2
+INHERIT, HOLE, POINTER, LOST = 0, 1, 2, 3
 INDEXED, EXTENDED = 1, 2
 
 
@@ -285,14 +285,15 @@ class Pointer:
 
 
 def read_leaf(data):
-    """{index in the leaf: None (a hole) or 16 packed bytes}"""
+    """{index in the leaf: None (a hole), LOST or 16 packed bytes}"""
     need(len(data) >= 16, "a leaf of", len(data), "bytes")
     out, used = {}, 16
     for i in range(LEAF_BLOCKS):
         s = data[i // 4] >> 2 * (i % 4) & 3
-        need(s <= POINTER, "a leaf with state", s)
         if s == HOLE:
             out[i] = None
+        elif s == LOST:
+            out[i] = LOST
         elif s == POINTER:
             need(used + 16 <= len(data), "a leaf that is cut short")
             out[i] = data[used:used + 16]
@@ -567,14 +568,15 @@ class Pool:
                 need(raw or layer["parent"] or layer["dying"], "leaf",
                      leaf, "has a hole")
                 layer["map"][leaf * LEAF_BLOCKS + i] = \
-                    Pointer(raw, layer["lsize"]) if raw else None
+                    raw if raw in (None, LOST) else \
+                    Pointer(raw, layer["lsize"])
 
     def check_counts(self):
         s, counts = self.state, {}
         for ident, layer in self.layers.items():
             found = 0
             for block, p in layer["map"].items():
-                if p is None:
+                if p in (None, LOST):
                     continue
                 found += 1
                 r = self.records.get(p.addr)
@@ -756,7 +758,8 @@ class Pool:
         while above:
             blocks |= above["map"].keys()
             above = self.layers.get(above["parent"])
-        found = sum(self.find(ident, b) is not None for b in blocks)
+        found = sum(self.find(ident, b) not in (None, LOST)
+                    for b in blocks)
         need(found == layer["blocks"], what, "has", found, "blocks, not",
              layer["blocks"])
 
@@ -786,7 +789,7 @@ class Pool:
         for body, suspect in batches:
             self.stats["suspect"] += suspect
             for e in entries(body):
-                need(e[0] in (1, 2, 3), "journal: entry of type", e[0])
+                need(e[0] in (1, 2, 3, 4), "journal: entry of type", e[0])
                 (self.replay_record if e[0] == 1 else
                  self.replay_map)(e, suspect)
 
@@ -824,6 +827,10 @@ class Pool:
         ident, block = struct.unpack_from("<2Q", e, 8)
         need(ident in self.layers, "journal: layer", ident, "is missing")
         layer = self.layers[ident]
+        if e[0] == 4:
+            for b in range(block, block + u64(e, 24)):
+                layer["map"][b] = LOST
+            return
         if e[0] == 3:
             # Not one by one: a trim may name a thousand million blocks.
             end = block + u64(e, 24)
@@ -867,6 +874,7 @@ class Pool:
         lsize = self.layers[ident]["lsize"]
         for block in range(-(-size // lsize)):
             p = self.find(ident, block)
+            need(p != LOST, "volume", name, "block", block, "is lost")
             data = bytes(lsize) if p is None else \
                 decompress(p.codec, self.stored(p), lsize)
             end = min(lsize, size - block * lsize)

@@ -638,7 +638,7 @@ SCRIPT
     spoil "DELETE FROM record $first FROM record)" "points to no record"
     spoil "UPDATE leaf SET data = at (data, 30, 1) WHERE leaf = 1" \
           "points to no record"
-    spoil "UPDATE leaf SET data = at (data, 0, 255) WHERE leaf = 1" state
+    spoil "UPDATE leaf SET data = at (data, 0, 255) WHERE leaf = 1" "too long"
     spoil "DELETE FROM leaf WHERE leaf = 1" pointers
     spoil "UPDATE segment SET map = at (map, 100, 1) $first FROM segment)" \
           "wrong checksum"

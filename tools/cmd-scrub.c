@@ -32,7 +32,7 @@ cmd_scrub (int argc, char **argv, const char *pool)
 {
   struct options opts = { .pool = pool };
   json_t *result;
-  uint64_t records;
+  uint64_t records, lost;
 
   options_parse (&opts, argc, argv, NULL, NULL, "",
                  "Read every record and verify its hash. Exits 1 if any is "
@@ -46,10 +46,15 @@ cmd_scrub (int argc, char **argv, const char *pool)
     print_json (result);
   else
     print_scrub (result);
-  records = json_size (result, "errors") - json_size (result, "summary_errors");
+  lost = json_size (result, "lost_blocks");
+  records = json_size (result, "errors") - lost -
+    json_size (result, "summary_errors");
   json_decref (result);
   if (records > 0)
     return fail ("scrub: %s: %" PRIu64 " record%s damaged", opts.pool, records,
                  records == 1 ? " is" : "s are");
+  if (lost > 0)
+    return fail ("scrub: %s: %" PRIu64 " block%s lost", opts.pool, lost,
+                 lost == 1 ? " is" : "s are");
   return EXIT_SUCCESS;
 }
