@@ -172,7 +172,8 @@ class Database:
             wal = open(path + "-wal", "rb").read()
         except FileNotFoundError:
             wal = b""
-        if len(wal) >= 32:
+        # Without a header it is empty.
+        if len(wal) >= 32 and any(wal[:32]):
             pages, nr_pages = wal_frames(wal, size)
         self.wal_pages = len(pages)
 

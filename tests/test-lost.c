@@ -14,7 +14,7 @@
 static void
 lose (uint64_t block, uint64_t count)
 {
-  txg_enter (pool->txg);
+  txg_enter (pool->txg, 64, ROOM_HOLES_PAGES);
   must (txg_set_lost (pool->txg, volume->layer, block, count));
   txg_leave (pool->txg);
 }
