@@ -500,13 +500,13 @@ refuses ()
     refuses "journal: no valid copy"
 
     # Any byte of any page.
-    for offset in 90 5000 8191 16380 20000 $(($(stat -c %s good/pool.db) - 9000)); do
+    for offset in 90 5000 8191 16380 20000 $(($(db_bytes good) - 9000)); do
         restore
         flip "$pool/pool.db" "$offset"
         refuses "pool.db: page $((offset / 8192 + 1)) has a wrong checksum"
     done
     restore
-    truncate -s -8192 "$pool/pool.db"
+    truncate -s "$(($(db_bytes good) - 8192))" "$pool/pool.db"
     refuses "pool.db:"
 }
 

@@ -116,6 +116,16 @@ damaged ()
     pools_are_damaged=yes
 }
 
+# db_bytes POOL: what SQLite has of pool.db; the file is longer.
+db_bytes ()
+{
+    local n
+
+    n=$(od -An -tu1 -j28 -N4 "$1/pool.db" | {
+            read -r a b c d; echo $((a << 24 | b << 16 | c << 8 | d)); })
+    echo $((n * 8192))
+}
+
 # pool_stat KEY: a figure of the pool in $pool, e.g. stored_bytes, ddt.entries
 pool_stat ()
 {
