@@ -377,7 +377,7 @@ refused ()
     mkfifo fifo
     random_data 2M 1 >a.raw
     # All files are opened before the first is read to its end.
-    nbdedup estimate fifo a.raw >out 2>err 3>&- 4>&- &
+    nbdedup estimate - a.raw <fifo >out 2>err 3>&- 4>&- &
     pid=$!
     exec 5>fifo
     random_data 5M >&5
@@ -394,17 +394,19 @@ has_ended ()
     ! kill -0 "$1" 2>/dev/null
 }
 
-@test "a signal ends it while it waits for a FIFO's writer" {
+@test "a signal ends it while it waits for a writer that never writes" {
     local status=0
 
     mkfifo fifo
-    nbdedup estimate fifo >out 2>err 3>&- 4>&- &
+    exec 5<>fifo
+    nbdedup estimate - <fifo >out 2>err 3>&- 4>&- 5>&- &
     pid=$!
     wait_for 10 catches_sigterm $pid
     kill -TERM $pid
     wait_for 10 has_ended $pid ||
         { kill -KILL $pid; fail "it does not end"; }
     wait $pid || status=$?
+    exec 5>&-
     assert_eq "$status" 1
     assert_eq "$(cat out err)" "nbdedup: estimate: interrupted"
 }
@@ -414,7 +416,7 @@ has_ended ()
 
     mkfifo fifo
     # A stream whose writer has fallen asleep.
-    nbdedup estimate fifo >out 2>err 3>&- 4>&- &
+    nbdedup estimate - <fifo >out 2>err 3>&- 4>&- &
     pid=$!
     exec 5>fifo
     random_data 5M >&5

@@ -124,18 +124,19 @@ both_ways ()
     qemu-io -f qcow2 -c "write -P 9 30M 4k" sub/top.qcow2 >/dev/null
     qemu-img convert -O raw sub/top.qcow2 want.raw
 
-    nbdedup import v sub/top.qcow2
+    nbdedup import v sub/top.qcow2 --allow-backing
     nbdedup export v - | cmp - want.raw
-    (cd sub && nbdedup import w top.qcow2)
+    (cd sub && nbdedup import w top.qcow2 --allow-backing)
     nbdedup export w - | cmp - want.raw
     nbdedup import base base.qcow2
     nbdedup export base - | cmp - disk.raw
 
     # Damage anywhere in the chain counts.
     truncate -s 1M base.qcow2
-    refused "base.qcow2: is damaged" import x sub/top.qcow2
+    refused "base.qcow2: is damaged" \
+            import x sub/top.qcow2 --allow-backing
     rm base.qcow2
-    refused "base.qcow2" import x sub/top.qcow2
+    refused "base.qcow2" import x sub/top.qcow2 --allow-backing
     assert_eq "$(volumes)" '["base","v","w"]'
 }
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "child.h"
+#include "confine.h"
 #include "image.h"
 #include "interrupt.h"
 #include "tools.h"
@@ -33,82 +35,156 @@
 
 extern char **environ;
 
-/* The environment of a server; its process id goes to where *pid points. */
-static char **
-server_environment (char **pid)
+static void
+close_both (const int fds[2])
 {
-  static char listen_fds[] = "LISTEN_FDS=1";
-  static char listen_pid[] = "LISTEN_PID=0000000000";
-  char **env;
-  size_t nr = 0, out = 0, i;
+  if (fds[0] != -1)
+    close (fds[0]);
+  if (fds[1] != -1)
+    close (fds[1]);
+}
 
-  while (environ[nr] != NULL)
-    nr++;
-  env = calloc (nr + 3, sizeof *env);
-  if (env == NULL)
+/* Where the descriptors of a start are in the child for a moment: above all
+ * that are about to be taken.
+ */
+#define HIGH_FD 10
+
+/* What start has for the child besides its program. */
+struct setup {
+  int infd;                     /* its standard input; -1: nothing */
+  int listenfd;                 /* -1: it is no server */
+  int fd;                       /* for CHILD_FD; -1: none */
+  int sock;                     /* for confine_enter */
+  char **env;                   /* NULL: ours */
+  char *pid_digits;             /* in env: its process id */
+  pid_t parent;
+};
+
+/* What a confined program gets: messages in English, which we look at. */
+static void
+make_environment (struct setup *s)
+{
+  static char listen_fds[] = "LISTEN_FDS=1", locale[] = "LC_ALL=C";
+  static char listen_pid[] = "LISTEN_PID=0000000000";
+  const char *path = getenv ("PATH");
+  char *path_env;
+  size_t nr = 0;
+
+  s->env = calloc (5, sizeof *s->env);
+  if (s->env == NULL ||
+      asprintf (&path_env, "PATH=%s", path != NULL ? path : "") == -1)
     exit (fail ("out of memory"));
-  for (i = 0; i < nr; ++i)
-    if (strncmp (environ[i], "LISTEN_", 7) != 0)
-      env[out++] = environ[i];
-  env[out++] = listen_fds;
-  env[out++] = listen_pid;
-  *pid = listen_pid + strlen ("LISTEN_PID=");
-  return env;
+  s->env[nr++] = path_env;
+  s->env[nr++] = locale;
+  if (s->listenfd != -1) {
+    s->env[nr++] = listen_fds;
+    s->env[nr++] = listen_pid;
+  }
+  s->pid_digits = listen_pid + strlen ("LISTEN_PID=");
+}
+
+static void
+free_environment (struct setup *s)
+{
+  if (s->env != NULL)
+    free (s->env[0]);
+  free (s->env);
+}
+
+static int
+move_up (int fd)
+{
+  return fd == -1 ? -1 : fcntl (fd, F_DUPFD_CLOEXEC, HIGH_FD);
+}
+
+/* It has 'fd' under the number 'wanted', or nothing there. */
+static void
+place (int fd, int wanted)
+{
+  if (fd == -1)
+    close (wanted);
+  else
+    dup2 (fd, wanted);
+}
+
+static void
+enter_confinement (const struct child *child, struct setup *s)
+{
+  const int listenfd = move_up (s->listenfd), fd = move_up (s->fd);
+  const int sock = move_up (s->sock);
+  pid_t pid = getpid ();
+  int i;
+
+  for (i = 9; i >= 0; --i, pid /= 10)
+    s->pid_digits[i] = '0' + pid % 10;
+  place (listenfd, LISTEN_FD);
+  place (fd, CHILD_FD);
+  environ = s->env;
+  if (confine_enter (child->confine, sock, CHILD_FD + 1) == -1)
+    _exit (1);
 }
 
 /* Our other threads may hold any lock: only what is async-signal-safe. */
 static void __attribute__ ((noreturn))
-run_child (const struct child *child, const char *const argv[], int listenfd,
-           char **env, char *pid_digits, pid_t parent)
+run_child (const struct child *child, const char *const argv[],
+           struct setup *s)
 {
-  pid_t pid = getpid ();
-  int i;
-
   setpgid (0, 0);
   prctl (PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid () != parent)
+  if (getppid () != s->parent)
     _exit (1);                  /* it died before it could tell us */
+  dup2 (s->infd != -1 ? s->infd : open ("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2 (child->outfd, STDOUT_FILENO);
   dup2 (child->errfd, STDERR_FILENO);
-  if (listenfd != -1) {
-    for (i = 9; i >= 0; --i, pid /= 10)
-      pid_digits[i] = '0' + pid % 10;
-    if (listenfd == LISTEN_FD)
-      fcntl (listenfd, F_SETFD, 0);
-    else
-      dup2 (listenfd, LISTEN_FD);
-    environ = env;
-  }
+  if (child->confine != NULL)
+    enter_confinement (child, s);
   execvp (argv[0], (char *const *) argv);
   _exit (errno == ENOENT ? STATUS_NOT_FOUND : 1);
 }
 
-/* 'infd' (-1: nothing) is its standard input. */
 static int
-start (struct child *child, const char *const argv[], int listenfd, int infd)
+fail_start (struct child *child)
 {
-  const pid_t parent = getpid ();
-  char **env = NULL, *pid_digits = NULL;
+  image_fail ("cannot start %s: %s", child->program, strerror (errno));
+  child_end (child);
+  return -1;
+}
+
+static int
+start (struct child *child, const char *const argv[], struct confine *confine,
+       struct setup *s)
+{
+  int socks[2] = { -1, -1 };
 
   memset (child, 0, sizeof *child);
   child->program = argv[0];
+  child->confine = confine;
   child->pidfd = -1;
   child->outfd = memfd_create ("stdout", MFD_CLOEXEC);
   child->errfd = memfd_create ("stderr", MFD_CLOEXEC);
-  if (listenfd != -1)
-    env = server_environment (&pid_digits);
-  if (child->outfd != -1 && child->errfd != -1)
-    child->pid = fork ();
-  else
-    child->pid = -1;
-  if (child->pid == 0) {
-    dup2 (infd != -1 ? infd : open ("/dev/null", O_RDONLY), STDIN_FILENO);
-    run_child (child, argv, listenfd, env, pid_digits, parent);
-  }
-  free (env);
-  if (child->pid == -1) {
+  if (child->outfd == -1 || child->errfd == -1 ||
+      (confine != NULL &&
+       socketpair (AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, socks) == -1))
+    return fail_start (child);
+  s->parent = getpid ();
+  s->sock = socks[1];
+  if (confine != NULL)
+    make_environment (s);
+  child->pid = fork ();
+  if (child->pid == 0)
+    run_child (child, argv, s);
+  free_environment (s);
+  if (child->pid == -1)
     child->pid = 0;
-    image_fail ("cannot start %s: %s", argv[0], strerror (errno));
+  else if (confine != NULL) {
+    close (socks[1]);           /* so that its end is noticed */
+    socks[1] = -1;
+    child->guard = guard_start (confine, socks[0], argv[0]);
+  }
+  close_both (socks);
+  if (child->pid == 0)
+    return fail_start (child);
+  if (confine != NULL && child->guard == NULL) {
     child_end (child);
     return -1;
   }
@@ -119,7 +195,18 @@ start (struct child *child, const char *const argv[], int listenfd, int infd)
 int
 child_start (struct child *child, const char *const argv[])
 {
-  return start (child, argv, -1, -1);
+  struct setup s = { .infd = -1, .listenfd = -1, .fd = -1 };
+
+  return start (child, argv, NULL, &s);
+}
+
+int
+child_start_confined (struct child *child, const char *const argv[],
+                      struct confine *confine, int fd)
+{
+  struct setup s = { .infd = -1, .listenfd = -1, .fd = fd };
+
+  return start (child, argv, confine, &s);
 }
 
 int
@@ -127,6 +214,7 @@ child_start_input (struct child *child, const char *const argv[],
                    const char *input, size_t len)
 {
   const int fd = memfd_create ("stdin", MFD_CLOEXEC);
+  struct setup s = { .infd = fd, .listenfd = -1, .fd = -1 };
   int r = -1;
 
   /* All of it is there before the child is: neither waits for the other. */
@@ -134,7 +222,7 @@ child_start_input (struct child *child, const char *const argv[],
       lseek (fd, 0, SEEK_SET) == -1)
     image_fail ("cannot start %s: %s", argv[0], strerror (errno));
   else
-    r = start (child, argv, -1, fd);
+    r = start (child, argv, NULL, &s);
   if (fd != -1)
     close (fd);
   return r;
@@ -172,18 +260,20 @@ make_sockets (int *listenfd, int *fd)
 }
 
 int
-child_start_server (struct child *child, const char *const argv[])
+child_start_server (struct child *child, const char *const argv[],
+                    struct confine *confine, int fd)
 {
-  int listenfd = -1, fd = -1, r;
+  struct setup s = { .infd = -1, .fd = fd };
+  int connected = -1, r;
 
-  r = make_sockets (&listenfd, &fd);
+  r = make_sockets (&s.listenfd, &connected);
   if (r == 0)
-    r = start (child, argv, listenfd, -1);
-  if (listenfd != -1)
-    close (listenfd);           /* without it, fd notices when the child ends */
-  if (r == -1 && fd != -1)
-    close (fd);
-  return r == -1 ? -1 : fd;
+    r = start (child, argv, confine, &s);
+  if (s.listenfd != -1)
+    close (s.listenfd);         /* without it, the end of the child is one */
+  if (r == -1 && connected != -1)
+    close (connected);
+  return r == -1 ? -1 : connected;
 }
 
 int
@@ -286,6 +376,11 @@ child_fail (struct child *child, const char *name)
     else
       image_fail ("%s: %s", name, why);
   }
+  else if (child->pid == 0 && WIFSIGNALED (child->status) &&
+           WTERMSIG (child->status) == SIGXCPU && child->confine != NULL)
+    image_fail ("%s: kept %s busy for more than %" PRIu64 " s: it is damaged, "
+                "or made to do that: convert it to raw elsewhere", name,
+                child->program, confine_cpu_seconds (child->confine));
   else if (child->pid == 0 && WIFSIGNALED (child->status))
     image_fail ("%s: %s was killed by signal %d", name, child->program,
                 WTERMSIG (child->status));
@@ -306,6 +401,8 @@ child_end (struct child *child)
     waitpid (child->pid, &child->status, 0);
     child->pid = 0;
   }
+  guard_stop (child->guard);
+  child->guard = NULL;
   if (child->pidfd != -1)
     close (child->pidfd);
   if (child->outfd != -1)

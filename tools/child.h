@@ -13,12 +13,16 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+struct confine;
+
 struct child {
   const char *program;          /* not owned; argv[0] */
   pid_t pid;                    /* 0: waited for */
   int status;                   /* of wait, then */
   int pidfd;                    /* owned; -1: this kernel has none */
   int outfd, errfd;             /* owned; what it printed */
+  struct confine *confine;      /* not owned; NULL: it may do what we may */
+  struct guard *guard;          /* owned */
 };
 
 /* Start a program; -1: image_error. */
@@ -28,10 +32,19 @@ extern int child_start (struct child *child, const char *const argv[]);
 extern int child_start_input (struct child *child, const char *const argv[],
                               const char *input, size_t len);
 
-/* The same as child_start, for an NBD server that takes its socket from its parent.
+/* The same as child_start, for a program that reaches only what 'confine'
+ * has, which must live as long, and 'fd' (-1: nothing), under the number
+ * CHILD_FD.
+ */
+#define CHILD_FD 4
+extern int child_start_confined (struct child *child, const char *const argv[],
+                                 struct confine *confine, int fd);
+
+/* The same, for an NBD server that takes its socket from its parent.
  * Returns a descriptor (owned by the caller) connected to it, or -1.
  */
-extern int child_start_server (struct child *child, const char *const argv[]);
+extern int child_start_server (struct child *child, const char *const argv[],
+                               struct confine *confine, int fd);
 
 /* Until it has ended, or a signal came to us (-1, image_error). */
 extern int child_wait (struct child *child);

@@ -27,14 +27,14 @@ enum {
   KEY_COMPRESS,
   KEY_EXACT,
   KEY_MEMORY,
+  KEY_ALLOW_BACKING,
 };
 
 #define SIZES_MAX 32
 
 static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
-    "The images' format, as for import; default: what QEMU finds each to be",
-    0 },
+    "The images' format, as for import; default: by name and first bytes", 0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE[,SIZE...]", 0,
     "Block sizes to compare, 4K to 1M; default: 4K,8K,16K,32K,64K,128K, "
     "those not below the sector", 0 },
@@ -47,6 +47,8 @@ static const struct argp_option options[] = {
   { "memory", KEY_MEMORY, "SIZE", 0,
     "Memory for the contents that were seen; what does not fit is sampled; "
     "default: 1G", 0 },
+  { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
+    "Read also the files of this machine that the images refer to", 0 },
   { 0 }
 };
 
@@ -59,6 +61,7 @@ struct source {
 struct estimate {
   struct options common;        /* first: parsers get a pointer to it */
   const char *format;
+  bool allow_backing;
   bool has_sizes;               /* --block-size */
   uint32_t sizes[SIZES_MAX];
   struct nbdedup_estimate_settings settings;
@@ -125,6 +128,9 @@ parse (int key, char *arg, struct argp_state *state)
   case KEY_MEMORY:
     es->settings.memory_bytes = options_size (state, "memory", arg);
     return 0;
+  case KEY_ALLOW_BACKING:
+    es->allow_backing = true;
+    return 0;
   default:
     return ARGP_ERR_UNKNOWN;
   }
@@ -150,7 +156,8 @@ open_source (struct estimate *es, struct source *s, bool first)
   bool is_qemu = es->format != NULL && strcmp (es->format, "raw") != 0;
   char *detected;
 
-  s->image = image_open_source (s->file, es->format, &detected);
+  s->image = image_open_source (s->file, es->format, es->allow_backing,
+                                &detected);
   if (s->image == NULL)
     return fail_image ();
   is_qemu |= detected != NULL;

@@ -32,6 +32,7 @@
 enum {
   KEY_FORMAT = 0x2000,
   KEY_BLOCK_SIZE,
+  KEY_ALLOW_BACKING,
 };
 
 #define SIZE_UNIT 512
@@ -47,9 +48,11 @@ enum {
 static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
     "The image's format: raw, qcow2, vmdk, vdi, vhdx, vpc (or vhd), or "
-    "another that QEMU reads; default: what QEMU finds it to be", 0 },
+    "another that QEMU reads; default: by its name and first bytes", 0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE", 0,
     "The volume's block size, 4K to 1M; default: the pool's", 0 },
+  { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
+    "Read also the files of this machine that the image refers to", 0 },
   { 0 }
 };
 
@@ -57,6 +60,7 @@ struct import {
   struct options common;        /* first: parsers get a pointer to it */
   const char *format;
   uint64_t block_size;          /* 0: default */
+  bool allow_backing;
 
   const char *name;
   char temp[NAME_LEN_MAX + 1];  /* the volume's name until it is complete */
@@ -80,6 +84,9 @@ parse (int key, char *arg, struct argp_state *state)
     im->block_size = options_size (state, "block size", arg);
     if (im->block_size == 0)
       usage_error (&im->common, "a block size cannot be 0");
+    return 0;
+  case KEY_ALLOW_BACKING:
+    im->allow_backing = true;
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -332,7 +339,8 @@ open_source (struct import *im, const char *file)
 {
   char *detected;
 
-  im->source = image_open_source (file, im->format, &detected);
+  im->source = image_open_source (file, im->format, im->allow_backing,
+                                  &detected);
   if (im->source == NULL)
     return interrupted () ? fail ("import: interrupted"), -1 : fail_image ();
   /* A guest can write whatever it likes into a raw disk: somebody should

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Raw images: files, block devices, and streams: standard input and output,
- * FIFOs and whatever else has no beginning.
+ * and what has no beginning of that which is written to.
  */
 
 #include <config.h>
@@ -172,6 +172,12 @@ image_file_head (struct image *image, uint8_t *buf, uint32_t len)
   return n;
 }
 
+int
+image_file_fd (const struct image *image)
+{
+  return ((const struct file_image *) image)->fd;
+}
+
 /*----------------------------------------------------------------------
  * Writing
  */
@@ -274,16 +280,38 @@ static const struct image_ops target_ops = {
   .close = file_close,
 };
 
-/* To open a FIFO takes until it has a writer, in which no signal is noticed;
- * so that is left to read_stream, which waits for the first one as well.
- */
 static int
-open_file (const char *file)
+fail_kind (const char *file, mode_t mode)
 {
-  struct stat st;
-  const bool is_fifo = stat (file, &st) == 0 && S_ISFIFO (st.st_mode);
+  return S_ISDIR (mode) ? image_fail ("%s: Is a directory", file)
+    : image_fail ("%s: is a %s, no disk image: give a file, a block device, or "
+                  "'-' and redirect standard input", file,
+                  S_ISFIFO (mode) ? "FIFO" : S_ISSOCK (mode) ? "socket"
+                  : "character device");
+}
 
-  return open (file, O_RDONLY | O_CLOEXEC | (is_fifo ? O_NONBLOCK : 0));
+int
+image_file_open (const char *file, struct stat *st)
+{
+  int fd;
+
+  if (stat (file, st) == -1)
+    return image_fail ("%s: %s", file, strerror (errno));
+  if (!S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode))
+    return fail_kind (file, st->st_mode);
+  /* It can be another one by now: that must not keep us waiting. */
+  fd = open (file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd == -1 || fstat (fd, st) == -1)
+    image_fail ("%s: %s", file, strerror (errno));
+  else if (!S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode))
+    fail_kind (file, st->st_mode);
+  else if (fcntl (fd, F_SETFL, 0) == -1)
+    image_fail ("%s: %s", file, strerror (errno));
+  else
+    return fd;
+  if (fd != -1)
+    close (fd);
+  return -1;
 }
 
 static int
@@ -292,10 +320,16 @@ open_source (struct file_image *f, const char *file, bool is_stdin)
   struct stat st;
   off_t end;
 
-  f->fd = is_stdin ? fcntl (STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
-                   : open_file (file);
-  if (f->fd == -1 || fstat (f->fd, &st) == -1)
-    return fail_errno (&f->base);
+  if (!is_stdin) {
+    f->fd = image_file_open (file, &st);
+    if (f->fd == -1)
+      return -1;
+  }
+  else {
+    f->fd = fcntl (STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (f->fd == -1 || fstat (f->fd, &st) == -1)
+      return fail_errno (&f->base);
+  }
   if (S_ISDIR (st.st_mode)) {
     errno = EISDIR;
     return fail_errno (&f->base);

@@ -10,37 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "image-qemu.h"
+#include "image-format.h"
 #include "image.h"
 #include "tools.h"
-
-/* Where the signs of all formats are. */
-#define HEAD_LEN 4096
-
-static const struct magic {
-  const char *name;
-  uint32_t offset;
-  uint32_t len;
-  const char *bytes;
-  bool is_compressed;
-} magics[] = {
-  { "qcow2", 0, 4, "QFI\xfb", false },
-  { "qed", 0, 4, "QED\0", false },
-  { "vmdk", 0, 4, "KDMV", false },
-  { "vmdk", 0, 4, "COWD", false },
-  { "vmdk", 0, 21, "# Disk DescriptorFile", false },
-  { "vhdx", 0, 8, "vhdxfile", false },
-  { "vpc", 0, 8, "conectix", false },
-  { "vdi", 64, 4, "\x7f\x10\xda\xbe", false },
-  { "parallels", 0, 16, "WithoutFreeSpace", false },
-  { "parallels", 0, 16, "WithouFreSpacExt", false },
-  { "bochs", 0, 26, "Bochs Virtual HD Image\0\0\0\0", false },
-  { "gzip", 0, 3, "\x1f\x8b\x08", true },
-  { "xz", 0, 6, "\xfd" "7zXZ\0", true },
-  { "zstd", 0, 4, "\x28\xb5\x2f\xfd", true },
-  { "bzip2", 0, 3, "BZh", true },
-  { "lz4", 0, 4, "\x04\x22\x4d\x18", true },
-};
 
 bool
 image_is_uri (const char *file)
@@ -57,55 +29,23 @@ image_is_uri (const char *file)
   return false;
 }
 
-/* What a file's beginning looks like, or NULL: raw. */
-static const struct magic *
-find_magic (const uint8_t *head, int64_t len)
-{
-  size_t i;
-
-  for (i = 0; i < sizeof magics / sizeof magics[0]; ++i) {
-    const struct magic *m = &magics[i];
-
-    if (len >= m->offset + m->len &&
-        memcmp (head + m->offset, m->bytes, m->len) == 0)
-      return m;
-  }
-  return NULL;
-}
-
-/* The format of a raw image's content, as QEMU sees it: 1 and *format
- * (owned by the caller), 0: raw, -1.  QEMU is asked only about what is
- * probably not raw, so raw images do without it.
+/* A stream is read as raw; what begins like something else is hardly meant
+ * to be.
  */
 static int
-detect (struct image *image, const char *file, char **format)
+check_stream (struct image *image)
 {
-  uint8_t head[HEAD_LEN];
+  uint8_t head[FORMAT_HEAD_LEN];
   const int64_t len = image_file_head (image, head, sizeof head);
-  const struct magic *m;
+  const char *sign;
 
   if (len == -1)
     return -1;
-  m = find_magic (head, len);
-  if (m == NULL)
-    return 0;
-  if (m->is_compressed)
-    return image_fail ("%s: is a %s file: decompress it first, or give "
-                       "--format raw to import its bytes as they are",
-                       image->name, m->name);
-  if (strcmp (file, "-") == 0 || image->is_stream)
-    return image_fail ("%s: is a %s image, and a stream is read as raw: name "
-                       "the file, or give --format raw to import its bytes "
-                       "as they are", image->name, m->name);
-  *format = image_qemu_detect (file);
-  if (*format == NULL)
-    return image_fail ("%s; with --format raw its bytes are imported as they "
-                       "are", image_error ());
-  if (strcmp (*format, "raw") != 0)
-    return 1;
-  free (*format);
-  *format = NULL;
-  return 0;
+  sign = image_format_sign (head, len);
+  return sign == NULL ? 0 :
+    image_fail ("%s: is a %s file, and a stream is read as raw: name the file, "
+                "decompressed, or give --format raw to import its bytes as "
+                "they are", image->name, sign);
 }
 
 /* QEMU calls Microsoft's older format after the program that had it first. */
@@ -115,31 +55,50 @@ qemu_format (const char *format)
   return format != NULL && strcmp (format, "vhd") == 0 ? "vpc" : format;
 }
 
+static struct image *
+open_qemu (const char *file, const char *format, bool allow_backing)
+{
+  bool is_unreadable;
+
+  if (image_format_check (format) == -1)
+    image_fail ("%s: %s", file, image_error ());
+  else if (strcmp (file, "-") != 0)
+    return image_qemu_source (file, format, allow_backing, &is_unreadable);
+  else
+    image_fail ("standard input is read as raw, not %s: name the file",
+                format);
+  return NULL;
+}
+
 struct image *
-image_open_source (const char *file, const char *format, char **detected)
+image_open_source (const char *file, const char *format, bool allow_backing,
+                   char **detected)
 {
   struct image *image;
+  bool is_unreadable;
   int r;
 
   *detected = NULL;
   format = qemu_format (format);
-  if (format != NULL && strcmp (format, "raw") != 0) {
-    if (strcmp (file, "-") != 0)
-      return image_qemu_source (file, format);
-    image_fail ("standard input is read as raw, not %s: name the file",
-                format);
-    return NULL;
-  }
+  if (format != NULL && strcmp (format, "raw") != 0)
+    return open_qemu (file, format, allow_backing);
   if (image_is_uri (file))
     return image_nbd_source (file, -1, file);
   image = image_file_source (file);
   if (image == NULL || format != NULL)
     return image;
-  r = detect (image, file, detected);
-  if (r == 0)
+  r = image->is_stream ? check_stream (image)
+    : image_format_detect (file, image_file_fd (image), detected);
+  if (r == 0 && *detected == NULL)
     return image;
   image_close (image, true);
-  return r == -1 ? NULL : image_qemu_source (file, *detected);
+  if (r == -1)
+    return NULL;
+  image = image_qemu_source (file, *detected, allow_backing, &is_unreadable);
+  if (image == NULL && is_unreadable)
+    image_fail ("%s; with --format raw its bytes are imported as they are",
+                image_error ());
+  return image;
 }
 
 /* Is 'st' one of the files of the pool?  To overwrite it would be the end

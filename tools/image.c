@@ -28,11 +28,18 @@ image_fail (const char *fmt, ...)
 {
   char text[ERROR_MAX];
   va_list ap;
+  char *p;
 
   /* The old text may be among the arguments. */
   va_start (ap, fmt);
   vsnprintf (text, sizeof text, fmt, ap);
   va_end (ap);
+  /* Names may come from an image: one line, which does nothing to a
+   * terminal.
+   */
+  for (p = text; *p != '\0'; ++p)
+    if ((unsigned char) *p < ' ' || *p == 0x7f)
+      *p = '?';
   memcpy (error_text, text, sizeof text);
   return -1;
 }

@@ -18,6 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <sys/stat.h>
+
 #include "nbdedup.h"
 
 struct image;
@@ -106,6 +108,12 @@ extern int image_close (struct image *image, bool failed);
 /* "nbd://", "nbd+unix://" ... */
 extern bool image_is_uri (const char *file);
 
+/* Open a regular file or a block device for reading, and nothing else: the
+ * attempt alone would do something to a FIFO or a tape.
+ */
+extern int image_file_open (const char *file, struct stat *st);
+
+/* "-": standard input. */
 extern struct image *image_file_source (const char *file);
 extern struct image *image_file_target (const char *file, uint64_t size);
 
@@ -115,6 +123,9 @@ extern struct image *image_file_target (const char *file, uint64_t size);
 extern int64_t image_file_head (struct image *image, uint8_t *buf,
                                 uint32_t len);
 
+/* Its descriptor, which stays the image's. */
+extern int image_file_fd (const struct image *image);
+
 /* 'uri', or (with NULL) the server behind socket 'fd', which is taken.
  * 'name' is for messages.
  */
@@ -123,8 +134,19 @@ extern struct image *image_nbd_source (const char *uri, int fd,
 extern struct image *image_nbd_target (const char *uri, int fd,
                                        const char *name, uint64_t size);
 
-/* 'format' as QEMU names it. */
-extern struct image *image_qemu_source (const char *file, const char *format);
+/* A URI in its parts, and a connection to its server (owned by the caller),
+ * which has not said anything yet.
+ */
+struct image_uri;
+extern struct image_uri *image_uri_parse (const char *uri);
+extern void image_uri_free (struct image_uri *uri);
+extern const char *image_uri_export (const struct image_uri *uri);
+extern int image_uri_connect (const struct image_uri *uri);
+
+/* 'format' as QEMU names it.  *is_unreadable: the file does not have it. */
+extern struct image *image_qemu_source (const char *file, const char *format,
+                                        bool allow_backing,
+                                        bool *is_unreadable);
 extern struct image *image_qemu_target (const char *file, const char *format,
                                         uint64_t size);
 
@@ -144,10 +166,11 @@ image_estimate_new (struct nbdedup_estimate *engine,
  */
 
 /* 'format' NULL: find out; *detected (owned by the caller) is then the
- * format if it is not raw, else NULL.
+ * format if it is not raw, else NULL.  'allow_backing': it may consist of
+ * several files, or stand on others.
  */
 extern struct image *image_open_source (const char *file, const char *format,
-                                        char **detected);
+                                        bool allow_backing, char **detected);
 
 /* For 'size' bytes.  'pool' is the pool's directory, whose files are
  * refused.  'format' NULL: raw.

@@ -1,0 +1,646 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "child.h"
+#include "confine.h"
+#include "image-chain.h"
+#include "image-format.h"
+#include "image.h"
+#include "tools.h"
+
+/* "qemu-img check": the format has no check. */
+#define CHECK_UNSUPPORTED 63
+
+/* It knows of leaked clusters: harmless. */
+#define CHECK_LEAKS 3
+
+/* Files of one chain.  Who has that many snapshots can merge some. */
+#define CHAIN_MAX 500
+
+/* No disk is larger; but it takes an hour to find that one of 2^60 bytes,
+ * which a header of 100 bytes can promise, is nothing but holes.
+ */
+#define VIRTUAL_MAX (UINT64_C (1) << 50)
+
+/* What QEMU may take.  Its check needs two bytes of memory for each cluster
+ * of the file (at least 512 bytes); ordinary images a hundredth of it.
+ */
+#define MEMORY_BASE (UINT64_C (1) << 30)
+#define INFO_SECONDS 20
+#define CHECK_SECONDS 60        /* and one for each GiB of the file */
+#define SERVE_SECONDS 300       /* and one for each 8 MiB of the disk */
+
+struct link {
+  char *path;                   /* owned; as messages call it */
+  char *format;                 /* owned */
+  int fd;                       /* owned; -1: an NBD server's */
+  bool is_device;
+  dev_t dev;
+  ino_t ino;
+  json_t *file;                 /* owned; QEMU's node without the format */
+  json_t *data_file;            /* owned; may be NULL */
+};
+
+struct chain {
+  const char *name;             /* not owned; what the user called it */
+  bool allow_backing;
+  struct image_uri *uri;        /* owned; NULL: a file */
+  struct confine *confine;      /* owned */
+  struct link links[CHAIN_MAX];
+  unsigned nr_links;
+  uint64_t allocated;           /* by all files */
+  uint64_t virtual_size;
+};
+
+static char *
+copy_string (const char *s)
+{
+  char *copy = strdup (s);
+
+  if (copy == NULL)
+    exit (fail ("out of memory"));
+  return copy;
+}
+
+static char * __attribute__ ((format (printf, 1, 2)))
+make_string (const char *fmt, ...)
+{
+  va_list ap;
+  char *s;
+  int r;
+
+  va_start (ap, fmt);
+  r = vasprintf (&s, fmt, ap);
+  va_end (ap);
+  if (r == -1)
+    exit (fail ("out of memory"));
+  return s;
+}
+
+/*----------------------------------------------------------------------
+ * Files
+ */
+
+/* The name as QEMU's programs know it. */
+static char *
+alias_of (unsigned nr)
+{
+  return make_string ("/nbdedup/%u/image", nr);
+}
+
+/* With its slash; relative names in an image begin there. */
+static char *
+directory_of (const char *path)
+{
+  const char *slash = strrchr (path, '/');
+  char *cwd, *dir;
+
+  if (*path == '/')
+    return make_string ("%.*s", (int) (slash - path + 1), path);
+  cwd = getcwd (NULL, 0);
+  dir = make_string ("%s/%.*s", cwd != NULL ? cwd : "/nonexistent",
+                     slash != NULL ? (int) (slash - path + 1) : 0, path);
+  free (cwd);
+  return dir;
+}
+
+static struct link *
+new_link (struct chain *chain, const char *path)
+{
+  struct link *link = &chain->links[chain->nr_links];
+
+  if (chain->nr_links == CHAIN_MAX) {
+    image_fail ("%s: refers to more than %d files: merge some of them "
+                "('qemu-img commit')", chain->name, CHAIN_MAX);
+    return NULL;
+  }
+  chain->nr_links++;
+  memset (link, 0, sizeof *link);
+  link->path = copy_string (path);
+  link->fd = -1;
+  return link;
+}
+
+/* A local file, which QEMU's programs may open from now on. */
+static struct link *
+add_file (struct chain *chain, const char *path)
+{
+  struct link *link = new_link (chain, path);
+  struct stat st;
+  char *alias, *dir, *real;
+  unsigned i;
+
+  if (link == NULL)
+    return NULL;
+  link->fd = image_file_open (path, &st);
+  if (link->fd == -1)
+    return NULL;
+  link->is_device = S_ISBLK (st.st_mode);
+  link->dev = st.st_dev;
+  link->ino = st.st_ino;
+  for (i = 0; i + 1 < chain->nr_links; ++i)
+    if (chain->links[i].fd != -1 && chain->links[i].dev == st.st_dev &&
+        chain->links[i].ino == st.st_ino) {
+      image_fail ("%s: refers to %s twice: its files form a loop",
+                  chain->name, path);
+      return NULL;
+    }
+  chain->allocated += (uint64_t) st.st_blocks * 512;
+
+  alias = alias_of (chain->nr_links - 1);
+  dir = make_string ("%.*s", (int) (strrchr (alias, '/') - alias + 1), alias);
+  real = directory_of (path);
+  confine_file (chain->confine, alias, link->fd, false);
+  confine_directory (chain->confine, dir, real);
+  link->file = json_pack ("{s:s, s:s}", "driver",
+                          link->is_device ? "host_device" : "file",
+                          "filename", alias);
+  free (alias);
+  free (dir);
+  free (real);
+  return link;
+}
+
+static struct link *
+add_server (struct chain *chain)
+{
+  struct link *link = new_link (chain, chain->name);
+  char digits[16];
+
+  chain->uri = image_uri_parse (chain->name);
+  if (chain->uri == NULL)
+    return NULL;
+  snprintf (digits, sizeof digits, "%d", CHILD_FD);
+  link->file = json_pack ("{s:s, s:{s:s, s:s}, s:s}", "driver", "nbd",
+                          "server", "type", "fd", "str", digits,
+                          "export", image_uri_export (chain->uri));
+  if (link->file == NULL) {
+    image_fail ("%s: is no UTF-8", chain->name);
+    return NULL;
+  }
+  return link;
+}
+
+/* QEMU's node (owned by the caller, as text) of a link and, with 'deep', of
+ * all behind it.
+ */
+static char *
+make_node (const struct chain *chain, unsigned first, bool deep)
+{
+  unsigned i = deep ? chain->nr_links : first + 1;
+  json_t *node = json_null ();
+  char *json, *text;
+
+  while (i-- > first) {
+    const struct link *link = &chain->links[i];
+    json_t *outer;
+
+    if (link->format == NULL)   /* a data file */
+      continue;
+    outer = json_pack ("{s:s, s:O}", "driver", link->format, "file",
+                       link->file);
+    if (strcmp (link->format, "raw") == 0)
+      json_decref (node);
+    else
+      json_object_set_new (outer, "backing", node);
+    if (link->data_file != NULL)
+      json_object_set (outer, "data-file", link->data_file);
+    node = outer;
+  }
+  json = json_dumps (node, JSON_COMPACT);
+  json_decref (node);
+  if (json == NULL)
+    exit (fail ("out of memory"));
+  text = make_string ("json:%s", json);
+  free (json);
+  return text;
+}
+
+/*----------------------------------------------------------------------
+ * qemu-img
+ */
+
+/* QEMU's programs say our names for the files. */
+static int
+translate_error (const struct chain *chain)
+{
+  char *text = copy_string (image_error ()), *p, *next;
+  unsigned i;
+
+  for (i = 0; i < chain->nr_links; ++i) {
+    char *alias = alias_of (i);
+
+    while ((p = strstr (text, alias)) != NULL) {
+      next = make_string ("%.*s%s%s", (int) (p - text), text,
+                          chain->links[i].path, p + strlen (alias));
+      free (text);
+      text = next;
+    }
+    free (alias);
+  }
+  image_fail ("%s", text);
+  free (text);
+  return -1;
+}
+
+static int
+fail_refers (const struct chain *chain, const struct link *link,
+             const char *what)
+{
+  if (strcmp (what, "the network") == 0)
+    return image_fail ("%s: refers to a server: this is not followed: copy it "
+                       "with 'qemu-img convert' if you trust it", link->path);
+  if (!chain->allow_backing)
+    return image_fail ("%s: refers to another file, '%s': if that is to be "
+                       "read, too, give --allow-backing", link->path, what);
+  return image_fail ("%s: refers to '%s', which is no disk image that can be "
+                     "read: give a regular file or a block device",
+                     link->path, what);
+}
+
+/* A program failed about 'link': because of what it was refused? */
+static int
+fail_program (struct chain *chain, const struct link *link,
+              struct child *child)
+{
+  char *refused = confine_refused (chain->confine);
+  int r;
+
+  if (refused != NULL)
+    r = fail_refers (chain, link, refused);
+  else {
+    child_fail (child, link->path);
+    r = translate_error (chain);
+  }
+  free (refused);
+  return r;
+}
+
+/* Of the server, for one program; -1: there is none. */
+static int
+connect_server (struct chain *chain, int *fd)
+{
+  *fd = -1;
+  if (chain->uri == NULL)
+    return 0;
+  *fd = image_uri_connect (chain->uri);
+  return *fd == -1 ? -1 : 0;
+}
+
+/* Run it to its end: 0 if it ran, whatever its status. */
+static int
+run_program (struct chain *chain, struct child *child,
+             const char *const argv[], uint64_t seconds)
+{
+  int fd, r;
+
+  confine_limits (chain->confine, MEMORY_BASE + chain->allocated / 128,
+                  seconds);
+  if (connect_server (chain, &fd) == -1)
+    return -1;
+  r = child_start_confined (child, argv, chain->confine, fd);
+  if (fd != -1)
+    close (fd);
+  if (r == 0 && child_wait (child) == -1) {
+    child_end (child);
+    r = -1;
+  }
+  return r;
+}
+
+/* "qemu-img info" of one file: an object (owned by the caller), or NULL. */
+static json_t *
+get_info (struct chain *chain, unsigned nr, bool *is_unreadable)
+{
+  const struct link *link = &chain->links[nr];
+  char *node = make_node (chain, nr, false), *text = NULL;
+  const char *const argv[] = {
+    "qemu-img", "info", "--output=json", node, NULL,
+  };
+  json_t *info = NULL;
+  struct child child;
+
+  /* Only of this format the parts are files. */
+  confine_learn (chain->confine, chain->allow_backing &&
+                 strcmp (link->format, "vmdk") == 0);
+  if (run_program (chain, &child, argv, INFO_SECONDS) == 0) {
+    if (child_exited (&child, 0) && (text = child_output (&child)) != NULL)
+      info = json_loads (text, 0, NULL);
+    if (!json_is_object (info)) {
+      json_decref (info);
+      info = NULL;
+      *is_unreadable = nr == 0 && child_exited (&child, 1);
+      fail_program (chain, link, &child);
+    }
+    child_end (&child);
+  }
+  confine_learn (chain->confine, false);
+  free (text);
+  free (node);
+  return info;
+}
+
+static uint32_t
+le32_at (const uint8_t *p)
+{
+  uint32_t i;
+
+  memcpy (&i, p, sizeof i);
+  return le32toh (i);
+}
+
+/* QEMU 7.2's own check of a vdi file does not look at the file's length. */
+static int
+check_vdi (const struct link *link)
+{
+  uint8_t header[512];
+  struct stat st;
+  uint64_t need;
+
+  if (link->fd == -1 || fstat (link->fd, &st) == -1 ||
+      !S_ISREG (st.st_mode) ||
+      pread (link->fd, header, sizeof header, 0) != (ssize_t) sizeof header)
+    return 0;                   /* not a file, but QEMU can read it */
+  need = le32_at (header + 0x158) +
+    (uint64_t) le32_at (header + 0x178) * le32_at (header + 0x184);
+  return (uint64_t) st.st_size >= need ? 0 :
+    image_fail ("%s: is damaged: the file is shorter than its header says",
+                link->path);
+}
+
+static int
+check_one (struct chain *chain, unsigned nr)
+{
+  const struct link *link = &chain->links[nr];
+  char *node = make_node (chain, nr, false), *text = NULL;
+  const char *const argv[] = {
+    "qemu-img", "check", "--output=json", node, NULL,
+  };
+  json_t *found = NULL;
+  struct child child;
+  int r = -1;
+
+  if (run_program (chain, &child, argv,
+                   CHECK_SECONDS + (chain->allocated >> 30)) == 0) {
+    text = child_output (&child);
+    if (text != NULL)
+      found = json_loads (text, 0, NULL);
+    if (child_exited (&child, 0) || child_exited (&child, CHECK_LEAKS) ||
+        child_exited (&child, CHECK_UNSUPPORTED))
+      r = 0;
+    else if (json_size (found, "corruptions") > 0)
+      image_fail ("%s: is damaged: 'qemu-img check' finds %" PRIu64
+                  " errors", link->path, json_size (found, "corruptions"));
+    else
+      fail_program (chain, link, &child);
+    child_end (&child);
+  }
+  if (r == 0 && strcmp (link->format, "vdi") == 0)
+    r = check_vdi (link);
+  json_decref (found);
+  free (text);
+  free (node);
+  return r;
+}
+
+int
+chain_check (struct chain *chain)
+{
+  unsigned i;
+
+  for (i = 0; i < chain->nr_links; ++i)
+    if (chain->links[i].format != NULL &&
+        strcmp (chain->links[i].format, "raw") != 0 &&
+        check_one (chain, i) == -1)
+      return -1;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * What is behind what
+ */
+
+/* A string of QEMU's answer; "": it is not there. */
+static const char *
+info_text (const json_t *info, const char *key)
+{
+  const char *text = json_string_value (json_object_get (info, key));
+
+  return text != NULL ? text : "";
+}
+
+/* The file that 'link' calls 'name'; owned by the caller.  NULL: it is none
+ * of this machine.
+ */
+static char *
+resolve (const struct link *link, const char *name)
+{
+  char *dir, *path;
+
+  if (strncmp (name, "file:", 5) == 0)
+    name += 5;
+  else if (name[strcspn (name, ":/")] == ':')
+    return NULL;                /* to QEMU it is a protocol */
+  if (*name == '/')
+    return copy_string (name);
+  if (link->fd == -1)
+    return NULL;                /* next to what a server has? */
+  dir = directory_of (link->path);
+  path = make_string ("%s%s", dir, name);
+  free (dir);
+  return path;
+}
+
+/* The next file, which 'link' calls 'name'. */
+static struct link *
+follow (struct chain *chain, const struct link *link, const char *name)
+{
+  struct link *next = NULL;
+  char *path;
+
+  if (!chain->allow_backing) {
+    fail_refers (chain, link, name);
+    return NULL;
+  }
+  path = resolve (link, name);
+  if (path == NULL)
+    image_fail ("%s: refers to '%s', which is no file of this machine: copy "
+                "it with 'qemu-img convert' if you trust it", link->path,
+                name);
+  else
+    next = add_file (chain, path);
+  free (path);
+  return next;
+}
+
+/* The format that an image says its backing file has, or what its name and
+ * its content agree on.
+ */
+static int
+set_backing_format (struct link *next, const char *format)
+{
+  char *detected = NULL;
+
+  if (*format == '\0') {
+    if (image_format_detect (next->path, next->fd, &detected) == -1)
+      return -1;
+    next->format = detected != NULL ? detected : copy_string ("raw");
+    return 0;
+  }
+  if (strcmp (format, "file") == 0 || strcmp (format, "host_device") == 0)
+    format = "raw";
+  if (strcmp (format, "raw") != 0 && image_format_check (format) == -1)
+    return image_fail ("%s: %s", next->path, image_error ());
+  next->format = copy_string (format);
+  return 0;
+}
+
+/* Returns 1 if there is a next one. */
+static int
+follow_backing (struct chain *chain, const struct link *link,
+                const json_t *info)
+{
+  const char *name = info_text (info, "backing-filename");
+  struct link *next;
+
+  if (*name == '\0')
+    return 0;
+  next = follow (chain, link, name);
+  if (next == NULL ||
+      set_backing_format (next,
+                          info_text (info, "backing-filename-format")) == -1)
+    return -1;
+  return 1;
+}
+
+static int
+follow_data_file (struct chain *chain, struct link *link, const json_t *info)
+{
+  const json_t *data = json_object_get (json_object_get (info,
+                                                         "format-specific"),
+                                        "data");
+  const char *name = info_text (data, "data-file");
+  const struct link *next;
+
+  if (*name == '\0')
+    return 0;
+  next = follow (chain, link, name);
+  if (next == NULL)
+    return -1;
+  link->data_file = json_incref (next->file);
+  return 0;
+}
+
+/* Look at one image; the next one is added.  Returns 1 if there is one. */
+static int
+examine (struct chain *chain, unsigned nr, bool *is_unreadable)
+{
+  struct link *link = &chain->links[nr];
+  json_t *info;
+  int r = 0;
+
+  if (strcmp (link->format, "raw") == 0)
+    return 0;
+  info = get_info (chain, nr, is_unreadable);
+  if (info == NULL)
+    return -1;
+  if (nr == 0)
+    chain->virtual_size = json_size (info, "virtual-size");
+  if (chain->virtual_size > VIRTUAL_MAX)
+    r = image_fail ("%s: says that its disk has %" PRIu64 " bytes, which is "
+                    "more than any: it is damaged, or convert it to raw first",
+                    link->path, chain->virtual_size);
+  else if (json_is_true (json_object_get (info, "encrypted")))
+    r = image_fail ("%s: is encrypted: decrypt it first ('qemu-img convert' "
+                    "with its secret)", link->path);
+  if (r == 0)
+    r = follow_data_file (chain, link, info);
+  if (r == 0)
+    r = follow_backing (chain, link, info);
+  json_decref (info);
+  return r;
+}
+
+struct chain *
+chain_open (const char *file, const char *format, bool allow_backing,
+            bool *is_unreadable)
+{
+  struct chain *chain = calloc (1, sizeof *chain);
+  struct link *link;
+  int r = -1;
+
+  if (chain == NULL)
+    exit (fail ("out of memory"));
+  *is_unreadable = false;
+  chain->name = file;
+  chain->allow_backing = allow_backing;
+  chain->confine = confine_new ();
+  link = image_is_uri (file) ? add_server (chain) : add_file (chain, file);
+  if (link != NULL) {
+    link->format = copy_string (format);
+    do
+      r = examine (chain, chain->nr_links - 1, is_unreadable);
+    while (r == 1);
+  }
+  if (r == 0)
+    return chain;
+  chain_close (chain);
+  return NULL;
+}
+
+int
+chain_serve (struct chain *chain, struct child *server)
+{
+  char *node = make_node (chain, 0, true);
+  const char *const argv[] = { "qemu-nbd", "--read-only", node, NULL };
+  int fd, connected = -1;
+
+  confine_limits (chain->confine, MEMORY_BASE + chain->allocated / 128,
+                  SERVE_SECONDS + (chain->virtual_size >> 23));
+  if (connect_server (chain, &fd) == 0)
+    connected = child_start_server (server, argv, chain->confine, fd);
+  if (fd != -1)
+    close (fd);
+  free (node);
+  return connected;
+}
+
+int
+chain_server_failed (struct chain *chain, struct child *server)
+{
+  return fail_program (chain, &chain->links[0], server);
+}
+
+void
+chain_close (struct chain *chain)
+{
+  unsigned i;
+
+  if (chain == NULL)
+    return;
+  confine_free (chain->confine);
+  image_uri_free (chain->uri);
+  for (i = 0; i < chain->nr_links; ++i) {
+    struct link *link = &chain->links[i];
+
+    if (link->fd != -1)
+      close (link->fd);
+    json_decref (link->file);
+    json_decref (link->data_file);
+    free (link->path);
+    free (link->format);
+  }
+  free (chain);
+}
