@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 
 #include "confine-int.h"
 #include "confine.h"
@@ -44,11 +46,12 @@ static const int allowed[] = {
   /* Descriptors that it has. */
   SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64,
   SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2, SYS_lseek, SYS_close,
-  SYS_close_range, SYS_fstat, SYS_fstatfs, SYS_dup, SYS_dup3, SYS_fcntl,
-  SYS_flock, SYS_ioctl, SYS_fsync, SYS_fdatasync, SYS_ftruncate, SYS_fallocate,
+  SYS_close_range, SYS_fstat, SYS_fstatfs, SYS_dup, SYS_dup3, SYS_flock,
+  SYS_fsync, SYS_fdatasync, SYS_ftruncate, SYS_fallocate,
   SYS_fadvise64, SYS_getdents64, SYS_copy_file_range, SYS_pipe2,
-  SYS_eventfd2, SYS_signalfd4, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_ppoll, SYS_pselect6,
-  SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime,
+  SYS_eventfd2, SYS_signalfd4, SYS_epoll_create1, SYS_epoll_ctl,
+  SYS_epoll_pwait, SYS_ppoll, SYS_pselect6, SYS_timerfd_create,
+  SYS_timerfd_settime, SYS_timerfd_gettime,
   SYS_accept4, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
   SYS_setsockopt, SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg,
   SYS_shutdown,
@@ -154,14 +157,27 @@ arg_offset (unsigned i)
   return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? offset + 4 : offset;
 }
 
-/* Allowed if the comparison 'op' of argument 'i' with 'k' says 'wanted'. */
+/* Allowed if the comparison 'op' of argument 'i' with 'k' is true. */
 static void
 add_call_if (struct filter *f, int call, unsigned i, unsigned short op,
-             uint32_t k, bool wanted)
+             uint32_t k)
 {
   add (f, BPF_JMP | BPF_JEQ | BPF_K, 0, 4, call);
   add_load (f, arg_offset (i));
-  add (f, BPF_JMP | op | BPF_K, wanted ? 1 : 0, wanted ? 0 : 1, k);
+  add (f, BPF_JMP | op | BPF_K, 1, 0, k);
+  add_result (f, DENY);
+  add_result (f, SECCOMP_RET_ALLOW);
+}
+
+/* Allowed unless argument 'i' is one of two values. */
+static void
+add_call_unless (struct filter *f, int call, unsigned i, uint32_t k1,
+                 uint32_t k2)
+{
+  add (f, BPF_JMP | BPF_JEQ | BPF_K, 0, 5, call);
+  add_load (f, arg_offset (i));
+  add (f, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, k1);
+  add (f, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, k2);
   add_result (f, DENY);
   add_result (f, SECCOMP_RET_ALLOW);
 }
@@ -191,16 +207,19 @@ make_filter (struct filter *f)
    * takes clone.)
    */
 #ifdef __s390x__
-  add_call_if (f, SYS_clone, 1, BPF_JSET, CLONE_THREAD, true);
+  add_call_if (f, SYS_clone, 1, BPF_JSET, CLONE_THREAD);
 #else
-  add_call_if (f, SYS_clone, 0, BPF_JSET, CLONE_THREAD, true);
+  add_call_if (f, SYS_clone, 0, BPF_JSET, CLONE_THREAD);
 #endif
-  /* abort () and raise (), not other processes. */
-  add_call_if (f, SYS_kill, 0, BPF_JEQ, pid, true);
-  add_call_if (f, SYS_tgkill, 0, BPF_JEQ, pid, true);
-  add_call_if (f, SYS_prlimit64, 0, BPF_JEQ, 0, true);
+  /* abort () and raise (): signals for itself, its own limits. */
+  add_call_if (f, SYS_kill, 0, BPF_JEQ, pid);
+  add_call_if (f, SYS_tgkill, 0, BPF_JEQ, pid);
+  add_call_if (f, SYS_prlimit64, 0, BPF_JEQ, 0);
+  /* A descriptor that is ready can send any signal to any process. */
+  add_call_unless (f, SYS_fcntl, 1, F_SETOWN, F_SETOWN_EX);
+  add_call_unless (f, SYS_ioctl, 1, FIOSETOWN, SIOCSPGRP);
   /* It ends when we do. */
-  add_call_if (f, SYS_prctl, 0, BPF_JEQ, PR_SET_PDEATHSIG, false);
+  add_call_unless (f, SYS_prctl, 0, PR_SET_PDEATHSIG, PR_SET_PDEATHSIG);
   add_result (f, DENY);
 }
 #endif

@@ -26,7 +26,7 @@
 /* It knows of leaked clusters: harmless. */
 #define CHECK_LEAKS 3
 
-/* Files of one chain.  Who has that many snapshots can merge some. */
+/* Files of one image: as many as a chain of daily snapshots has in a year. */
 #define CHAIN_MAX 500
 
 /* No disk is larger; but it takes an hour to find that one of 2^60 bytes,
@@ -270,22 +270,24 @@ fail_refers (const struct chain *chain, const struct link *link,
                      link->path, what);
 }
 
-/* A program failed about 'link': because of what it was refused? */
-static int
+/* A program failed about 'link'.  Returns true if that was because of what it
+ * was refused.
+ */
+static bool
 fail_program (struct chain *chain, const struct link *link,
               struct child *child)
 {
   char *refused = confine_refused (chain->confine);
-  int r;
+  const bool was_refused = refused != NULL;
 
-  if (refused != NULL)
-    r = fail_refers (chain, link, refused);
+  if (was_refused)
+    fail_refers (chain, link, refused);
   else {
     child_fail (child, link->path);
-    r = translate_error (chain);
+    translate_error (chain);
   }
   free (refused);
-  return r;
+  return was_refused;
 }
 
 /* Of the server, for one program; -1: there is none. */
@@ -306,6 +308,7 @@ run_program (struct chain *chain, struct child *child,
 {
   int fd, r;
 
+  free (confine_refused (chain->confine));
   confine_limits (chain->confine, MEMORY_BASE + chain->allocated / 128,
                   seconds);
   if (connect_server (chain, &fd) == -1)
@@ -341,8 +344,8 @@ get_info (struct chain *chain, unsigned nr, bool *is_unreadable)
     if (!json_is_object (info)) {
       json_decref (info);
       info = NULL;
-      *is_unreadable = nr == 0 && child_exited (&child, 1);
-      fail_program (chain, link, &child);
+      *is_unreadable = !fail_program (chain, link, &child) && nr == 0 &&
+        child_exited (&child, 1);
     }
     child_end (&child);
   }
@@ -607,6 +610,7 @@ chain_serve (struct chain *chain, struct child *server)
   const char *const argv[] = { "qemu-nbd", "--read-only", node, NULL };
   int fd, connected = -1;
 
+  free (confine_refused (chain->confine));
   confine_limits (chain->confine, MEMORY_BASE + chain->allocated / 128,
                   SERVE_SECONDS + (chain->virtual_size >> 23));
   if (connect_server (chain, &fd) == 0)
@@ -620,7 +624,8 @@ chain_serve (struct chain *chain, struct child *server)
 int
 chain_server_failed (struct chain *chain, struct child *server)
 {
-  return fail_program (chain, &chain->links[0], server);
+  fail_program (chain, &chain->links[0], server);
+  return -1;
 }
 
 void

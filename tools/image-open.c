@@ -87,7 +87,7 @@ image_open_source (const char *file, const char *format, bool allow_backing,
   image = image_file_source (file);
   if (image == NULL || format != NULL)
     return image;
-  r = image->is_stream ? check_stream (image)
+  r = image->is_stream || strcmp (file, "-") == 0 ? check_stream (image)
     : image_format_detect (file, image_file_fd (image), detected);
   if (r == 0 && *detected == NULL)
     return image;

@@ -27,6 +27,9 @@
 #include "new-file.h"
 #include "tools.h"
 
+/* To write takes QEMU some MiB, and a table of the disk's blocks. */
+#define TARGET_MEMORY (UINT64_C (2) << 30)
+
 struct qemu_image {
   struct image base;
   struct image *nbd;            /* owned */
@@ -279,6 +282,7 @@ open_target (struct qemu_image *q, const char *file, const char *format,
   argv[4] = name;
   q->confine = confine_new ();
   confine_file (q->confine, name, q->fd, true);
+  confine_limits (q->confine, TARGET_MEMORY, 0);
   r = create_image (q, name, format, size);
   if (r == 0)
     r = open_nbd (q, child_start_server (&q->server, argv, q->confine, -1),
