@@ -312,6 +312,23 @@ break_out ()
     nothing_left
 }
 
+@test "what cannot be confined is not run, and raw images do without" {
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    nbdedup import v disk.raw
+    for command in "import w in.qcow2" "estimate in.qcow2" \
+                       "export v out.qcow2 --format qcow2"; do
+        # shellcheck disable=SC2086
+        run -1 "$test_programs/break-out" --without-seccomp nbdedup $command
+        [[ $output == "nbdedup: ${command%% *}: "*.qcow2": cannot confine\
+ qemu-img (seccomp: Operation not permitted), so it is not run: "* ]] ||
+            fail "$output"
+        assert_eq "${#lines[@]}" 1
+    done
+    nothing_left '["v"]'
+    "$test_programs/break-out" --without-seccomp nbdedup export v - |
+        cmp - disk.raw
+}
+
 # left_over: processes with $PWD/mark in their environment.
 left_over ()
 {

@@ -314,6 +314,8 @@ run_program (struct chain *chain, struct child *child,
   if (connect_server (chain, &fd) == -1)
     return -1;
   r = child_start_confined (child, argv, chain->confine, fd);
+  if (r == -1)
+    image_fail ("%s: %s", chain->name, image_error ());
   if (fd != -1)
     close (fd);
   if (r == 0 && child_wait (child) == -1) {
@@ -613,8 +615,11 @@ chain_serve (struct chain *chain, struct child *server)
   free (confine_refused (chain->confine));
   confine_limits (chain->confine, MEMORY_BASE + chain->allocated / 128,
                   SERVE_SECONDS + (chain->virtual_size >> 23));
-  if (connect_server (chain, &fd) == 0)
+  if (connect_server (chain, &fd) == 0) {
     connected = child_start_server (server, argv, chain->confine, fd);
+    if (connected == -1)
+      image_fail ("%s: %s", chain->name, image_error ());
+  }
   if (fd != -1)
     close (fd);
   free (node);

@@ -87,7 +87,7 @@ create_image (struct qemu_image *q, const char *file, const char *format,
   argv[nr++] = file;
   argv[nr] = bytes;
   if (child_start_confined (&child, argv, q->confine, -1) == -1)
-    return -1;
+    return image_fail ("%s: %s", q->base.name, image_error ());
   if (child_wait (&child) == 0)
     r = child_exited (&child, 0) ? 0 : child_fail (&child, q->base.name);
   child_end (&child);
