@@ -53,6 +53,7 @@ struct meta {
   pthread_t thread;
   bool has_thread;
   bool opened;                  /* the pool was not refused */
+  bool readonly;                /* constant */
 
   struct lock lock;             /* protects everything below */
   pthread_cond_t reader_free;   /* nr_free > 0 and !hold_readers */
@@ -206,6 +207,37 @@ conn_open (struct meta_conn *c, const char *path, bool create,
   return -1;
 }
 
+/* Nothing is written, so nothing is synced or copied. */
+static int
+conn_open_readonly (struct meta_conn *c, const char *path,
+                    uint64_t cache_bytes)
+{
+  char sql[64];
+  int rc;
+
+  rc = sqlite3_open_v2 (path, &c->db,
+                        SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
+                        CKSUM_READONLY_VFS_NAME);
+  if (rc != SQLITE_OK || c->db == NULL) {
+    nbdedup_fail (EIO, "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
+    conn_close (c);
+    return -1;
+  }
+  sqlite3_extended_result_codes (c->db, 1);
+  sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+  sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+  snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
+            cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
+  /* Exclusive: SQLite's index of the WAL needs no shared memory. */
+  if (exec (c, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA temp_store = MEMORY;"
+            "PRAGMA foreign_keys = OFF;", "opening") == -1 ||
+      exec (c, sql, "cache size") == -1) {
+    conn_close (c);
+    return -1;
+  }
+  return 0;
+}
+
 int
 meta_create (const char *path, const struct meta_state *state)
 {
@@ -330,26 +362,34 @@ wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
 }
 
 static int
+conn_open_of (struct meta *m, struct meta_conn *c, uint64_t cache_bytes)
+{
+  return m->readonly ? conn_open_readonly (c, m->path, cache_bytes)
+    : conn_open (c, m->path, false, cache_bytes);
+}
+
+static int
 open_connections (struct meta *m, uint64_t budget)
 {
   unsigned i;
 
-  if (conn_open (&m->writer, m->path, false, budget / 2) == -1)
+  if (conn_open_of (m, &m->writer, budget / 2) == -1)
     return -1;
   for (i = 0; i < NR_READERS; ++i) {
-    if (conn_open (&m->readers[i], m->path, false,
-                   budget / 2 / NR_READERS) == -1)
+    if (conn_open_of (m, &m->readers[i], budget / 2 / NR_READERS) == -1)
       return -1;
     m->free[m->nr_free++] = &m->readers[i];
   }
+  if (m->readonly)
+    return 0;
   if (conn_open (&m->checkpointer, m->path, false, 0) == -1)
     return -1;
   sqlite3_wal_hook (m->writer.db, wal_hook, m);
   return 0;
 }
 
-struct meta *
-meta_open (const char *path, uint64_t budget_bytes)
+static struct meta *
+open_meta (const char *path, uint64_t budget_bytes, bool readonly)
 {
   struct meta *m;
   int err;
@@ -364,6 +404,7 @@ meta_open (const char *path, uint64_t budget_bytes)
   cond_init (&m->wake);
   cond_init (&m->all_free);
   cond_init (&m->none_frozen);
+  m->readonly = readonly;
   m->path = strdup (path);
   if (m->path == NULL) {
     nbdedup_fail (ENOMEM, "no memory");
@@ -371,6 +412,8 @@ meta_open (const char *path, uint64_t budget_bytes)
   }
   if (open_connections (m, budget_bytes) == -1)
     goto err;
+  if (readonly)
+    return m;
   err = pthread_create (&m->thread, NULL, checkpoint_thread, m);
   if (err != 0) {
     nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
@@ -384,6 +427,18 @@ meta_open (const char *path, uint64_t budget_bytes)
   meta_close (m);
   errno = err;
   return NULL;
+}
+
+struct meta *
+meta_open (const char *path, uint64_t budget_bytes)
+{
+  return open_meta (path, budget_bytes, false);
+}
+
+struct meta *
+meta_open_readonly (const char *path, uint64_t budget_bytes)
+{
+  return open_meta (path, budget_bytes, true);
 }
 
 void
@@ -466,7 +521,7 @@ meta_frozen_open (struct meta *m)
 
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
-  if (conn_open (c, m->path, false, FROZEN_CACHE_BYTES) == -1) {
+  if (conn_open_of (m, c, FROZEN_CACHE_BYTES) == -1) {
     free (c);
     return NULL;
   }

@@ -187,6 +187,8 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
     }
   if (nr == -1)
     return -1;
+  if (t->parts.readonly)
+    return 0;
   while (nr > 0)
     ddt_unref (t->parts.ddt, displaced[--nr]);
   return 0;
@@ -226,6 +228,8 @@ txg_flush (struct txg *t)
 
   if (txg_check (t) == -1)
     return -1;
+  if (t->parts.readonly)
+    return 0;
   r = txg_log_flush (t->log);
   if (r == 1)                   /* the journal is full: pool.db then */
     return txg_run (t, NULL, NULL, NULL);
@@ -510,6 +514,9 @@ txg_run (struct txg *t,
 {
   struct request q = { .fn = fn, .done = done, .arg = arg };
 
+  if (t->parts.readonly)
+    return fn == NULL ? 0
+      : nbdedup_fail (EROFS, "the pool is open read-only");
   {
     WITH_LOCK (&t->lock);
     TAILQ_INSERT_TAIL (&t->requests, &q, link);

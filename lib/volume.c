@@ -484,6 +484,9 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
       !is_allowed (allow, h->uid, h->tls_identity))
     return nbdedup_fail (EACCES, "volume %s: its property allow does not "
                          "name this client", name);
+  if (v->layer->lost)
+    return nbdedup_fail (EIO, "volume %s: damage in pool.db has cost its map: "
+                         "restore the pool from a backup", name);
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
     return nbdedup_fail (EBUSY, "volume %s has a client already", name);
   v->nr_clients++;
@@ -547,7 +550,8 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
     return NULL;
   }
   h->size = v->size;
-  h->readonly = v->is_snapshot || (flags & NBDEDUP_VOLUME_READONLY) != 0;
+  h->readonly = v->is_snapshot || (flags & NBDEDUP_VOLUME_READONLY) != 0 ||
+    pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
   h->exclusive = (flags & NBDEDUP_VOLUME_EXCLUSIVE) != 0;
   return h;
 }

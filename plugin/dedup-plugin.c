@@ -196,7 +196,7 @@ log_line (enum nbdedup_log_level level, const char *line)
 static int
 plugin_get_ready (void)
 {
-  if (nbdedup_pool_probe (keys.pool) == -1)
+  if (nbdedup_pool_probe (keys.pool, keys.settings.read_only) == -1)
     return fail (keys.pool);
   return startup_prepare ();
 }
@@ -261,7 +261,10 @@ struct export_list {
 static const char *
 describe (bool is_snapshot)
 {
-  return is_snapshot ? "snapshot, read-only" : "volume";
+  if (is_snapshot)
+    return "snapshot, read-only";
+  return keys.settings.read_only == NBDEDUP_READ_ONLY_OFF ? "volume"
+    : "volume, read-only";
 }
 
 static bool
