@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What can be read of tables that have damaged pages: rows before the first
- * one and behind the last one.  Rows are taken in the order of their ids,
+/* What can be read of tables that have pages that are damaged, or that the disk
+ * does not give: rows before the first one and behind the last one.  Rows are taken in the order of their ids,
  * without an index, which may be damaged itself.
  */
 
 #include <config.h>
+
+#include <errno.h>
 
 #include "meta-conn.h"
 
@@ -19,13 +21,11 @@ salvage (struct meta_conn *c, enum meta_stmt up, enum meta_stmt down,
 {
   uint64_t last = 0;
 
-  c->damaged = false;
   if (scan (c, up, false, &last, arg) == 0)
     return 0;
-  if (!c->damaged)
+  if (errno != EIO)
     return -1;
-  c->damaged = false;
-  return scan (c, down, true, &last, arg) == 0 || c->damaged ? 1 : -1;
+  return scan (c, down, true, &last, arg) == 0 || errno == EIO ? 1 : -1;
 }
 
 struct salvage_layers {

@@ -541,7 +541,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
 {
   struct nbdedup_pool *pool;
-  char text[512];
+  char text[1024];
   int err;
 
   if ((settings && check_settings (settings) == -1))
@@ -555,7 +555,9 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   if (open_pool (pool, flags) == -1 ||
       ((flags & NBDEDUP_OPEN_SERVER) && start_server (pool) == -1)) {
     err = errno;
-    snprintf (text, sizeof text, "%s", nbdedup_error ());
+    snprintf (text, sizeof text, "%s%s", nbdedup_error (),
+              err == EIO && pool->settings.read_only == NBDEDUP_READ_ONLY_OFF
+              ? "; what is whole may be read by opening it read-only" : "");
     nbdedup_pool_close (pool);
     return nbdedup_fail_null (err, "%s", text);
   }

@@ -28,7 +28,7 @@ refused ()
 }
 
 keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
-      drift-interval primarycache threads attach)
+      drift-interval primarycache threads attach read-only)
 
 #----------------------------------------------------------------------
 # Parameters
