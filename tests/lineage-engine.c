@@ -396,7 +396,7 @@ compare_node (struct compare *c, struct node *node)
   buf = xcalloc (len, 1);
   if (nbdedup_volume_size (v) != node->size ||
       nbdedup_volume_block_size (v) != node->block_size ||
-      nbdedup_volume_is_readonly (v) != snapshot)
+      nbdedup_volume_is_readonly (v) != (snapshot || c->l->readonly))
     ok = differs (c, "%s: opened with size %" PRIu64 " (expected %" PRIu64
                   "), %s", name, nbdedup_volume_size (v), node->size,
                   nbdedup_volume_is_readonly (v) ? "read-only" :
