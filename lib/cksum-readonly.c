@@ -192,8 +192,12 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
   f->shared = cksum_shared_get (path, len);
   if (f->shared == NULL)
     return SQLITE_NOMEM;
-  rc = real_vfs->xOpen (real_vfs, path, real, SQLITE_OPEN_READONLY | type,
-                        NULL);
+  /* What is said to be a WAL "unix-excl" would give to the database's owner,
+   * as root: that sets its time of change.
+   */
+  rc = real_vfs->xOpen (real_vfs, path, real, SQLITE_OPEN_READONLY |
+                        (f->role == ROLE_WAL ? SQLITE_OPEN_SUPER_JOURNAL
+                         : SQLITE_OPEN_MAIN_DB), NULL);
   if (rc != SQLITE_OK) {
     if (real->pMethods != NULL)
       real->pMethods->xClose (real);

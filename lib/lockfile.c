@@ -280,11 +280,11 @@ fail_open (const char *pool, const char *path, int err,
       return -1;
     if (err == EROFS)
       return nbdedup_fail (EROFS, "%s: cannot lock the pool: its file system "
-                           "is read-only; mount it read-write, or open the "
-                           "pool read-only", path);
+                           "is read-only; mount it read-write, or only read "
+                           "it (--read-only)", path);
     return nbdedup_fail (err, "%s: cannot lock the pool: %s; run this as a "
-                         "user who may write to %s, or open the pool "
-                         "read-only", path, strerror (err), pool);
+                         "user who may write to %s, or only read "
+                         "it (--read-only)", path, strerror (err), pool);
   }
   if (err == ELOOP)
     return nbdedup_fail (EINVAL, "%s: a symbolic link, so it is not a pool's "

@@ -77,8 +77,8 @@ doubt (struct opening *o)
   }
   describe_time (o->pool, time, sizeof time);
   return nbdedup_fail (EIO, "%s; or read what there is with read-only=force: "
-                       "the state of %s, some data that was flushed is "
-                       "missing in it", text, time);
+                       "the state of %s, in which flushed data may be "
+                       "missing", text, time);
 }
 
 static int

@@ -557,7 +557,8 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
     err = errno;
     snprintf (text, sizeof text, "%s%s", nbdedup_error (),
               err == EIO && pool->settings.read_only == NBDEDUP_READ_ONLY_OFF
-              ? "; what is whole may be read by opening it read-only" : "");
+              ? "; what is whole may still be read "
+              "(--read-only)" : "");
     nbdedup_pool_close (pool);
     return nbdedup_fail_null (err, "%s", text);
   }

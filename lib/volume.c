@@ -582,6 +582,7 @@ nbdedup_pool_list (struct nbdedup_pool *pool,
                    int (*fn) (void *opaque, const char *name, uint64_t size,
                               bool readonly), void *opaque)
 {
+  bool readonly = pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
   struct volumes *vs = pool->volumes;
   char name[VOLUME_FULL_NAME_MAX];
   struct volume *v, *s;
@@ -591,7 +592,7 @@ nbdedup_pool_list (struct nbdedup_pool *pool,
   WITH_LOCK (&vs->lock);
   for (i = 0; i < vs->list.nr; ++i) {
     v = vs->list.p[i];
-    if ((r = fn (opaque, v->name, v->size, false)) != 0)
+    if ((r = fn (opaque, v->name, v->size, readonly)) != 0)
       return r;
     for (j = 0; j < v->snapshots.nr; ++j) {
       s = v->snapshots.p[j];

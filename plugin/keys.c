@@ -54,9 +54,9 @@ const char keys_help[] =
 "                          Requests of one connection at the same time, or\n"
 "                          one by one (default: auto, what this nbdkit\n"
 "                          survives).\n"
-"read-only=on|off|force    Change nothing in the pool, not one file of it; force:\n"
-"                          even if flushed data is missing from what can be\n"
-"                          read (default: off).\n"
+"read-only=on|off|force    Write to no file of the pool; force: even if flushed\n"
+"                          data is missing from what can be read\n"
+"                          (default: off).\n"
 "attach=shared|exclusive   Whether a volume takes more than one client\n"
 "                          (default: shared).";
 
@@ -294,7 +294,8 @@ keys_parse (struct keys *keys, const char *key, const char *value)
   }
 
   if (strcmp (key, "read-only") == 0) {
-    r = parse_name (key, value, read_only_names);
+    r = strcmp (value, "force") == 0 ? NBDEDUP_READ_ONLY_FORCE
+      : nbdkit_parse_bool (value);
     if (r == -1)
       return -1;
     s->read_only = (enum nbdedup_read_only) r;

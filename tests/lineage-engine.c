@@ -551,7 +551,8 @@ check_listed (void *opaque, const char *name, uint64_t size, bool readonly)
   struct node *node = lineage_find (x->c->l, name);
 
   x->bad = node == NULL || node->size != size ||
-    readonly != (node->kind == NODE_SNAPSHOT) || strcmp (x->last, name) == 0;
+    readonly != (node->kind == NODE_SNAPSHOT || x->c->l->readonly) ||
+    strcmp (x->last, name) == 0;
   if (x->bad)
     differs (x->c, "pool_list: %s%s of %" PRIu64 " bytes after %s", name,
              readonly ? " (read-only)" : "", size, x->last);

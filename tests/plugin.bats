@@ -100,7 +100,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
                primarycache=all primarycache=metadata primarycache=none \
                threads=auto threads=parallel threads=serialize \
                attach=shared attach=exclusive only=off volume=v \
-               read-only=off read-only=on read-only=force; do
+               read-only=off read-only=on read-only=1 read-only=force; do
         run -0 nbdkit -U - "$plugin" "$pool" "$arg" \
             --run "nbdinfo --size 'nbd+unix:///v?socket='\$unixsocket"
         assert_eq "$output" 1048576 "$arg"

@@ -35,7 +35,7 @@ without_rights ()
 # note_files: what every file of the pool is now, and its directory.
 note_files ()
 {
-    (cd "$pool" && stat -c '%n %s %Y %Z %i' . ./* &&
+    (cd "$pool" && stat -c '%n %s %a %u %.9Y %.9Z %i' . ./* &&
          sha256sum journal lock pool.db* records reserve) 2>/dev/null
 }
 
