@@ -435,9 +435,31 @@ meta_open (const char *path, uint64_t budget_bytes)
   return open_meta (path, budget_bytes, false);
 }
 
+/* A WAL that may not be read is not one that is missing, nor damaged: nobody
+ * may come to think so.
+ */
+static int
+check_wal (const char *path)
+{
+  CLEANUP_FREE char *wal = NULL;
+  CLEANUP_CLOSE int fd = -1;
+
+  if (asprintf (&wal, "%s-wal", path) == -1) {
+    wal = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  fd = open (wal, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd == -1 && errno != ENOENT)
+    return nbdedup_fail (errno, "%s: cannot be opened: %s", wal,
+                         strerror (errno));
+  return 0;
+}
+
 struct meta *
 meta_open_readonly (const char *path, uint64_t budget_bytes)
 {
+  if (check_wal (path) == -1)
+    return NULL;
   return open_meta (path, budget_bytes, true);
 }
 

@@ -232,6 +232,8 @@ crashed_pool ()
 }
 
 @test "the right to read is enough" {
+    local option
+
     need without_rights true
     crashed_pool
     chmod a-w "$pool" "$pool"/*
@@ -244,7 +246,10 @@ crashed_pool ()
 
     # But what cannot be read is not taken for missing.
     chmod u-r "$pool/pool.db-wal"
-    run -1 without_rights nbdedup --read-only list
+    for option in --read-only --read-only=force; do
+        run -1 without_rights nbdedup $option list
+        [[ $output == *"pool.db-wal: "*"Permission denied"* ]]
+    done
     chmod u+r "$pool/pool.db-wal"
     chmod u-r "$pool/journal"
     run -1 without_rights nbdedup --read-only=force list
@@ -337,10 +342,12 @@ crashed_pool ()
     nothing_written
 }
 
-# many_volumes: w1000 ... w2499, clones of v@s; several pages of each table.
+# many_volumes: w1000 ... w2499, clones of v@s, with the content of $one;
+# several pages of each table.
 many_volumes ()
 {
     make_pool
+    one="$BATS_TEST_TMPDIR/one"
     random_data 4K >"$one"
     nbdedup import v "$one" --block-size 4K
     nbdedup snapshot v@s
@@ -349,7 +356,6 @@ many_volumes ()
 
 @test "a damaged page of layers, volumes or snapshots costs what it held" {
     local table left lost nr
-    local one="$BATS_TEST_TMPDIR/one"
 
     need sqlite3 -version
     damaged
@@ -383,7 +389,22 @@ many_volumes ()
     done
 }
 
-@test "a lost volume's snapshots, and what stands on a lost layer" {
+@test "what stands on a lost layer, also through others, is not read" {
+    need sqlite3 -version
+    damaged
+    many_volumes
+    # Its rows are in the last page, that of its origin's in the first.
+    nbdedup snapshot w2499@t
+    nbdedup clone w2499@t x
+    exported x "$one"
+    spoil layer "AND pagetype = 'leaf' ORDER BY path LIMIT 1"
+    for name in w2499 w2499@t x; do
+        run -1 nbdedup --read-only export "$name" /dev/null
+        [[ $output == *"cost its map"* ]]
+    done
+}
+
+@test "a lost volume's snapshots, and names without their layers" {
     need sqlite3 -version
     damaged
     old_pool
