@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Inside of the checksumming VFS: cksum-vfs.c (what SQLite calls),
- * cksum-db.c (pages of the main database), cksum-wal.c (frames of the WAL)
- * and cksum-shared.c (what the connections to one database share).
+ * cksum-readonly.c (the same for files that must not change), cksum-db.c
+ * (pages of the main database), cksum-wal.c (frames of the WAL) and
+ * cksum-shared.c (what the connections to one database share).
  */
 
 #ifndef NBDEDUP_CKSUM_INT_H
@@ -27,7 +28,11 @@
 
 struct cksum_shared;
 
-enum role { ROLE_OTHER, ROLE_MAIN, ROLE_WAL };
+enum role {
+  ROLE_OTHER, ROLE_MAIN, ROLE_WAL,
+  ROLE_EMPTY,                   /* read-only: a WAL that is not there; no
+                                 * real file follows */
+};
 
 /* One open file.  The real VFS's follows it in memory. */
 struct cksum_file {
@@ -141,5 +146,20 @@ extern int cksum_wal_read (struct cksum_file *f, void *buf, int len,
                            sqlite3_int64 offset);
 extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
                             sqlite3_int64 offset);
+
+/*----------------------------------------------------------------------
+ * cksum-vfs.c, cksum-readonly.c
+ */
+
+/* The length of the database's path if 'path' is the name of a WAL, else
+ * 0.
+ */
+extern size_t cksum_wal_path_len (const char *path);
+
+/* Register the VFS for reading, on the same 'real' one; what it does not do
+ * in its own way is as in 'writable'.  SQLite's result code.
+ */
+extern int cksum_readonly_register (sqlite3_vfs *real,
+                                    const sqlite3_vfs *writable);
 
 #endif /* NBDEDUP_CKSUM_INT_H */

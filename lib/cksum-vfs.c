@@ -248,11 +248,8 @@ static const sqlite3_io_methods cksum_methods = {
  * VFS methods
  */
 
-/* The length of the database's path if 'path' is the name of a WAL, else
- * 0.
- */
-static size_t
-wal_path_len (const char *path)
+size_t
+cksum_wal_path_len (const char *path)
 {
   size_t len = strlen (path);
 
@@ -277,7 +274,7 @@ cksum_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
   }
   else if (path != NULL && (flags & SQLITE_OPEN_WAL)) {
     f->role = ROLE_WAL;
-    len = wal_path_len (path);
+    len = cksum_wal_path_len (path);
     if (len == 0)               /* SQLite's name for it never differs */
       return SQLITE_CANTOPEN;
   }
@@ -302,7 +299,7 @@ cksum_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
 static int
 cksum_delete (sqlite3_vfs *vfs, const char *path, int sync_dir)
 {
-  size_t len = wal_path_len (path);
+  size_t len = cksum_wal_path_len (path);
   struct cksum_shared *s;
   int rc;
 
@@ -438,6 +435,8 @@ cksum_vfs_register (void)
   cksum_vfs.szOsFile = sizeof (struct cksum_file) + real_vfs->szOsFile;
   cksum_vfs.mxPathname = real_vfs->mxPathname;
   rc = sqlite3_vfs_register (&cksum_vfs, 0);
+  if (rc == SQLITE_OK)
+    rc = cksum_readonly_register (real_vfs, &cksum_vfs);
   if (rc != SQLITE_OK)
     return nbdedup_fail (ENOMEM, "SQLite: registering the VFS \"%s\": %s",
                          CKSUM_VFS_NAME, sqlite3_errstr (rc));

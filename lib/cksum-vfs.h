@@ -25,11 +25,15 @@
 #define NBDEDUP_CKSUM_VFS_H
 
 #define CKSUM_VFS_NAME "nbdedup"
+#define CKSUM_READONLY_VFS_NAME "nbdedup-readonly"
 #define CKSUM_RESERVE 8
 
 /* Register the VFS (once per process; later calls do nothing).  It stands
  * on "unix-excl": several connections of one process share a WAL whose
  * index is in heap memory; no other process can open the database.
+ *
+ * The second one, for SQLITE_OPEN_READONLY, changes no file and makes none,
+ * not even a lock.  Each connection must begin with exclusive locking mode.
  *
  * Returns 0, or -1 with errno and a text.
  */

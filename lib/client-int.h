@@ -13,6 +13,7 @@ struct nbdedup_client {
   struct nbdedup_pool *pool;    /* owned; NULL: a server has it */
   char *path;                   /* owned */
   char who[CONTROL_WHO_MAX + 1];
+  bool readonly;                /* change nothing */
 
   struct lock lock;             /* protects everything below */
   struct channel_list idle;     /* owned */

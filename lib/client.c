@@ -34,6 +34,14 @@
  * Open and close
  */
 
+static int
+test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
+{
+  return client->readonly
+    ? lockfile_share (client->path, false, NULL, holder)
+    : lockfile_take (client->path, false, NULL, holder);
+}
+
 /* Get at the pool once.  Returns 1 if it worked, 0 if it may work later
  * (the text says what is in the way), -1 if it will not.
  */
@@ -50,7 +58,7 @@ try_open (struct nbdedup_client *client,
   if (errno != EBUSY)
     return -1;
 
-  if (lockfile_take (client->path, false, NULL, &holder) == 0) {
+  if (test_lock (client, &holder) == 0) {
     if (++*free_tries < FREE_TRIES_MAX)
       return 0;
     /* Say again why; nothing of that is in the holder. */
@@ -62,7 +70,14 @@ try_open (struct nbdedup_client *client,
   *free_tries = 0;
 
   if (!holder.server) {
-    if (holder.pid == 0)
+    if (holder.reader_is_server)
+      return nbdedup_fail (EBUSY, "pool %s is in use by a server that was "
+                           "started with read-only=on: end that first, or "
+                           "use --read-only", client->path);
+    if (holder.reader)
+      nbdedup_fail (EBUSY, "pool %s is in use by a command that reads it with "
+                    "--read-only", client->path);
+    else if (holder.pid == 0)
       nbdedup_fail (EBUSY, "pool %s is in use by another process",
                     client->path);
     else
@@ -118,6 +133,8 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
     return nbdedup_fail_null (ENOMEM, "no memory for a client");
   }
   snprintf (client->who, sizeof client->who, "%s", who);
+  client->readonly =
+    settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
   lock_init (&client->lock);
   SLIST_INIT (&client->idle);
 
@@ -268,6 +285,9 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
   json_t *result;
   int err;
 
+  if (client->readonly && command_changes (command, args))
+    return nbdedup_fail_null (EROFS, "it changes the pool, which is read-only "
+                              "for this command");
   if (client->pool != NULL)
     return command_run (client->pool, command, args, progress, opaque);
 

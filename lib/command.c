@@ -508,6 +508,25 @@ check_args (const char *command, const char *const *known, json_t *args)
   return 0;
 }
 
+bool
+command_changes (const char *command, json_t *args)
+{
+  static const char *const reading[] = {
+    "list", "get", "diff", "drift-history", "drift-freed", "stat", "check",
+    "scrub", "info",
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof reading / sizeof reading[0]; ++i)
+    if (strcmp (reading[i], command) == 0)
+      return false;
+  if (strcmp (command, "drift") == 0)
+    return json_is_true (json_object_get (args, "record"));
+  if (strcmp (command, "destroy") == 0 || strcmp (command, "rebase") == 0)
+    return !json_is_true (json_object_get (args, "dry-run"));
+  return true;
+}
+
 json_t *
 command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
              nbdedup_progress_fn *progress, void *opaque)
@@ -523,6 +542,9 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
     return nbdedup_fail_null (EINVAL, "unknown command '%.64s'", command);
   if (check_args (command, commands[i].args, args) == -1)
     return NULL;
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF &&
+      command_changes (command, args))
+    return nbdedup_fail_null (EROFS, "the pool is open read-only");
   WITH_LOCK (&pool->admin);
   if (commands[i].run (&c, &result) == -1)
     return NULL;

@@ -71,6 +71,9 @@ extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
                             json_t *args, nbdedup_progress_fn *progress,
                             void *opaque);
 
+/* Does it change the pool?  Then it is EROFS in one that is open read-only. */
+extern bool command_changes (const char *command, json_t *args);
+
 /* Does it compute for long, holding nothing that others wait for?  Then it
  * should leave the CPUs to the pool's clients.
  */

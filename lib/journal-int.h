@@ -26,6 +26,7 @@
 struct journal {
   int fd;                       /* constant */
   char *path;                   /* owned; for messages */
+  bool readonly;                /* constant */
 
   struct lock lock;             /* protects everything below */
   pthread_cond_t cond;          /* a sync ended */

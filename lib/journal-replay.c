@@ -214,7 +214,7 @@ journal_replay (struct journal *journal, uint64_t position,
   /* What is read from here on is what is on disk: a killed process may
    * have left pages that were not written, or that failed to be.
    */
-  if (fdatasync (j->fd) == -1)
+  if (!j->readonly && fdatasync (j->fd) == -1)
     return nbdedup_fail (EIO, "%s: fdatasync: %s", j->path,
                          strerror (errno));
   posix_fadvise (j->fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -268,6 +268,29 @@ journal_was_cut_short (struct journal *journal)
 {
   assert (journal->replayed);
   return journal->leftovers;
+}
+
+int
+journal_follow (struct journal *journal, uint64_t position,
+                uint64_t folded, uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq, bool suspect,
+                           const uint8_t *body, size_t len),
+                void *opaque, uint64_t *last)
+{
+  struct journal *j = journal;
+  struct evidence e = { .of_epoch = epoch };
+  CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
+
+  assert (j->readonly);
+  *last = folded;
+  if (body == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+  if (position == 0)
+    position = RING_START;
+  /* What cannot be scanned proves nothing: then batches are suspect. */
+  if (scan_ring (j, body, gather_evidence, &e) == -1 && errno == ENOMEM)
+    return -1;
+  return walk (j, epoch, last, &position, e.settled, body, fn, opaque);
 }
 
 static int

@@ -108,8 +108,8 @@ journal_create (const char *path, const uint8_t uuid[UUID_LEN],
   return 0;
 }
 
-struct journal *
-journal_open (const char *path, const uint8_t uuid[UUID_LEN],
+static struct journal *
+open_journal (const char *path, const uint8_t *uuid, bool readonly,
               uint64_t *epoch)
 {
   struct journal *j;
@@ -126,7 +126,8 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
   /* O_NONBLOCK: a FIFO in its place must not make us wait.  O_NOFOLLOW: of
    * the pool's files only records may be elsewhere.
    */
-  j->fd = open (path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  j->fd = open (path, (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC |
+                O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   err = errno;
   if (j->path == NULL || j->hasher == NULL) {
     nbdedup_fail (ENOMEM, "%s: no memory", path);
@@ -146,6 +147,7 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
   }
   if (read_header (j, uuid) == -1)
     goto fail;
+  j->readonly = readonly;
   *epoch = j->pair.header.epoch;
   return j;
 
@@ -154,6 +156,20 @@ journal_open (const char *path, const uint8_t uuid[UUID_LEN],
   journal_close (j);
   errno = err;
   return NULL;
+}
+
+struct journal *
+journal_open (const char *path, const uint8_t uuid[UUID_LEN],
+              uint64_t *epoch)
+{
+  return open_journal (path, uuid, false, epoch);
+}
+
+struct journal *
+journal_open_readonly (const char *path, const uint8_t uuid[UUID_LEN],
+                       uint64_t *epoch)
+{
+  return open_journal (path, uuid, true, epoch);
 }
 
 void

@@ -78,6 +78,10 @@ extern int journal_create (const char *path, const uint8_t uuid[UUID_LEN],
 extern struct journal *journal_open (const char *path,
                                      const uint8_t uuid[UUID_LEN],
                                      uint64_t *epoch);
+/* The same without a write to the file: to be replayed, nothing else. */
+extern struct journal *journal_open_readonly (const char *path,
+                                              const uint8_t uuid[UUID_LEN],
+                                              uint64_t *epoch);
 extern void journal_close (struct journal *journal);
 
 /* Write the header with a new epoch and sync; later batches carry it.
@@ -108,6 +112,17 @@ extern int journal_replay (struct journal *journal, uint64_t position,
  * power that left no mark: these cannot be told from each other.
  */
 extern bool journal_was_cut_short (struct journal *journal);
+
+/* Opened read-only, where journal_replay has found damage: follow the numbers
+ * as far as they lead, whatever the ring proves about what follows.  '*last'
+ * is the last batch that 'fn' got.
+ */
+extern int journal_follow (struct journal *journal, uint64_t position,
+                           uint64_t folded, uint64_t epoch,
+                           int (*fn) (void *opaque, uint64_t seq,
+                                      bool suspect,
+                                      const uint8_t *body, size_t len),
+                           void *opaque, uint64_t *last);
 
 /* Append one batch; not durable before journal_sync.  'settled' is the
  * highest number that the caller knows as settled (0: nothing new),

@@ -59,6 +59,8 @@ struct layer {
   atomic_bool frozen;           /* set and cleared by map_freeze, map_thaw */
 
   bool dying, gone;             /* under volumes->lock */
+  bool lost;                    /* opened read-only: it, or what it stands
+                                 * on, has no row that can be read */
   unsigned nr_children;         /* layers that inherit, dying ones not */
   unsigned nr_names;            /* volumes and snapshots, and holds */
   struct layer *merging;        /* the child, while it is merged */

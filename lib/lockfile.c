@@ -2,10 +2,12 @@
 
 /* The pool's "lock" file.
  *
- * Two bytes of it are locked, each with an OFD lock:
+ * Bytes of it are locked, each with an OFD lock:
  *
- *   byte 0   taken by whoever has the pool open; this one decides
+ *   byte 0   taken by whoever has the pool open; this one decides.  Shared
+ *            by those that only read
  *   byte 1   taken by the same process once its text stands in the file
+ *   byte 2   shared by servers that only read
  *
  * A crash, and an ordinary close too, leaves the text behind.  The second
  * lock tells the text of the present holder from that of an earlier one:
@@ -37,18 +39,20 @@
 #include "error.h"
 #include "fullio.h"
 #include "lockfile.h"
+#include "log.h"
 
 #define HELD_BYTE 0
 #define TEXT_BYTE 1
+#define READING_SERVER_BYTE 2
 
 /* "command", a pid and 'who', with room for what is added one day. */
 #define TEXT_MAX 512
 
 static struct flock
-lock_of_byte (off_t byte)
+lock_of_byte (off_t byte, short type)
 {
   return (struct flock) {
-    .l_type = F_WRLCK,
+    .l_type = type,
     .l_whence = SEEK_SET,
     .l_start = byte,
     .l_len = 1,
@@ -59,9 +63,9 @@ lock_of_byte (off_t byte)
  * -1 with errno.
  */
 static int
-try_lock (int fd, off_t byte)
+try_lock (int fd, off_t byte, short type)
 {
-  struct flock fl = lock_of_byte (byte);
+  struct flock fl = lock_of_byte (byte, type);
 
   for (;;) {
     if (fcntl (fd, F_OFD_SETLK, &fl) == 0)
@@ -73,13 +77,13 @@ try_lock (int fd, off_t byte)
   }
 }
 
-/* Returns 1 if another open file description has the byte locked, 0 if
- * not, -1 with errno.
+/* Returns 1 if another open file description's lock of the byte is in the
+ * way of one of this type, 0 if not, -1 with errno.
  */
 static int
-is_locked (int fd, off_t byte)
+is_locked (int fd, off_t byte, short type)
 {
-  struct flock fl = lock_of_byte (byte);
+  struct flock fl = lock_of_byte (byte, type);
 
   if (fcntl (fd, F_OFD_GETLK, &fl) == -1)
     return -1;
@@ -133,7 +137,14 @@ read_holder (int fd, struct lockfile_holder *holder)
   int64_t len;
 
   memset (holder, 0, sizeof *holder);
-  if (is_locked (fd, TEXT_BYTE) != 1)
+  if (is_locked (fd, HELD_BYTE, F_RDLCK) == 0 &&
+      is_locked (fd, HELD_BYTE, F_WRLCK) == 1) {
+    holder->reader = true;
+    holder->reader_is_server =
+      is_locked (fd, READING_SERVER_BYTE, F_WRLCK) == 1;
+    return;
+  }
+  if (is_locked (fd, TEXT_BYTE, F_WRLCK) != 1)
     return;
   len = full_pread (fd, text, TEXT_MAX, 0);
   if (len <= 0)
@@ -151,6 +162,9 @@ fail_busy (const char *pool, int fd, struct lockfile_holder *holder)
   read_holder (fd, &h);
   if (holder)
     *holder = h;
+  if (h.reader)
+    return nbdedup_fail (EBUSY, "%s: another process has this pool open "
+                         "read-only", pool);
   if (h.pid == 0)
     return nbdedup_fail (EBUSY, "%s: another process has this pool open",
                          pool);
@@ -195,7 +209,7 @@ write_text (int fd, const char *path, bool server, const char *who)
     return nbdedup_fail (errno, "%s: cannot write who has the pool open: %s",
                          path, strerror (errno));
   }
-  r = try_lock (fd, TEXT_BYTE);
+  r = try_lock (fd, TEXT_BYTE, F_WRLCK);
   if (r == -1)
     return nbdedup_fail (errno, "%s: cannot lock: %s", path, strerror (errno));
   if (r == 0)                   /* nobody of ours takes only this byte */
@@ -217,23 +231,34 @@ check_regular (int fd, const char *path)
   return 0;
 }
 
-/* Only look.  Needs no more than permission to read. */
+/* Needs no more than permission to read.  '*fd' is -1 if there is no lock
+ * file.
+ */
+static int
+open_to_read (const char *pool, const char *path, int *fd)
+{
+  *fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (*fd == -1) {
+    if (errno == ENOENT && access (pool, F_OK) == 0)
+      return 0;
+    return nbdedup_fail (errno, "%s: cannot open: %s", path,
+                         strerror (errno));
+  }
+  return check_regular (*fd, path);
+}
+
+/* Only look. */
 static int
 test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
 {
   CLEANUP_CLOSE int fd = -1;
   int r;
 
-  fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd == -1) {
-    if (errno == ENOENT && access (pool, F_OK) == 0)
-      return 0;
-    return nbdedup_fail (errno, "%s: cannot open: %s", path,
-                         strerror (errno));
-  }
-  if (check_regular (fd, path) == -1)
+  if (open_to_read (pool, path, &fd) == -1)
     return -1;
-  r = is_locked (fd, HELD_BYTE);
+  if (fd == -1)
+    return 0;
+  r = is_locked (fd, HELD_BYTE, F_WRLCK);
   if (r == -1)
     return nbdedup_fail (errno, "%s: cannot tell whether the pool is in "
                          "use: %s", path, strerror (errno));
@@ -255,10 +280,11 @@ fail_open (const char *pool, const char *path, int err,
       return -1;
     if (err == EROFS)
       return nbdedup_fail (EROFS, "%s: cannot lock the pool: its file system "
-                           "is read-only; mount it read-write", path);
+                           "is read-only; mount it read-write, or only read "
+                           "it (--read-only)", path);
     return nbdedup_fail (err, "%s: cannot lock the pool: %s; run this as a "
-                         "user who may write to %s", path, strerror (err),
-                         pool);
+                         "user who may write to %s, or only read "
+                         "it (--read-only)", path, strerror (err), pool);
   }
   if (err == ELOOP)
     return nbdedup_fail (EINVAL, "%s: a symbolic link, so it is not a pool's "
@@ -290,7 +316,7 @@ lockfile_take (const char *pool, bool server, const char *who,
   if (check_regular (fd, path) == -1)
     return -1;
 
-  r = try_lock (fd, HELD_BYTE);
+  r = try_lock (fd, HELD_BYTE, F_WRLCK);
   if (r == -1)
     return nbdedup_fail (errno, "%s: cannot lock: %s", path, strerror (errno));
   if (r == 0)
@@ -301,4 +327,50 @@ lockfile_take (const char *pool, bool server, const char *who,
   r = fd;
   fd = -1;
   return r;
+}
+
+int
+lockfile_share (const char *pool, bool server, int *fd,
+                struct lockfile_holder *holder)
+{
+  CLEANUP_FREE char *path = NULL;
+  CLEANUP_CLOSE int mine = -1;
+  int r;
+
+  if (holder)
+    memset (holder, 0, sizeof *holder);
+  if (fd)
+    *fd = -1;
+  if (asprintf (&path, "%s/lock", pool) == -1) {
+    path = NULL;
+    return nbdedup_fail (ENOMEM, "%s: out of memory", pool);
+  }
+  if (open_to_read (pool, path, &mine) == -1)
+    return -1;
+  if (mine == -1) {
+    if (fd)
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: nobody is kept from "
+                   "writing to the pool meanwhile", path);
+    return 0;
+  }
+
+  if (fd)
+    r = try_lock (mine, HELD_BYTE, F_RDLCK);
+  else
+    r = is_locked (mine, HELD_BYTE, F_RDLCK) != 1;
+  if (r == 0)
+    return fail_busy (pool, mine, holder);
+  if (fd == NULL)
+    return 0;
+  if (r == 1 && server)
+    r = try_lock (mine, READING_SERVER_BYTE, F_RDLCK);
+  if (r != 1) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: nobody is kept "
+                 "from writing to the pool meanwhile", path,
+                 strerror (errno));
+    return 0;
+  }
+  *fd = mine;
+  mine = -1;
+  return 0;
 }

@@ -16,6 +16,8 @@
 
 struct lockfile_holder {
   bool server;                  /* listens on control.sock */
+  bool reader;                  /* one at least that only reads; no text */
+  bool reader_is_server;        /* ... and serves: it may take long */
   pid_t pid;
   char who[128];
 };
@@ -28,5 +30,14 @@ struct lockfile_holder {
  */
 extern int lockfile_take (const char *pool, bool server, const char *who,
                           struct lockfile_holder *holder);
+
+/* The same for a process that only reads: any number of these at once, but
+ * none together with one that lockfile_take let in.  Nothing is written or
+ * made.  '*fd' returns the descriptor; -1 if there is no lock file, or no
+ * locks on its file system (a warning goes to the log): nobody can be kept
+ * out then.  'fd' NULL: only test.
+ */
+extern int lockfile_share (const char *pool, bool server, int *fd,
+                           struct lockfile_holder *holder);
 
 #endif /* NBDEDUP_LOCKFILE_H */

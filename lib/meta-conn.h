@@ -19,9 +19,11 @@ enum meta_stmt {
   ST_PROPERTY_GET, ST_PROPERTY_PUT, ST_REPORT_GET, ST_REPORT_PUT,
   ST_DOMAIN_ID, ST_DOMAIN_ADD, ST_DOMAIN_NAME,
   ST_LAYER_PUT, ST_LAYER_GET, ST_LAYER_DELETE, ST_LAYER_DYING,
-  ST_LAYER_REPARENT, ST_LAYER_SCAN,
-  ST_VOLUME_PUT, ST_VOLUME_DELETE, ST_VOLUME_SCAN,
-  ST_SNAPSHOT_PUT, ST_SNAPSHOT_DELETE, ST_SNAPSHOT_SCAN,
+  ST_LAYER_REPARENT, ST_LAYER_SCAN, ST_LAYER_SCAN_DOWN,
+  ST_VOLUME_PUT, ST_VOLUME_DELETE, ST_VOLUME_SCAN, ST_VOLUME_SCAN_UP,
+  ST_VOLUME_SCAN_DOWN,
+  ST_SNAPSHOT_PUT, ST_SNAPSHOT_DELETE, ST_SNAPSHOT_SCAN, ST_SNAPSHOT_SCAN_UP,
+  ST_SNAPSHOT_SCAN_DOWN,
   ST_LEAF_GET, ST_LEAF_PUT, ST_LEAF_DELETE, ST_LEAF_RESOLVE, ST_LEAF_NEXT,
   ST_LEAF_SCAN, ST_LEAF_SCAN_ALL,
   ST_RECORD_GET, ST_RECORD_PUT, ST_RECORD_DELETE, ST_RECORD_SCAN,
@@ -49,6 +51,11 @@ extern int meta_fail (struct meta_conn *c, const char *what);
 
 /* Step a statement that returns no row, and reset it. */
 extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
+
+/* A row of the statements that select all columns (meta-tables.c). */
+extern void meta_col_layer (sqlite3_stmt *st, struct meta_layer *l);
+extern void meta_col_volume (sqlite3_stmt *st, struct meta_volume *v);
+extern void meta_col_snapshot (sqlite3_stmt *st, struct meta_snapshot *s);
 
 /* Reset and unbound when the scope ends. */
 extern void meta_reset (sqlite3_stmt **st);

@@ -50,6 +50,9 @@ static const char *const sql[NR_STMTS] = {
   [ST_LAYER_SCAN] =
     "SELECT id, branch, seq, parent, overlap, block_size, flags, pointers,"
     " blocks FROM layer ORDER BY id",
+  [ST_LAYER_SCAN_DOWN] =
+    "SELECT id, branch, seq, parent, overlap, block_size, flags, pointers,"
+    " blocks FROM layer WHERE id > ? ORDER BY id DESC",
   [ST_VOLUME_PUT] =
     "INSERT OR REPLACE INTO volume"
     " (id, name, layer, size, flags, compress, dedup, domain, allow, origin)"
@@ -58,6 +61,12 @@ static const char *const sql[NR_STMTS] = {
   [ST_VOLUME_SCAN] =
     "SELECT id, name, layer, size, flags, compress, dedup, domain, allow,"
     " origin FROM volume ORDER BY name",
+  [ST_VOLUME_SCAN_UP] =
+    "SELECT id, name, layer, size, flags, compress, dedup, domain, allow,"
+    " origin FROM volume ORDER BY id",
+  [ST_VOLUME_SCAN_DOWN] =
+    "SELECT id, name, layer, size, flags, compress, dedup, domain, allow,"
+    " origin FROM volume WHERE id > ? ORDER BY id DESC",
   [ST_SNAPSHOT_PUT] =
     "INSERT OR REPLACE INTO snapshot"
     " (id, volume, name, layer, size, time, origin)"
@@ -66,6 +75,12 @@ static const char *const sql[NR_STMTS] = {
   [ST_SNAPSHOT_SCAN] =
     "SELECT id, volume, name, layer, size, time, origin"
     " FROM snapshot ORDER BY volume, name",
+  [ST_SNAPSHOT_SCAN_UP] =
+    "SELECT id, volume, name, layer, size, time, origin"
+    " FROM snapshot ORDER BY id",
+  [ST_SNAPSHOT_SCAN_DOWN] =
+    "SELECT id, volume, name, layer, size, time, origin"
+    " FROM snapshot WHERE id > ? ORDER BY id DESC",
   [ST_LEAF_GET] =
     "SELECT data FROM leaf WHERE branch = ? AND leaf = ? AND seq = ?",
   [ST_LEAF_PUT] = "INSERT OR REPLACE INTO leaf VALUES (?, ?, ?, ?)",
@@ -364,8 +379,8 @@ meta_layer_set_dying (struct meta_conn *c, uint64_t id)
   return meta_run (c, st, "writing a layer");
 }
 
-static void
-col_layer (sqlite3_stmt *st, struct meta_layer *l)
+void
+meta_col_layer (sqlite3_stmt *st, struct meta_layer *l)
 {
   l->id = col (st, 0);
   l->branch = col (st, 1);
@@ -387,7 +402,7 @@ meta_layer_get (struct meta_conn *c, uint64_t id, struct meta_layer *l)
   bind_u64 (st, 1, id);
   r = step_one (c, st, "reading a layer");
   if (r == 1)
-    col_layer (st, l);
+    meta_col_layer (st, l);
   return r;
 }
 
@@ -410,7 +425,7 @@ meta_layer_scan (struct meta_conn *c,
   struct meta_layer l;
 
   return SCAN (c, st, "reading the layers", ({
-    col_layer (st, &l);
+    meta_col_layer (st, &l);
     fn (opaque, &l);
   }));
 }
@@ -447,6 +462,22 @@ meta_volume_delete (struct meta_conn *c, uint64_t id)
   return meta_run (c, st, "deleting a volume");
 }
 
+void
+meta_col_volume (sqlite3_stmt *st, struct meta_volume *v)
+{
+  v->id = col (st, 0);
+  snprintf (v->name, sizeof v->name, "%s", col_text (st, 1));
+  v->layer = col (st, 2);
+  v->size = col (st, 3);
+  v->tail_dirty = (col (st, 4) & VOLUME_TAIL_DIRTY) != 0;
+  v->importing = (col (st, 4) & VOLUME_IMPORTING) != 0;
+  snprintf (v->compress, sizeof v->compress, "%s", col_text (st, 5));
+  snprintf (v->dedup, sizeof v->dedup, "%s", col_text (st, 6));
+  v->domain = col (st, 7);
+  v->allow = col_text (st, 8);
+  v->origin = col (st, 9);
+}
+
 int
 meta_volume_scan (struct meta_conn *c,
                   int (*fn) (void *opaque, const struct meta_volume *v),
@@ -456,17 +487,7 @@ meta_volume_scan (struct meta_conn *c,
   struct meta_volume v;
 
   return SCAN (c, st, "reading the volumes", ({
-    v.id = col (st, 0);
-    snprintf (v.name, sizeof v.name, "%s", col_text (st, 1));
-    v.layer = col (st, 2);
-    v.size = col (st, 3);
-    v.tail_dirty = (col (st, 4) & VOLUME_TAIL_DIRTY) != 0;
-    v.importing = (col (st, 4) & VOLUME_IMPORTING) != 0;
-    snprintf (v.compress, sizeof v.compress, "%s", col_text (st, 5));
-    snprintf (v.dedup, sizeof v.dedup, "%s", col_text (st, 6));
-    v.domain = col (st, 7);
-    v.allow = col_text (st, 8);
-    v.origin = col (st, 9);
+    meta_col_volume (st, &v);
     fn (opaque, &v);
   }));
 }
@@ -498,6 +519,18 @@ meta_snapshot_delete (struct meta_conn *c, uint64_t id)
   return meta_run (c, st, "deleting a snapshot");
 }
 
+void
+meta_col_snapshot (sqlite3_stmt *st, struct meta_snapshot *s)
+{
+  s->id = col (st, 0);
+  s->volume = col (st, 1);
+  s->name = col_text (st, 2);
+  s->layer = col (st, 3);
+  s->size = col (st, 4);
+  s->time = col (st, 5);
+  s->origin = col (st, 6);
+}
+
 int
 meta_snapshot_scan (struct meta_conn *c,
                     int (*fn) (void *opaque, const struct meta_snapshot *s),
@@ -507,13 +540,7 @@ meta_snapshot_scan (struct meta_conn *c,
   struct meta_snapshot s;
 
   return SCAN (c, st, "reading the snapshots", ({
-    s.id = col (st, 0);
-    s.volume = col (st, 1);
-    s.name = col_text (st, 2);
-    s.layer = col (st, 3);
-    s.size = col (st, 4);
-    s.time = col (st, 5);
-    s.origin = col (st, 6);
+    meta_col_snapshot (st, &s);
     fn (opaque, &s);
   }));
 }

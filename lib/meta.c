@@ -54,6 +54,7 @@ struct meta {
   pthread_t thread;
   bool has_thread;
   bool opened;                  /* the pool was not refused */
+  bool readonly;                /* constant */
   struct meta_files *files;     /* owned */
   _Atomic uint64_t used_pages;  /* after the last commit; the free ones of
                                  * pool.db not counted */
@@ -232,6 +233,37 @@ conn_open (struct meta_conn *c, const char *path, bool create,
   return -1;
 }
 
+/* Nothing is written, so nothing is synced or copied. */
+static int
+conn_open_readonly (struct meta_conn *c, const char *path,
+                    uint64_t cache_bytes)
+{
+  char sql[64];
+  int rc;
+
+  rc = sqlite3_open_v2 (path, &c->db,
+                        SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
+                        CKSUM_READONLY_VFS_NAME);
+  if (rc != SQLITE_OK || c->db == NULL) {
+    nbdedup_fail (EIO, "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
+    conn_close (c);
+    return -1;
+  }
+  sqlite3_extended_result_codes (c->db, 1);
+  sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+  sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+  snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
+            cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
+  /* Exclusive: SQLite's index of the WAL needs no shared memory. */
+  if (exec (c, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA temp_store = MEMORY;"
+            "PRAGMA foreign_keys = OFF;", "opening") == -1 ||
+      exec (c, sql, "cache size") == -1) {
+    conn_close (c);
+    return -1;
+  }
+  return 0;
+}
+
 int
 meta_create (const char *path, const struct meta_state *state)
 {
@@ -389,18 +421,26 @@ wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
 }
 
 static int
+conn_open_of (struct meta *m, struct meta_conn *c, uint64_t cache_bytes)
+{
+  return m->readonly ? conn_open_readonly (c, m->path, cache_bytes)
+    : conn_open (c, m->path, false, cache_bytes);
+}
+
+static int
 open_connections (struct meta *m, uint64_t budget)
 {
   unsigned i;
 
-  if (conn_open (&m->writer, m->path, false, budget / 2) == -1)
+  if (conn_open_of (m, &m->writer, budget / 2) == -1)
     return -1;
   for (i = 0; i < NR_READERS; ++i) {
-    if (conn_open (&m->readers[i], m->path, false,
-                   budget / 2 / NR_READERS) == -1)
+    if (conn_open_of (m, &m->readers[i], budget / 2 / NR_READERS) == -1)
       return -1;
     m->free[m->nr_free++] = &m->readers[i];
   }
+  if (m->readonly)
+    return 0;
   if (conn_open (&m->checkpointer, m->path, false, 0) == -1)
     return -1;
   sqlite3_wal_hook (m->writer.db, wal_hook, m);
@@ -420,8 +460,8 @@ count_pages (struct meta *m)
   return 0;
 }
 
-struct meta *
-meta_open (const char *path, uint64_t budget_bytes)
+static struct meta *
+open_meta (const char *path, uint64_t budget_bytes, bool readonly)
 {
   struct meta *m;
   int err;
@@ -437,14 +477,18 @@ meta_open (const char *path, uint64_t budget_bytes)
   cond_init (&m->wake);
   cond_init (&m->all_free);
   cond_init (&m->none_frozen);
+  m->readonly = readonly;
   m->path = strdup (path);
   if (m->path == NULL) {
     nbdedup_fail (ENOMEM, "no memory");
     goto err;
   }
-  if (open_connections (m, budget_bytes) == -1 ||
-      (m->files = meta_files_open (path, META_PAGE_BYTES)) == NULL ||
-      count_pages (m) == -1)
+  if (open_connections (m, budget_bytes) == -1)
+    goto err;
+  if (readonly)
+    return m;
+  m->files = meta_files_open (path, META_PAGE_BYTES);
+  if (m->files == NULL || count_pages (m) == -1)
     goto err;
   err = pthread_create (&m->thread, NULL, checkpoint_thread, m);
   if (err != 0) {
@@ -459,6 +503,40 @@ meta_open (const char *path, uint64_t budget_bytes)
   meta_close (m);
   errno = err;
   return NULL;
+}
+
+struct meta *
+meta_open (const char *path, uint64_t budget_bytes)
+{
+  return open_meta (path, budget_bytes, false);
+}
+
+/* A WAL that may not be read is not one that is missing, nor damaged: nobody
+ * may come to think so.
+ */
+static int
+check_wal (const char *path)
+{
+  CLEANUP_FREE char *wal = NULL;
+  CLEANUP_CLOSE int fd = -1;
+
+  if (asprintf (&wal, "%s-wal", path) == -1) {
+    wal = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  fd = open (wal, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd == -1 && errno != ENOENT)
+    return nbdedup_fail (errno, "%s: cannot be opened: %s", wal,
+                         strerror (errno));
+  return 0;
+}
+
+struct meta *
+meta_open_readonly (const char *path, uint64_t budget_bytes)
+{
+  if (check_wal (path) == -1)
+    return NULL;
+  return open_meta (path, budget_bytes, true);
 }
 
 void
@@ -554,7 +632,7 @@ meta_frozen_open (struct meta *m)
 
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
-  if (conn_open (c, m->path, false, FROZEN_CACHE_BYTES) == -1) {
+  if (conn_open_of (m, c, FROZEN_CACHE_BYTES) == -1) {
     free (c);
     return NULL;
   }

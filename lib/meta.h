@@ -97,6 +97,11 @@ extern int meta_probe (const char *path);
  * 0 keeps nothing beyond a statement's need.
  */
 extern struct meta *meta_open (const char *path, uint64_t budget_bytes);
+/* The same without a write to any file: what a WAL holds is read where it
+ * is.  The caller sees to it that nobody else writes meanwhile.
+ */
+extern struct meta *meta_open_readonly (const char *path,
+                                        uint64_t budget_bytes);
 /* The pool is not refused: from now on the WAL may be copied and removed. */
 extern void meta_opened (struct meta *m);
 /* Checkpoints everything first; -1 if that failed (closed all the same). */
@@ -222,6 +227,13 @@ extern int meta_layer_scan (struct meta_conn *c,
                             int (*fn) (void *opaque,
                                        const struct meta_layer *l),
                             void *opaque);
+/* The same of all rows that can be read: damaged pages are passed over.  1:
+ * there are such pages, so rows may be missing; 0: none; -1.
+ */
+extern int meta_layer_salvage (struct meta_conn *c,
+                               int (*fn) (void *opaque,
+                                          const struct meta_layer *l),
+                               void *opaque);
 extern int meta_volume_put (struct meta_conn *c, const struct meta_volume *v);
 extern int meta_volume_delete (struct meta_conn *c, uint64_t id);
 /* Lends a volume to 'fn' for the call. */
@@ -229,6 +241,11 @@ extern int meta_volume_scan (struct meta_conn *c,
                              int (*fn) (void *opaque,
                                         const struct meta_volume *v),
                              void *opaque);
+/* As meta_layer_salvage, in no order. */
+extern int meta_volume_salvage (struct meta_conn *c,
+                                int (*fn) (void *opaque,
+                                           const struct meta_volume *v),
+                                void *opaque);
 
 extern int meta_snapshot_put (struct meta_conn *c,
                               const struct meta_snapshot *s);
@@ -238,6 +255,11 @@ extern int meta_snapshot_scan (struct meta_conn *c,
                                int (*fn) (void *opaque,
                                           const struct meta_snapshot *s),
                                void *opaque);
+/* As meta_layer_salvage, in no order. */
+extern int meta_snapshot_salvage (struct meta_conn *c,
+                                  int (*fn) (void *opaque,
+                                             const struct meta_snapshot *s),
+                                  void *opaque);
 
 /* Leaves.  get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes. */
 extern int meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,

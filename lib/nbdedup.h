@@ -76,6 +76,20 @@ enum nbdedup_primarycache {
   NBDEDUP_CACHE_NONE,           /* also no metadata beyond the running txg */
 };
 
+/* A pool can be opened without a write to any file of it, whatever it lies
+ * on.  What the journal holds beyond pool.db is in memory then, and all
+ * volumes are read-only: commands that change something fail with EROFS.
+ * Several processes may do so at once, but not while one writes.  Damage
+ * costs what it hit and nothing else; the log says what that is.
+ */
+enum nbdedup_read_only {
+  NBDEDUP_READ_ONLY_OFF = 0,
+  /* Refused (EIO) if data that was flushed is, or may be, missing from it. */
+  NBDEDUP_READ_ONLY_ON,
+  /* Then it is as it was before: what is read may be old. */
+  NBDEDUP_READ_ONLY_FORCE,
+};
+
 struct nbdedup_settings {
   uint64_t ddt_cache_bytes;     /* budget of all metadata in memory */
   uint64_t record_cache_bytes;  /* decompressed records */
@@ -84,6 +98,7 @@ struct nbdedup_settings {
   uint64_t drift_interval_s;    /* 0: only when asked */
   enum nbdedup_primarycache primarycache;
   unsigned nr_workers;          /* hashing threads; 0: one per CPU, max 16 */
+  enum nbdedup_read_only read_only;
 };
 
 #define NBDEDUP_DDT_CACHE_DEFAULT       (UINT64_C (256) << 20)
@@ -118,15 +133,17 @@ struct nbdedup_pool;
 extern int nbdedup_pool_create (const char *path, json_t *options)
   __attribute__ ((nonnull (1)));
 
-/* Is 'path' a pool that this library could open?  Reads a few headers and
- * takes no lock; starts nothing, so it may be called before a fork.
- * Fails with ENOENT (no pool), EBUSY (in use by another process), EINVAL
- * (newer format) or EIO (damaged).
+/* Is 'path' a pool that this library could open like that?  Reads a few
+ * headers and takes no lock; starts nothing, so it may be called before a
+ * fork.  Fails with ENOENT (no pool), EBUSY (in use by another process),
+ * EINVAL (newer format) or EIO (damaged).
  */
-extern int nbdedup_pool_probe (const char *path)
+extern int nbdedup_pool_probe (const char *path,
+                               enum nbdedup_read_only read_only)
   __attribute__ ((nonnull (1)));
 
-#define NBDEDUP_OPEN_SERVER 1   /* listen on control.sock; run in background */
+#define NBDEDUP_OPEN_SERVER 1   /* listen on control.sock (unless it is
+                                 * read-only); run in background */
 
 /* Open the pool in directory 'path': take its lock, recover what a crash
  * left, start the engine's threads.  'settings' may be NULL for defaults.
@@ -249,6 +266,10 @@ struct nbdedup_client;
  * finish, then fail with EBUSY and say which.  'who' as in
  * nbdedup_pool_open, and 'settings' for a pool opened here (or NULL).
  * 'is_unwanted' (or NULL) is asked while it waits: EINTR, if it says so.
+ *
+ * With settings->read_only the client changes nothing, in a server neither:
+ * nbdedup_client_call of a command that would is EROFS, and volumes are
+ * opened read-only.
  */
 extern struct nbdedup_client *
 nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,

@@ -39,7 +39,6 @@
 /* Shares of ddt-cache.  SQLite's page caches and the pending txgs matter
  * most for writes, DDT entries and leaves for hits and reads.
  */
-#define SHARE_SQLITE 4          /* one quarter */
 #define SHARE_PENDING 4
 #define SHARE_DDT 4
 #define SHARE_LEAVES 8
@@ -87,19 +86,38 @@ pool_check_sector (json_int_t sector)
  * Opening
  */
 
-static int
-fail_in_use (const char *path, const struct lockfile_holder *holder)
+int
+pool_fail_in_use (const char *path, const struct lockfile_holder *holder)
 {
+  if (holder->reader)
+    return nbdedup_fail (EBUSY, "%s: in use by %s", path,
+                         holder->reader_is_server
+                         ? "a server that was started with read-only=on"
+                         : "a command that reads it with --read-only");
   return nbdedup_fail (EBUSY, "%s: in use by %s (PID %ld)", path,
                        holder->pid ? holder->who : "another process",
                        (long) holder->pid);
 }
 
+/* Is it in use, in a way that waiting will not end? */
+static int
+probe_lock (const char *path, enum nbdedup_read_only read_only)
+{
+  struct lockfile_holder holder;
+  int r = read_only == NBDEDUP_READ_ONLY_OFF
+    ? lockfile_take (path, false, NULL, &holder)
+    : lockfile_share (path, false, NULL, &holder);
+
+  if (r == 0 || (errno == EBUSY && !holder.server &&
+                 !holder.reader_is_server))
+    return 0;
+  return errno == EBUSY ? pool_fail_in_use (path, &holder) : -1;
+}
+
 int
-nbdedup_pool_probe (const char *path)
+nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
 {
   CLEANUP_FREE char *db = pool_file (path, "pool.db");
-  struct lockfile_holder holder;
   struct stat st;
 
   if (db == NULL)
@@ -119,10 +137,7 @@ nbdedup_pool_probe (const char *path)
   }
   if (meta_probe (db) == -1)
     return -1;
-  if (lockfile_take (path, false, NULL, &holder) == -1 &&
-      (errno != EBUSY || holder.server))
-    return errno == EBUSY ? fail_in_use (path, &holder) : -1;
-  return 0;
+  return probe_lock (path, read_only);
 }
 
 static int
@@ -189,9 +204,9 @@ layer_gone (void *opaque, struct layer *layer)
   volumes_layer_gone (((struct nbdedup_pool *) opaque)->volumes, layer);
 }
 
-static int
-check_epoch (const char *path, const char *file, uint64_t epoch,
-             const struct meta_state *state)
+int
+pool_check_epoch (const char *path, const char *file, uint64_t epoch,
+                  const struct meta_state *state)
 {
   if (epoch == state->epoch ||
       (state->opening && epoch + 1 == state->epoch))
@@ -202,8 +217,8 @@ check_epoch (const char *path, const char *file, uint64_t epoch,
                        state->epoch);
 }
 
-static int
-check_state (struct nbdedup_pool *pool, const struct meta_state *state)
+int
+pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
 {
   if (state->features_incompat != 0)
     return nbdedup_fail (EINVAL, "%s: the pool uses features that this "
@@ -229,10 +244,10 @@ open_files (struct nbdedup_pool *pool, struct meta_state *state)
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
   pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
-                          pool->settings.ddt_cache_bytes / SHARE_SQLITE);
+                          pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE);
   if (pool->meta == NULL ||
       meta_state_get (meta_writer (pool->meta), state) == -1 ||
-      check_state (pool, state) == -1)
+      pool_check_state (pool, state) == -1)
     return -1;
   pool->store = store_open (records, cache != NBDEDUP_CACHE_ALL);
   if (pool->store == NULL)
@@ -243,8 +258,8 @@ open_files (struct nbdedup_pool *pool, struct meta_state *state)
     return nbdedup_fail (EIO, "%s: belongs to another pool", records);
   pool->journal = journal_open (journal, state->uuid, &epoch);
   if (pool->journal == NULL ||
-      check_epoch (pool->path, "records", header->epoch, state) == -1 ||
-      check_epoch (pool->path, "journal", epoch, state) == -1)
+      pool_check_epoch (pool->path, "records", header->epoch, state) == -1 ||
+      pool_check_epoch (pool->path, "journal", epoch, state) == -1)
     return -1;
   pool->sector_bytes = state->sector_bytes;
   pool->hash = state->hash;
@@ -276,8 +291,8 @@ wal_max (const char *path)
   return bytes < WAL_MAX_BYTES ? bytes : WAL_MAX_BYTES;
 }
 
-static int
-make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
+int
+pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
 {
   const struct nbdedup_settings *s = &pool->settings;
   bool keep = s->primarycache != NBDEDUP_CACHE_NONE;
@@ -300,14 +315,19 @@ make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .wal_max_bytes = wal_max (pool->path),
+    .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,
     .opaque = pool,
   };
   pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
-  if (pool->txg == NULL)
-    return -1;
+  return pool->txg ? 0 : -1;
+}
+
+static int
+load (struct nbdedup_pool *pool)
+{
   if (meta_segment_scan (meta_writer (pool->meta), add_segment, pool) == -1)
     return -1;
   return volumes_load (pool->volumes, meta_writer (pool->meta));
@@ -443,10 +463,22 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
 /* A server waits for a command that has the pool, as commands wait for
  * each other (client.c); it does not wait for another server.
  */
+bool
+pool_wait_for_command (const struct lockfile_holder *holder, bool server,
+                       unsigned tries)
+{
+  const struct timespec pause = { .tv_nsec = 100000000 };
+
+  if (!server || holder->server || holder->reader_is_server ||
+      tries == WAIT_FOR_COMMAND_TRIES)
+    return false;
+  nanosleep (&pause, NULL);
+  return true;
+}
+
 static int
 take_lock (struct nbdedup_pool *pool, bool server)
 {
-  const struct timespec pause = { .tv_nsec = 100000000 };
   struct lockfile_holder holder;
   unsigned tries;
 
@@ -456,9 +488,8 @@ take_lock (struct nbdedup_pool *pool, bool server)
       return 0;
     if (errno != EBUSY)
       return -1;
-    if (!server || holder.server || tries == WAIT_FOR_COMMAND_TRIES)
-      return fail_in_use (pool->path, &holder);
-    nanosleep (&pause, NULL);
+    if (!pool_wait_for_command (&holder, server, tries))
+      return pool_fail_in_use (pool->path, &holder);
   }
 }
 
@@ -479,11 +510,15 @@ replay (struct nbdedup_pool *pool)
 static int
 open_pool (struct nbdedup_pool *pool, unsigned flags)
 {
+  bool server = (flags & NBDEDUP_OPEN_SERVER) != 0;
   struct meta_state state;
 
-  if (take_lock (pool, flags & NBDEDUP_OPEN_SERVER) == -1 ||
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
+    return pool_open_readonly (pool, server);
+  if (take_lock (pool, server) == -1 ||
       open_files (pool, &state) == -1 ||
-      make_modules (pool, &state) == -1 ||
+      pool_make_modules (pool, &state) == -1 ||
+      load (pool) == -1 ||
       replay (pool) == -1 ||
       advance_epoch (pool) == -1 ||
       pool_properties_load (pool) == -1 ||
@@ -504,12 +539,16 @@ start_control (struct nbdedup_pool *pool)
   return pool->control ? 0 : -1;
 }
 
-/* The sampler first: clients' snapshots tell it. */
+/* The sampler first: clients' snapshots tell it.  Without writing there are
+ * no samples, and no socket in the pool; several servers may be there.
+ */
 static int
 start_server (struct nbdedup_pool *pool)
 {
   uint64_t interval_s = pool->settings.drift_interval_s;
 
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
+    return 0;
   if (interval_s > 0) {
     pool->sampler = sampler_start (pool, interval_s);
     if (pool->sampler == NULL)
@@ -523,12 +562,13 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
 {
   struct nbdedup_pool *pool;
-  char text[512];
+  char text[1024];
   int err;
 
   if ((settings && check_settings (settings) == -1))
     return NULL;
-  if (nbdedup_pool_probe (path) == -1)
+  if (nbdedup_pool_probe (path, settings ? settings->read_only
+                          : NBDEDUP_READ_ONLY_OFF) == -1)
     return NULL;
   pool = pool_new (path, settings, who);
   if (pool == NULL)
@@ -536,7 +576,10 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   if (open_pool (pool, flags) == -1 ||
       ((flags & NBDEDUP_OPEN_SERVER) && start_server (pool) == -1)) {
     err = errno;
-    snprintf (text, sizeof text, "%s", nbdedup_error ());
+    snprintf (text, sizeof text, "%s%s", nbdedup_error (),
+              err == EIO && pool->settings.read_only == NBDEDUP_READ_ONLY_OFF
+              ? "; what is whole may still be read "
+              "(--read-only)" : "");
     nbdedup_pool_close (pool);
     return nbdedup_fail_null (err, "%s", text);
   }

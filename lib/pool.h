@@ -29,7 +29,7 @@ struct nbdedup_pool {
   char *path;                   /* owned; absolute */
   char *who;                    /* owned */
   struct nbdedup_settings settings;
-  int lock_fd;
+  int lock_fd;                  /* -1: none */
   uint32_t sector_bytes;
   int hash;
   uint8_t uuid[UUID_LEN];
@@ -67,6 +67,25 @@ struct nbdedup_pool {
 
 /* The path of a file in the pool directory, malloc'd. */
 extern char *pool_file (const char *pool_path, const char *name);
+
+/* Of ddt-cache, for SQLite's page caches: one quarter. */
+#define POOL_SHARE_SQLITE 4
+
+/* Opening, in pool.c and pool-readonly.c. */
+struct lockfile_holder;
+extern int pool_fail_in_use (const char *path,
+                             const struct lockfile_holder *holder);
+/* Another command has the pool: wait for it.  'tries' counts from 0. */
+extern bool pool_wait_for_command (const struct lockfile_holder *holder,
+                                   bool server, unsigned tries);
+extern int pool_check_state (struct nbdedup_pool *pool,
+                             const struct meta_state *state);
+extern int pool_check_epoch (const char *path, const char *file,
+                             uint64_t epoch, const struct meta_state *state);
+/* The files are open: everything that works on them. */
+extern int pool_make_modules (struct nbdedup_pool *pool,
+                              const struct meta_state *state);
+extern int pool_open_readonly (struct nbdedup_pool *pool, bool server);
 
 /* Can a pool's sectors have this size? */
 extern int pool_check_sector (json_int_t sector);

@@ -130,14 +130,14 @@ nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
     return nbdedup_fail_null (ENOMEM, "no memory for a volume");
   }
   remote->client = client;
-  remote->flags = flags;
+  remote->flags = flags | (client->readonly ? NBDEDUP_VOLUME_READONLY : 0);
   lock_init (&remote->lock);
   cond_init (&remote->released);
   SLIST_INIT (&remote->idle);
 
   if (client->pool != NULL) {
-    remote->volume = nbdedup_volume_open (client->pool, name,
-                                          flags | NBDEDUP_VOLUME_ADMIN,
+    remote->volume = nbdedup_volume_open (client->pool, name, remote->flags |
+                                          NBDEDUP_VOLUME_ADMIN,
                                           geteuid (), NULL);
     if (remote->volume != NULL) {
       remote->size = nbdedup_volume_size (remote->volume);

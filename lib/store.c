@@ -27,6 +27,7 @@
 #include "fullio.h"
 #include "header-pair.h"
 #include "lock.h"
+#include "overlay.h"
 #include "store.h"
 
 #define PAGE_BYTES UINT64_C (4096)
@@ -37,6 +38,7 @@ struct store {
   char *path;                   /* owned; for messages */
   bool is_device;
   bool drop_cache;
+  struct overlay *overlay;      /* owned; opened read-only; else NULL */
 
   /* Only store_open and store_set_epoch, which is not called by two
    * threads at once, change these.
@@ -104,17 +106,18 @@ from_file_header (const struct file_header *file, struct store_header *h)
 }
 
 /* Open a file or device; refuse everything else without opening it (a
- * FIFO would block, a tape would rewind).
+ * FIFO would block, a tape would rewind).  'how': O_RDWR, perhaps with
+ * O_CREAT, or O_RDONLY.
  */
 static int
-open_records (const char *path, int extra_flags, struct stat *st)
+open_records (const char *path, int how, struct stat *st)
 {
-  int flags = O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | extra_flags;
+  int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | how;
   bool existed = true;
   int fd;
 
   if (stat (path, st) == -1) {
-    if (errno != ENOENT || !(extra_flags & O_CREAT))
+    if (errno != ENOENT || !(how & O_CREAT))
       return -1;
     existed = false;
   }
@@ -122,7 +125,7 @@ open_records (const char *path, int extra_flags, struct stat *st)
     errno = S_ISDIR (st->st_mode) ? EISDIR : ENOTBLK;
     return -1;
   }
-  if (existed && S_ISBLK (st->st_mode))
+  if (existed && S_ISBLK (st->st_mode) && (how & O_ACCMODE) == O_RDWR)
     /* Here O_EXCL means: not while it is mounted. */
     flags = (flags & ~O_CREAT) | O_EXCL;
   fd = open (path, flags, 0600);
@@ -218,7 +221,7 @@ store_create (const char *path, const struct store_header *header)
 
   /* Through a symbolic link that leads nowhere yet this makes its target. */
   created = stat (path, &st) == -1 && errno == ENOENT;
-  fd = open_records (path, O_CREAT, &st);
+  fd = open_records (path, O_RDWR | O_CREAT, &st);
   if (fd == -1)
     return nbdedup_fail (errno, "%s: cannot be created: %s",
                          path, open_error (errno));
@@ -268,8 +271,8 @@ read_header (struct store *store)
   return 0;
 }
 
-struct store *
-store_open (const char *path, bool drop_cache)
+static struct store *
+open_store (const char *path, bool drop_cache, bool readonly)
 {
   struct store *store;
   struct stat st;
@@ -288,7 +291,12 @@ store_open (const char *path, bool drop_cache)
     goto fail;
   }
 
-  store->fd = open_records (path, 0, &st);
+  if (readonly) {
+    store->overlay = overlay_new ();
+    if (store->overlay == NULL)
+      goto fail;
+  }
+  store->fd = open_records (path, readonly ? O_RDONLY : O_RDWR, &st);
   if (store->fd == -1) {
     if (errno == ENOENT)
       nbdedup_fail (EIO, "%s: is missing: put it back, or restore it from a "
@@ -313,6 +321,18 @@ store_open (const char *path, bool drop_cache)
   return NULL;
 }
 
+struct store *
+store_open (const char *path, bool drop_cache)
+{
+  return open_store (path, drop_cache, false);
+}
+
+struct store *
+store_open_readonly (const char *path, bool drop_cache)
+{
+  return open_store (path, drop_cache, true);
+}
+
 int
 store_close (struct store *store)
 {
@@ -328,6 +348,7 @@ store_close (struct store *store)
       r = nbdedup_fail (EIO, "%s: closing: %s", store->path,
                         strerror (errno));
   }
+  overlay_free (store->overlay);
   pthread_cond_destroy (&store->cond);
   lock_destroy (&store->lock);
   free (store->path);
@@ -391,6 +412,8 @@ store_read_most (struct store *store, uint64_t addr, void *buf, size_t len)
 
   if (get_offset (store, addr, len, &offset) == -1)
     return -1;
+  if (store->overlay && overlay_get (store->overlay, addr, buf, len))
+    return (int64_t) len;
   r = full_pread (store->fd, buf, len, offset);
   if (r == -1)
     return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
@@ -431,6 +454,8 @@ store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
   if (offset < STORE_HEADER_BYTES)
     return nbdedup_fail (EIO, "%s: sector %" PRIu64 " is the header's",
                          store->path, addr);
+  if (store->overlay)
+    return overlay_put (store->overlay, addr, buf, len);
   if (full_pwrite (store->fd, buf, len, offset) == -1)
     return nbdedup_fail (is_full (errno) ? ENOSPC : EIO,
                          "%s: writing %zu bytes at sector %" PRIu64 ": %s",
@@ -595,6 +620,12 @@ store_file_bytes (struct store *store)
   if (fstat (store->fd, &st) == -1)
     return 0;
   return (uint64_t) st.st_blocks * 512;
+}
+
+uint64_t
+store_overlay_bytes (struct store *store)
+{
+  return store->overlay ? overlay_bytes (store->overlay) : 0;
 }
 
 uint64_t

@@ -42,6 +42,11 @@ struct store;
  * leave nothing in the page cache.
  */
 extern struct store *store_open (const char *path, bool drop_cache);
+/* The same without a write to the file: what is given to store_write stays
+ * in memory, and store_read of that address finds it there.  To be done
+ * before other threads read.
+ */
+extern struct store *store_open_readonly (const char *path, bool drop_cache);
 extern int store_close (struct store *store);
 extern const struct store_header *store_get_header (struct store *store);
 
@@ -83,6 +88,8 @@ extern int store_punch (struct store *store, uint64_t addr,
 
 /* What the file takes on its file system now. */
 extern uint64_t store_file_bytes (struct store *store);
+/* Opened read-only: what store_write holds in memory. */
+extern uint64_t store_overlay_bytes (struct store *store);
 /* Its length (or the device's size). */
 extern uint64_t store_length (struct store *store);
 

@@ -2,6 +2,11 @@
 
 /* Replay: what the journal holds beyond pool.db comes into memory, through
  * the same functions as before the crash, and one fold makes it durable.
+ *
+ * A pool that is opened read-only has no fold: maps change in memory and stay
+ * so; records that the journal carries stay there, too, unless they are at
+ * their places already; counts and free space, which no read needs, are left
+ * alone.  So damage in their tables does not matter.
  */
 
 #include <config.h>
@@ -24,6 +29,7 @@ struct replay {
   uint64_t *lost;               /* owned */
   size_t nr_lost, max_lost;
   bool sorted;
+  bool is_partial;              /* not every layer is known */
 };
 
 static int
@@ -131,8 +137,10 @@ replay_record (struct replay *rp, const struct journal_entry *e,
     return add_lost (rp, r->ptr.addr);
   rp->report->records++;
   /* Claim before writing: sectors in use must not be overwritten. */
-  if (space_claim (t->parts.space, &p, nr) == -1)
+  if (!t->parts.readonly && space_claim (t->parts.space, &p, nr) == -1)
     return -1;
+  if (t->parts.readonly && (e->data == NULL || record_is_there (t, r) == 1))
+    return 0;
   if (e->data) {
     CLEANUP_FREE uint8_t *buf = calloc (nr, sector);
 
@@ -143,7 +151,8 @@ replay_record (struct replay *rp, const struct journal_entry *e,
                      (size_t) nr * sector) == -1)
       return -1;
   }
-  return ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
+  return t->parts.readonly ? 0
+    : ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
 }
 
 static int
@@ -165,12 +174,12 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
       continue;
     }
     rp->report->blocks++;
-    if (ddt_ref (t->parts.ddt, ptr.addr, 1) == -1)
+    if (!t->parts.readonly && ddt_ref (t->parts.ddt, ptr.addr, 1) == -1)
       return -1;
     r = map_set (t->parts.map, layer, e->block + i, &ptr, &displaced);
     if (r == -1)
       return -1;
-    if (r == 1)
+    if (r == 1 && !t->parts.readonly)
       ddt_unref (t->parts.ddt, displaced);
   }
   return 0;
@@ -215,6 +224,8 @@ replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
       continue;
     }
     layer = t->parts.find_layer (t->parts.opaque, e.layer);
+    if (layer == NULL && rp->is_partial)
+      continue;
     if (layer == NULL)
       return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
                            PRIu64 ", which pool.db does not have", seq,
@@ -256,4 +267,93 @@ txg_replay (struct txg *t, struct replay_report *report,
   if (txg_pending_bytes (t) == 0 && report->batches == 0)
     return 0;
   return txg_run (t, report->batches > 0 ? fn : NULL, NULL, arg);
+}
+
+/*----------------------------------------------------------------------
+ * Read-only
+ */
+
+/* The counts of a layer follow its changed leaf, as a fold would do it. */
+static int
+count_leaf (struct txg *t, struct meta_conn *c, const struct map_change *mc)
+{
+  struct layer *layer = mc->layer;
+  uint64_t displaced[LEAF_BLOCKS];
+  uint8_t buf[LEAF_LEN_MAX];
+  struct leaf leaf, below;
+  int pointers, blocks;
+  unsigned nr;
+  size_t len = 0;
+
+  if (meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf,
+                     &len) == -1 || leaf_unpack (buf, len, &leaf) == -1)
+    return -1;
+  memset (below.state, MAP_HOLE, sizeof below.state);
+  if (map_needs_below (mc, &leaf) &&
+      map_get_below (t->parts.map, c, layer, mc->leaf, &below) == -1)
+    return -1;
+  map_apply (mc, &leaf, &below, displaced, &nr, &pointers, &blocks);
+  layer->pointers += (uint64_t) pointers;
+  layer->blocks += (uint64_t) blocks;
+  return 0;
+}
+
+/* So that figures of volumes include what was replayed.  A leaf that cannot
+ * be read is left out: of its blocks those are known that were replayed, and
+ * what they have displaced is not.
+ */
+static int
+count_changes (struct txg *t)
+{
+  struct meta_conn *c = meta_writer (t->parts.meta);
+  struct map_change *changes;
+  size_t nr, i;
+  int r = 0;
+
+  map_cut (t->parts.map);
+  if (map_get_changes (t->parts.map, &changes, &nr) == -1)
+    return -1;
+  for (i = 0; i < nr && r == 0; ++i)
+    if (count_leaf (t, c, &changes[i]) == -1 && errno != EIO)
+      r = -1;
+  free (changes);
+  return r;
+}
+
+int
+txg_replay_readonly (struct txg *t, bool is_partial)
+{
+  struct replay_report report = { .batches = 0 };
+  struct replay rp = {
+    .t = t, .report = &report, .is_partial = is_partial,
+  };
+  int r;
+
+  r = journal_replay (t->parts.journal, t->state.journal_position,
+                      t->state.folded, t->state.epoch, replay_batch, &rp);
+  free (report.dropped);
+  free (rp.lost);
+  return r == 0 ? count_changes (t) : -1;
+}
+
+int
+txg_follow (struct txg *t, uint64_t *last)
+{
+  struct replay_report report = { .batches = 0 };
+  struct replay rp = { .t = t, .report = &report, .is_partial = true };
+  int r;
+
+  *last = t->state.folded;
+  if (t->parts.journal == NULL)
+    return 0;
+  /* What was replayed before the damage is replayed again: it says the same.
+   */
+  r = journal_follow (t->parts.journal, t->state.journal_position,
+                      t->state.folded, t->state.epoch, replay_batch, &rp,
+                      last);
+  free (report.dropped);
+  free (rp.lost);
+  if (r == -1 && errno == ENOMEM)
+    return -1;
+  return count_changes (t);
 }

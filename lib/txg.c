@@ -239,6 +239,8 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
     }
   if (nr == -1)
     return -1;
+  if (t->parts.readonly)
+    return 0;
   while (nr > 0)
     ddt_unref (t->parts.ddt, displaced[--nr]);
   return 0;
@@ -284,7 +286,7 @@ txg_apply_lost (struct txg *t, struct layer *layer, uint64_t block,
       txg_fail (t);
       return -1;
     }
-    if (r == 1)
+    if (r == 1 && !t->parts.readonly)
       ddt_unref (t->parts.ddt, displaced);
   }
   return 0;
@@ -306,6 +308,8 @@ txg_flush (struct txg *t)
 
   if (txg_check (t) == -1)
     return -1;
+  if (t->parts.readonly)
+    return 0;
   r = txg_log_flush (t->log);
   if (r == 1)                   /* the journal is full: pool.db then */
     return txg_run (t, NULL, NULL, NULL);
@@ -727,6 +731,9 @@ run (struct txg *t, uint64_t pages,
 {
   struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
 
+  if (t->parts.readonly)
+    return fn == NULL ? 0
+      : nbdedup_fail (EROFS, "the pool is open read-only");
   {
     WITH_LOCK (&t->lock);
     TAILQ_INSERT_TAIL (&t->requests, &q, link);

@@ -61,6 +61,8 @@ struct txg_parts {
                            void *arg);
   /* Nothing is left of a dying layer in pool.db. */
   void (*layer_gone) (void *opaque, struct layer *layer);
+  /* No file may be written: nothing is ever folded, and txg_run is EROFS. */
+  bool readonly;
   /* A record's space is about to be reused: forget cached copies of it. */
   void (*forget_record) (void *opaque, uint64_t addr);
   void *opaque;
@@ -96,6 +98,16 @@ extern int txg_replay (struct txg *txg, struct replay_report *report,
                        int (*fn) (void *arg, struct meta_conn *c,
                                   struct meta_state *state),
                        void *arg);
+
+/* Read-only: what the journal holds beyond pool.db comes into memory, and
+ * stays there.  0, or -1 (EIO): it is damaged, or not this pool.db's.
+ * 'is_partial': pool.db has lost layers, which the journal may name.
+ */
+extern int txg_replay_readonly (struct txg *txg, bool is_partial);
+/* After that, do with it what can be done; '*last' is the last batch that
+ * counts.  The journal may be NULL.
+ */
+extern int txg_follow (struct txg *txg, uint64_t *last);
 
 /* Start and stop the folding thread.  Stopping folds everything first. */
 extern int txg_start (struct txg *txg);

@@ -486,6 +486,9 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
       !is_allowed (allow, h->uid, h->tls_identity))
     return nbdedup_fail (EACCES, "volume %s: its property allow does not "
                          "name this client", name);
+  if (v->layer->lost)
+    return nbdedup_fail (EIO, "volume %s: damage in pool.db has cost its map: "
+                         "restore the pool from a backup", name);
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
     return nbdedup_fail (EBUSY, "volume %s has a client already", name);
   v->nr_clients++;
@@ -549,7 +552,8 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
     return NULL;
   }
   h->size = v->size;
-  h->readonly = v->is_snapshot || (flags & NBDEDUP_VOLUME_READONLY) != 0;
+  h->readonly = v->is_snapshot || (flags & NBDEDUP_VOLUME_READONLY) != 0 ||
+    pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
   h->exclusive = (flags & NBDEDUP_VOLUME_EXCLUSIVE) != 0;
   return h;
 }
@@ -580,6 +584,7 @@ nbdedup_pool_list (struct nbdedup_pool *pool,
                    int (*fn) (void *opaque, const char *name, uint64_t size,
                               bool readonly), void *opaque)
 {
+  bool readonly = pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
   struct volumes *vs = pool->volumes;
   char name[VOLUME_FULL_NAME_MAX];
   struct volume *v, *s;
@@ -589,7 +594,7 @@ nbdedup_pool_list (struct nbdedup_pool *pool,
   WITH_LOCK (&vs->lock);
   for (i = 0; i < vs->list.nr; ++i) {
     v = vs->list.p[i];
-    if ((r = fn (opaque, v->name, v->size, false)) != 0)
+    if ((r = fn (opaque, v->name, v->size, readonly)) != 0)
       return r;
     for (j = 0; j < v->snapshots.nr; ++j) {
       s = v->snapshots.p[j];

@@ -111,6 +111,11 @@ extern struct volumes *volumes_new (struct nbdedup_pool *pool);
 extern void volumes_free (struct volumes *volumes);
 /* Read them all from pool.db. */
 extern int volumes_load (struct volumes *volumes, struct meta_conn *c);
+/* For a pool that is opened read-only: those that are left after damage.
+ * Names whose blocks cannot be found any more are listed, but cannot be
+ * opened; the log says what is missing.  1: something is, 0, -1.
+ */
+extern int volumes_salvage (struct volumes *volumes, struct meta_conn *c);
 /* Finish what a crash interrupted (a shrink). */
 extern int volumes_recover (struct volumes *volumes);
 

@@ -208,7 +208,7 @@ log_line (enum nbdedup_log_level level, const char *line)
 static int
 plugin_get_ready (void)
 {
-  if (nbdedup_pool_probe (keys.pool) == -1)
+  if (nbdedup_pool_probe (keys.pool, keys.settings.read_only) == -1)
     return fail (keys.pool);
   if (keys.threads == KEYS_THREADS_PARALLEL && !server_survives_parallel ())
     nbdkit_error ("threads=parallel: a client that hangs up while its "
@@ -288,7 +288,10 @@ struct export_list {
 static const char *
 describe (bool is_snapshot)
 {
-  return is_snapshot ? "snapshot, read-only" : "volume";
+  if (is_snapshot)
+    return "snapshot, read-only";
+  return keys.settings.read_only == NBDEDUP_READ_ONLY_OFF ? "volume"
+    : "volume, read-only";
 }
 
 static bool

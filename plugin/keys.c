@@ -54,6 +54,9 @@ const char keys_help[] =
 "                          Requests of one connection at the same time, or\n"
 "                          one by one (default: auto, what this nbdkit\n"
 "                          survives).\n"
+"read-only=on|off|force    Write to no file of the pool; force: even if flushed\n"
+"                          data is missing from what can be read\n"
+"                          (default: off).\n"
 "attach=shared|exclusive   Whether a volume takes more than one client\n"
 "                          (default: shared).";
 
@@ -73,6 +76,12 @@ static const char *const threads_names[] = {
   [KEYS_THREADS_AUTO] = "auto",
   [KEYS_THREADS_PARALLEL] = "parallel",
   [KEYS_THREADS_SERIALIZE] = "serialize",
+  NULL
+};
+static const char *const read_only_names[] = {
+  [NBDEDUP_READ_ONLY_OFF] = "off",
+  [NBDEDUP_READ_ONLY_ON] = "on",
+  [NBDEDUP_READ_ONLY_FORCE] = "force",
   NULL
 };
 static const char *const attach_names[] = { "shared", "exclusive", NULL };
@@ -284,6 +293,15 @@ keys_parse (struct keys *keys, const char *key, const char *value)
     return 0;
   }
 
+  if (strcmp (key, "read-only") == 0) {
+    r = strcmp (value, "force") == 0 ? NBDEDUP_READ_ONLY_FORCE
+      : nbdkit_parse_bool (value);
+    if (r == -1)
+      return -1;
+    s->read_only = (enum nbdedup_read_only) r;
+    return 0;
+  }
+
   if (strcmp (key, "attach") == 0) {
     r = parse_name (key, value, attach_names);
     if (r == -1)
@@ -335,5 +353,6 @@ keys_dump (void)
   printf ("default_primarycache=%s\n",
           primarycache_names[d.settings.primarycache]);
   printf ("default_threads=%s\n", threads_names[d.threads]);
+  printf ("default_read-only=%s\n", read_only_names[d.settings.read_only]);
   printf ("default_attach=%s\n", attach_names[d.exclusive]);
 }

@@ -41,7 +41,7 @@ refused_by_command ()
     done
 }
 
-# start DIR: a server in the background.  Returns 0 if it serves.  nbdkit
+# start DIR [KEY=VALUE]: a server in the background.  Returns 0 if it serves.  nbdkit
 # listens before the plugin has opened the pool: the answer to a client
 # tells, or the server's end.
 start ()
@@ -52,7 +52,7 @@ start ()
     rm -f "$BATS_TEST_TMPDIR/try.sock" "$BATS_TEST_TMPDIR/try.pid"
     try_sock="$BATS_TEST_TMPDIR/try.sock"
     nbdkit -f -P "$BATS_TEST_TMPDIR/try.pid" -U "$try_sock" "$plugin" \
-           "pool=$1" >"$BATS_TEST_TMPDIR/log" 2>&1 3>&- 4>&- &
+           "pool=$1" "${@:2}" >"$BATS_TEST_TMPDIR/log" 2>&1 3>&- 4>&- &
     server=$!
     while kill -0 "$server" 2>/dev/null; do
         if [ -S "$try_sock" ] &&
@@ -120,6 +120,13 @@ fingerprint ()
     (cd "$1" && find . -type f ! -name lock ! -empty -exec sha256sum {} + | sort)
 }
 
+# all_files DIR: with lock and an empty WAL, and when they were changed.
+all_files ()
+{
+    (cd "$1" && find . -type f -exec stat -c '%n %s %y' {} + \
+                     -exec sha256sum {} + | sort)
+}
+
 # must_refuse DIR [TEXT]: both do, with TEXT in the line, and change nothing.
 must_refuse ()
 {
@@ -150,12 +157,50 @@ command_may_fail ()
     esac
 }
 
+# compare_reads: what the server gives is right, or EIO; sets outcome.
+compare_reads ()
+{
+    local name status
+
+    for name in v w; do
+        status=0
+        "$test_programs/read-compare" "$try_sock" $name \
+            "$sample/$name.img" >"$BATS_TEST_TMPDIR/read" 2>&1 || status=$?
+        case $status in
+            0) grep -q ' 0 EIO' "$BATS_TEST_TMPDIR/read" || outcome=noticed ;;
+            3) outcome=noticed ;;
+            *) cat "$BATS_TEST_TMPDIR/log" >&2
+               fail "reading $name:" "$(head "$BATS_TEST_TMPDIR/read")" ;;
+        esac
+    done
+}
+
+# try_readonly DIR: the same for one that is opened read-only.  Nothing may
+# change, whatever comes of it.
+try_readonly ()
+{
+    local before
+
+    before=$(all_files "$1")
+    outcome=served
+    if start "$1" read-only=on; then
+        compare_reads
+        end
+    else
+        outcome=refused
+        one_line "$BATS_TEST_TMPDIR/log" "error: "
+    fi
+    assert_eq "$(all_files "$1")" "$before" "files, opened read-only"
+    readonly_outcome=$outcome
+}
+
 # try_pool DIR: sets outcome: refused, served (all is right and nothing was
 # noticed), noticed (by EIO, check or scrub).
 try_pool ()
 {
-    local name status before
+    local before
 
+    try_readonly "$1"
     before=$(fingerprint "$1")
     if ! start "$1"; then
         assert_eq "$server_status" 1 \
@@ -168,17 +213,7 @@ try_pool ()
         return
     fi
     outcome=served
-    for name in v w; do
-        status=0
-        "$test_programs/read-compare" "$try_sock" $name \
-            "$sample/$name.img" >"$BATS_TEST_TMPDIR/read" 2>&1 || status=$?
-        case $status in
-            0) grep -q ' 0 EIO' "$BATS_TEST_TMPDIR/read" || outcome=noticed ;;
-            3) outcome=noticed ;;
-            *) cat "$BATS_TEST_TMPDIR/log" >&2
-               fail "reading $name:" "$(head "$BATS_TEST_TMPDIR/read")" ;;
-        esac
-    done
+    compare_reads
     for command in check scrub; do
         command_may_fail -p "$1" $command
         [ "$command_status" = 0 ] || outcome=noticed
@@ -546,7 +581,7 @@ flips ()
         copy
         flip "$copy/${files[i % ${#files[@]}]}" $(($1 + i))
         try_pool "$copy" || fail "SEED=$1 flip $i: $flipped"
-        echo "$flipped: $outcome"
+        echo "$flipped: $outcome; read-only: $readonly_outcome"
         [ "$outcome" = served ] || noticed=$((noticed + 1))
     done
     echo "$noticed of $2 noticed"

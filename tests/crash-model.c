@@ -100,6 +100,24 @@ start_server (struct rng *rng)
                               libraries);
 }
 
+/* One that does not recover: all that was flushed must be there as well, and
+ * what is seen here, whatever it is, recovery must not change.
+ */
+static void
+verify_readonly (void)
+{
+  char key[PATH_MAX + 10];
+  const char *argv[] = {
+    "nbdkit", "-f", "-U", server.socket, plugin, key, "read-only=on", NULL
+  };
+
+  snprintf (key, sizeof key, "pool=%s", pool);
+  unlink (server.socket);
+  server.pid = process_start (argv, log_path, libraries);
+  verify ();
+  stop_server ();
+}
+
 void
 stop_server (void)
 {
@@ -124,6 +142,8 @@ do_round (void)
   alarm (300);
   if (!server_script && offline && round_nr > 0)
     MUST_RUN ("check");
+  if (!server_script && rng_percent (&rng, 30))
+    verify_readonly ();
   for (i = 0; i < nr_early; ++i) {
     start_server (&rng);
     poll (NULL, 0, rng_between (&rng, 5, 80));

@@ -19,7 +19,10 @@
  *    them there may be those that it was recording;
  *
  *  - "check" finds nothing, and now and then, that everything let go of is
- *    given back in the end.
+ *    given back in the end;
+ *
+ *  - in some rounds all of that first in the pool opened read-only, and then
+ *    that recovery comes to the same.
  *
  * The pool lives through 40 rounds, then comes another one.  SEED and ROUNDS
  * come from the environment; SEED repeats the operations, not the moments.
@@ -447,13 +450,31 @@ make_pool (struct rng *rng)
   layers_unsure = false;
 }
 
+/* What is seen without a write; recovery must not come to anything else. */
+static void
+replay_readonly (struct rng ops, const unsigned *mixture, const uint8_t *told,
+                 size_t len)
+{
+  settings.read_only = NBDEDUP_READ_ONLY_ON;
+  lineage.readonly = true;
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  replay (ops, mixture, told, len);
+  check ();
+  if (nbdedup_pool_close (pool) == -1)
+    give_up (nbdedup_error ());
+  settings.read_only = NBDEDUP_READ_ONLY_OFF;
+  lineage.readonly = false;
+}
+
 static void
 run_round (void)
 {
   static uint8_t told[2 * MAX_OPS + 2];
   struct rng rng = rng_make (seed, round_nr), ops = rng_make (seed, ~round_nr);
   const unsigned *mixture = weights[rng_below (&rng, NR_WEIGHTS)];
-  bool polite = rng_percent (&rng, 6);
+  bool polite = rng_percent (&rng, 6), readonly = rng_percent (&rng, 40);
+  char why[400];
   size_t len;
 
   alarm (300);
@@ -472,9 +493,14 @@ run_round (void)
     run_child (ops, mixture, 0, rng_below (&rng, 25), true, nothing);
   }
   pick_settings (&rng);
+  if (readonly)
+    replay_readonly (ops, mixture, told, len);
   if (open_pool () == -1)
     give_up (nbdedup_error ());
-  replay (ops, mixture, told, len);
+  if (!readonly)
+    replay (ops, mixture, told, len);
+  else if (!matches (&lineage, why, sizeof why))
+    give_up (why);
   check_samples ();
   check ();
   if (rng_percent (&rng, 25)) {

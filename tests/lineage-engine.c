@@ -396,7 +396,7 @@ compare_node (struct compare *c, struct node *node)
   buf = xcalloc (len, 1);
   if (nbdedup_volume_size (v) != node->size ||
       nbdedup_volume_block_size (v) != node->block_size ||
-      nbdedup_volume_is_readonly (v) != snapshot)
+      nbdedup_volume_is_readonly (v) != (snapshot || c->l->readonly))
     ok = differs (c, "%s: opened with size %" PRIu64 " (expected %" PRIu64
                   "), %s", name, nbdedup_volume_size (v), node->size,
                   nbdedup_volume_is_readonly (v) ? "read-only" :
@@ -551,7 +551,8 @@ check_listed (void *opaque, const char *name, uint64_t size, bool readonly)
   struct node *node = lineage_find (x->c->l, name);
 
   x->bad = node == NULL || node->size != size ||
-    readonly != (node->kind == NODE_SNAPSHOT) || strcmp (x->last, name) == 0;
+    readonly != (node->kind == NODE_SNAPSHOT || x->c->l->readonly) ||
+    strcmp (x->last, name) == 0;
   if (x->bad)
     differs (x->c, "pool_list: %s%s of %" PRIu64 " bytes after %s", name,
              readonly ? " (read-only)" : "", size, x->last);

@@ -73,6 +73,7 @@ struct lineage {
   uint64_t max_blocks;          /* of a volume */
   unsigned max_named;           /* volumes and snapshots */
   bool keep_versions;           /* what is not flushed may be lost */
+  bool readonly;                /* the pool is open read-only */
   bool attach;                  /* clients stay attached */
   bool figures;                 /* nothing is merged in the background: they
                                  * are exact */

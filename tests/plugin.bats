@@ -28,7 +28,7 @@ refused ()
 }
 
 keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
-      drift-interval primarycache threads attach)
+      drift-interval primarycache threads attach read-only)
 
 #----------------------------------------------------------------------
 # Parameters
@@ -99,7 +99,8 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
                commit-interval=86400 drift-interval=0 drift-interval=60 \
                primarycache=all primarycache=metadata primarycache=none \
                threads=auto threads=parallel threads=serialize \
-               attach=shared attach=exclusive only=off volume=v; do
+               attach=shared attach=exclusive only=off volume=v \
+               read-only=off read-only=on read-only=1 read-only=force; do
         run -0 --separate-stderr nbdkit -U - "$plugin" "$pool" "$arg" \
             --run "nbdinfo --size 'nbd+unix:///v?socket='\$unixsocket"
         assert_eq "$output" 1048576 "$arg"

@@ -453,6 +453,65 @@ test_fullio (void)
   assert (unlink (path) == 0);
 }
 
+static void
+expect_readers (bool server)
+{
+  struct lockfile_holder holder;
+
+  memset (&holder, 0xff, sizeof holder);
+  assert (lockfile_take (dir, false, "x", &holder) == -1 && errno == EBUSY);
+  assert (holder.reader && holder.reader_is_server == server);
+  assert (!holder.server && holder.pid == 0);
+  assert (strstr (nbdedup_error (), "read-only") != NULL);
+  assert (lockfile_take (dir, false, NULL, &holder) == -1 && errno == EBUSY);
+  assert (holder.reader);
+}
+
+/* Readers share it, and leave no trace in it. */
+static void
+test_share (void)
+{
+  struct lockfile_holder holder;
+  struct stat before, after;
+  int fd, fd2, fd3;
+
+  unlink (lock_path);
+  assert (lockfile_share (dir, false, &fd, &holder) == 0 && fd == -1);
+  assert (lockfile_share (dir, false, NULL, &holder) == 0);
+  assert (access (lock_path, F_OK) == -1);
+
+  fd = lockfile_take (dir, true, "nbdkit", NULL);
+  assert (fd != -1);
+  assert (lockfile_share (dir, false, &fd2, &holder) == -1);
+  assert (errno == EBUSY && fd2 == -1);
+  assert (holder.server && !holder.reader && holder.pid == getpid ());
+  assert (lockfile_share (dir, false, NULL, NULL) == -1 && errno == EBUSY);
+  close (fd);
+
+  assert (stat (lock_path, &before) == 0);
+  assert (lockfile_share (dir, false, &fd, &holder) == 0 && fd != -1);
+  assert (fcntl (fd, F_GETFD) & FD_CLOEXEC);
+  assert ((fcntl (fd, F_GETFL) & O_ACCMODE) == O_RDONLY);
+  assert (lockfile_share (dir, false, NULL, &holder) == 0);
+  expect_readers (false);
+  assert (lockfile_share (dir, true, &fd2, &holder) == 0 && fd2 != -1);
+  expect_readers (true);
+  assert (lockfile_share (dir, true, &fd3, &holder) == 0 && fd3 != -1);
+  close (fd2);
+  expect_readers (true);
+  close (fd3);
+  expect_readers (false);
+  close (fd);
+  assert (stat (lock_path, &after) == 0);
+  assert (before.st_size == after.st_size);
+  assert (before.st_mtim.tv_sec == after.st_mtim.tv_sec &&
+          before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+
+  fd = lockfile_take (dir, false, "y", NULL);
+  assert (fd != -1);
+  close (fd);
+}
+
 int
 main (void)
 {
@@ -469,6 +528,7 @@ main (void)
   test_race ();
   test_bad_places ();
   test_no_permission ();
+  test_share ();
 
   unlink (lock_path);
   assert (rmdir (dir) == 0);

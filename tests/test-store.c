@@ -523,6 +523,45 @@ test_no_fallocate (void)
   assert (unlink ("records") == 0);
 }
 
+/* What is "written" is in memory, and the file as it was. */
+static void
+test_readonly (void)
+{
+  uint8_t buf[8192], back[8192];
+  struct stat before, after;
+  struct store *s;
+  unsigned i;
+
+  assert (store_create ("records", &header) == 0);
+  s = store_open ("records", false);
+  assert (s && store_allocate_segment (s, 0) == 0);
+  memset (buf, 'x', sizeof buf);
+  assert (store_write (s, 4, buf, sizeof buf) == 0 && store_close (s) == 0);
+  assert (chmod ("records", 0400) == 0 && stat ("records", &before) == 0);
+
+  s = store_open_readonly ("records", true);
+  assert (s && store_overlay_bytes (s) == 0);
+  memset (buf, 'y', sizeof buf);
+  for (i = 100; i < 400; i += 2)
+    assert (store_write (s, i, buf, sizeof buf) == 0);
+  memset (buf, 'z', sizeof buf);
+  assert (store_write (s, 100, buf, 4096) == 0);        /* in its place */
+  assert (store_write (s, 3, buf, 4096) == -1 && errno == EIO);
+  assert (store_overlay_bytes (s) > 149 * sizeof buf + 4096);
+  assert (store_overlay_bytes (s) < 151 * (sizeof buf + 100));
+  assert (store_read (s, 4, back, sizeof back) == 0 && back[0] == 'x');
+  assert (store_read (s, 100, back, 4000) == 0);
+  assert (memcmp (buf, back, 4000) == 0);
+  assert (store_read (s, 398, back, sizeof back) == 0 && back[8191] == 'y');
+  assert (store_close (s) == 0);
+
+  assert (stat ("records", &after) == 0);
+  assert (before.st_size == after.st_size);
+  assert (before.st_mtim.tv_sec == after.st_mtim.tv_sec &&
+          before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+  assert (unlink ("records") == 0);
+}
+
 int
 main (void)
 {
@@ -534,6 +573,7 @@ main (void)
   test_threads ();
   test_sync ();
   test_no_fallocate ();
+  test_readonly ();
   assert (chdir ("..") == 0);
   {
     char cmd[64];

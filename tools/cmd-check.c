@@ -18,7 +18,7 @@ cmd_check (int argc, char **argv, const char *pool)
   options_parse (&opts, argc, argv, NULL, NULL, "",
                  "Verify the pool's metadata: every map, count and free-space "
                  "figure. Exits 1 if there are errors, and prints them.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   result = run (&opts, NULL);
   if (result == NULL)
     return EXIT_FAILURE;

@@ -78,7 +78,7 @@ cmd_destroy (int argc, char **argv, const char *pool)
                  "NAME\nNAME@SNAP",
                  "Destroy volume NAME, or its snapshot NAME@SNAP, at once; "
                  "what nothing else refers to is freed in the background.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   interrupt_catch ();
   result = run (&opts.common,
                 pack_args (&opts.common, "{s:s, s:b, s:b, s:b, s:b}",

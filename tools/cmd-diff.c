@@ -40,7 +40,7 @@ cmd_diff (int argc, char **argv, const char *pool)
   options_parse (&opts, argc, argv, NULL, NULL, "NAME@A NAME@B",
                  "Print the extents in which snapshot NAME@B differs from "
                  "NAME@A, and whether they are data or zeroes in NAME@B.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_snapshot_name (&opts, opts.args[0]);
   check_snapshot_name (&opts, opts.args[1]);
   result = run (&opts, pack_args (&opts, "{s:s, s:s}", "from", opts.args[0],

@@ -284,7 +284,7 @@ cmd_drift (int argc, char **argv, const char *pool)
                  "Show how far the clones of golden image NAME@SNAP, or of "
                  "all golden images, have diverged: what they still share "
                  "with it, with each other, and what only one of them has.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_options (&opts);
   interrupt_catch ();
   r = get_results (&opts, &results);

@@ -99,7 +99,7 @@ cmd_export (int argc, char **argv, const char *pool)
                  "Write volume or snapshot NAME to a disk image, with holes, "
                  "in any format that QEMU writes; or raw to a block device, an "
                  "nbd:// URI, or standard output ('-').",
-                 OPTIONS_POOL | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_PROGRESS);
   name = ex.common.args[0];
   interrupt_catch ();
   ex.client = client_open (&ex.common);

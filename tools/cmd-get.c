@@ -41,7 +41,7 @@ cmd_get (int argc, char **argv, const char *pool)
   options_parse (&opts, argc, argv, NULL, NULL, "PROPERTY|all [NAME]",
                  "Show a property's value, or all properties, of volume NAME, "
                  "or of the pool. Sizes are bytes, as 'set' takes them.",
-                 OPTIONS_POOL | OPTIONS_JSON);
+                 OPTIONS_READS | OPTIONS_JSON);
   result = run (&opts, pack_args (&opts, "{s:s, s:s*}",
                                   "property", opts.args[0],
                                   "name", opts.args[1]));

@@ -92,7 +92,7 @@ cmd_list (int argc, char **argv, const char *pool)
                  "size, the bytes that are not holes, those of the volume's "
                  "own writable layer, the attached clients, the time of a "
                  "snapshot, and the snapshot that a clone came from.",
-                 OPTIONS_POOL | OPTIONS_JSON);
+                 OPTIONS_READS | OPTIONS_JSON);
   list = run (&opts, NULL);
   if (list == NULL)
     return EXIT_FAILURE;

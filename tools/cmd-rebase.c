@@ -58,7 +58,7 @@ cmd_rebase (int argc, char **argv, const char *pool)
                  "Let volume NAME inherit from another snapshot. Its content "
                  "stays, byte for byte; what is the same in GOLDEN@SNAP is no "
                  "longer its own. Its snapshots and clones keep their origin.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_snapshot_name (&opts.common, opts.common.args[1]);
   result = run (&opts.common,
                 pack_args (&opts.common, "{s:s, s:s, s:b}",

@@ -38,7 +38,7 @@ cmd_scrub (int argc, char **argv, const char *pool)
                  "Read every record and verify its hash. Exits 1 if any is "
                  "damaged, and prints where volumes are concerned. Writes "
                  "damaged summaries of records again.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   result = run (&opts, NULL);
   if (result == NULL)
     return EXIT_FAILURE;

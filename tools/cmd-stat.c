@@ -321,7 +321,7 @@ cmd_stat (int argc, char **argv, const char *pool)
                  "Show what the pool's volumes, volume NAME, or the clones of "
                  "NAME@SNAP hold and take, and the ratios. Figures include all "
                  "answered writes.",
-                 OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
+                 OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.common.json && opts.prometheus)
     usage_error (&opts.common, "--json or --prometheus, not both");
   result = run (&opts.common, pack_args (&opts.common, "{s:s*, s:b}",

@@ -45,8 +45,11 @@ static const struct command {
 
 const char *argp_program_version = PACKAGE_STRING;
 
+enum { KEY_READ_ONLY = 0x1000 };
+
 struct main_options {
   const char *pool;
+  enum nbdedup_read_only read_only;
   int command;                  /* its index in argv; 0: none */
 };
 
@@ -58,6 +61,9 @@ parse_main (int key, char *arg, struct argp_state *state)
   switch (key) {
   case 'p':
     opts->pool = arg;
+    return 0;
+  case KEY_READ_ONLY:
+    opts->read_only = parse_read_only (arg);
     return 0;
   case ARGP_KEY_ARG:
     /* What follows is the command's. */
@@ -98,6 +104,8 @@ help_commands (int key, const char *text, void *input)
 static const struct argp_option main_options[] = {
   { "pool", 'p', "POOL", 0,
     "The pool's directory; default: $NBDEDUP_POOL", 0 },
+  { "read-only", KEY_READ_ONLY, "force", OPTION_ARG_OPTIONAL, READ_ONLY_DOC,
+    0 },
   { 0 }
 };
 
@@ -162,6 +170,7 @@ main (int argc, char **argv)
     return EXIT_USAGE;
   }
 
+  options_set_read_only (opts.read_only);
   argc -= opts.command;
   argv += opts.command;
   for (i = 0; i < NR_COMMANDS; ++i)

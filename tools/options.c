@@ -11,7 +11,10 @@
 enum {
   KEY_JSON = 0x1000,
   KEY_PROGRESS,
+  KEY_READ_ONLY,
 };
+
+static enum nbdedup_read_only default_read_only;
 
 /* From here on no digit may follow: JSON's integers have 63 bits. */
 #define NUMBER_MAX (UINT64_C (922337203685477580) - 1)
@@ -25,6 +28,36 @@ parse_pool (int key, char *arg, struct argp_state *state)
     return ARGP_ERR_UNKNOWN;
   opts->pool = arg;
   return 0;
+}
+
+static error_t
+parse_reads (int key, char *arg, struct argp_state *state)
+{
+  struct options *opts = state->input;
+
+  if (key != KEY_READ_ONLY)
+    return ARGP_ERR_UNKNOWN;
+  opts->read_only = parse_read_only (arg);
+  return 0;
+}
+
+enum nbdedup_read_only
+parse_read_only (const char *arg)
+{
+  if (arg == NULL)
+    return NBDEDUP_READ_ONLY_ON;
+  if (strcmp (arg, "force") != 0) {
+    note ("--read-only=%s: it takes no value but 'force' (see 'nbdedup "
+          "--help')", arg);
+    exit (EXIT_USAGE);
+  }
+  return NBDEDUP_READ_ONLY_FORCE;
+}
+
+void
+options_set_read_only (enum nbdedup_read_only read_only)
+{
+  default_read_only = read_only;
 }
 
 static error_t
@@ -57,6 +90,12 @@ static const struct argp_option pool_options[] = {
   { 0 }
 };
 
+static const struct argp_option reads_options[] = {
+  { "read-only", KEY_READ_ONLY, "force", OPTION_ARG_OPTIONAL, READ_ONLY_DOC,
+    10 },
+  { 0 }
+};
+
 static const struct argp_option json_options[] = {
   { "json", KEY_JSON, NULL, 0, "Print one JSON document", 9 },
   { 0 }
@@ -70,6 +109,9 @@ static const struct argp_option progress_options[] = {
 
 static const struct argp pool_argp = {
   .options = pool_options, .parser = parse_pool,
+};
+static const struct argp reads_argp = {
+  .options = reads_options, .parser = parse_reads,
 };
 static const struct argp json_argp = {
   .options = json_options, .parser = parse_json,
@@ -124,7 +166,7 @@ options_parse (struct options *opts, int argc, char **argv,
                const struct argp_option *options, argp_parser_t parser,
                const char *args_doc, const char *doc, unsigned children)
 {
-  struct argp_child child[4] = { { 0 } };
+  struct argp_child child[5] = { { 0 } };
   struct parse parse = { .opts = opts, .parser = parser };
   const struct argp argp = {
     .options = options, .parser = parse_command,
@@ -133,16 +175,22 @@ options_parse (struct options *opts, int argc, char **argv,
   error_t err;
 
   opts->command = strchr (argv[0], ' ') + 1;
+  opts->read_only = default_read_only;
   if (children & OPTIONS_JSON)
     child[parse.nr_children++].argp = &json_argp;
   if (children & OPTIONS_PROGRESS)
     child[parse.nr_children++].argp = &progress_argp;
   if (children & OPTIONS_POOL)
     child[parse.nr_children++].argp = &pool_argp;
+  if ((children & OPTIONS_READS) == OPTIONS_READS)
+    child[parse.nr_children++].argp = &reads_argp;
 
   err = argp_parse (&argp, argc, argv, 0, NULL, &parse);
   if (err != 0)
     usage_error (opts, "%s", strerror (err));
+  if (opts->read_only != NBDEDUP_READ_ONLY_OFF &&
+      (children & OPTIONS_READS) == OPTIONS_POOL)
+    usage_error (opts, "it changes the pool: not with --read-only");
 }
 
 const char *

@@ -15,13 +15,16 @@
 struct nbdedup_client *
 client_open (const struct options *opts)
 {
+  struct nbdedup_settings settings;
   struct nbdedup_client *client;
   char who[64];
 
   if (opts->pool == NULL)
     usage_error (opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
   snprintf (who, sizeof who, "nbdedup %s", opts->command);
-  client = nbdedup_client_open (opts->pool, NULL, who, interrupted);
+  nbdedup_settings_init (&settings);
+  settings.read_only = opts->read_only;
+  client = nbdedup_client_open (opts->pool, &settings, who, interrupted);
   if (client == NULL)
     fail ("%s: %s", opts->command, nbdedup_error ());
   return client;

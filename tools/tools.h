@@ -57,6 +57,7 @@ struct options {
   const char *pool;
   bool json;
   bool progress;
+  enum nbdedup_read_only read_only;
   const char *args[ARGS_MAX];   /* the words that are not options ... */
   const char **list;            /* ... or, if not NULL, here: max_args */
   unsigned nr_args;
@@ -72,10 +73,20 @@ struct options {
 #define OPTIONS_POOL 1          /* -p POOL */
 #define OPTIONS_JSON 2          /* --json */
 #define OPTIONS_PROGRESS 4      /* --progress */
+#define OPTIONS_READS (8 | OPTIONS_POOL) /* also --read-only, which is wrong
+                                          * usage without this */
 extern void options_parse (struct options *opts, int argc, char **argv,
                            const struct argp_option *options,
                            argp_parser_t parser, const char *args_doc,
                            const char *doc, unsigned children);
+
+/* The value of "--read-only[=force]" (NULL: none), or exit. */
+extern enum nbdedup_read_only parse_read_only (const char *arg);
+/* It came before the command's name. */
+extern void options_set_read_only (enum nbdedup_read_only read_only);
+#define READ_ONLY_DOC \
+  "Write to no file of the pool; =force: even if flushed data is missing " \
+  "from what can be read"
 
 /* For a parser: the value of an option, or exit for wrong usage. */
 extern uint64_t options_size (struct argp_state *state, const char *what,
