@@ -388,6 +388,16 @@ ddt_replay_record (struct ddt *ddt, const struct record *record,
   return r == -1 ? -1 : 0;
 }
 
+bool
+ddt_is_new (struct ddt *ddt, uint64_t addr)
+{
+  const struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  r = find_ref_locked (ddt, addr);
+  return r && r->entry;
+}
+
 int
 ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta)
 {

@@ -75,6 +75,9 @@ extern int ddt_insert (struct ddt *ddt, const struct record *record,
 extern int ddt_replay_record (struct ddt *ddt, const struct record *record,
                               uint64_t chunk_addr);
 
+/* ... is there one at 'addr'?  (pool.db may have it, too.) */
+extern bool ddt_is_new (struct ddt *ddt, uint64_t addr);
+
 /* 'delta' more references in the open txg; 0 only makes the next fold look
  * whether the record still has any.
  */

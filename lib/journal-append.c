@@ -161,11 +161,11 @@ write_wrap_locked (struct journal *j)
   const struct batch b = {
     .kind = BATCH_WRAP, .epoch = j->pair.header.epoch, .seq = j->appended + 1,
     .durable = j->durable, .folded = j->folded, .settled = j->settled,
-    .body_hash = XXH3_64bits (NULL, 0),
+    .position = j->head, .body_hash = XXH3_64bits (NULL, 0),
   };
   uint8_t buf[JOURNAL_ALIGN] = { 0 };
 
-  batch_pack (j, &b, j->head, buf);
+  batch_pack (j, &b, buf);
   return full_pwrite (j->fd, buf, sizeof buf, j->head);
 }
 
@@ -190,49 +190,58 @@ journal_mark_locked (struct journal *j)
   const struct batch b = {
     .kind = BATCH_MARK, .epoch = j->pair.header.epoch, .seq = j->appended,
     .durable = j->durable, .folded = j->folded, .settled = j->settled,
+    .position = mark_position_locked (j),
     .body_hash = XXH3_64bits (NULL, 0),
   };
-  const uint64_t pos = mark_position_locked (j);
   uint8_t buf[JOURNAL_ALIGN] = { 0 };
 
   assert_held (&j->lock);
-  if (j->told >= j->durable || pos == 0)
+  if (j->told >= j->durable || b.position == 0)
     return;
-  batch_pack (j, &b, pos, buf);
+  batch_pack (j, &b, buf);
   /* It says what is true without it, so it may fail: the next sync or batch
    * finds out what is wrong with the disk.
    */
-  if (full_pwrite (j->fd, buf, sizeof buf, pos) == 0)
+  if (full_pwrite (j->fd, buf, sizeof buf, b.position) == 0)
     j->told = j->durable;
 }
 
 int
 journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
-                uint64_t settled, uint64_t *seq)
+                const struct iovec *list, uint64_t settled, uint64_t *seq)
 {
   static const uint8_t zeroes[JOURNAL_ALIGN];
   struct journal *j = journal;
   CLEANUP_FREE struct iovec *all = NULL;
-  uint8_t buf[BATCH_HEADER_LEN];
+  uint8_t buf[BATCH_HEADER_LEN], trailer[BATCH_TRAILER_LEN];
   struct batch b = { .kind = BATCH_DATA };
-  uint64_t len = 0, size, pos;
+  struct iovec *p;
+  uint64_t len = 0, size;
   bool wrap;
   int i, r;
 
   for (i = 0; i < nr_iov; ++i)
     len += iov[i].iov_len;
-  assert (len <= JOURNAL_BODY_MAX);
-  size = batch_size (len);
+  assert (len <= JOURNAL_BODY_MAX && list->iov_len <= JOURNAL_BODY_MAX);
+  b.len = (uint32_t) len;
+  b.list_len = (uint32_t) list->iov_len;
+  size = batch_size (&b);
 
-  all = malloc ((nr_iov + 2) * sizeof *all);
+  p = all = malloc ((nr_iov + 5) * sizeof *all);
   if (all == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+  *p++ = (struct iovec) { buf, sizeof buf };
   for (i = 0; i < nr_iov; ++i)
-    all[i + 1] = iov[i];
-  all[0].iov_base = buf;
-  all[0].iov_len = sizeof buf;
-  all[nr_iov + 1].iov_base = (void *) zeroes;
-  all[nr_iov + 1].iov_len = size - BATCH_HEADER_LEN - len;
+    *p++ = iov[i];
+  *p++ = (struct iovec) {
+    (void *) zeroes, batch_trailer_offset (&b) - BATCH_HEADER_LEN - len,
+  };
+  *p++ = (struct iovec) { trailer, sizeof trailer };
+  *p++ = *list;
+  *p++ = (struct iovec) {
+    (void *) zeroes, size - batch_trailer_offset (&b) - BATCH_TRAILER_LEN -
+    b.list_len,
+  };
 
   {
     WITH_LOCK (&j->lock);
@@ -247,11 +256,11 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
     if (r != 0)
       return r;
 
-    pos = j->head;
+    b.position = j->head;
     if (wrap) {
       if (write_wrap_locked (j) == -1)
         return write_failed_locked (j);
-      pos = RING_START;
+      b.position = RING_START;
     }
     XXH3_64bits_reset (j->hasher);
     for (i = 0; i < nr_iov; ++i)
@@ -263,13 +272,14 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
     b.settled = settled == JOURNAL_ITSELF ? b.seq :
       settled > j->settled ? settled : j->settled;
     assert (b.settled <= b.seq);
-    b.len = len;
     b.body_hash = XXH3_64bits_digest (j->hasher);
-    batch_pack (j, &b, pos, buf);
-    if (full_pwritev (j->fd, all, nr_iov + 2, pos) == -1)
+    batch_pack (j, &b, buf);
+    batch_pack_trailer (j, &b, XXH3_64bits (list->iov_base, b.list_len),
+                        trailer);
+    if (full_pwritev (j->fd, all, nr_iov + 5, b.position) == -1)
       return write_failed_locked (j);
 
-    j->head = pos + size;
+    j->head = b.position + size;
     *seq = ++j->appended;
     j->settled = b.settled;
     j->told = b.durable;

@@ -68,33 +68,50 @@ extern int journal_fail_dead (struct journal *j);
  */
 
 #define BATCH_HEADER_LEN 96
+#define BATCH_TRAILER_LEN 104
 
 enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2, BATCH_MARK = 3 };
 
 struct batch {
   enum batch_kind kind;
   uint64_t epoch, seq, durable, folded, settled;
-  uint32_t len;
+  uint64_t position;            /* of its header */
+  uint32_t len, list_len;
   uint64_t body_hash;
 };
 
-/* What a batch with a body of 'len' bytes takes in the ring. */
-extern uint64_t batch_size (uint32_t len);
+/* What a batch takes in the ring, and where in it its trailer is. */
+extern uint64_t batch_size (const struct batch *b);
+extern uint64_t batch_trailer_offset (const struct batch *b);
 
 extern void batch_pack (const struct journal *j, const struct batch *b,
-                        uint64_t position, uint8_t buf[BATCH_HEADER_LEN]);
+                        uint8_t buf[BATCH_HEADER_LEN]);
+extern void batch_pack_trailer (const struct journal *j,
+                                const struct batch *b, uint64_t list_hash,
+                                uint8_t buf[BATCH_TRAILER_LEN]);
+
+/* All of it, or EIO. */
+extern int journal_read (struct journal *j, uint64_t position, void *buf,
+                         size_t len);
 
 /* Is there a valid batch header at 'buf', which was read from 'position'?
  * Nothing is said about its body.
  */
 extern bool batch_unpack (const struct journal *j, const uint8_t *buf,
                           uint64_t position, struct batch *b);
+/* The same for a trailer: what its batch's header says. */
+extern bool batch_unpack_trailer (const struct journal *j,
+                                  const uint8_t *buf, uint64_t position,
+                                  struct batch *b);
 
-/* Read the body of batch 'b' at 'position' into 'body' (JOURNAL_BODY_MAX
- * bytes) and check it.  Returns 1 if it is right, 0 if not, -1 on error.
+/* Read the body of a batch into 'body' (JOURNAL_BODY_MAX bytes) and check it.
+ * Returns 1 if it is right, 0 if not, -1 on error.
  */
-extern int batch_read_body (struct journal *j, uint64_t position,
-                            const struct batch *b, uint8_t *body);
+extern int batch_read_body (struct journal *j, const struct batch *b,
+                            uint8_t *body);
+/* The same for its list; also 0 if the trailer is not right. */
+extern int batch_read_list (struct journal *j, const struct batch *b,
+                            uint8_t *list);
 
 /*----------------------------------------------------------------------
  * journal-append.c

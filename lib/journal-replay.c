@@ -24,7 +24,7 @@
  *     says that m was on disk.  Then m was folded before, or it is found
  *     by every later replay, and folded before the next session.  So when
  *     replay has found nothing at n, no batch can have durable >= n; if one
- *     has, n was damaged.  Likewise "folded" is only ever what pool.db had
+ *     has, n was damaged, and is to be found by what is left of it.  Likewise "folded" is only ever what pool.db had
  *     durably, so no batch can have folded > F, unless pool.db went back
  *     in time; nor an epoch above E.  Batches of earlier laps have lower
  *     values in all of these: they are normal.
@@ -56,44 +56,54 @@
 #include "fullio.h"
 #include "journal-int.h"
 
+/* What stands at a place of the ring. */
+struct place {
+  uint64_t position;
+  bool trailer;                 /* and no header */
+  struct batch b;
+};
+
 /* Call 'fn' for every valid batch header of the ring, whatever its session
- * and number.  The body of a batch that is valid as a whole is skipped.
+ * and number, and for every valid trailer, but for those of batches that are
+ * valid as a whole: these are skipped.
  */
 static int
 scan_ring (struct journal *j, uint8_t *body,
-           int (*fn) (struct journal *j, uint64_t position,
-                      const struct batch *b, void *opaque),
+           int (*fn) (struct journal *j, const struct place *p, void *opaque),
            void *opaque)
 {
   const uint64_t end = ring_end (j);
   const uint64_t window_max = 1 << 20;
   CLEANUP_FREE uint8_t *window = NULL;
-  uint64_t pos, window_pos = 0, window_len = 0;
-  struct batch b;
+  uint64_t window_pos = 0, window_len = 0;
+  struct place p = { .position = RING_START };
+  const uint8_t *buf;
   int r;
 
   window = malloc (window_max);
   if (window == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
 
-  for (pos = RING_START; pos < end; ) {
-    if (pos >= window_pos + window_len) {
-      window_pos = pos;
-      window_len = end - pos < window_max ? end - pos : window_max;
-      if (full_pread (j->fd, window, window_len, pos) != (int64_t) window_len)
-        return nbdedup_fail (EIO, "%s: reading at %" PRIu64 ": %s: " RESTORE,
-                             j->path, pos, strerror (errno));
+  while (p.position < end) {
+    if (p.position >= window_pos + window_len) {
+      window_pos = p.position;
+      window_len = end - window_pos < window_max ? end - window_pos
+        : window_max;
+      if (journal_read (j, window_pos, window, window_len) == -1)
+        return -1;
     }
-    if (!batch_unpack (j, window + (pos - window_pos), pos, &b)) {
-      pos += JOURNAL_ALIGN;
+    buf = window + (p.position - window_pos);
+    p.trailer = batch_unpack_trailer (j, buf, p.position, &p.b);
+    if (!p.trailer && !batch_unpack (j, buf, p.position, &p.b)) {
+      p.position += JOURNAL_ALIGN;
       continue;
     }
-    if (fn (j, pos, &b, opaque) == -1)
+    if (fn (j, &p, opaque) == -1)
       return -1;
-    r = batch_read_body (j, pos, &b, body);
+    r = p.trailer ? 0 : batch_read_body (j, &p.b, body);
     if (r == -1)
       return -1;
-    pos += r == 1 ? batch_size (b.len) : JOURNAL_ALIGN;
+    p.position += r == 1 ? batch_size (&p.b) : JOURNAL_ALIGN;
   }
   return 0;
 }
@@ -110,13 +120,12 @@ struct evidence {
 };
 
 static int
-gather_evidence (struct journal *j, uint64_t position, const struct batch *b,
-                 void *opaque)
+gather_evidence (struct journal *j, const struct place *p, void *opaque)
 {
+  const struct batch *b = &p->b;
   struct evidence *e = opaque;
 
   (void) j;
-  (void) position;
   if (b->epoch > e->epoch) {
     e->epoch = b->epoch;
     e->epoch_by = b->seq;
@@ -138,66 +147,134 @@ gather_evidence (struct journal *j, uint64_t position, const struct batch *b,
   return 0;
 }
 
-/* Follow the numbers from 'seq' + 1 at '*position' to the last valid batch;
- * return its number and the position after it.  'fn' may be NULL.  Batches
- * after 'settled' are suspect.
+struct search {
+  uint64_t epoch, seq;
+  bool found;
+  struct batch b;
+};
+
+static int
+match (struct journal *j, const struct place *p, void *opaque)
+{
+  struct search *s = opaque;
+
+  (void) j;
+  if (p->b.kind == BATCH_DATA && p->b.epoch == s->epoch &&
+      p->b.seq == s->seq) {
+    s->found = true;
+    s->b = p->b;
+  }
+  return 0;
+}
+
+/* A batch that was durable is not where it should be, or not whole: its
+ * header, its body or a wrap in front of it is damaged.  Find it by its header
+ * or trailer.  Returns 1 and its body, or 0 and its list.
  */
 static int
-walk (struct journal *j, uint64_t epoch, uint64_t *seq, uint64_t *position,
-      uint64_t settled, uint8_t *body,
-      int (*fn) (void *opaque, uint64_t seq, bool suspect,
-                 const uint8_t *body, size_t len),
-      void *opaque)
+find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
+              struct batch *b, uint8_t *body)
+{
+  struct search s = { .epoch = epoch, .seq = seq };
+  int r;
+
+  if (scan_ring (j, body, match, &s) == -1)
+    return -1;
+  if (!s.found)
+    goto lost;
+  *b = s.b;
+  r = batch_read_body (j, b, body);
+  if (r != 0)
+    return r;
+  r = batch_read_list (j, b, body);
+  if (r != 0)
+    return r == 1 ? 0 : -1;
+ lost:
+  return nbdedup_fail (EIO, "%s: batch %" PRIu64 " is damaged, in more than "
+                       "one place, but was durable: " RESTORE, j->path, seq);
+}
+
+/* Where a walk through the log is, and what it knows. */
+struct walk {
+  uint64_t epoch;
+  uint64_t seq, position;       /* after the last batch */
+  uint64_t settled;             /* batches after this one are suspect */
+  uint64_t durable;             /* up to here there is no end */
+  uint8_t *body;                /* JOURNAL_BODY_MAX bytes */
+  int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
+             const uint8_t *body, size_t len);  /* may be NULL */
+  void *opaque;
+};
+
+/* The next batch.  Returns 1 and its body; 0 if there is none that is whole,
+ * -1.
+ */
+static int
+read_next (struct journal *j, struct walk *w, struct batch *b)
 {
   uint8_t buf[BATCH_HEADER_LEN];
-  uint64_t pos = *position;
-  bool wrapped = false;         /* a wrap led to 'pos' */
+  uint64_t pos = w->position;
+  bool wrapped = false;
+
+  for (;;) {
+    if (journal_read (j, pos, buf, sizeof buf) == -1)
+      return -1;
+    if (!batch_unpack (j, buf, pos, b) || b->kind == BATCH_MARK ||
+        b->epoch != w->epoch || b->seq != w->seq + 1)
+      return 0;
+    if (b->kind == BATCH_DATA)
+      return batch_read_body (j, b, w->body);
+    if (wrapped)
+      return 0;
+    /* The position stays at the wrap until there is a batch behind it. */
+    wrapped = true;
+    pos = RING_START;
+  }
+}
+
+/* Follow the numbers to the last batch. */
+static int
+walk (struct journal *j, struct walk *w)
+{
+  enum journal_trust trust;
   struct batch b;
-  int64_t n;
   int r;
 
   for (;;) {
-    n = full_pread (j->fd, buf, sizeof buf, pos);
-    if (n != (int64_t) sizeof buf)
-      return nbdedup_fail (EIO, "%s: reading at %" PRIu64 ": %s: " RESTORE,
-                           j->path, pos,
-                           n == -1 ? strerror (errno) : "end of file");
-    if (!batch_unpack (j, buf, pos, &b) || b.kind == BATCH_MARK ||
-        b.epoch != epoch || b.seq != *seq + 1)
-      return 0;
-    if (b.kind == BATCH_WRAP) {
-      if (wrapped)
-        return 0;
-      wrapped = true;
-      pos = RING_START;
-      /* *position stays at the wrap until there is a batch behind it. */
-      continue;
-    }
-    r = batch_read_body (j, pos, &b, body);
+    r = read_next (j, w, &b);
     if (r == -1)
       return -1;
-    if (r == 0)
-      return 0;
-    if (fn != NULL && fn (opaque, b.seq, b.seq > settled, body, b.len) == -1)
+    trust = w->seq + 1 > w->settled ? JOURNAL_SUSPECT : JOURNAL_SETTLED;
+    if (r == 0) {
+      if (w->seq >= w->durable)
+        return 0;
+      r = find_damaged (j, w->epoch, w->seq + 1, &b, w->body);
+      if (r == -1)
+        return -1;
+      if (r == 0)
+        trust = JOURNAL_DAMAGED;
+    }
+    if (w->fn != NULL &&
+        w->fn (w->opaque, b.seq, trust, w->body,
+               trust == JOURNAL_DAMAGED ? b.list_len : b.len) == -1)
       return -1;
-    wrapped = false;
-    *seq = b.seq;
-    pos += batch_size (b.len);
-    *position = pos;
+    w->seq = b.seq;
+    w->position = b.position + batch_size (&b);
   }
 }
 
 int
 journal_replay (struct journal *journal, uint64_t position,
                 uint64_t folded, uint64_t epoch,
-                int (*fn) (void *opaque, uint64_t seq, bool suspect,
+                int (*fn) (void *opaque, uint64_t seq,
+                           enum journal_trust trust,
                            const uint8_t *body, size_t len),
                 void *opaque)
 {
   struct journal *j = journal;
   struct evidence e = { .of_epoch = epoch };
   CLEANUP_FREE uint8_t *body = NULL;
-  uint64_t seq, pos;
+  struct walk w = { .epoch = epoch };
 
   assert (!j->replayed);
 
@@ -224,10 +301,6 @@ journal_replay (struct journal *journal, uint64_t position,
    */
   if (scan_ring (j, body, gather_evidence, &e) == -1)
     return -1;
-  seq = folded;
-  pos = position;
-  if (walk (j, epoch, &seq, &pos, 0, body, NULL, NULL) == -1)
-    return -1;
   if (e.epoch > epoch)
     return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was written in session "
                          "%" PRIu64 ", but the pool knows only %" PRIu64 ": "
@@ -239,26 +312,28 @@ journal_replay (struct journal *journal, uint64_t position,
                          "only %" PRIu64 ": pool.db or its WAL is older than "
                          "the journal: " RESTORE,
                          j->path, e.folded_by, e.folded, folded);
-  if (e.durable > seq)
-    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " at %" PRIu64 " is "
-                         "damaged, but was durable when batch %" PRIu64
-                         " was written: " RESTORE,
-                         j->path, seq + 1, pos, e.durable_by);
 
-  seq = folded;
-  pos = position;
+  w.seq = folded;
+  w.position = position;
+  w.durable = e.durable;
   /* What is durable is settled. */
-  if (e.settled < e.durable)
-    e.settled = e.durable;
-  if (walk (j, epoch, &seq, &pos, e.settled, body, fn, opaque) == -1)
+  w.settled = e.settled > e.durable ? e.settled : e.durable;
+  w.body = body;
+  if (walk (j, &w) == -1)
+    return -1;
+  w.seq = folded;
+  w.position = position;
+  w.fn = fn;
+  w.opaque = opaque;
+  if (walk (j, &w) == -1)
     return -1;
 
   j->folded = j->settled = j->durable = j->told = folded;
-  j->synced = j->appended = seq;
+  j->synced = j->appended = w.seq;
   j->tail = position;
-  j->head = pos;
+  j->head = w.position;
   j->replayed_epoch = epoch;
-  j->leftovers = e.seq > seq;
+  j->leftovers = e.seq > w.seq;
   j->replayed = true;
   return 0;
 }
@@ -273,36 +348,48 @@ journal_was_cut_short (struct journal *journal)
 int
 journal_follow (struct journal *journal, uint64_t position,
                 uint64_t folded, uint64_t epoch,
-                int (*fn) (void *opaque, uint64_t seq, bool suspect,
+                int (*fn) (void *opaque, uint64_t seq,
+                           enum journal_trust trust,
                            const uint8_t *body, size_t len),
                 void *opaque, uint64_t *last)
 {
   struct journal *j = journal;
   struct evidence e = { .of_epoch = epoch };
   CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
+  struct walk w = {
+    .epoch = epoch, .seq = folded, .body = body, .fn = fn, .opaque = opaque,
+  };
+  int r;
 
   assert (j->readonly);
   *last = folded;
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
-  if (position == 0)
-    position = RING_START;
+  w.position = position == 0 ? RING_START : position;
   /* What cannot be scanned proves nothing: then batches are suspect. */
   if (scan_ring (j, body, gather_evidence, &e) == -1 && errno == ENOMEM)
     return -1;
-  return walk (j, epoch, last, &position, e.settled, body, fn, opaque);
+  w.durable = e.durable;
+  w.settled = e.settled > e.durable ? e.settled : e.durable;
+  r = walk (j, &w);
+  *last = w.seq;
+  return r;
 }
 
 static int
-wipe_one (struct journal *j, uint64_t position, const struct batch *b,
-          void *opaque)
+wipe_one (struct journal *j, const struct place *p, void *opaque)
 {
-  const uint8_t zeroes[BATCH_HEADER_LEN] = { 0 };
+  static const uint8_t zeroes[JOURNAL_ALIGN];
+  const uint64_t trailer = p->b.position + batch_trailer_offset (&p->b);
 
   (void) opaque;
-  if (b->epoch == j->replayed_epoch && b->seq > j->appended)
-    return full_pwrite (j->fd, zeroes, sizeof zeroes, position);
-  return 0;
+  if (p->b.epoch != j->replayed_epoch || p->b.seq <= j->appended)
+    return 0;
+  if (full_pwrite (j->fd, zeroes, sizeof zeroes, p->position) == -1)
+    return -1;
+  /* Of a batch that is whole the scan tells the header only. */
+  return p->b.kind == BATCH_DATA && trailer != p->position
+    ? full_pwrite (j->fd, zeroes, sizeof zeroes, trailer) : 0;
 }
 
 int

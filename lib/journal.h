@@ -29,15 +29,18 @@
  * Replay begins at the position that pool.db names (the position after the
  * last folded batch, stored in the same transaction as its effects) and
  * follows the numbers.  The first batch that is not valid ends it: it was
- * being written when the power failed.  It is an error (EIO, and the
- * pool stays closed) instead if the ring holds any valid batch or mark that
- * proves otherwise:
+ * being written when the power failed.  Not so if the ring holds any valid
+ * batch or mark that knows better:
  *
- *  - one with a higher number that knows the missing one as durable: the
- *    journal is damaged;
+ *  - one that knows the missing one as durable: the journal is damaged.  A
+ *    batch's trailer, in sectors of its own, repeats its header, and has a
+ *    list: what the caller can do without the body, which is shorter.  So
+ *    damage to the header or the trailer costs nothing, and if the body is
+ *    damaged the list takes its place.  If both are it is an error (EIO, and
+ *    the pool stays closed);
  *
  *  - one that knows more folded than pool.db says: pool.db (or its WAL) is
- *    older than the journal.
+ *    older than the journal, an error, too.
  *
  * Growth: the file begins small (JOURNAL_MIN_BYTES) and is extended, up to
  * JOURNAL_MAX_BYTES, instead of wrapping, as long as the live part is
@@ -96,14 +99,21 @@ extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
  * is live until journal_trim.  Must be called once, before the first
  * append, even if nothing is expected.
  *
- * 'epoch' is the session whose batches are expected.  'suspect': nothing
- * that is left knows this one as settled, so the records that it names may
- * have been on their way to the disk when the power failed.
+ * 'epoch' is the session whose batches are expected.
  */
+enum journal_trust {
+  JOURNAL_SETTLED,              /* all that it names was durable */
+  /* Nothing that is left knows this one as settled, so the records that it
+   * names may have been on their way to the disk when the power failed.
+   */
+  JOURNAL_SUSPECT,
+  /* It was durable, and is damaged: this is its list. */
+  JOURNAL_DAMAGED,
+};
 extern int journal_replay (struct journal *journal, uint64_t position,
                            uint64_t folded, uint64_t epoch,
                            int (*fn) (void *opaque, uint64_t seq,
-                                      bool suspect,
+                                      enum journal_trust trust,
                                       const uint8_t *body, size_t len),
                            void *opaque);
 
@@ -120,12 +130,13 @@ extern bool journal_was_cut_short (struct journal *journal);
 extern int journal_follow (struct journal *journal, uint64_t position,
                            uint64_t folded, uint64_t epoch,
                            int (*fn) (void *opaque, uint64_t seq,
-                                      bool suspect,
+                                      enum journal_trust trust,
                                       const uint8_t *body, size_t len),
                            void *opaque, uint64_t *last);
 
-/* Append one batch; not durable before journal_sync.  'settled' is the
- * highest number that the caller knows as settled (0: nothing new),
+/* Append one batch; not durable before journal_sync.  'list' is what replay
+ * gives if the body is damaged.  'settled' is the highest number that the
+ * caller knows as settled (0: nothing new),
  * JOURNAL_ITSELF: this batch and all before it are.
  *
  * Returns 0 and its number; 1 if there is no room until journal_trim
@@ -135,7 +146,8 @@ extern int journal_follow (struct journal *journal, uint64_t position,
  */
 extern int journal_append (struct journal *journal,
                            const struct iovec *iov, int nr_iov,
-                           uint64_t settled, uint64_t *seq);
+                           const struct iovec *list, uint64_t settled,
+                           uint64_t *seq);
 #define JOURNAL_ITSELF UINT64_MAX
 
 /* Sync all batches up to 'seq'; those of them that are settled are durable

@@ -51,26 +51,37 @@ describe_range (struct nbdedup_pool *pool, const struct replay_range *range)
 }
 
 static json_t *
+describe_ranges (struct nbdedup_pool *pool, const struct replay_ranges *ranges)
+{
+  json_t *places = json_array (), *place;
+  size_t i;
+
+  for (i = 0; i < ranges->nr; ++i) {
+    place = describe_range (pool, &ranges->p[i]);
+    if (place)
+      json_array_append_new (places, place);
+  }
+  return places;
+}
+
+static json_t *
 make_document (struct recovery *rec)
 {
   const struct replay_report *r = &rec->replay;
-  json_t *dropped = json_array (), *place;
-  size_t i;
 
-  for (i = 0; i < r->nr_dropped; ++i) {
-    place = describe_range (rec->pool, &r->dropped[i]);
-    if (place)
-      json_array_append_new (dropped, place);
-  }
-  return json_pack ("{s:I, s:f, s:I, s:I, s:I, s:b, s:I, s:o}",
+  return json_pack ("{s:I, s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, s:I, "
+                    "s:o}",
                     "time", (json_int_t) time (NULL),
                     "seconds", seconds_since (&rec->begin),
                     "batches", (json_int_t) r->batches,
                     "records", (json_int_t) r->records,
                     "blocks", (json_int_t) r->blocks,
                     "cut_short", (int) r->cut_short,
-                    "dropped_blocks", (json_int_t) r->dropped_blocks,
-                    "dropped", dropped);
+                    "dropped_blocks", (json_int_t) r->dropped.blocks,
+                    "dropped", describe_ranges (rec->pool, &r->dropped),
+                    "damaged", (json_int_t) r->damaged,
+                    "lost_blocks", (json_int_t) r->lost.blocks,
+                    "lost", describe_ranges (rec->pool, &r->lost));
 }
 
 /* In the transaction that makes the replay durable. */
@@ -92,33 +103,53 @@ put_report (void *arg, struct meta_conn *c, struct meta_state *state)
     : meta_report_put (c, REPORT_NAME, text);
 }
 
+/* What became of which places. */
 static void
-log_dropped (const struct recovery *rec)
+log_places (const struct recovery *rec, enum nbdedup_log_level level,
+            const char *key, const char *what)
 {
-  const json_t *places = json_object_get (rec->document, "dropped"), *place;
-  const char *path = rec->pool->path;
+  const json_t *place;
   size_t i;
 
-  if (rec->replay.dropped_blocks == 0)
-    return;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
-               " blocks are lost: no flush had been answered since, and "
-               "their data did not reach the disk", path,
-               rec->replay.dropped_blocks);
-  json_array_foreach (places, i, place) {
+  json_array_foreach (json_object_get (rec->document, key), i, place) {
     if (i == LOG_LINES_MAX) {
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: and other places",
-                   path);
-      break;
+      nbdedup_log (level, "%s: recovery: and other places", rec->pool->path);
+      return;
     }
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: %s: %" PRId64 " bytes "
-                 "at offset %" PRId64 " have their content from before",
-                 path, json_string_value (json_object_get (place, "name")),
+    nbdedup_log (level, "%s: recovery: %s: %" PRId64 " bytes at offset %"
+                 PRId64 " %s", rec->pool->path,
+                 json_string_value (json_object_get (place, "name")),
                  (int64_t) json_integer_value
                  (json_object_get (place, "length")),
                  (int64_t) json_integer_value
-                 (json_object_get (place, "offset")));
+                 (json_object_get (place, "offset")), what);
   }
+}
+
+static void
+log_recovery (const struct recovery *rec)
+{
+  const struct replay_report *r = &rec->replay;
+  const char *path = rec->pool->path;
+
+  nbdedup_log (NBDEDUP_LOG_INFO, "%s: recovered after a crash: %" PRIu64
+               " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f s%s",
+               path, r->batches, r->records, r->blocks,
+               seconds_since (&rec->begin), r->cut_short ?
+               "; a batch behind them was being written" : "");
+  if (r->dropped.blocks > 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
+                 " blocks are lost: no flush had been answered since, and "
+                 "their data did not reach the disk", path,
+                 r->dropped.blocks);
+  log_places (rec, NBDEDUP_LOG_WARNING, "dropped",
+              "have their content from before");
+  if (r->damaged > 0)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: recovery: %" PRIu64 " batches of the "
+                 "journal are damaged: the content of %" PRIu64 " blocks is "
+                 "lost", path, r->damaged, r->lost.blocks);
+  log_places (rec, NBDEDUP_LOG_ERROR, "lost",
+              "cannot be read until they are written whole, or zeroed");
 }
 
 int
@@ -130,17 +161,11 @@ recovery_run (struct nbdedup_pool *pool)
   WITH_LOCK (&pool->admin);     /* layers keep their names */
   clock_gettime (CLOCK_MONOTONIC, &rec.begin);
   r = txg_replay (pool->txg, &rec.replay, put_report, &rec);
-  if (r == 0 && rec.document) {
-    nbdedup_log (NBDEDUP_LOG_INFO, "%s: recovered after a crash: %" PRIu64
-                 " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f "
-                 "s%s", pool->path, rec.replay.batches, rec.replay.records,
-                 rec.replay.blocks, seconds_since (&rec.begin),
-                 rec.replay.cut_short ? "; a batch behind them was being "
-                 "written" : "");
-    log_dropped (&rec);
-  }
+  if (r == 0 && rec.document)
+    log_recovery (&rec);
   json_decref (rec.document);
-  free (rec.replay.dropped);
+  free (rec.replay.dropped.p);
+  free (rec.replay.lost.p);
   return r;
 }
 

@@ -13,6 +13,9 @@
  *   dropped_blocks  writes that were not answered by a flush, and whose data
  *                   had not arrived: these blocks keep what they had
  *   dropped         where, the first ones: name, offset, length
+ *   damaged         how many of the batches were damaged
+ *   lost_blocks     blocks whose content that took: MAP_LOST
+ *   lost            where, as dropped
  *
  * No recovery, no report: one stays until the next.
  */

@@ -176,15 +176,54 @@ inline_records (struct txg_log *log, struct blob *out)
   return 0;
 }
 
+/* What a batch is about, for when its body is damaged: its pointers are lost
+ * then, but nobody need doubt the other blocks.  Holes are as good as in the
+ * body.
+ */
+static int
+list_changes (const uint8_t *maps, size_t len, struct blob *list)
+{
+  struct journal_entry e;
+  uint8_t *last = NULL;
+  uint64_t count;
+  size_t off;
+  int64_t n;
+
+  /* Its entries are no longer than those of the body. */
+  if (blob_reserve (list, len) == -1)
+    return -1;
+  for (off = 0; off < len; off += (size_t) n) {
+    n = je_unpack (maps + off, len - off, &e);
+    if (n == -1)
+      return -1;
+    if (e.type != JE_HOLES && last && get_le64 (last + 8) == e.layer) {
+      count = get_le64 (last + 24);
+      if (get_le64 (last + 16) + count == e.block) {
+        put_le64 (last + 24, count + e.count);
+        continue;
+      }
+    }
+    last = e.type == JE_HOLES ? NULL : list->p + list->len;
+    if (e.type == JE_HOLES)
+      je_holes_pack (e.layer, e.block, e.count, list->p + list->len);
+    else
+      je_lost_pack (e.layer, e.block, e.count, list->p + list->len);
+    list->len += JE_HOLES_LEN;
+  }
+  return 0;
+}
+static_assert (JE_HOLES_LEN <= JE_POINTERS_LEN + POINTER_LEN,
+               "a list fits where the body fits");
+
 static int
 append_iov_locked (struct txg_log *log, const struct iovec *iov, int nr_iov,
-                   uint64_t needed, uint64_t *seq)
+                   const struct iovec *list, uint64_t needed, uint64_t *seq)
 {
   const bool settled = needed <= log->synced;
   int r;
 
   assert_held (&log->lock);
-  r = journal_append (log->journal, iov, nr_iov,
+  r = journal_append (log->journal, iov, nr_iov, list,
                       settled ? JOURNAL_ITSELF : log->settled, seq);
   /* A ring that cannot grow is full, too; and without memory there is no way
    * to write to it.
@@ -198,6 +237,14 @@ append_iov_locked (struct txg_log *log, const struct iovec *iov, int nr_iov,
   return 0;
 }
 
+/* A batch without a body: only what its header says. */
+static int
+append_empty_locked (struct txg_log *log, uint64_t *seq)
+{
+  return append_iov_locked (log, NULL, 0, &(struct iovec) { NULL, 0 },
+                            log->needed, seq);
+}
+
 /* Write the buffer up to 'end' as one batch, with the records' bytes if
  * 'carry'.  0, 1 (no room), -1.
  */
@@ -207,6 +254,7 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
 {
   const struct pending *p = &log->pending;
   struct blob data CLEANUP_BLOB = { NULL };
+  struct blob list CLEANUP_BLOB = { NULL };
   uint64_t needed = log->needed;
   struct iovec iov[2];
   int r;
@@ -224,7 +272,10 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
     needed = end->records;
   if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
     return 1;                   /* grew while there was no room */
-  r = append_iov_locked (log, iov, 2, needed, seq);
+  if (list_changes (iov[1].iov_base, iov[1].iov_len, &list) == -1)
+    return -1;
+  r = append_iov_locked (log, iov, 2,
+                         &(struct iovec) { list.p, list.len }, needed, seq);
   return r ? r : pending_remove_locked (log, end);
 }
 
@@ -390,7 +441,7 @@ begin_flush_locked (struct txg_log *log, struct flush *f)
       return append_locked (log, &f->end, p->records.len > 0, &f->seq);
     f->seq = last_seq (log);
     return log->told == f->seq ? 0
-      : append_iov_locked (log, NULL, 0, log->needed, &f->seq);
+      : append_empty_locked (log, &f->seq);
   }
   /* What comes from here on is not covered. */
   log->pending.last_pointers = SIZE_MAX;
@@ -423,7 +474,7 @@ go_on_locked (struct txg_log *log, struct flush *f)
   f->seq = last_seq (log);
   if (log->told >= f->written_seq)
     return 0;
-  return append_iov_locked (log, NULL, 0, log->needed, &f->seq);
+  return append_empty_locked (log, &f->seq);
 }
 
 int

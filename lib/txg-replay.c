@@ -70,29 +70,37 @@ add_lost (struct replay *rp, uint64_t addr)
   return 0;
 }
 
-/* A block keeps what it had. */
 static int
-note_dropped (struct replay *rp, uint64_t layer, uint64_t block)
+note (struct replay_ranges *ranges, uint64_t layer, uint64_t block,
+      uint64_t count)
 {
-  struct replay_report *report = rp->report;
-  struct replay_range *p = report->dropped;
+  struct replay_range *p = ranges->p;
 
-  report->dropped_blocks++;
-  if (report->nr_dropped > 0) {
-    p += report->nr_dropped - 1;
+  ranges->blocks += count;
+  if (ranges->nr > 0) {
+    p += ranges->nr - 1;
     if (p->layer == layer && p->block + p->count == block) {
-      p->count++;
+      p->count += count;
       return 0;
     }
   }
-  if (report->nr_dropped == REPLAY_RANGES_MAX)
+  if (ranges->nr == REPLAY_RANGES_MAX)
     return 0;
-  p = realloc (report->dropped, (report->nr_dropped + 1) * sizeof *p);
+  p = realloc (ranges->p, (ranges->nr + 1) * sizeof *p);
   if (p == NULL)
     return nbdedup_fail (ENOMEM, "no memory for replay");
-  report->dropped = p;
-  p[report->nr_dropped++] = (struct replay_range) { layer, block, 1 };
+  ranges->p = p;
+  p[ranges->nr++] = (struct replay_range) { layer, block, count };
   return 0;
+}
+
+static int
+lose_blocks (struct replay *rp, struct layer *layer, uint64_t block,
+             uint64_t count)
+{
+  if (note (&rp->report->lost, layer->id, block, count) == -1)
+    return -1;
+  return txg_apply_lost (rp->t, layer, block, count);
 }
 
 /* Did the record's bytes reach the store?  1, 0, -1.  A file that ends
@@ -130,6 +138,9 @@ replay_record (struct replay *rp, const struct journal_entry *e,
 
   if (e->data == NULL && suspect) {
     there = record_is_there (t, r);
+    /* Read-only the pointer can stay: reading it tells. */
+    if (there == -1 && t->parts.readonly)
+      there = 1;
     if (there == -1)
       return -1;
   }
@@ -155,6 +166,35 @@ replay_record (struct replay *rp, const struct journal_entry *e,
     : ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
 }
 
+/* Is there a record at this address?  It may have been in a batch that is
+ * damaged: then only its content is in the store, not what it is.
+ */
+static int
+is_known (struct replay *rp, uint64_t addr)
+{
+  struct meta_conn *c = meta_writer (rp->t->parts.meta);
+  const uint64_t group = addr / RECORD_GROUP_SECTORS;
+  struct blob row CLEANUP_BLOB = { NULL };
+  struct record r;
+  size_t off;
+  int n;
+
+  /* Read-only, reading it tells. */
+  if (rp->report->damaged == 0 || rp->t->parts.readonly ||
+      ddt_is_new (rp->t->parts.ddt, addr))
+    return 1;
+  if (meta_record_get (c, group, &row) == -1)
+    return -1;
+  for (off = 0; off < row.len; off += (size_t) n) {
+    n = record_unpack (group, row.p + off, row.len - off, &r);
+    if (n == -1)
+      return -1;
+    if (r.ptr.addr == addr)
+      return 1;
+  }
+  return 0;
+}
+
 static int
 replay_pointers (struct replay *rp, const struct journal_entry *e,
                  struct layer *layer)
@@ -169,10 +209,17 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
                         &ptr) == -1)
       return -1;
     if (is_lost (rp, ptr.addr)) {       /* that write never happened */
-      if (note_dropped (rp, layer->id, e->block + i) == -1)
+      if (note (&rp->report->dropped, layer->id, e->block + i, 1) == -1)
         return -1;
       continue;
     }
+    r = is_known (rp, ptr.addr);
+    if (r == 0)
+      r = lose_blocks (rp, layer, e->block + i, 1) == -1 ? -1 : 0;
+    if (r == -1)
+      return -1;
+    if (r == 0)
+      continue;
     rp->report->blocks++;
     if (!t->parts.readonly && ddt_ref (t->parts.ddt, ptr.addr, 1) == -1)
       return -1;
@@ -187,7 +234,7 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
 
 static int
 replay_map (struct replay *rp, const struct journal_entry *e,
-            struct layer *layer)
+            enum journal_trust trust, struct layer *layer)
 {
   switch (e->type) {
   case JE_POINTERS:
@@ -197,13 +244,15 @@ replay_map (struct replay *rp, const struct journal_entry *e,
     return txg_apply_holes (rp->t, layer, e->block, e->count);
   default:
     assert (e->type == JE_LOST);
-    return txg_apply_lost (rp->t, layer, e->block, e->count);
+    return trust == JOURNAL_DAMAGED
+      ? lose_blocks (rp, layer, e->block, e->count)
+      : txg_apply_lost (rp->t, layer, e->block, e->count);
   }
 }
 
 static int
-replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
-              size_t len)
+replay_batch (void *opaque, uint64_t seq, enum journal_trust trust,
+              const uint8_t *body, size_t len)
 {
   struct replay *rp = opaque;
   struct txg *t = rp->t;
@@ -214,12 +263,13 @@ replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
   int r;
 
   rp->report->batches++;
+  rp->report->damaged += trust == JOURNAL_DAMAGED;
   for (off = 0; off < len; off += (size_t) n) {
     n = je_unpack (body + off, len - off, &e);
     if (n == -1)
       return -1;
     if (e.type == JE_RECORD) {
-      if (replay_record (rp, &e, suspect) == -1)
+      if (replay_record (rp, &e, trust == JOURNAL_SUSPECT) == -1)
         return -1;
       continue;
     }
@@ -230,7 +280,7 @@ replay_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
       return nbdedup_fail (EIO, "journal: batch %" PRIu64 " names layer %"
                            PRIu64 ", which pool.db does not have", seq,
                            e.layer);
-    r = replay_map (rp, &e, layer);
+    r = replay_map (rp, &e, trust, layer);
     if (r == -1)
       return -1;
   }
@@ -331,7 +381,8 @@ txg_replay_readonly (struct txg *t, bool is_partial)
 
   r = journal_replay (t->parts.journal, t->state.journal_position,
                       t->state.folded, t->state.epoch, replay_batch, &rp);
-  free (report.dropped);
+  free (report.dropped.p);
+  free (report.lost.p);
   free (rp.lost);
   return r == 0 ? count_changes (t) : -1;
 }
@@ -351,7 +402,8 @@ txg_follow (struct txg *t, uint64_t *last)
   r = journal_follow (t->parts.journal, t->state.journal_position,
                       t->state.folded, t->state.epoch, replay_batch, &rp,
                       last);
-  free (report.dropped);
+  free (report.dropped.p);
+  free (report.lost.p);
   free (rp.lost);
   if (r == -1 && errno == ENOMEM)
     return -1;

@@ -79,11 +79,16 @@ struct replay_range {
   uint64_t layer, block, count;
 };
 #define REPLAY_RANGES_MAX 1000
+struct replay_ranges {
+  uint64_t blocks;              /* in all */
+  struct replay_range *p;       /* owned; the first REPLAY_RANGES_MAX */
+  size_t nr;
+};
 struct replay_report {
   uint64_t batches, records, blocks;    /* blocks: pointers and holes */
-  uint64_t dropped_blocks;
-  struct replay_range *dropped; /* owned; the first ones */
-  size_t nr_dropped;
+  uint64_t damaged;             /* batches whose list stood in */
+  struct replay_ranges dropped; /* never flushed: as they were before */
+  struct replay_ranges lost;    /* by damage */
   bool cut_short;               /* something follows that is not whole */
 };
 

@@ -388,42 +388,72 @@ class Segment:
 # The journal
 
 class Batch:
-    def __init__(self, journal, pos, uuid, ring_end):
-        h = journal[pos:pos + 96]
+    """What a header or trailer at this place says."""
+
+    def __init__(self, journal, at, uuid, ring_end):
+        h = journal[at:at + 104]
+        self.trailer = h[:4] == b"NBJT"
         self.valid = (
-            len(h) == 96 and h[:4] == b"NBJB" and
-            u64(h, 88) == xxh3(h[:88]) and h[8:24] == uuid and
-            u64(h, 56) == pos and u32(h, 68) == 0)
+            len(h) == 104 and (self.trailer or h[:4] == b"NBJB") and
+            u64(h, 88) == xxh3(h[:88]) and h[8:24] == uuid)
         if not self.valid:
             return
-        self.kind, self.len = u32(h, 4), u32(h, 64)
-        self.epoch, self.seq, self.durable, self.folded = \
-            struct.unpack_from("<4Q", h, 24)
+        self.kind, self.len, self.list_len = u32(h, 4), u32(h, 64), u32(h, 68)
+        self.epoch, self.seq, self.durable, self.folded, self.pos = \
+            struct.unpack_from("<5Q", h, 24)
         self.settled = u64(h, 80)
-        self.size = (96 + self.len + 511) & ~511
-        self.valid = self.seq > 0 and self.settled <= self.seq and (
-            (self.kind == 1 and self.len <= BODY_MAX and
-             pos + self.size + 512 <= ring_end) or
-            (self.kind in (2, 3) and self.len == 0))
+        data = (96 + self.len + 511) & ~511
+        self.size = data + ((104 + self.list_len + 511) & ~511)
+        self.valid = self.seq > 0 and self.settled <= self.seq and \
+            at == self.pos + (data if self.trailer else 0)
+        if self.kind == 1:
+            self.valid &= (self.len <= BODY_MAX and
+                           self.list_len <= BODY_MAX and
+                           RING_START <= self.pos and
+                           self.pos + self.size + 512 <= ring_end)
+        else:
+            self.valid &= (self.kind in (2, 3) and not self.trailer and
+                           self.len == self.list_len == 0)
+            self.size = 512
         if self.valid:
-            self.body = journal[pos + 96:pos + 96 + self.len]
+            self.body = journal[self.pos + 96:self.pos + 96 + self.len]
             self.good_body = (len(self.body) == self.len and
                               u64(h, 72) == xxh3(self.body))
 
+    def list(self, journal, uuid, ring_end):
+        """What is to be taken in place of the body, or None."""
+        at = self.pos + self.size - ((104 + self.list_len + 511) & ~511)
+        t = Batch(journal, at, uuid, ring_end)
+        out = journal[at + 104:at + 104 + self.list_len]
+        if t.valid and t.trailer and (t.epoch, t.seq, t.list_len) == \
+                (self.epoch, self.seq, self.list_len) and \
+                u64(journal, at + 96) == xxh3(out):
+            return out
+        return None
 
-def read_journal(journal, uuid, ring_end, state):
-    """Batches that pool.db does not have, in order: [(body, suspect)]"""
-    epoch = durable = folded = settled = 0
+
+def scan(journal, uuid, ring_end):
     pos = RING_START
     while pos < ring_end:
         b = Batch(journal, pos, uuid, ring_end)
-        pos += b.size if b.valid and b.good_body else 512
+        pos += b.size if b.valid and not b.trailer and b.good_body else 512
         if b.valid:
-            epoch = max(epoch, b.epoch)
-            durable = max(durable, b.durable)
-            folded = max(folded, b.folded)
-            if b.epoch == state["epoch"]:
-                settled = max(settled, b.settled)
+            yield b
+
+
+def read_journal(journal, uuid, ring_end, state):
+    """Batches that pool.db does not have, in order: [(body, trust)], where
+    trust is "settled", "suspect" or, with the list for a body, "damaged".
+    """
+    epoch = durable = folded = settled = 0
+    for b in scan(journal, uuid, ring_end):
+        epoch = max(epoch, b.epoch)
+        durable = max(durable, b.durable)
+        folded = max(folded, b.folded)
+        if b.epoch == state["epoch"]:
+            settled = max(settled, b.settled)
+    need(epoch <= state["epoch"], "journal: is from a later session")
+    need(folded <= state["folded"], "journal: pool.db is older")
 
     seq, pos = state["folded"], state["journal_position"] or RING_START
     need(pos >= RING_START and pos % 512 == 0 and pos <= ring_end - 512,
@@ -431,24 +461,33 @@ def read_journal(journal, uuid, ring_end, state):
     out, nr_wraps, wrapped = [], 0, False
     while True:
         b = Batch(journal, pos, uuid, ring_end)
-        if not b.valid or b.kind == 3 or b.epoch != state["epoch"] or \
-                b.seq != seq + 1:
-            break
-        if b.kind == 2:
-            if wrapped:
-                break
+        found = b.valid and not b.trailer and b.kind != 3 and \
+            b.epoch == state["epoch"] and b.seq == seq + 1
+        if found and b.kind == 2 and not wrapped:
             wrapped, pos = True, RING_START
             continue
-        if not b.good_body:
+        body, trust = None, "settled"
+        if found and b.kind == 1 and b.good_body:
+            body = b.body
+            if seq + 1 > max(durable, settled):
+                trust = "suspect"
+        elif seq >= durable:
             break
+        else:
+            for b in scan(journal, uuid, ring_end):
+                if b.kind == 1 and (b.epoch, b.seq) == \
+                        (state["epoch"], seq + 1):
+                    body = b.body
+                    if not b.good_body:
+                        body = b.list(journal, uuid, ring_end)
+                        trust = "damaged"
+                    break
+            need(body is not None, "journal: batch", seq + 1, "is damaged")
         nr_wraps += wrapped
         wrapped = False
         seq = b.seq
-        pos += b.size
-        out.append((b.body, seq > max(durable, settled)))
-    need(epoch <= state["epoch"], "journal: is from a later session")
-    need(folded <= state["folded"], "journal: pool.db is older")
-    need(durable <= seq, "journal: batch", seq + 1, "is damaged")
+        pos = b.pos + b.size
+        out.append((body, trust))
     return out, nr_wraps
 
 
@@ -481,6 +520,7 @@ class Pool:
         self.per_segment = SEGMENT_BYTES // self.sector
         self.stats = {"wal_pages": self.db.wal_pages, "batches": 0,
                       "wraps": 0, "suspect": 0, "lost": 0, "carried": 0,
+                      "damaged": 0,
                       "replayed_records": 0, "replayed_pointers": 0,
                       "replayed_holes": 0}
         self.data = {}          # addr: stored bytes out of the journal
@@ -787,8 +827,10 @@ class Pool:
             self.journal, self.uuid, self.ring_end, self.state)
         self.lost = set()
         self.stats["batches"] = len(batches)
-        for body, suspect in batches:
+        for body, trust in batches:
+            suspect = trust == "suspect"
             self.stats["suspect"] += suspect
+            self.stats["damaged"] += trust == "damaged"
             for e in entries(body):
                 need(e[0] in (1, 2, 3, 4), "journal: entry of type", e[0])
                 (self.replay_record if e[0] == 1 else
@@ -849,6 +891,9 @@ class Pool:
             if p.addr in self.lost:
                 continue
             r = self.records.get(p.addr)
+            if r is None and self.stats["damaged"] > 0:
+                layer["map"][block + i] = LOST
+                continue
             need(r and r.same_as(p), "journal: layer", ident, "block",
                  block + i, "points to no record")
             layer["map"][block + i] = p

@@ -327,7 +327,7 @@ with open(sys.argv[1], "r+b") as f:
     journal = bytearray(f.read())
     last, seq = None, 0
     for pos in range(8192, len(journal), 512):
-        if journal[pos:pos + 5] == b"NBJB\3":
+        if journal[pos:pos + 5] in (b"NBJB\3", b"NBJT\1"):
             journal[pos:pos + 512] = bytes(512)
         number = int.from_bytes(journal[pos + 32:pos + 40], "little")
         if journal[pos:pos + 5] == b"NBJB\1" and number > seq:
@@ -554,17 +554,28 @@ refuses ()
     assert_eq "$(figure batches)" 3
     position=$(batches | sed -n 2p)
     cp -a "$pool" good
-    # Known to the third as durable: header or body, it is damage.
+    # Known to the third as durable: header or body, it is damage.  A trailer
+    # knows what the header said, and what the body was about.
     flip "$pool/journal" $((position + 40))
+    decode "$pool" a after >figures
+    assert_eq "$(figure batches)/$(figure damaged)" 3/0
+    cmp before after
+    flip "$pool/journal" $((position + 520))
     refuses "is damaged"
     restore
     flip "$pool/journal" $((position + 120))
+    run -1 decode "$pool" a after
+    [[ $output == *"block 1 is lost" ]] || fail "$output"
+    decode "$pool" >figures
+    assert_eq "$(figure batches)/$(figure damaged)" 3/1
+    flip "$pool/journal" $((position + 520))
     refuses "is damaged"
     # So it is of the last one: a mark says so.  Without, it is not there.
     restore
     position=$(batches | tail -n 1)
     flip "$pool/journal" $((position + 120))
-    refuses "is damaged"
+    run -1 decode "$pool" a after
+    [[ $output == *"block 2 is lost" ]] || fail "$output"
     unsettle "$pool/journal"
     decode "$pool" a after >figures
     assert_eq "$(figure batches)" 2

@@ -223,23 +223,32 @@ append (struct journal *j, uint32_t len, uint64_t expect)
     iov[i].iov_len = i == nr - 1 ? len - off : random () % (len - off + 1);
     off += iov[i].iov_len;
   }
-  r = journal_append (j, iov, nr, settled, &seq);
+  r = journal_append (j, iov, nr, &(struct iovec) { &expect, sizeof expect },
+                      settled, &seq);
   assert (r != 0 || seq == expect);
   return r;
 }
 
-uint64_t replayed, first_suspect;
+uint64_t replayed, first_suspect, damaged;
 
 static int
-check_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *data,
-             size_t len)
+check_batch (void *opaque, uint64_t seq, enum journal_trust trust,
+             const uint8_t *data, size_t len)
 {
+  const bool suspect = trust == JOURNAL_SUSPECT;
+
   (void) opaque;
   assert (seq == replayed + 1);
+  replayed = seq;
+  if (trust == JOURNAL_DAMAGED) {
+    assert (damaged == 0);
+    assert (len == sizeof seq && memcmp (data, &seq, len) == 0);
+    damaged = seq;
+    return 0;
+  }
   assert (seq < NR_MAX && len == lens[seq]);
   fill (expected, seq);
   assert (memcmp (data, expected, len) == 0);
-  replayed = seq;
   if (suspect && first_suspect == 0)
     first_suspect = seq;
   assert (suspect == (first_suspect != 0));
@@ -264,7 +273,7 @@ int
 replay (struct journal *j)
 {
   replayed = pool.folded;
-  first_suspect = 0;
+  first_suspect = damaged = 0;
   return journal_replay (j, pool.position, pool.folded, pool.epoch,
                          check_batch, NULL);
 }

@@ -61,9 +61,11 @@ extern struct said pool;
 extern struct journal *start (void);
 extern struct journal *reopen (void);
 
-/* What it gave is 'replayed' and 'first_suspect'. */
+/* What it gave is 'replayed' and 'first_suspect'; 'damaged' is the batch of
+ * which it gave only the list, which is its number.
+ */
 extern int replay (struct journal *j);
-extern uint64_t replayed, first_suspect;
+extern uint64_t replayed, first_suspect, damaged;
 
 /* It must replay up to 'last', or not at all; the last error says so. */
 extern void expect_last (uint64_t last);

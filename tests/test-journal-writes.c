@@ -45,7 +45,7 @@ test_room (void)
   assert (r == 1);
   journal_get_usage (j, &live, &ring);
   assert (ring == JOURNAL_MAX_BYTES - JOURNAL_HEADER_BYTES);
-  assert (live == (n - 1) * 1000448 && ring - live < 1000448 + 512);
+  assert (live == (n - 1) * 1000960 && ring - live < 1000960 + 512);
   assert (append (j, 1000000, n) == 1);
   assert (journal_sync (j, n - 1) == 0);
   journal_close (j);
@@ -278,7 +278,8 @@ appender (void *arg)
   for (i = 0; i < 300; ++i) {
     iov.iov_len = rand_r (&seed) % sizeof buf;
     do
-      r = journal_append (shared, &iov, 1, JOURNAL_ITSELF, &seq);
+      r = journal_append (shared, &iov, 1, &(struct iovec) { NULL, 0 },
+                          JOURNAL_ITSELF, &seq);
     while (r == 1);
     assert (r == 0);
     if (i % 3 == 0)
@@ -310,12 +311,12 @@ trimmer (void *arg)
 }
 
 static int
-count_batch (void *opaque, uint64_t seq, bool suspect, const uint8_t *data,
-             size_t len)
+count_batch (void *opaque, uint64_t seq, enum journal_trust trust,
+             const uint8_t *data, size_t len)
 {
   size_t i;
 
-  (void) opaque; (void) suspect;
+  (void) opaque; (void) trust;
   assert (seq == ++replayed);
   for (i = 1; i < len; ++i)
     assert (data[i] == data[0]);

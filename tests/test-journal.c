@@ -5,9 +5,9 @@
  * 1. Files that are not a journal, not this pool's, damaged, newer.
  * 2. The last batch cut at every byte, or any byte of it flipped: the log
  *    ends before it, silently.
- * 3. A byte of an earlier batch flipped: an error if a later one knows it
- *    as durable, else the end of the log.  Of the last one: an error if it
- *    was durable, which a mark says.
+ * 3. A byte of an earlier batch flipped: its list is taken, or a header is
+ *    found otherwise, if a later one knows it as durable; else it is the end
+ *    of the log.  The same for the last one, if a mark knows it as durable.
  * 4. A pool.db that is older than the journal: an error.
  * 5. What a torn log leaves behind is never taken for its continuation,
  *    with a new epoch or the old one; nor are batches inside of bodies.
@@ -166,7 +166,7 @@ test_last_batch (void)
   assert (append (j, len, 3) == 0);
   assert (journal_sync (j, 3) == 0);
   journal_get_end (j, &seq, &end);
-  assert (seq == 3 && end == pos + 2048);
+  assert (seq == 3 && end == pos + 2560);
   journal_close (j);
   expect_last (3);
   assert (first_suspect == 2);  /* nobody said more than 1 */
@@ -179,9 +179,10 @@ test_last_batch (void)
     expect_last (2);
     put (all + i, 1, i);
   }
-  /* What follows the body is padding. */
-  for (; i < end; ++i)
+  /* What follows the body is padding, and the trailer in its own sector. */
+  for (; i < end - 512; ++i)
     assert (all[i] == 0);
+  assert (memcmp (all + i, "NBJT", 4) == 0);
   for (i = pos + 96 + len - 1; i >= pos; --i) {
     put (&zero, 1, i);
     if (all[pos + 96 + len - 1] != 0 || i < pos + 96)
@@ -193,6 +194,7 @@ test_last_batch (void)
 static void
 test_middle (void)
 {
+  static const uint8_t zeroes[1024];
   struct journal *j = start ();
   uint64_t seq, pos[8], i;
   uint8_t *all, flipped;
@@ -218,22 +220,38 @@ test_middle (void)
     for (i = pos[b]; i < pos[b] + 96 + 300; ++i) {
       flipped = all[i] ^ 0x20;
       put (&flipped, 1, i);
-      if (b <= 3)
-        expect_damage ("but was durable");
-      else
-        expect_last (b - 1);
+      expect_last (b <= 3 ? 6 : b - 1);
+      /* A header costs nothing, nor does a trailer. */
+      assert (damaged == (b <= 3 && i >= pos[b] + 96 ? b : 0));
       put (all + i, 1, i);
     }
+  for (b = 1; b <= 6; ++b) {
+    put (zeroes, 512, pos[b] + 512);
+    expect_last (6);
+    assert (damaged == 0);
+    put (all + pos[b] + 512, 512, pos[b] + 512);
+  }
+  /* Two sectors of one that was durable. */
+  put (zeroes, 1024, pos[2]);
+  expect_damage ("batch 2 is damaged, in more than one place");
+  put (all + pos[2], 1024, pos[2]);
+  /* Of the list, only the number is wrong. */
+  flipped = all[pos[2] + 512 + 104] ^ 1;
+  put (&flipped, 1, pos[2] + 512 + 104);
+  expect_last (6);
+  flipped = all[pos[2] + 100] ^ 1;
+  put (&flipped, 1, pos[2] + 100);
+  expect_damage ("batch 2 is damaged, in more than one place");
+  put (all + pos[2], 1024, pos[2]);
   expect_last (6);
 
   /* 2 and 3 are folded, says pool.db: they may be damaged. */
-  flipped = all[pos[3]] ^ 1;
-  put (&flipped, 1, pos[3]);
+  put (zeroes, 1024, pos[3]);
   expect_damage ("batch 3");
   pool.folded = 3;
   pool.position = pos[4];
   expect_last (6);
-  put (all + pos[3], 1, pos[3]);
+  put (all + pos[3], 1024, pos[3]);
   free (all);
 
   /* Positions that cannot be. */
@@ -269,11 +287,12 @@ test_mark (void)
   for (i = pos; i < pos + 96 + 900; ++i) {
     flipped = all[i] ^ (1 << i % 8);
     put (&flipped, 1, i);
-    expect_damage ("batch 2 at");
+    expect_last (2);
+    assert (damaged == (i < pos + 96 ? 0 : 2));
     put (all + i, 1, i);
   }
   put (zeroes, sizeof zeroes, JOURNAL_HEADER_BYTES);
-  expect_damage ("batch 1 at");
+  expect_damage ("batch 1 is damaged");
   put (all, len, 0);
   /* It is no batch, whatever else is gone. */
   put (all + RING_PAGE, 512, end);
@@ -297,6 +316,31 @@ test_mark (void)
     }
   }
   journal_close (j);
+}
+
+/* The wrap is damaged, the batch behind it is not. */
+static void
+test_damaged_wrap (void)
+{
+  static const uint8_t zeroes[512];
+  struct journal *j = start ();
+  uint64_t seq, pos, end, n;
+
+  for (n = 1; ; ++n) {
+    journal_get_end (j, &seq, &pos);
+    assert (append (j, 20000, n) == 0 && journal_sync (j, n) == 0);
+    journal_get_end (j, &seq, &end);
+    if (end < pos)
+      break;
+    journal_trim (j, seq, end);
+    pool.folded = seq;
+    pool.position = end;
+  }
+  journal_close (j);
+  expect_last (n);
+  put (zeroes, 512, pos);
+  expect_last (n);
+  assert (damaged == 0);
 }
 
 /* What needs no proof of its records. */
@@ -462,7 +506,7 @@ test_copy_inside (void)
 
   put (before, len, 0);
   for (b = 0; b < 20; ++b)
-    put (after + JOURNAL_HEADER_BYTES + 1024 * b, 1024, pos + 512 + 1024 * b);
+    put (after + JOURNAL_HEADER_BYTES + 1536 * b, 1536, pos + 512 + 1536 * b);
   expect_last (5);
   free (before);
   free (after);
@@ -470,10 +514,10 @@ test_copy_inside (void)
 
 /* A fn that fails stops the replay with its error. */
 static int
-refuse (void *opaque, uint64_t seq, bool suspect, const uint8_t *data,
-        size_t len)
+refuse (void *opaque, uint64_t seq, enum journal_trust trust,
+        const uint8_t *data, size_t len)
 {
-  (void) opaque; (void) suspect; (void) data; (void) len;
+  (void) opaque; (void) trust; (void) data; (void) len;
   return seq == 2 ? nbdedup_fail (ENOMEM, "enough") : 0;
 }
 
@@ -499,6 +543,7 @@ main (void)
   test_last_batch ();
   test_middle ();
   test_mark ();
+  test_damaged_wrap ();
   test_settled ();
   test_stale_pool ();
   test_leftovers (3);

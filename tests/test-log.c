@@ -136,9 +136,10 @@ static struct found {
 } found;
 
 static int
-count (void *opaque, uint64_t seq, bool suspect, const uint8_t *body,
-       size_t len)
+count (void *opaque, uint64_t seq, enum journal_trust trust,
+       const uint8_t *body, size_t len)
 {
+  const bool suspect = trust == JOURNAL_SUSPECT;
   struct journal_entry e;
   int64_t n;
   size_t off;
@@ -395,8 +396,8 @@ test_no_room (void)
 
   begin ();
   for (size = JOURNAL_BODY_MAX; size >= 512; size /= 2)
-    while (journal_append (journal, &(struct iovec) { body, size }, 1, 0,
-                           &before) == 0)
+    while (journal_append (journal, &(struct iovec) { body, size }, 1,
+                           &(struct iovec) { NULL, 0 }, 0, &before) == 0)
       ;
   add (1);
   assert (txg_log_flush (txg_log) == 1);

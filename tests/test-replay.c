@@ -244,6 +244,135 @@ test_replay_of_a_record_that_was_flushed (void)
   end ();
 }
 
+/* Three flushes: blocks 0 and 1, carried; 10 to 73, not carried; 2, whose
+ * record came with block 0, and 100, a hole.
+ */
+static uint64_t
+flush_three_times (void)
+{
+  write_blocks (0, 2, 1000);
+  must (nbdedup_volume_flush (handle));
+  write_blocks (10, 64, 2000);
+  must (nbdedup_volume_flush (handle));
+  write_block (2, 1000);
+  trim_block (100);
+  must (nbdedup_volume_flush (handle));
+  return 1;
+}
+
+/* Zero bytes of the batch that is so many in front of the last one. */
+static void
+spoil_batch (unsigned from_last, off_t offset, size_t len)
+{
+  CLEANUP_FREE char *path = pool_file (directory, "journal");
+  static const uint8_t zeroes[4096];
+  off_t found[100], pos;
+  uint64_t seqs[100], seq;
+  unsigned nr = 0, i, best = 0;
+  uint8_t buf[96];
+  FILE *f = fopen (path, "r+");
+
+  expect (f != NULL && len <= sizeof zeroes);
+  for (pos = JOURNAL_HEADER_BYTES; fseeko (f, pos, SEEK_SET) == 0 &&
+         fread (buf, sizeof buf, 1, f) == 1; pos += JOURNAL_ALIGN) {
+    if (memcmp (buf, "NBJB\1", 5) != 0)
+      continue;
+    expect (nr < 100);
+    memcpy (&seqs[nr], buf + 32, sizeof seq);   /* little-endian, as we */
+    found[nr++] = pos;
+  }
+  for (i = 0; i < nr; ++i)
+    if (seqs[i] > seqs[best])
+      best = i;
+  seq = seqs[best] - from_last;
+  for (i = 0; i < nr && seqs[i] != seq; ++i)
+    ;
+  expect (i < nr);
+  expect (fseeko (f, found[i] + offset, SEEK_SET) == 0);
+  expect (fwrite (zeroes, len, 1, f) == 1);
+  expect (fclose (f) == 0);
+}
+
+static void
+expect_eio (uint64_t block)
+{
+  uint8_t buf[BLOCK];
+
+  errno = 0;
+  if (nbdedup_volume_read (handle, buf, BLOCK, block * BLOCK) != -1 ||
+      errno != EIO)
+    die ("block %" PRIu64 " is not lost", block);
+}
+
+/* Damage in one place of a batch that was durable costs its blocks at most,
+ * and what refers to its records; never the pool.
+ */
+static void
+test_replay_of_a_damaged_batch (void)
+{
+  unsigned which, part, i;
+
+  for (which = 0; which < 3; ++which)
+    for (part = 0; part < 2; ++part) {
+      start (1);
+      write_blocks (0, 128, 1);
+      settle ();
+      close_pool ();
+      crash_after (flush_three_times);
+      /* The header, or a part of the body. */
+      spoil_batch (which, part == 0 ? 0 : 100, 20);
+      open_pool (1);
+      attach ();
+      expect_content (3, 4);
+      expect_content (9, 10);
+      expect_content (74, 75);
+      if (part == 0 || which != 2) {
+        expect_content (0, 1000);
+        expect_content (1, 1001);
+      }
+      else {
+        expect_eio (0);
+        expect_eio (1);
+      }
+      for (i = 10; i < 74; ++i)
+        if (part == 0 || which != 1)
+          expect_content (i, 2000 + i - 10);
+        else
+          expect_eio (i);
+      if (part == 0 || which == 1)
+        expect_content (2, 1000);
+      else
+        expect_eio (2);         /* its batch, or its record's */
+      /* What became a hole is known twice. */
+      expect_content (100, 0);
+      expect (reported ("damaged") == part);
+      expect (reported ("lost_blocks") ==
+              (part == 0 ? 0 : which == 0 ? 1 : which == 1 ? 64 : 3));
+      check_pool ();
+      write_blocks (0, 80, 5000);
+      expect_content (2, 5002);
+      settle ();
+      expect_content (73, 5073);
+      end ();
+    }
+}
+
+/* In two places: nobody knows which blocks it was about. */
+static void
+test_replay_of_a_batch_damaged_twice (void)
+{
+  struct nbdedup_settings settings;
+
+  start (1);
+  close_pool ();
+  crash_after (flush_three_times);
+  spoil_batch (0, 0, 1024);
+  nbdedup_settings_init (&settings);
+  expect (nbdedup_pool_open (directory, &settings, "test", 0) == NULL);
+  expect (errno == EIO && strstr (nbdedup_error (), "more than one place"));
+  remove_directory (directory);
+}
+
 /* That a record cannot be read is no proof that it was never written. */
 static void
 test_replay_with_read_errors (void)
@@ -427,6 +556,8 @@ static const struct engine_case cases[] = {
   CASE (replay_of_a_record_past_the_end),
   CASE (replay_of_a_record_that_was_flushed),
   CASE (replay_with_read_errors),
+  CASE (replay_of_a_damaged_batch),
+  CASE (replay_of_a_batch_damaged_twice),
   CASE (replay_of_two_batches),
   CASE (killed_while_opening),
   CASE (record_that_only_a_crash_leaves),
