@@ -638,6 +638,8 @@ flips ()
     printf '\x55\xaa\x55' | dd of="$pool/records" bs=1 seek=$((where + 9000)) \
                                conv=notrunc status=none
     serve "$pool"
+    grep "recovered after a crash: 1 batches, 32 records, 32 blocks" \
+         "$server_log"
     run -0 "$test_programs/read-compare" "$sock" v "$BATS_TEST_TMPDIR/img" 16384
     assert_eq "$output" "127 right, 1 EIO"
     run -1 --separate-stderr nbdedup scrub --json
