@@ -619,6 +619,23 @@ flips ()
     done
 }
 
+@test "read errors while a killed pool is opened lose nothing" {
+    local file nth
+
+    make_sample "$BATS_TEST_TMPDIR/sample" crash
+    for file in records journal; do
+        for nth in 1 2 3 4 6 9; do
+            copy
+            FAULT_FILE=$file FAULT_CALL=read FAULT_NTH=$nth FAULT_COUNT=3 \
+                LD_PRELOAD="${sanitizer_preload:+$sanitizer_preload:}$test_programs/.libs/faults.so" \
+                command nbdedup -p "$copy" list >"$BATS_TEST_TMPDIR/out" 2>&1 ||
+                one_line "$BATS_TEST_TMPDIR/out" "^nbdedup: "
+            try_pool "$copy" || fail "$file $nth"
+            assert_eq "$outcome" served "$file $nth: $(cat "$BATS_TEST_TMPDIR/out")"
+        done
+    done
+}
+
 @test "a bit that flips after kill -9 in what was flushed is EIO, not zeroes" {
     local where
 
