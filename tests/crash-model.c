@@ -103,7 +103,7 @@ start_server (struct rng *rng)
 /* One that does not recover: all that was flushed must be there as well, and
  * what is seen here, whatever it is, recovery must not change.
  */
-static void
+void
 verify_readonly (void)
 {
   char key[PATH_MAX + 10];

@@ -46,6 +46,8 @@ extern void start_server (struct rng *rng);
 
 /* Stop it by SIGTERM, which must succeed. */
 extern void stop_server (void);
+/* Serve it read-only, and verify. */
+extern void verify_readonly (void);
 
 /* Make the volumes, of 'min' to 'max' sectors, and their models; 'make' runs
  * the command.

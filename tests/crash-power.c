@@ -268,6 +268,8 @@ power_round (void)
   make_volumes (rng, 2048, 16384, create_volume);
 
   for (i = 0; i < nr; ++i) {
+    if (rng_percent (rng, 30))
+      verify_readonly ();
     nr_early = rng_percent (rng, 40) ? rng_between (rng, 1, 3) : 0;
     for (j = 0; j < nr_early; ++j)
       cut_opening (rng);
