@@ -450,15 +450,21 @@ many_volumes ()
 @test "a damaged journal is refused, and passed over when forced to" {
     damaged
     crashed_pool
-    # The third batch after the fold, durable when the fourth was written.
+    # The third batch after the fold, durable when the fourth was written: all
+    # of it, its trailer too.
     python3 - "$pool/journal" <<'END'
-import sys
+import struct, sys
 with open(sys.argv[1], "r+b") as f:
     data = f.read()
-    last = [i for i in range(8192, len(data), 512)
-            if data[i:i + 4] == b"NBJB"][-2:]
-    f.seek(last[0] + 200)
-    f.write(bytes([data[last[0] + 200] ^ 1]))
+    batches = {}
+    for i in range(8192, len(data), 512):
+        kind, = struct.unpack_from("<I", data, i + 4)
+        seq, = struct.unpack_from("<Q", data, i + 32)
+        if data[i:i + 4] == b"NBJB" and kind == 1:
+            batches.setdefault(seq, i)
+    last = [batches[seq] for seq in sorted(batches)[-2:]]
+    f.seek(last[0])
+    f.write(bytes(last[1] - last[0]))
 END
     files=$(note_files)
     run -1 --separate-stderr nbdedup --read-only list
