@@ -16,6 +16,9 @@ extern json_t *check_run (struct nbdedup_pool *pool,
 extern json_t *scrub_run (struct nbdedup_pool *pool,
                           nbdedup_progress_fn *progress, void *opaque);
 
+/* What the files of the pool directory take, without "records". */
+extern uint64_t pool_metadata_bytes (const char *path);
+
 /* The figures of "stat".  'name': a volume, or a snapshot, whose clones are
  * meant; NULL: all volumes.
  */

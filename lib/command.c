@@ -19,6 +19,7 @@
 #include "rebase.h"
 #include "recovery.h"
 #include "sampler.h"
+#include "status.h"
 
 /* What a command is run with. */
 struct call {
@@ -444,6 +445,13 @@ run_recovery (const struct call *c, json_t **result)
 }
 
 static int
+run_status (const struct call *c, json_t **result)
+{
+  *result = status_run (c->pool);
+  return *result ? 0 : -1;
+}
+
+static int
 run_info (const struct call *c, json_t **result)
 {
   char uuid[2 * UUID_LEN + 1];
@@ -485,6 +493,7 @@ static const struct {
   { "check", run_check, { NULL } },
   { "scrub", run_scrub, { NULL } },
   { "recovery", run_recovery, { NULL } },
+  { "status", run_status, { NULL } },
   { "info", run_info, { NULL } },
 };
 
@@ -513,7 +522,7 @@ command_changes (const char *command, json_t *args)
 {
   static const char *const reading[] = {
     "list", "get", "diff", "drift-history", "drift-freed", "stat", "check",
-    "scrub", "info",
+    "scrub", "recovery", "status", "info",
   };
   size_t i;
 
@@ -534,6 +543,7 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   struct call c = { pool, args, progress, opaque };
   json_t *result = NULL;
   size_t i;
+  int r;
 
   for (i = 0; i < sizeof commands / sizeof commands[0]; ++i)
     if (strcmp (commands[i].name, command) == 0)
@@ -545,8 +555,14 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF &&
       command_changes (command, args))
     return nbdedup_fail_null (EROFS, "the pool is open read-only");
-  WITH_LOCK (&pool->admin);
-  if (commands[i].run (&c, &result) == -1)
+  /* Monitoring does not wait until a scrub is done. */
+  if (commands[i].run == run_status)
+    r = commands[i].run (&c, &result);
+  else {
+    WITH_LOCK (&pool->admin);
+    r = commands[i].run (&c, &result);
+  }
+  if (r == -1)
     return NULL;
   return result ? result : json_object ();
 }

@@ -52,6 +52,7 @@
  *             "lost_blocks": N, "damaged": [{"name", "offset", "length"}]}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
+ *   status    (waits for no other command)              status.h's
  *   info                                                {"who", "pid",
  *             "uuid", "format", "sampler": sampler.h's}
  *

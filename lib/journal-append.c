@@ -55,6 +55,16 @@ ring_end_max (struct journal *j)
     : JOURNAL_MAX_BYTES;
 }
 
+uint64_t
+journal_may_grow (struct journal *j)
+{
+  uint64_t max;
+  WITH_LOCK (&j->lock);
+
+  max = ring_end_max (j);
+  return max > ring_end (j) ? max - ring_end (j) : 0;
+}
+
 /* Let the ring end at 'new_end' or, if that is more, where it becomes
  * twice as large.  A crash in here leaves a longer file and the old ring.
  *

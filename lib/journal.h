@@ -172,4 +172,7 @@ extern void journal_trim (struct journal *journal, uint64_t seq,
 extern void journal_get_usage (struct journal *journal,
                                uint64_t *live_bytes, uint64_t *ring_bytes);
 
+/* How many bytes it may still take of its file system. */
+extern uint64_t journal_may_grow (struct journal *journal);
+
 #endif /* NBDEDUP_JOURNAL_H */

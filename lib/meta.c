@@ -904,9 +904,34 @@ meta_throttle (struct meta *m)
  * Pages
  */
 
+/* What the files have, counted now. */
+static void
+get_readonly_pages (struct meta *m, struct meta_pages *pages)
+{
+  CLEANUP_FREE char *wal = NULL;
+  struct meta_conn *c = meta_reader_get (m);
+  uint64_t all = 0, unused = 0;
+  struct stat st;
+
+  memset (pages, 0, sizeof *pages);
+  if (meta_page_counts (c, &all, &unused) == 0 && all > unused)
+    pages->used = all - unused;
+  meta_reader_put (m, c);
+  if (stat (m->path, &st) == 0)
+    pages->allocated = (uint64_t) st.st_size / META_PAGE_BYTES;
+  if (asprintf (&wal, "%s-wal", m->path) == -1)
+    wal = NULL;
+  else if (stat (wal, &st) == 0)
+    pages->wal_allocated = (uint64_t) st.st_size / META_PAGE_BYTES;
+}
+
 void
 meta_get_pages (struct meta *m, struct meta_pages *pages)
 {
+  if (m->readonly) {
+    get_readonly_pages (m, pages);
+    return;
+  }
   pages->used = m->used_pages;
   pages->allocated = meta_files_db_pages (m->files);
   pages->wal_allocated = meta_files_wal_pages (m->files);

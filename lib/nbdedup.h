@@ -297,6 +297,16 @@ extern json_t *nbdedup_client_call (struct nbdedup_client *client,
                                     void *opaque)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 
+/* How is the pool in directory 'path'?  Changes nothing, whether a server has
+ * it or not: if not, it is opened read-only.  The document is status.h's,
+ * with "open": null, or an object with "by" ("server", "command"), "who" and
+ * "pid" (null: not known) and "read_only".  'force': as
+ * NBDEDUP_READ_ONLY_FORCE.
+ */
+extern json_t *nbdedup_status (const char *path, bool force, const char *who,
+                               bool (*is_unwanted) (void))
+  __attribute__ ((nonnull (1, 3), warn_unused_result));
+
 /* The least "memory" that the engine's drift works with. */
 #define NBDEDUP_DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
 

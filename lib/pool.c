@@ -204,6 +204,12 @@ layer_gone (void *opaque, struct layer *layer)
   volumes_layer_gone (((struct nbdedup_pool *) opaque)->volumes, layer);
 }
 
+static void
+folded (void *opaque)
+{
+  watch_look (opaque, false);
+}
+
 int
 pool_check_epoch (const char *path, const char *file, uint64_t epoch,
                   const struct meta_state *state)
@@ -319,7 +325,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,
-    .opaque = pool,
+    .folded = folded, .opaque = pool,
   };
   pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
   return pool->txg ? 0 : -1;
@@ -397,6 +403,7 @@ commit_thread (void *arg)
     if (wb_drain (pool->writeback, NULL) == 0 &&
         txg_flush (pool->txg) == -1)
       continue;
+    watch_look (pool, false);
   }
 }
 
@@ -446,6 +453,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   lock_init (&pool->drift);
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
+  watch_init (&pool->watch);
   if (settings)
     pool->settings = *settings;
   else
@@ -549,6 +557,7 @@ start_server (struct nbdedup_pool *pool)
 
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return 0;
+  pool->watch.on = true;
   if (interval_s > 0) {
     pool->sampler = sampler_start (pool, interval_s);
     if (pool->sampler == NULL)
@@ -640,6 +649,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   free (pool->path);
   free (pool->who);
   pthread_cond_destroy (&pool->commit_wake);
+  watch_destroy (&pool->watch);
   lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
   lock_destroy (&pool->admin);

@@ -23,6 +23,7 @@
 #include "store.h"
 #include "txg.h"
 #include "volume.h"
+#include "watch.h"
 #include "writeback.h"
 
 struct nbdedup_pool {
@@ -47,6 +48,7 @@ struct nbdedup_pool {
   struct volumes *volumes;
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
   _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
+  struct watch watch;           /* over its space */
   struct merger *merger;        /* NULL: not started */
   struct control *control;      /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */

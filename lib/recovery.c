@@ -11,6 +11,7 @@
 #include "log.h"
 #include "pool.h"
 #include "recovery.h"
+#include "status.h"
 
 #define REPORT_NAME "recovery"
 /* Lines of the log about what was dropped. */
@@ -172,19 +173,5 @@ recovery_run (struct nbdedup_pool *pool)
 json_t *
 recovery_report (struct nbdedup_pool *pool)
 {
-  struct meta_conn *c = meta_reader_get (pool->meta);
-  CLEANUP_FREE char *text = NULL;
-  json_t *document;
-  int r = meta_report_get (c, REPORT_NAME, &text);
-
-  meta_reader_put (pool->meta, c);
-  if (r == -1)
-    return NULL;
-  if (r == 0)
-    return json_null ();
-  document = json_loads (text, 0, NULL);
-  if (document == NULL)
-    return nbdedup_fail_null (EIO, "pool.db: the report of the last recovery "
-                              "is damaged");
-  return document;
+  return status_report (pool, REPORT_NAME);
 }

@@ -196,6 +196,24 @@ room_unreserve (struct room *room, unsigned nr)
   room->reserved -= nr;
 }
 
+uint64_t
+room_missing (const struct room_pages *p, uint64_t nr)
+{
+  uint64_t need = p->used + growth (nr, p->used) + kept_growth (p->used);
+  uint64_t wal = min_u64 (need, ROOM_WAL_MIN_PAGES);
+
+  return (need > p->allocated ? need - p->allocated : 0) +
+    (wal > p->wal_allocated ? wal - p->wal_allocated : 0);
+}
+
+uint64_t
+room_get (struct room *room, struct room_pages *p)
+{
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, p);
+  return blocks_locked (room);
+}
+
 int
 room_check (struct room *room, uint64_t pages)
 {

@@ -119,6 +119,11 @@ extern int room_check (struct room *room, uint64_t pages);
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
 
+/* Pages that both files together lack for 'nr' new blocks. */
+extern uint64_t room_missing (const struct room_pages *pages, uint64_t nr);
+/* What there is, and how many blocks are accepted and not yet folded. */
+extern uint64_t room_get (struct room *room, struct room_pages *pages);
+
 /* How much may go into the open txg at once: leaves of holes, blocks? */
 extern uint64_t room_leaves_at_once (struct room *room);
 extern uint64_t room_blocks_at_once (struct room *room);

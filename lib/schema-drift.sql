@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS drift (
   data BLOB NOT NULL                -- the document, JSON, compressed
 ) STRICT;
 
--- The last one of each kind: what recovery did.
+-- The last one of each kind: what recovery did, what scrub found.
 CREATE TABLE IF NOT EXISTS report (
   name TEXT PRIMARY KEY,
   value TEXT NOT NULL               -- a document, JSON

@@ -85,7 +85,7 @@ struct space {
   uint64_t whole[NR_CLASSES];   /* sum (2), in records */
   uint64_t reserved_records[NR_CLASSES];
   uint64_t reserved_nr, reserved_sectors;
-  uint64_t free_sectors, used_sectors, nr_backed;
+  uint64_t free_sectors, used_sectors, nr_backed, nr_damaged;
   uint64_t max_sectors;         /* 0: no limit */
 
   struct entry_list *hash;      /* owned; nr_hash is a power of two */

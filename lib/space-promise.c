@@ -134,9 +134,9 @@ class_of (uint32_t lsize)
 }
 
 static uint64_t
-sectors_of (const struct space *space, uint32_t lsize, unsigned nr)
+sectors_of (const struct space *space, uint32_t lsize, uint64_t nr)
 {
-  return (uint64_t) nr *
+  return nr *
     ((lsize + space->sector_bytes - 1) / space->sector_bytes);
 }
 
@@ -150,24 +150,62 @@ fits_alone (const struct space *space, unsigned class, unsigned nr)
     space->whole[class] >= space->reserved_nr + nr;
 }
 
+static bool
+exceeds_max (const struct space *space, uint64_t sectors, uint64_t nr)
+{
+  uint64_t chunks = (space->reserved_nr + nr) / space->slots_per_chunk + 1;
+
+  return space->max_sectors > 0 &&
+    space->used_sectors + space->reserved_sectors + sectors +
+    chunks * segment_chunk_sectors (space->sector_bytes) >
+    space->max_sectors;
+}
+
+/* How many segments that promise 'each' bring what 'have' lacks? */
+static uint64_t
+segments_missing (uint64_t need, uint64_t have, unsigned each)
+{
+  if (need <= have)
+    return 0;
+  return each == 0 ? UINT64_MAX : (need - have + each - 1) / each;
+}
+
+uint64_t
+space_segments_for (struct space *space, uint32_t lsize, uint64_t nr)
+{
+  const uint64_t need = sectors_of (space, lsize, nr);
+  const unsigned class = class_of (lsize);
+  uint64_t by_room, by_whole;
+  unsigned c;
+  WITH_LOCK (&space->lock);
+
+  if (exceeds_max (space, need, nr))
+    return UINT64_MAX;
+  c = space_top_class (space);
+  if (c < class)
+    c = class;
+  by_room = segments_missing (space->reserved_sectors + need, space->room[c],
+                              space_room (space, c, space->nr_sectors, 0));
+  if (space->reserved_records[class] != space->reserved_nr)
+    return by_room;
+  by_whole = segments_missing (space->reserved_nr + nr, space->whole[class],
+                               space_whole (space, class, space->nr_sectors,
+                                            0));
+  return by_room < by_whole ? by_room : by_whole;
+}
+
 int
 space_reserve (struct space *space, uint32_t lsize, unsigned nr)
 {
   const uint64_t need = sectors_of (space, lsize, nr);
   const unsigned class = class_of (lsize);
   unsigned c;
-  uint64_t chunks;
   int err;
   WITH_LOCK (&space->lock);
 
-  if (space->max_sectors > 0) {
-    chunks = (space->reserved_nr + nr) / space->slots_per_chunk + 1;
-    if (space->used_sectors + space->reserved_sectors + need +
-        chunks * segment_chunk_sectors (space->sector_bytes) >
-        space->max_sectors)
-      return nbdedup_fail (ENOSPC, "the pool has reached its max-size: free "
-                           "some space in it, or raise max-size");
-  }
+  if (exceeds_max (space, need, nr))
+    return nbdedup_fail (ENOSPC, "the pool has reached its max-size: free "
+                         "some space in it, or raise max-size");
 
   c = space_top_class (space);
   if (c < class)

@@ -278,6 +278,7 @@ void
 seg_mark_damaged (struct space *space, uint32_t id)
 {
   seg_remove (space, id);
+  space->nr_damaged += !space->segs[id].damaged;
   space->segs[id].damaged = 1;
   seg_insert (space, id);
   if (space->current == id)

@@ -351,5 +351,7 @@ space_get_info (struct space *space, struct space_info *info)
   info->free_bytes = space->free_sectors * space->sector_bytes;
   info->used_bytes = space->used_sectors * space->sector_bytes;
   info->reserved_bytes = space->reserved_sectors * space->sector_bytes;
+  info->max_bytes = space->max_sectors * space->sector_bytes;
   info->nr_segments = space->nr_backed;
+  info->nr_damaged = space->nr_damaged;
 }

@@ -142,8 +142,17 @@ extern int space_get_chunks (struct space *space, uint64_t segment,
  */
 struct space_info {
   uint64_t free_bytes, reserved_bytes, used_bytes;
+  uint64_t max_bytes;           /* 0: no limit */
   uint64_t nr_segments;         /* BACKED */
+  uint64_t nr_damaged;          /* whose map could not be read */
 };
 extern void space_get_info (struct space *space, struct space_info *info);
+
+/* How many more segments must the file have, for space_reserve to promise
+ * room for 'nr' more records of 'lsize' bytes?  UINT64_MAX: max-size is in
+ * the way.
+ */
+extern uint64_t space_segments_for (struct space *space, uint32_t lsize,
+                                    uint64_t nr);
 
 #endif /* NBDEDUP_SPACE_H */

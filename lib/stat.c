@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "capacity.h"
 #include "check.h"
 #include "pool.h"
 
@@ -23,9 +24,8 @@ pool_sync (struct nbdedup_pool *pool)
   return txg_run (pool->txg, NULL, NULL, NULL);
 }
 
-/* What the files of the pool directory take, without "records". */
-static uint64_t
-metadata_bytes (const char *path)
+uint64_t
+pool_metadata_bytes (const char *path)
 {
   DIR *dir = opendir (path);
   uint64_t bytes = 0;
@@ -70,7 +70,8 @@ volume_stat (const struct volume *v, uint64_t logical)
 static json_t *
 pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
-  uint64_t stored, metadata = metadata_bytes (pool->path);
+  uint64_t stored, metadata = pool_metadata_bytes (pool->path);
+  struct capacity cap;
   struct ddt_info info;
   struct meta_state s;
   json_t *ddt;
@@ -86,7 +87,12 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   if (pool->ddt_quota_bytes > 0 || pool->over_quota > 0)
     json_object_set_new (ddt, "over_quota",
                          json_integer ((json_int_t) pool->over_quota));
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}",
+  if (capacity_get (pool, &cap) == -1) {
+    json_decref (ddt);
+    return NULL;
+  }
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+                    "s:o, s:o}",
                     "logical_bytes", (json_int_t) logical,
                     "records", (json_int_t) s.records,
                     "record_bytes", (json_int_t) s.record_bytes,
@@ -95,6 +101,8 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                     "metadata_bytes", (json_int_t) metadata,
                     "freeing_bytes", (json_int_t)
                     volumes_freeing_bytes (pool->volumes),
+                    "writable_bytes", (json_int_t) cap.likely_bytes,
+                    "writable_min_bytes", (json_int_t) cap.min_bytes,
                     "dedup_ratio", ratio (logical, s.record_bytes),
                     "compress_ratio", ratio (s.record_bytes, stored),
                     "reduction", ratio (logical, stored + metadata),
@@ -124,7 +132,7 @@ stat_run (struct nbdedup_pool *pool, const char *name)
 {
   struct volume *v, *asked = NULL;
   uint64_t logical, sum = 0;
-  json_t *volumes;
+  json_t *volumes, *figures;
   size_t i;
 
   assert_held (&pool->admin);
@@ -143,8 +151,12 @@ stat_run (struct nbdedup_pool *pool, const char *name)
     if (is_asked (v, asked))
       json_array_append_new (volumes, volume_stat (v, logical));
   }
-  return json_pack ("{s:o, s:o}", "pool", pool_stat (pool, sum), "volumes",
-                    volumes);
+  figures = pool_stat (pool, sum);
+  if (figures == NULL) {
+    json_decref (volumes);
+    return NULL;
+  }
+  return json_pack ("{s:o, s:o}", "pool", figures, "volumes", volumes);
 }
 
 static json_t *

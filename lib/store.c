@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
 
@@ -595,7 +596,7 @@ store_punch (struct store *store, uint64_t addr, uint64_t nr_sectors)
   if (offset < STORE_HEADER_BYTES)
     return nbdedup_fail (EIO, "%s: sector %" PRIu64 " is the header's",
                          store->path, addr);
-  if (len == 0)
+  if (len == 0 || store->overlay)
     return 0;
 
   /* On a block device this discards or writes zeroes. */
@@ -607,6 +608,30 @@ store_punch (struct store *store, uint64_t addr, uint64_t nr_sectors)
     return nbdedup_fail (EIO, "%s: giving back %" PRIu64 " bytes at sector "
                          "%" PRIu64 ": %s", store->path, len, addr,
                          strerror (errno));
+  return 0;
+}
+
+int
+store_get_fs (struct store *store, uint64_t nr_segments, struct store_fs *fs)
+{
+  struct statvfs vfs;
+  struct stat st;
+  uint64_t used;
+
+  if (fstat (store->fd, &st) == -1 || fstatvfs (store->fd, &vfs) == -1)
+    return nbdedup_fail (EIO, "%s: %s", store->path, strerror (errno));
+  if (store->is_device) {
+    used = nr_segments * SEGMENT_BYTES;
+    fs->dev = st.st_rdev;
+    fs->total_bytes = store_length (store);
+    fs->free_bytes = fs->total_bytes > used ? fs->total_bytes - used : 0;
+    return 0;
+  }
+  fs->dev = st.st_dev;
+  /* As df has it: what only root may use is neither used nor free. */
+  fs->free_bytes = (uint64_t) vfs.f_bavail * vfs.f_frsize;
+  fs->total_bytes = (uint64_t) (vfs.f_blocks - vfs.f_bfree + vfs.f_bavail) *
+    vfs.f_frsize;
   return 0;
 }
 

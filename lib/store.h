@@ -86,6 +86,16 @@ extern int store_allocate_segment (struct store *store, uint64_t segment);
 extern int store_punch (struct store *store, uint64_t addr,
                         uint64_t nr_sectors);
 
+/* The file system (or the device) that it lies on.  'free_bytes' of a device
+ * is what lies past the segments that are in use, 'nr_segments' of them.
+ */
+struct store_fs {
+  uint64_t dev;                 /* st_dev; of a device its own number */
+  uint64_t total_bytes, free_bytes;
+};
+extern int store_get_fs (struct store *store, uint64_t nr_segments,
+                         struct store_fs *fs);
+
 /* What the file takes on its file system now. */
 extern uint64_t store_file_bytes (struct store *store);
 /* Opened read-only: what store_write holds in memory. */

@@ -699,6 +699,8 @@ fold (struct txg *t)
   if (r == 0 && take_give_back (t))
     room_give_back (t->room);
   finish_requests (t, &taken, r);
+  if (r == 0 && t->has_thread && t->parts.folded)
+    t->parts.folded (t->parts.opaque);
   return r;
 }
 
@@ -779,6 +781,12 @@ void
 txg_unreserve (struct txg *t, unsigned nr)
 {
   room_unreserve (t->room, nr);
+}
+
+uint64_t
+txg_get_room (struct txg *t, struct room_pages *pages)
+{
+  return room_get (t->room, pages);
 }
 
 uint64_t

@@ -65,6 +65,8 @@ struct txg_parts {
   bool readonly;
   /* A record's space is about to be reused: forget cached copies of it. */
   void (*forget_record) (void *opaque, uint64_t addr);
+  /* A fold has ended, in the folding thread, with no lock held. */
+  void (*folded) (void *opaque);
   void *opaque;
 };
 
@@ -181,6 +183,9 @@ extern void txg_get_state (struct txg *txg, struct meta_state *state);
 /* Room for what accepted writes will need in pool.db (room.h); -1: ENOSPC. */
 extern int txg_reserve (struct txg *txg, unsigned nr, enum room_use use);
 extern void txg_unreserve (struct txg *txg, unsigned nr);
+
+/* What pool.db has room for; how many accepted blocks are not yet in it. */
+extern uint64_t txg_get_room (struct txg *txg, struct room_pages *pages);
 
 /* How many leaves of holes, and blocks, may be set between txg_enter and
  * txg_leave?

@@ -480,8 +480,11 @@ wb_write (struct writeback *wb, struct volume *v, uint64_t block,
     if (!whole && base == NULL && !(d && content (d)))
       return 1;
   }
-  if (reserve (wb, v, block) == -1)
+  if (reserve (wb, v, block) == -1) {
+    if (errno == ENOSPC)
+      watch_refused (wb->pool);
     return -1;
+  }
   WITH_LOCK (&wb->lock);
   /* The worker may have installed the inflight version meanwhile; it is
    * then what a reader finds, and the caller reads it.

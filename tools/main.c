@@ -34,6 +34,7 @@ static const struct command {
   { "export", "write a volume to a disk image", cmd_export },
   { "diff", "print what differs between two snapshots", cmd_diff },
   { "stat", "show space and ratios", cmd_stat },
+  { "status", "tell how the pool is, for people and monitoring", cmd_status },
   { "drift", "show how far clones have diverged", cmd_drift },
   { "scrub", "read and verify all data", cmd_scrub },
   { "check", "verify all metadata", cmd_check },

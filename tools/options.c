@@ -49,7 +49,7 @@ parse_read_only (const char *arg)
   if (strcmp (arg, "force") != 0) {
     note ("--read-only=%s: it takes no value but 'force' (see 'nbdedup "
           "--help')", arg);
-    exit (EXIT_USAGE);
+    exit (argp_err_exit_status);
   }
   return NBDEDUP_READ_ONLY_FORCE;
 }
@@ -244,5 +244,5 @@ usage_error (const struct options *opts, const char *fmt, ...)
   vfprintf (stderr, fmt, ap);
   va_end (ap);
   fprintf (stderr, " (see 'nbdedup %s --help')\n", opts->command);
-  exit (EXIT_USAGE);
+  exit (argp_err_exit_status);
 }

@@ -43,6 +43,14 @@ fail (const char *fmt, ...)
   return EXIT_FAILURE;
 }
 
+static int failure_status = EXIT_FAILURE;
+
+void
+set_failure_status (int status)
+{
+  failure_status = status;
+}
+
 /* A disk that is full shows up at the last write, or only at close.  A
  * stdout that was closed from the start matters to nobody who prints
  * nothing.
@@ -55,7 +63,7 @@ close_stdout (void)
 
   if (failed || (close (STDOUT_FILENO) == -1 && errno != EBADF)) {
     note ("writing to standard output: %s", strerror (failed ? err : errno));
-    _exit (EXIT_FAILURE);
+    _exit (failure_status);
   }
 }
 

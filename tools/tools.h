@@ -37,6 +37,7 @@ extern int cmd_clone (int argc, char **argv, const char *pool);
 extern int cmd_rollback (int argc, char **argv, const char *pool);
 extern int cmd_rebase (int argc, char **argv, const char *pool);
 extern int cmd_stat (int argc, char **argv, const char *pool);
+extern int cmd_status (int argc, char **argv, const char *pool);
 extern int cmd_check (int argc, char **argv, const char *pool);
 extern int cmd_scrub (int argc, char **argv, const char *pool);
 extern int cmd_import (int argc, char **argv, const char *pool);
@@ -104,7 +105,7 @@ extern void check_snapshot_name (const struct options *opts, const char *name);
 /* "16M" -> bytes.  Returns NULL, or why it is no size. */
 extern const char *parse_size (const char *arg, uint64_t *size);
 
-/* Exit for wrong usage with one line. */
+/* Exit for wrong usage with one line; the status is argp_err_exit_status. */
 extern void usage_error (const struct options *opts, const char *fmt, ...)
   __attribute__ ((noreturn, format (printf, 2, 3)));
 
@@ -116,8 +117,11 @@ extern void usage_error (const struct options *opts, const char *fmt, ...)
 extern void note (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
 extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
 
-/* At exit: what was printed must have arrived, else the status is 1. */
+/* At exit: what was printed must have arrived, else the status is 1, or what
+ * was set.
+ */
 extern void check_stdout_at_exit (void);
+extern void set_failure_status (int status);
 
 /* write, until all is; -1 and errno. */
 extern int write_all (int fd, const char *p, size_t len);

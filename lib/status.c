@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "capacity.h"
+#include "check.h"
+#include "cleanup.h"
+#include "error.h"
+#include "pool.h"
+#include "property.h"
+#include "recovery.h"
+#include "status.h"
+
+void
+status_add_problem (json_t *status, bool critical, const char *fmt, ...)
+{
+  const char *level = critical ? "critical" : "warning";
+  const char *now = json_string_value (json_object_get (status, "state"));
+  char text[1024];
+  va_list ap;
+
+  va_start (ap, fmt);
+  vsnprintf (text, sizeof text, fmt, ap);
+  va_end (ap);
+  json_array_append_new (json_object_get (status, "problems"),
+                         json_pack ("{s:s, s:s}", "level", level, "text",
+                                    text));
+  if (critical || (now && strcmp (now, "ok") == 0))
+    json_object_set_new (status, "state", json_string (level));
+}
+
+json_t *
+status_report (struct nbdedup_pool *pool, const char *name)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  CLEANUP_FREE char *text = NULL;
+  json_t *document;
+  int r = meta_report_get (c, name, &text);
+
+  meta_reader_put (pool->meta, c);
+  if (r == -1)
+    return NULL;
+  if (r == 0)
+    return json_null ();
+  document = json_loads (text, 0, NULL);
+  if (document == NULL)
+    return nbdedup_fail_null (EIO, "pool.db: the report of the last %s is "
+                              "damaged", name);
+  return document;
+}
+
+/* Of a pool that is open read-only the properties are not loaded. */
+static unsigned
+full_warn (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *value = NULL;
+
+  if (pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
+    return pool->watch.full_warn;
+  return pool_property_get (pool, "full-warn", &value) == 0
+    ? (unsigned) atoi (value) : WATCH_WARN_DEFAULT;
+}
+
+static void
+add_space (struct nbdedup_pool *pool, json_t *status)
+{
+  unsigned warn = full_warn (pool);
+  struct capacity cap;
+  bool full;
+
+  if (capacity_get (pool, &cap) == -1) {
+    json_object_set_new (status, "space", json_null ());
+    status_add_problem (status, false, "space cannot be told: %s",
+                        nbdedup_error ());
+    return;
+  }
+  full = pool->watch.full || txg_is_stuck (pool->txg) || cap.min_bytes == 0;
+  json_object_set_new (status, "space", json_pack
+                       ("{s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:i, s:I, s:I, "
+                        "s:b}",
+                        "used_bytes", (json_int_t) cap.used_bytes,
+                        "file_bytes", (json_int_t)
+                        store_file_bytes (pool->store),
+                        "metadata_bytes", (json_int_t)
+                        pool_metadata_bytes (pool->path),
+                        "free_bytes", (json_int_t) cap.free_bytes,
+                        "metadata_free_bytes", (json_int_t)
+                        cap.metadata_free_bytes,
+                        "max_size", cap.max_bytes == 0 ? json_null ()
+                        : json_integer ((json_int_t) cap.max_bytes),
+                        "used_percent", round (10 * cap.used_percent) / 10,
+                        "full_warn", (int) warn,
+                        "writable_bytes", (json_int_t) cap.likely_bytes,
+                        "writable_min_bytes", (json_int_t) cap.min_bytes,
+                        "full", (int) full));
+  json_object_set_new (json_object_get (status, "damage"),
+                       "damaged_segments",
+                       json_integer ((json_int_t) cap.nr_damaged));
+  if (full)
+    status_add_problem (status, true, "the pool is full: new data is refused");
+  else if (cap.used_percent > warn)
+    status_add_problem (status, false, "%.0f %% of the space is used, more "
+                        "than full-warn (%u %%)", cap.used_percent, warn);
+  if (cap.nr_damaged > 0)
+    status_add_problem (status, true, "%" PRIu64 " segments whose map is "
+                        "damaged are not used any more", cap.nr_damaged);
+}
+
+static json_int_t
+number (const json_t *report, const char *key)
+{
+  return json_integer_value (json_object_get (report, key));
+}
+
+/* NULL: a null, and a problem more. */
+static json_t *
+get_report (json_t *status, const char *key, json_t *report)
+{
+  if (report == NULL) {
+    status_add_problem (status, false, "%s", nbdedup_error ());
+    report = json_null ();
+  }
+  json_object_set_new (status, key, report);
+  return report;
+}
+
+/* A scrub knows what is damaged; what a recovery says is what came of it
+ * until then.
+ */
+static void
+add_reports (struct nbdedup_pool *pool, json_t *status)
+{
+  const json_t *recovery = get_report (status, "recovery",
+                                       recovery_report (pool));
+  const json_t *scrub = get_report (status, "scrub",
+                                    status_report (pool, SCRUB_REPORT));
+  json_t *damage = json_object_get (status, "damage");
+  json_int_t lost = number (scrub, "lost_blocks"), dropped = 0;
+  json_int_t summaries = number (scrub, "summary_errors");
+  json_int_t records = number (scrub, "errors") - lost - summaries;
+
+  if (number (recovery, "time") >= number (scrub, "time")) {
+    lost += number (recovery, "lost_blocks");
+    dropped = number (recovery, "dropped_blocks");
+  }
+  json_object_set_new (damage, "lost_blocks", json_integer (lost));
+  json_object_set_new (damage, "damaged_records", json_integer (records));
+  if (records > 0)
+    status_add_problem (status, true, "the last scrub found %"
+                        JSON_INTEGER_FORMAT " damaged records", records);
+  if (lost > 0)
+    status_add_problem (status, true, "the content of %" JSON_INTEGER_FORMAT
+                        " blocks is lost", lost);
+  if (summaries > 0)
+    status_add_problem (status, false, "the last scrub found, and wrote "
+                        "again, %" JSON_INTEGER_FORMAT " damaged summaries",
+                        summaries);
+  if (dropped > 0)
+    status_add_problem (status, false, "the last recovery dropped the writes "
+                        "of %" JSON_INTEGER_FORMAT " blocks, which had not "
+                        "been flushed", dropped);
+}
+
+json_t *
+status_run (struct nbdedup_pool *pool)
+{
+  bool stopped = txg_check (pool->txg) == -1;
+  json_t *status = json_pack ("{s:s, s:s, s:I, s:s, s:[], s:{s:b}}",
+                              "pool", pool->path, "who", pool->who,
+                              "pid", (json_int_t) getpid (), "state", "ok",
+                              "problems", "damage", "stopped", (int) stopped);
+
+  if (status == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  if (stopped)
+    status_add_problem (status, true, "%s", nbdedup_error ());
+  add_space (pool, status);
+  add_reports (pool, status);
+  return status;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The state of a pool at a glance.  It waits for no other command and for no
+ * fold, so that it answers in a pool that is full, stopped, or busy for
+ * hours.
+ *
+ * The document:
+ *
+ *   pool       its path
+ *   who, pid   the process that has it open
+ *   state      "ok", "warning", "critical": the worst of the problems
+ *   problems   an array of {"level", "text"}
+ *   space      {"used_bytes", "file_bytes", "metadata_bytes", "free_bytes",
+ *              "metadata_free_bytes", "max_size" (null: none),
+ *              "used_percent", "full_warn", "writable_bytes",
+ *              "writable_min_bytes", "full"}; null: it cannot be told
+ *   damage     {"stopped", "lost_blocks", "damaged_records",
+ *              "damaged_segments"}: as known, lost_blocks and damaged_records
+ *              by the last scrub or by a recovery since
+ *   recovery   recovery.h's report, or null
+ *   scrub      the last one's result (command.h) without "damaged", with
+ *              "time", or null
+ */
+
+#ifndef NBDEDUP_STATUS_H
+#define NBDEDUP_STATUS_H
+
+#include <stdbool.h>
+
+#include <jansson.h>
+
+struct nbdedup_pool;
+
+#define SCRUB_REPORT "scrub"
+
+extern json_t *status_run (struct nbdedup_pool *pool);
+
+/* A problem more.  'critical', or a warning. */
+extern void status_add_problem (json_t *status, bool critical,
+                                const char *fmt, ...)
+  __attribute__ ((format (printf, 3, 4)));
+
+/* A report of pool.db; a null if there is none; NULL: an error. */
+extern json_t *status_report (struct nbdedup_pool *pool, const char *name);
+
+#endif /* NBDEDUP_STATUS_H */

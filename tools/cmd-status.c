@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "interrupt.h"
+#include "tools.h"
+
+/* As plugins of monitoring systems have it. */
+enum {
+  STATUS_OK = 0,
+  STATUS_WARNING,
+  STATUS_CRITICAL,
+  STATUS_UNKNOWN,
+};
+
+static const char *
+describe_time (const json_t *report, char buf[64])
+{
+  const time_t t = (time_t) json_size (report, "time");
+  struct tm tm;
+
+  if (localtime_r (&t, &tm) == NULL ||
+      strftime (buf, 64, "%Y-%m-%d %H:%M:%S", &tm) == 0)
+    snprintf (buf, 64, "an unknown time");
+  return buf;
+}
+
+static void
+print_open (const json_t *open)
+{
+  if (!json_is_object (open))
+    printf ("open        no\n");
+  else if (json_is_true (json_object_get (open, "read_only")))
+    printf ("open        read-only, by a %s\n", json_text (open, "by"));
+  else
+    printf ("open        by the %s %s (PID %" PRIu64 ")\n",
+            json_text (open, "by"), json_text (open, "who"),
+            json_size (open, "pid"));
+}
+
+static void
+print_space (const json_t *space)
+{
+  const json_t *max = json_object_get (space, "max_size");
+  char a[HUMAN_MAX], b[HUMAN_MAX];
+
+  if (!json_is_object (space))
+    return;
+  printf ("used        %s of records, %s of metadata (%.0f %% of the space)\n",
+          human_bytes (json_size (space, "used_bytes"), a),
+          human_bytes (json_size (space, "metadata_bytes"), b),
+          json_number_value (json_object_get (space, "used_percent")));
+  printf ("free        %s for records, %s for metadata\n",
+          human_bytes (json_size (space, "free_bytes"), a),
+          human_bytes (json_size (space, "metadata_free_bytes"), b));
+  if (json_is_integer (max))
+    printf ("max-size    %s\n", human_bytes (json_size (space, "max_size"),
+                                             a));
+  printf ("writable    %s at worst, %s likely%s\n",
+          human_bytes (json_size (space, "writable_min_bytes"), a),
+          human_bytes (json_size (space, "writable_bytes"), b),
+          json_is_true (json_object_get (space, "full")) ? "; full" : "");
+}
+
+static void
+print_places (const json_t *report, const char *key, const char *what)
+{
+  const json_t *places = json_object_get (report, key), *place;
+  size_t i;
+
+  json_array_foreach (places, i, place) {
+    if (i == 5) {
+      printf ("            and %zu other places\n", json_array_size (places) -
+              i);
+      return;
+    }
+    printf ("            %s: %s: %" PRIu64 " bytes at offset %" PRIu64 "\n",
+            what, json_text (place, "name"), json_size (place, "length"),
+            json_size (place, "offset"));
+  }
+}
+
+static void
+print_reports (const json_t *status)
+{
+  const json_t *damage = json_object_get (status, "damage");
+  const json_t *recovery = json_object_get (status, "recovery");
+  const json_t *scrub = json_object_get (status, "scrub");
+  char buf[64];
+
+  printf ("damage      %" PRIu64 " records, %" PRIu64 " lost blocks, %" PRIu64
+          " segments\n", json_size (damage, "damaged_records"),
+          json_size (damage, "lost_blocks"),
+          json_size (damage, "damaged_segments"));
+  if (json_is_object (recovery)) {
+    printf ("recovery    %s: %" PRIu64 " batches, %" PRIu64 " blocks; %" PRIu64
+            " dropped, %" PRIu64 " lost\n", describe_time (recovery, buf),
+            json_size (recovery, "batches"), json_size (recovery, "blocks"),
+            json_size (recovery, "dropped_blocks"),
+            json_size (recovery, "lost_blocks"));
+    print_places (recovery, "dropped", "dropped");
+    print_places (recovery, "lost", "lost");
+  }
+  else
+    printf ("recovery    never\n");
+  if (json_is_object (scrub))
+    printf ("scrub       %s: %" PRIu64 " records, %" PRIu64 " errors\n",
+            describe_time (scrub, buf), json_size (scrub, "records"),
+            json_size (scrub, "errors"));
+  else
+    printf ("scrub       never\n");
+}
+
+static void
+print_status (const json_t *status)
+{
+  const json_t *problem;
+  size_t i;
+
+  printf ("%s: %s\n", json_text (status, "pool"), json_text (status, "state"));
+  json_array_foreach (json_object_get (status, "problems"), i, problem)
+    printf ("  %s: %s\n", json_text (problem, "level"),
+            json_text (problem, "text"));
+  print_open (json_object_get (status, "open"));
+  print_space (json_object_get (status, "space"));
+  print_reports (status);
+}
+
+static int
+exit_status (const json_t *status)
+{
+  const char *state = json_text (status, "state");
+
+  return strcmp (state, "ok") == 0 ? STATUS_OK
+    : strcmp (state, "warning") == 0 ? STATUS_WARNING
+    : strcmp (state, "critical") == 0 ? STATUS_CRITICAL : STATUS_UNKNOWN;
+}
+
+int
+cmd_status (int argc, char **argv, const char *pool)
+{
+  struct options opts = { .pool = pool };
+  json_t *status;
+  int r;
+
+  argp_err_exit_status = STATUS_UNKNOWN;
+  set_failure_status (STATUS_UNKNOWN);
+  options_parse (&opts, argc, argv, NULL, NULL, "",
+                 "Tell how the pool is: who has it open, its space, damage, "
+                 "the last recovery and the last scrub. Changes nothing. "
+                 "Exits 0 if all is well, 1 with a warning, 2 if it is "
+                 "critical, 3 if it cannot be told.",
+                 OPTIONS_READS | OPTIONS_JSON);
+  if (opts.pool == NULL)
+    usage_error (&opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
+  status = nbdedup_status (opts.pool,
+                           opts.read_only == NBDEDUP_READ_ONLY_FORCE,
+                           "nbdedup status", interrupted);
+  if (status == NULL) {
+    fail ("status: %s", nbdedup_error ());
+    return STATUS_UNKNOWN;
+  }
+  if (opts.json)
+    print_json (status);
+  else
+    print_status (status);
+  r = exit_status (status);
+  json_decref (status);
+  return r;
+}
