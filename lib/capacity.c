@@ -31,7 +31,7 @@
 #define LEAF_BYTES 75
 #define RECORD_BYTES 96
 
-/* While a volume has no block size yet that data could be judged by. */
+/* There are nine. */
 #define BLOCK_SIZES_MAX 16
 
 struct looking {

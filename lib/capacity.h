@@ -11,6 +11,9 @@
 
 struct nbdedup_pool;
 
+/* Less at worst, and the pool is full: writes of some size do not fit. */
+#define CAPACITY_FULL (UINT64_C (1) << 20)
+
 struct capacity {
   uint64_t used_bytes;          /* sectors that are in use */
   uint64_t max_bytes;           /* max-size; 0: none */

@@ -71,7 +71,8 @@ static json_t *
 pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
   uint64_t stored, metadata = pool_metadata_bytes (pool->path);
-  struct capacity cap;
+  struct capacity cap = { 0 };
+  bool has_capacity;
   struct ddt_info info;
   struct meta_state s;
   json_t *ddt;
@@ -87,11 +88,9 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   if (pool->ddt_quota_bytes > 0 || pool->over_quota > 0)
     json_object_set_new (ddt, "over_quota",
                          json_integer ((json_int_t) pool->over_quota));
-  if (capacity_get (pool, &cap) == -1) {
-    json_decref (ddt);
-    return NULL;
-  }
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+  /* Damage there must not cost the other figures. */
+  has_capacity = capacity_get (pool, &cap) == 0;
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, "
                     "s:o, s:o}",
                     "logical_bytes", (json_int_t) logical,
                     "records", (json_int_t) s.records,
@@ -101,8 +100,10 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                     "metadata_bytes", (json_int_t) metadata,
                     "freeing_bytes", (json_int_t)
                     volumes_freeing_bytes (pool->volumes),
-                    "writable_bytes", (json_int_t) cap.likely_bytes,
-                    "writable_min_bytes", (json_int_t) cap.min_bytes,
+                    "writable_bytes", !has_capacity ? json_null ()
+                    : json_integer ((json_int_t) cap.likely_bytes),
+                    "writable_min_bytes", !has_capacity ? json_null ()
+                    : json_integer ((json_int_t) cap.min_bytes),
                     "dedup_ratio", ratio (logical, s.record_bytes),
                     "compress_ratio", ratio (s.record_bytes, stored),
                     "reduction", ratio (logical, stored + metadata),
@@ -132,7 +133,7 @@ stat_run (struct nbdedup_pool *pool, const char *name)
 {
   struct volume *v, *asked = NULL;
   uint64_t logical, sum = 0;
-  json_t *volumes, *figures;
+  json_t *volumes;
   size_t i;
 
   assert_held (&pool->admin);
@@ -151,12 +152,8 @@ stat_run (struct nbdedup_pool *pool, const char *name)
     if (is_asked (v, asked))
       json_array_append_new (volumes, volume_stat (v, logical));
   }
-  figures = pool_stat (pool, sum);
-  if (figures == NULL) {
-    json_decref (volumes);
-    return NULL;
-  }
-  return json_pack ("{s:o, s:o}", "pool", figures, "volumes", volumes);
+  return json_pack ("{s:o, s:o}", "pool", pool_stat (pool, sum), "volumes",
+                    volumes);
 }
 
 static json_t *

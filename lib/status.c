@@ -3,7 +3,6 @@
 #include <config.h>
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +80,8 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                         nbdedup_error ());
     return;
   }
-  full = pool->watch.full || txg_is_stuck (pool->txg) || cap.min_bytes == 0;
+  full = pool->watch.full || txg_is_stuck (pool->txg) ||
+    cap.min_bytes < CAPACITY_FULL;
   json_object_set_new (status, "space", json_pack
                        ("{s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:i, s:I, s:I, "
                         "s:b}",
@@ -95,7 +95,7 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                         cap.metadata_free_bytes,
                         "max_size", cap.max_bytes == 0 ? json_null ()
                         : json_integer ((json_int_t) cap.max_bytes),
-                        "used_percent", round (10 * cap.used_percent) / 10,
+                        "used_percent", cap.used_percent,
                         "full_warn", (int) warn,
                         "writable_bytes", (json_int_t) cap.likely_bytes,
                         "writable_min_bytes", (json_int_t) cap.min_bytes,

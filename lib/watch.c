@@ -72,7 +72,9 @@ is_room_again (struct nbdedup_pool *pool)
   if (capacity_get (pool, &cap) == -1 || txg_is_stuck (pool->txg))
     return false;
   enough = cap.used_bytes / USED_PER_ROOM;
-  return cap.min_bytes > (enough < ROOM_BYTES ? enough : ROOM_BYTES);
+  if (enough > ROOM_BYTES)
+    enough = ROOM_BYTES;
+  return cap.min_bytes >= CAPACITY_FULL && cap.min_bytes > enough;
 }
 
 void

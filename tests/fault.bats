@@ -58,6 +58,12 @@ fault ()
     on_small_disk 8M init_without_room
 }
 
+@test "what can be written at worst can be; status of a full pool" {
+    need jq --version
+    on_small_disk 90M status_when_full 64K
+    on_small_disk 90M status_when_full 4K
+}
+
 @test "drift samples take nothing of a full pool's reserve" {
     need jq --version
     on_small_disk 64M samples_when_full

@@ -302,4 +302,72 @@ init_without_room ()
     nbdedup check
 }
 
+# status_is EXIT FILTER: the exit status of "nbdedup status", and what is true.
+status_is ()
+{
+    local status=0
+
+    nbdedup status --json >"$BATS_TEST_TMPDIR/status" || status=$?
+    if [ $status != "$1" ] || ! jq -e "$2" "$BATS_TEST_TMPDIR/status" >/dev/null
+    then
+        cat "$BATS_TEST_TMPDIR/status"
+        return 1
+    fi
+}
+
+# What "stat" promises at worst fits; what "status" and the log say of a pool
+# that is full, and then not any more.
+#
+# status_when_full BLOCK_SIZE
+status_when_full ()
+{
+    local data="$BATS_TEST_TMPDIR/data" min total
+
+    nbdedup init "$pool" --block-size "$1"
+    nbdedup create v 1G
+    serve "$pool" commit-interval=0.5
+    random_data 130M 5 >"$data"
+    qemu-io -f raw -c "write -s $data 0 1M" -c flush "$(uri_of v)" >/dev/null
+    status_is 0 '.space.full == false'
+    min=$(pool_stat writable_min_bytes)
+    total=$(($(df --output=avail -B1 "$small" | tail -1)))
+    echo "$min at worst of $total"
+    assert_num "$min > 0.5 * $total && $min <= $total"
+    head -c "$min" <(tail -c +$((1048576 + 1)) "$data") >"$data.min"
+    nbdcopy "$data.min" "$(uri_of v)"
+    qemu-io -f raw -c flush "$(uri_of v)" >/dev/null
+
+    echo "full"
+    if nbdcopy -- "$data" "$(uri_of v)" 2>/dev/null &&
+       qemu-io -f raw -c "write -s $data 200M 120M" "$(uri_of v)" >/dev/null
+    then
+        fail "it fit"
+    fi
+    status_is 2 '.space.full and .state == "critical"'
+    assert_eq "$(grep -c 'is full, new data is refused' "$server_log")" 1
+    wait_for 20 grep -q 'more than full-warn (90 %)' "$server_log"
+    assert_eq "$(grep -c 'more than full-warn' "$server_log")" 1
+    stop
+    status_is 2 '.space.full and .open == null'
+
+    echo "room again"
+    serve "$pool" commit-interval=0.5
+    qemu-io -f raw -c "write -P 3 900M 64M" "$(uri_of v)" >/dev/null || :
+    nbdcopy "$data" "$(uri_of v)" 2>/dev/null || :
+    nbdedup destroy v --force --wait
+    wait_for 30 status_is 0 '.space.full == false'
+    nbdedup create w 64M
+    qemu-io -f raw -c "write -s $data 0 16M" -c flush "$(uri_of w)" >/dev/null
+    status_is 0 '.space.full == false'
+    stop
+
+    echo "others fill the file system"
+    dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
+    files=$(sha256sum "$pool"/*)
+    status_is 2 '.space.full'
+    assert_eq "$(sha256sum "$pool"/*)" "$files"
+    rm "$small/other"
+    status_is 0 '.space.full == false'
+}
+
 "${@:2}"

@@ -298,6 +298,10 @@ crashed_pool ()
     assert_eq "$(nbdinfo --map "nbd+unix:///b?socket=$sock" | wc -l)" 1
     nothing_written
     [ ! -e "$pool/control.sock" ]
+    run -1 nbdedup status
+    [[ $output == *"warning: the pool is open read-only"* ]]
+    [[ $output =~ $'\n'open\ +read-only,\ by\ a\ server$'\n' ]]
+    nothing_written
     stop
     nothing_written
 }

@@ -145,6 +145,29 @@ reported (const char *key)
   return n;
 }
 
+/* As monitoring would be told, whatever command runs meanwhile. */
+static void
+expect_state (const char *state, const char *text)
+{
+  const json_t *problem;
+  json_t *result;
+  size_t i;
+  bool found = text == NULL;
+
+  {
+    WITH_LOCK (&pool->admin);
+    result = ask ("status");
+  }
+  expect (strcmp (json_string_value (json_object_get (result, "state")),
+                  state) == 0);
+  json_array_foreach (json_object_get (result, "problems"), i, problem)
+    if (text && strstr (json_string_value (json_object_get (problem, "text")),
+                        text))
+      found = true;
+  expect (found);
+  json_decref (result);
+}
+
 /* The last batch is in the journal, and all of its records but one are in
  * place: that is what a loss of power may leave of a batch that no flush had
  * to wait for.  The block has its old content, and recovery says so.
@@ -178,6 +201,7 @@ test_replay_of_a_record_that_never_arrived (void)
   expect (reported ("dropped_blocks") == 1);
   expect (reported ("blocks") == 63);
   expect (reported ("records") == 63);
+  expect_state ("warning", "dropped the writes of 1 blocks");
   end ();
 }
 

@@ -269,7 +269,8 @@ json ()
     assert_eq "$(jq -c '.pool | keys' "$BATS_TEST_TMPDIR/stat")" \
         "$(jq -nc '["logical_bytes", "records", "record_bytes", "stored_bytes",
              "file_bytes", "metadata_bytes", "freeing_bytes", "dedup_ratio",
-             "compress_ratio", "reduction", "ddt"] | sort')"
+             "compress_ratio", "reduction", "ddt", "writable_bytes",
+             "writable_min_bytes"] | sort')"
     assert_eq "$(jq -c '.pool.ddt | keys' "$BATS_TEST_TMPDIR/stat")" \
         '["cache_bytes","cache_hits","cache_misses","entries"]'
     assert_eq "$(jq -c '.volumes[0] | keys' "$BATS_TEST_TMPDIR/stat")" \
