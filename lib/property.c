@@ -23,8 +23,8 @@
 #define BLOCK_SIZE_DEFAULT "16384"
 
 const char *const pool_properties[] = {
-  "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies", "metadata-copy",
-  "drift-keep", "block-size", "compress", "dedup", NULL,
+  "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
+  "metadata-copy", "drift-keep", "block-size", "compress", "dedup", NULL,
 };
 
 static const struct {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: BSD-3-Clause
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC1011
 #
 # Pools that are opened without a write to any file of them.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: BSD-3-Clause
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC1011
 #
 # "nbdedup status", and what the log hears before a pool is full.  (Full and
 # read-only pools: fault.bats and readonly.bats.)

@@ -202,6 +202,9 @@ test_replay_of_a_record_that_never_arrived (void)
   expect (reported ("blocks") == 63);
   expect (reported ("records") == 63);
   expect_state ("warning", "dropped the writes of 1 blocks");
+  pool->txg->failed = true;
+  expect_state ("critical", "stopped after a failed write");
+  pool->txg->failed = false;
   end ();
 }
 
@@ -372,6 +375,8 @@ test_replay_of_a_damaged_batch (void)
       expect (reported ("damaged") == part);
       expect (reported ("lost_blocks") ==
               (part == 0 ? 0 : which == 0 ? 1 : which == 1 ? 64 : 3));
+      if (part != 0)
+        expect_state ("critical", "blocks is lost");
       check_pool ();
       write_blocks (0, 80, 5000);
       expect_content (2, 5002);
