@@ -3,9 +3,9 @@
 /* Everything at once: clients of several volumes that read, write, trim and
  * flush, while volumes are made, destroyed under their clients, resized,
  * renamed and given other properties, golden images and clones come and go,
- * and "stat", "list", "check", "scrub" and "drift" look at it all, while the
- * server's sampler, and others, record how they drift.  Caches are as small
- * as they may be.
+ * and "stat", "status", "list", "check", "scrub" and "drift" look at it all,
+ * while the server's sampler, and others, record how they drift.  Caches are
+ * as small as they may be.
  *
  * What test-model checks of data and figures is not repeated: here the
  * kinds of threads are many.  It is most worth in a build with TSan or
@@ -132,6 +132,7 @@ observer (void *arg)
       break;
     case 10 ... 12:
       run ("stat", NULL);
+      run ("status", NULL);
       break;
     case 13:
       run ("destroy", json_pack ("{s:s,s:b}", "name", "s1", "dry-run", 1));
