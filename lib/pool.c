@@ -529,14 +529,41 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
   return pool->merger ? 0 : -1;
 }
 
+struct start {
+  struct nbdedup_pool *pool;
+  const char *path;
+  int err;
+  char text[512];
+};
+
+static void
+start_control_now (void *arg)
+{
+  struct start *s = arg;
+
+  s->pool->control = control_start (s->pool, s->path);
+  if (s->pool->control == NULL) {
+    s->err = errno;
+    snprintf (s->text, sizeof s->text, "%s", nbdedup_error ());
+  }
+}
+
+/* Some file systems (XFS) want room for the socket, also where an old one
+ * was.  Without it a full pool could not be served.
+ */
 static int
 start_control (struct nbdedup_pool *pool)
 {
   CLEANUP_FREE char *path = pool_file (pool->path, "control.sock");
+  struct start s = { .pool = pool, .path = path };
 
-  if (path)
-    pool->control = control_start (pool, path);
-  return pool->control ? 0 : -1;
+  if (path == NULL)
+    return -1;
+  start_control_now (&s);
+  if (pool->control == NULL && s.err == ENOSPC &&
+      txg_lend_room (pool->txg, start_control_now, &s) == -1)
+    return -1;
+  return pool->control ? 0 : nbdedup_fail (s.err, "%s", s.text);
 }
 
 /* The sampler first: clients' snapshots tell it.  Without writing there are

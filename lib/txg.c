@@ -793,6 +793,30 @@ txg_blocks_at_once (struct txg *t)
   return room_blocks_at_once (t->room);
 }
 
+struct lend {
+  struct txg *txg;
+  void (*fn) (void *arg);
+  void *arg;
+};
+
+/* Between the commit and keep_room, which takes it again. */
+static void
+lend (void *arg)
+{
+  struct lend *l = arg;
+
+  meta_give_back (l->txg->parts.meta, 0, 0);
+  l->fn (l->arg);
+}
+
+int
+txg_lend_room (struct txg *t, void (*fn) (void *arg), void *arg)
+{
+  struct lend l = { t, fn, arg };
+
+  return txg_run (t, NULL, lend, &l);
+}
+
 int
 txg_make_room (struct txg *t)
 {

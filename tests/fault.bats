@@ -46,6 +46,13 @@ fault ()
     on_small_disk 48M fast_fill 4K compressible 400M ''
 }
 
+@test "a full XFS, which wants room even for a socket's name" {
+    need_root
+    need mkfs.xfs -V
+    need losetup -f
+    FULL_FS=xfs on_small_disk 300M fast_fill 64K random 400M ''
+}
+
 @test "a file system that is always full, with kills and neighbours" {
     SEED=1 on_small_disk 96M full_model 5
 }
