@@ -83,10 +83,9 @@ static int
 cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
 {
   struct cksum_file *f = (struct cksum_file *) file;
-  sqlite3_file *real = real_file (f);
   int rc;
 
-  rc = real->pMethods->xTruncate (real, size);
+  rc = cksum_mirror_truncate (f, size);
   if (rc != SQLITE_OK)
     return rc;
   if (f->role == ROLE_WAL)
@@ -99,15 +98,18 @@ cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
 static int
 cksum_sync (sqlite3_file *file, int flags)
 {
-  sqlite3_file *real = real_file ((struct cksum_file *) file);
-
-  return real->pMethods->xSync (real, flags);
+  return cksum_mirror_sync ((struct cksum_file *) file, flags);
 }
 
 static int
 cksum_file_size (sqlite3_file *file, sqlite3_int64 *size)
 {
-  return real_size ((struct cksum_file *) file, size);
+  struct cksum_file *f = (struct cksum_file *) file;
+  int rc = real_size (f, size);
+
+  if (rc == SQLITE_OK)
+    cksum_mirror_size (f, size);
+  return rc;
 }
 
 static int
@@ -283,8 +285,12 @@ cksum_delete (sqlite3_vfs *vfs, const char *path, int sync_dir)
   rc = real_vfs->xDelete (real_vfs, path, sync_dir);
   if (len > 0) {
     s = cksum_shared_get (path, len);
-    if (s != NULL)
+    if (s != NULL) {
       cksum_forget_frames (s, 0);
+      if ((rc == SQLITE_OK || rc == SQLITE_IOERR_DELETE_NOENT) &&
+          cksum_get_mirror (s) != NULL)
+        cksum_mirror_wal_removed (cksum_get_mirror (s));
+    }
     cksum_shared_put (s);
   }
   return rc;
