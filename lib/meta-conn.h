@@ -36,9 +36,15 @@ enum meta_stmt {
 struct meta_conn {
   sqlite3 *db;
   bool damaged;                 /* the last failure was a damaged page */
+  bool saw_damage;              /* one of them was */
   atomic_bool sync_failed;      /* the writer's: of pool.db, for good */
   sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
 };
+
+/* Open 'path', which must exist unless 'create'. */
+extern int meta_conn_open (struct meta_conn *c, const char *path, bool create,
+                           uint64_t cache_bytes);
+extern void meta_conn_close (struct meta_conn *c);
 
 /* The statement, prepared; NULL after recording the error. */
 extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);

@@ -27,6 +27,7 @@
 #include "fullio.h"
 #include "lock.h"
 #include "meta-conn.h"
+#include "meta-copy.h"
 #include "schema-sql.h"
 
 #define PAGE_BYTES 8192
@@ -53,6 +54,7 @@ struct meta {
   pthread_t thread;
   bool has_thread;
   bool opened;                  /* the pool was not refused */
+  struct meta_copy *copy;       /* owned; constant */
 
   struct lock lock;             /* protects everything below */
   pthread_cond_t reader_free;   /* nr_free > 0 and !hold_readers */
@@ -113,6 +115,7 @@ meta_fail (struct meta_conn *c, const char *what)
   }
   c->damaged = rc == SQLITE_IOERR_DATA || rc == SQLITE_IOERR_CORRUPTFS ||
     (rc & 0xff) == SQLITE_CORRUPT;
+  c->saw_damage |= c->damaged;
   if (c->damaged)
     return nbdedup_fail (EIO, "pool.db: %s: damaged page", what);
   return nbdedup_fail (err, "pool.db: %s: %s", what, sqlite3_errmsg (c->db));
@@ -122,6 +125,23 @@ bool
 meta_is_damaged (struct meta_conn *c)
 {
   return c->damaged;
+}
+
+int
+meta_blank_damage (struct meta *m)
+{
+  return meta_copy_blank (m->copy);
+}
+
+bool
+meta_saw_damage (struct meta *m)
+{
+  bool saw = m->writer.saw_damage;
+  unsigned i;
+
+  for (i = 0; i < NR_READERS; ++i)
+    saw |= m->readers[i].saw_damage;
+  return saw;
 }
 
 void
@@ -149,8 +169,8 @@ exec (struct meta_conn *c, const char *sql, const char *what)
   return 0;
 }
 
-static void
-conn_close (struct meta_conn *c)
+void
+meta_conn_close (struct meta_conn *c)
 {
   unsigned i;
 
@@ -160,9 +180,9 @@ conn_close (struct meta_conn *c)
   memset (c, 0, sizeof *c);
 }
 
-static int
-conn_open (struct meta_conn *c, const char *path, bool create,
-           uint64_t cache_bytes)
+int
+meta_conn_open (struct meta_conn *c, const char *path, bool create,
+                uint64_t cache_bytes)
 {
   int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
   int reserve = CKSUM_RESERVE, rc;
@@ -173,7 +193,7 @@ conn_open (struct meta_conn *c, const char *path, bool create,
   rc = sqlite3_open_v2 (path, &c->db, flags, CKSUM_VFS_NAME);
   if (rc != SQLITE_OK || c->db == NULL) {
     nbdedup_fail (EIO, "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
-    conn_close (c);
+    meta_conn_close (c);
     return -1;
   }
   sqlite3_extended_result_codes (c->db, 1);
@@ -202,7 +222,7 @@ conn_open (struct meta_conn *c, const char *path, bool create,
   return 0;
 
  err:
-  conn_close (c);
+  meta_conn_close (c);
   return -1;
 }
 
@@ -213,7 +233,7 @@ meta_create (const char *path, const struct meta_state *state)
   char sql[96];
   int r = -1;
 
-  if (cksum_vfs_register () == -1 || conn_open (&c, path, true, 0) == -1)
+  if (cksum_vfs_register () == -1 || meta_conn_open (&c, path, true, 0) == -1)
     return -1;
   snprintf (sql, sizeof sql,
             "PRAGMA application_id = %d; PRAGMA user_version = %d",
@@ -231,7 +251,7 @@ meta_create (const char *path, const struct meta_state *state)
     goto out;
   r = 0;
  out:
-  conn_close (&c);
+  meta_conn_close (&c);
   return r;
 }
 
@@ -334,27 +354,40 @@ open_connections (struct meta *m, uint64_t budget)
 {
   unsigned i;
 
-  if (conn_open (&m->writer, m->path, false, budget / 2) == -1)
+  if (meta_conn_open (&m->writer, m->path, false, budget / 2) == -1)
     return -1;
   for (i = 0; i < NR_READERS; ++i) {
-    if (conn_open (&m->readers[i], m->path, false,
+    if (meta_conn_open (&m->readers[i], m->path, false,
                    budget / 2 / NR_READERS) == -1)
       return -1;
     m->free[m->nr_free++] = &m->readers[i];
   }
-  if (conn_open (&m->checkpointer, m->path, false, 0) == -1)
+  if (meta_conn_open (&m->checkpointer, m->path, false, 0) == -1)
     return -1;
   sqlite3_wal_hook (m->writer.db, wal_hook, m);
   return 0;
 }
 
+static int
+start_copy (struct meta *m)
+{
+  struct meta_conn c = { NULL };
+
+  if (meta_conn_open (&c, m->path, false, 0) == -1)
+    return -1;
+  if (meta_copy_start (m->copy, &c) == -1)
+    return -1;
+  return 0;
+}
+
 struct meta *
-meta_open (const char *path, uint64_t budget_bytes)
+meta_open (const char *path, uint64_t budget_bytes, uint64_t epoch,
+           bool force)
 {
   struct meta *m;
   int err;
 
-  if (meta_probe (path) == -1 || cksum_vfs_register () == -1)
+  if (cksum_vfs_register () == -1)
     return NULL;
   m = calloc (1, sizeof *m);
   if (m == NULL)
@@ -369,7 +402,9 @@ meta_open (const char *path, uint64_t budget_bytes)
     nbdedup_fail (ENOMEM, "no memory");
     goto err;
   }
-  if (open_connections (m, budget_bytes) == -1)
+  m->copy = meta_copy_new (path, epoch, force);
+  if (m->copy == NULL || meta_probe (path) == -1 ||
+      open_connections (m, budget_bytes) == -1 || start_copy (m) == -1)
     goto err;
   err = pthread_create (&m->thread, NULL, checkpoint_thread, m);
   if (err != 0) {
@@ -402,6 +437,7 @@ meta_close (struct meta *m)
 
   if (m == NULL)
     return 0;
+  meta_copy_stop (m->copy);
   if (m->has_thread) {
     {
       WITH_LOCK (&m->lock);
@@ -420,9 +456,10 @@ meta_close (struct meta *m)
                          NULL);
   }
   for (i = 0; i < NR_READERS; ++i)
-    conn_close (&m->readers[i]);
-  conn_close (&m->checkpointer);
-  conn_close (&m->writer);
+    meta_conn_close (&m->readers[i]);
+  meta_conn_close (&m->checkpointer);
+  meta_conn_close (&m->writer);
+  meta_copy_free (m->copy, m->opened && r == 0);
   pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);
   pthread_cond_destroy (&m->wake);
@@ -431,6 +468,26 @@ meta_close (struct meta *m)
   free (m->path);
   free (m);
   return r;
+}
+
+int
+meta_copy_set (struct meta *m, const char *value)
+{
+  return meta_copy_configure (m->copy, value);
+}
+
+void
+meta_copy_get_status (struct meta *m, struct meta_copy_status *status)
+{
+  meta_copy_status (m->copy, status);
+}
+
+int
+meta_copy_check (struct meta *m,
+                 void (*fn) (void *opaque, bool repaired, const char *text),
+                 void *opaque)
+{
+  return meta_copy_compare (m->copy, fn, opaque);
 }
 
 struct meta_conn *
@@ -466,7 +523,7 @@ meta_frozen_open (struct meta *m)
 
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
-  if (conn_open (c, m->path, false, FROZEN_CACHE_BYTES) == -1) {
+  if (meta_conn_open (c, m->path, false, FROZEN_CACHE_BYTES) == -1) {
     free (c);
     return NULL;
   }
@@ -486,7 +543,7 @@ void
 meta_frozen_close (struct meta *m, struct meta_conn *c)
 {
   meta_unfreeze (c);
-  conn_close (c);
+  meta_conn_close (c);
   free (c);
   WITH_LOCK (&m->lock);
   if (--m->nr_frozen == 0) {

@@ -27,6 +27,7 @@
 #include "error.h"
 #include "hash.h"
 #include "lockfile.h"
+#include "meta-salvage.h"
 #include "pool.h"
 #include "property.h"
 #include "sampler.h"
@@ -102,16 +103,17 @@ nbdedup_pool_probe (const char *path)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   if (!S_ISDIR (st.st_mode))
     return nbdedup_fail (ENOTDIR, "%s: not a pool: not a directory", path);
-  if (stat (db, &st) == -1 && errno == ENOENT) {
+  if (stat (db, &st) == -1 && errno == ENOENT && !meta_copy_can_help (db)) {
     CLEANUP_FREE char *journal = pool_file (path, "journal");
 
     if (journal && stat (journal, &st) == 0)
       return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing; "
-                           "restore it from a backup", path);
+                           "restore it from a backup (see nbdedup recover)",
+                           path);
     return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
                          path);
   }
-  if (meta_probe (db) == -1)
+  if (meta_probe (db) == -1 && errno != EINVAL && !meta_copy_can_help (db))
     return -1;
   if (lockfile_take (path, false, NULL, &holder) == -1 &&
       (errno != EBUSY || holder.server))
@@ -205,8 +207,22 @@ check_state (struct nbdedup_pool *pool, const struct meta_state *state)
   return 0;
 }
 
+/* The session of which the journal is; 0: it does not say. */
+static uint64_t
+journal_epoch (const char *path)
+{
+  uint64_t epoch = 0;
+  struct journal *j = journal_open (path, NULL, &epoch);
+
+  if (j == NULL)
+    return 0;
+  journal_close (j);
+  return epoch;
+}
+
 static int
-open_files (struct nbdedup_pool *pool, struct meta_state *state)
+open_files (struct nbdedup_pool *pool, unsigned flags,
+            struct meta_state *state)
 {
   enum nbdedup_primarycache cache = pool->settings.primarycache;
   CLEANUP_FREE char *db = pool_file (pool->path, "pool.db");
@@ -218,7 +234,9 @@ open_files (struct nbdedup_pool *pool, struct meta_state *state)
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
   pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
-                          pool->settings.ddt_cache_bytes / SHARE_SQLITE);
+                          pool->settings.ddt_cache_bytes / SHARE_SQLITE,
+                          journal_epoch (journal),
+                          flags & NBDEDUP_OPEN_RECOVER);
   if (pool->meta == NULL ||
       meta_state_get (meta_writer (pool->meta), state) == -1 ||
       check_state (pool, state) == -1)
@@ -461,7 +479,7 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
   struct meta_state state;
 
   if (take_lock (pool, flags & NBDEDUP_OPEN_SERVER) == -1 ||
-      open_files (pool, &state) == -1 ||
+      open_files (pool, flags, &state) == -1 ||
       make_modules (pool, &state) == -1 ||
       replay (pool) == -1 ||
       advance_epoch (pool) == -1 ||
@@ -497,29 +515,74 @@ start_server (struct nbdedup_pool *pool)
   return start_control (pool);
 }
 
+/* Tables that can be derived, or done without, must not keep a pool closed. */
+static int
+salvage (const char *path, bool force)
+{
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  CLEANUP_FREE char *journal = pool_file (path, "journal");
+  struct lockfile_holder holder;
+  CLEANUP_CLOSE int lock_fd = lockfile_take (path, false, "nbdedup",
+                                             &holder);
+  struct meta *meta;
+  int r;
+
+  if (db == NULL || journal == NULL || lock_fd == -1)
+    return -1;
+  meta = meta_open (db, 0, journal_epoch (journal), force);
+  if (meta == NULL)
+    return -1;
+  r = meta_salvage (meta);
+  if (r > 0)
+    meta_opened (meta);
+  return meta_close (meta) == -1 ? -1 : r;
+}
+
+static struct nbdedup_pool *
+try_open (const char *path, const struct nbdedup_settings *settings,
+          const char *who, unsigned flags, bool *damaged)
+{
+  struct nbdedup_pool *pool = pool_new (path, settings, who);
+  char text[512];
+  int err;
+
+  *damaged = false;
+  if (pool == NULL)
+    return NULL;
+  if (open_pool (pool, flags) == 0 &&
+      (!(flags & NBDEDUP_OPEN_SERVER) || start_server (pool) == 0))
+    return pool;
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  *damaged = pool->meta && meta_saw_damage (pool->meta);
+  nbdedup_pool_close (pool);
+  return nbdedup_fail_null (err, "%s", text);
+}
+
 struct nbdedup_pool *
 nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
 {
   struct nbdedup_pool *pool;
   char text[512];
+  bool damaged;
   int err;
 
   if ((settings && check_settings (settings) == -1))
     return NULL;
-  if (nbdedup_pool_probe (path) == -1)
+  if (!(flags & NBDEDUP_OPEN_RECOVER) && nbdedup_pool_probe (path) == -1)
     return NULL;
-  pool = pool_new (path, settings, who);
-  if (pool == NULL)
-    return NULL;
-  if (open_pool (pool, flags) == -1 ||
-      ((flags & NBDEDUP_OPEN_SERVER) && start_server (pool) == -1)) {
-    err = errno;
-    snprintf (text, sizeof text, "%s", nbdedup_error ());
-    nbdedup_pool_close (pool);
-    return nbdedup_fail_null (err, "%s", text);
-  }
-  return pool;
+  /* What fails here fails below, with its text. */
+  if (flags & NBDEDUP_OPEN_RECOVER)
+    salvage (path, true);
+  pool = try_open (path, settings, who, flags, &damaged);
+  if (pool != NULL || !damaged)
+    return pool;
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  if (salvage (path, false) > 0)
+    return try_open (path, settings, who, flags, &damaged);
+  return nbdedup_fail_null (err, "%s", text);
 }
 
 /*----------------------------------------------------------------------

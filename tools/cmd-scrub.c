@@ -11,9 +11,11 @@ static void
 print_scrub (const json_t *result)
 {
   char buf[HUMAN_MAX];
-  json_t *damaged;
+  json_t *damaged, *page;
   size_t i;
 
+  json_array_foreach (json_object_get (result, "metadata"), i, page)
+    printf ("%s\n", json_string_value (page));
   json_array_foreach (json_object_get (result, "damaged"), i, damaged)
     printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are damaged\n",
             json_text (damaged, "name"), json_size (damaged, "length"),
@@ -27,11 +29,12 @@ cmd_scrub (int argc, char **argv, const char *pool)
 {
   struct options opts = { .pool = pool };
   json_t *result;
-  uint64_t errors;
+  uint64_t errors, pages;
 
   options_parse (&opts, argc, argv, NULL, NULL, "",
-                 "Read every record and verify its hash. Exits 1 if any is "
-                 "damaged, and prints where volumes are concerned.",
+                 "Read every record and verify its hash, and every page of "
+                 "both copies of pool.db. Exits 1 if any is damaged, and "
+                 "prints where volumes are concerned.",
                  OPTIONS_POOL | OPTIONS_JSON | OPTIONS_PROGRESS);
   result = run (&opts, NULL);
   if (result == NULL)
@@ -40,8 +43,12 @@ cmd_scrub (int argc, char **argv, const char *pool)
     print_json (result);
   else
     print_scrub (result);
-  errors = json_size (result, "errors");
+  pages = json_size (result, "metadata_errors");
+  errors = json_size (result, "errors") - pages;
   json_decref (result);
+  if (errors == 0 && pages > 0)
+    return fail ("scrub: %s: %" PRIu64 " page%s of pool.db damaged", opts.pool,
+                 pages, pages == 1 ? " is" : "s are");
   if (errors > 0)
     return fail ("scrub: %s: %" PRIu64 " record%s damaged", opts.pool, errors,
                  errors == 1 ? " is" : "s are");
