@@ -210,8 +210,9 @@ begin (struct meta_copy *c, uint64_t *first)
   if (path == NULL ||
       cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
     return -1;
-  if (meta_pair_is_foreign (path, c->mark.uuid))
-    return nbdedup_fail (EEXIST, "%s: belongs to another pool", path);
+  if (meta_pair_may_write (c->db, path, c->mark.uuid,
+                           c->mark.path[0] == '\0') == -1)
+    return -1;
   if (check_room (path, pages) == -1)
     return -1;
   return cksum_mirror_start (c->mirror, path, false, false);
@@ -385,13 +386,16 @@ attach (struct meta_copy *c, bool current)
   snprintf (c->path, sizeof c->path, "%s", c->mark.path);
   if (current && cksum_mirror_start (c->mirror, path, true, true) == 0)
     return 0;
-  WITH_LOCK (&c->lock);
-  /* Neither is true once this session has written. */
-  if ((c->mark.current || copied > 0) && put_mark_locked (c, false, 0) == -1)
-    return -1;
+  {
+    WITH_LOCK (&c->lock);
+    /* Neither is true once this session has written. */
+    if ((c->mark.current || copied > 0) &&
+        put_mark_locked (c, false, 0) == -1)
+      return -1;
+  }
   if (!current && copied > 0 && access (path, F_OK) == 0 &&
       cksum_mirror_start (c->mirror, path, false, true) == 0)
-    c->resume = copied;
+    c->resume = copied;         /* nobody else is there yet */
   return 0;
 }
 
@@ -494,6 +498,20 @@ turn_off (struct meta_copy *c)
     return nbdedup_fail (errno, "%s: %s", c->mark_path, strerror (errno));
   c->has_mark = false;
   return 0;
+}
+
+int
+meta_copy_try (struct meta_copy *c, const char *value)
+{
+  bool same;
+
+  if (value[0] != '/')
+    return 0;
+  {
+    WITH_LOCK (&c->lock);
+    same = strcmp (c->path, value) == 0;
+  }
+  return same ? 0 : meta_pair_may_write (c->db, value, c->mark.uuid, false);
 }
 
 int

@@ -31,6 +31,7 @@ extern void meta_copy_stop (struct meta_copy *copy);
  */
 extern void meta_copy_free (struct meta_copy *copy, bool clean);
 
+extern int meta_copy_try (struct meta_copy *copy, const char *value);
 extern int meta_copy_configure (struct meta_copy *copy, const char *value);
 extern void meta_copy_status (struct meta_copy *copy,
                               struct meta_copy_status *status);

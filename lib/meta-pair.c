@@ -549,51 +549,122 @@ may_use_copy (const struct meta_mark *mark, bool has_mark, bool force)
   return has_mark ? mark->current : force;
 }
 
-int
-meta_pair_open (const char *db, uint64_t epoch, bool force,
-                struct meta_mark *mark, bool *current)
+static int
+open_pair (struct pair *p, const char *db, bool force, struct meta_mark *mark)
 {
   CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
   CLEANUP_FREE char *copy = NULL;
-  struct pair p = {
-    .sides = { { .db_fd = -1, .wal_fd = -1 }, { .db_fd = -1, .wal_fd = -1 } },
-  };
   bool has_mark;
   unsigned i;
-  int r = -1;
 
-  *current = false;
+  memset (p, 0, sizeof *p);
+  for (i = 0; i < 2; ++i)
+    p->sides[i].db_fd = p->sides[i].wal_fd = -1;
   memset (mark, 0, sizeof *mark);
   if (mark_path == NULL)
     return -1;
   has_mark = meta_mark_read (mark_path, mark);
+  p->has_copy = may_use_copy (mark, has_mark, force);
   copy = meta_pair_copy_path (db, mark);
-  if (copy == NULL)
+  if (copy == NULL || side_init (&p->sides[FIRST], db) == -1 ||
+      side_init (&p->sides[SECOND], copy) == -1)
     return -1;
-  p.has_copy = may_use_copy (mark, has_mark, force);
-  if (side_init (&p.sides[FIRST], db) == 0 &&
-      side_init (&p.sides[SECOND], copy) == 0)
-    r = decide (&p, epoch, mark, current);
-  if (p.sides[FIRST].state)
-    memcpy (mark->uuid, p.sides[FIRST].stamp.uuid, UUID_LEN);
+  if (p->sides[FIRST].state)
+    memcpy (mark->uuid, p->sides[FIRST].stamp.uuid, UUID_LEN);
+  return 0;
+}
+
+static void
+close_pair (struct pair *p)
+{
+  unsigned i;
+
   for (i = 0; i < 2; ++i) {
-    close_side (&p.sides[i]);
-    free (p.sides[i].db);
-    free (p.sides[i].wal);
+    close_side (&p->sides[i]);
+    free (p->sides[i].db);
+    free (p->sides[i].wal);
   }
+}
+
+int
+meta_pair_open (const char *db, uint64_t epoch, bool force,
+                struct meta_mark *mark, bool *current)
+{
+  struct pair p;
+  int r = open_pair (&p, db, force, mark);
+
+  *current = false;
+  if (r == 0)
+    r = decide (&p, epoch, mark, current);
+  close_pair (&p);
   return r;
 }
 
-bool
-meta_pair_is_foreign (const char *path, const uint8_t uuid[UUID_LEN])
+/* Has side i all that was chosen, without the other's help? */
+static bool
+is_whole (const struct pair *p, int i, const struct choice *c)
 {
-  CLEANUP_CLOSE int fd = open_file (path);
+  struct meta_stamp end;
+
+  if (!p->sides[i].header || !p->sides[i].state ||
+      !belong_together (p, i, c->log, &end) || end.fold != c->end.fold)
+    return false;
+  if (c->log != -1)
+    return p->logs[c->log].chain.bad[i] == 0;
+  return !p->logs[i].there;
+}
+
+char *
+meta_pair_choose (const char *db, uint64_t epoch)
+{
+  struct meta_mark mark;
+  struct pair p;
+  struct choice c;
+  char *path = NULL;
+  int i;
+
+  if (open_pair (&p, db, false, &mark) == 0) {
+    leave_foreign (&p);
+    if (read_logs (&p) == 0) {
+      c = choose (&p, epoch);
+      for (i = 0; i < (p.has_copy ? 2 : 1) && path == NULL; ++i)
+        if (c.side != -1 && is_whole (&p, i, &c))
+          path = strdup (p.sides[i].db);
+      if (path == NULL)
+        nbdedup_fail (EIO, "%s: damaged, and so is its copy, if it has one: "
+                      "neither can be read without repairing it", db);
+    }
+  }
+  close_pair (&p);
+  return path;
+}
+
+int
+meta_pair_may_write (const char *db, const char *copy,
+                     const uint8_t uuid[UUID_LEN], bool usual)
+{
+  CLEANUP_CLOSE int fd = open (copy, O_RDWR | O_CREAT | O_CLOEXEC |
+                               O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
   uint8_t page[PAGE_BYTES];
   struct meta_stamp stamp;
+  struct stat st, own;
+  bool known;
 
-  return cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page) &&
-    meta_stamp_parse (page, PAGE_BYTES, &stamp) &&
-    memcmp (stamp.uuid, uuid, UUID_LEN) != 0;
+  if (fd == -1 || fstat (fd, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s", copy, strerror (errno));
+  if (!S_ISREG (st.st_mode))
+    return nbdedup_fail (EINVAL, "%s: not a regular file", copy);
+  if (stat (db, &own) == 0 && own.st_dev == st.st_dev &&
+      own.st_ino == st.st_ino)
+    return nbdedup_fail (EINVAL, "%s: this is pool.db itself", copy);
+  if (st.st_size == 0)
+    return 0;
+  known = cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page) &&
+    meta_stamp_parse (page, PAGE_BYTES, &stamp);
+  if (known ? memcmp (stamp.uuid, uuid, UUID_LEN) != 0 : !usual)
+    return nbdedup_fail (EEXIST, "%s: exists, and is no copy of this pool's "
+                         "pool.db: remove it first if nobody needs it", copy);
+  return 0;
 }
 
 bool

@@ -31,9 +31,18 @@
 extern char *meta_pair_copy_path (const char *db, const struct meta_mark *m);
 extern char *meta_pair_mark_path (const char *db);
 
-/* Is the database at 'path' one of another pool? */
-extern bool meta_pair_is_foreign (const char *path,
-                                  const uint8_t uuid[UUID_LEN]);
+/* May 'copy' be made a copy of the pool's 'db', whatever is there now?  It may
+ * if there is nothing, or a copy of this pool; under its usual name also what
+ * is damaged.  0; -1 with a text: EEXIST, EINVAL, or what opening it says.
+ */
+extern int meta_pair_may_write (const char *db, const char *copy,
+                                const uint8_t uuid[UUID_LEN], bool usual);
+
+/* Without changing anything: the one of the two copies that SQLite can open as
+ * it is, with its own WAL, and that ends with the newest commit; malloc'd.
+ * NULL with a text: neither can.
+ */
+extern char *meta_pair_choose (const char *db, uint64_t epoch);
 
 /* Decide and repair; each step is logged.  'epoch' is the session that the
  * other files of the pool are of, 0: unknown: a pair of another session loses

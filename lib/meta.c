@@ -471,6 +471,12 @@ meta_close (struct meta *m)
 }
 
 int
+meta_copy_check_value (struct meta *m, const char *value)
+{
+  return meta_copy_try (m->copy, value);
+}
+
+int
 meta_copy_set (struct meta *m, const char *value)
 {
   return meta_copy_configure (m->copy, value);

@@ -106,8 +106,10 @@ extern void meta_opened (struct meta *m);
 extern int meta_close (struct meta *m);
 
 /* The second copy: 'value' is that of "metadata-copy": on, off, or where.
- * What cannot be made now is made later; only "off" can fail.
+ * What cannot be made now is made later; only "off" can fail.  A value that is
+ * new is checked first: can there be a copy?
  */
+extern int meta_copy_check_value (struct meta *m, const char *value);
 extern int meta_copy_set (struct meta *m, const char *value);
 
 enum meta_copy_state {

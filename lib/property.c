@@ -242,6 +242,9 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   if (strcmp (name, "block-size") == 0 &&
       check_block_size (bytes, pool->sector_bytes) == -1)
     return -1;
+  if (strcmp (name, "metadata-copy") == 0 &&
+      meta_copy_check_value (pool->meta, value) == -1)
+    return -1;
   if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;
   return pool_properties_load (pool);
