@@ -307,8 +307,8 @@ set_copy (const char *value)
                          value));
 }
 
-/* In a process of its own, which ends as if it had been killed; in the middle
- * of it the files are copied to 'earlier'.
+/* In a process of its own, which ends as if it had been killed.  In the middle
+ * of it the files are copied to 'earlier', then there is a checkpoint.
  */
 static void
 make_killed (const char *dir, const char *earlier)
@@ -319,10 +319,12 @@ make_killed (const char *dir, const char *earlier)
 
   if (pid == 0) {
     must (try_open (dir));
-    for (i = 0; i < 4; ++i) {
-      write_some (true, i * 5, 20);
+    for (i = 0; i < 8; ++i) {
+      write_some (true, i * 5, 40);
       if (i == 1)
         copy_pool (dir, earlier);
+      if (i == 3)
+        must (meta_checkpoint (pool->meta));
     }
     _exit (KILLED);
   }
@@ -607,6 +609,8 @@ test_lost (void)
   spoil ("work", "pool.db", MISSING);
   spoil ("work", "pool.db-wal", MISSING);
   expect (try_open ("work") == -1);
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
+  expect (try_open ("work") == -1);
 
   copy_pool ("lost", "work");
   must (try_open ("work"));
@@ -793,6 +797,17 @@ test_in_use (void)
   expect_whole ("work", true, true);
 }
 
+/* What is there is somebody's. */
+static void
+refuse_copy (const char *value)
+{
+  json_t *args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
+                            value);
+
+  expect (nbdedup_call (pool, "set", args) == NULL);
+  json_decref (args);
+}
+
 static void
 test_property (void)
 {
@@ -801,6 +816,12 @@ test_property (void)
   snprintf (doing, sizeof doing, "property");
   copy_pool ("closed", "work");
   must (try_open ("work"));
+  refuse_copy (in ("work", "pool.db"));
+  refuse_copy (in ("work", "records"));
+  refuse_copy (in ("foreign", "pool.db"));
+  refuse_copy (in ("nowhere", "copy"));
+  refuse_copy (in ("work", "."));
+  refuse_copy ("pool.db.copy2");
   set_copy ("off");
   expect (size_of ("work", "pool.db.copy") == 0 &&
           size_of ("work", "metadata-copy") == 0);
@@ -833,9 +854,10 @@ test_made_late (void)
   if (pid == 0) {
     copy_pool ("closed", "work");
     must (try_open ("work"));
-    set_copy ("off");
+    /* Not by commands: after those there is a checkpoint. */
+    must (meta_copy_set (pool->meta, "off"));
     write_some (true, 0, 5);
-    set_copy ("on");
+    must (meta_copy_set (pool->meta, "on"));
     _exit (KILLED);
   }
   expect (waitpid (pid, &status, 0) == pid && WEXITSTATUS (status) == KILLED);
