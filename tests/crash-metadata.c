@@ -87,11 +87,16 @@ damage_metadata (struct rng *rng)
   static const char *const names[2][2] = {
     { "pool.db", "pool.db-wal" }, { "pool.db.copy", "pool.db.copy-wal" },
   };
+  static bool latent;           /* pages of the copy are damaged */
   const char *const *name = names[rng_percent (rng, 75) ? 0 : 1];
   unsigned kind = rng_below (rng, 5);
 
   if (server_script || rng_percent (rng, 60) || !is_current ())
     return;
+  /* Nobody reads the copy's pages but a scrub, and those who need them. */
+  if (latent)
+    MUST_RUN ("scrub");
+  latent = kind == 4 && name == names[1];
   switch (kind) {
   case 0: remove_file (name[0]); break;
   case 1: remove_file (name[1]); break;

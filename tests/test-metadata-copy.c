@@ -856,7 +856,9 @@ test_made_late (void)
     must (try_open ("work"));
     /* Not by commands: after those there is a checkpoint. */
     must (meta_copy_set (pool->meta, "off"));
-    write_some (true, 0, 5);
+    /* The second batch knows that the first is in pool.db. */
+    write_some (true, 0, 10);
+    write_some (true, 5, 10);
     must (meta_copy_set (pool->meta, "on"));
     _exit (KILLED);
   }
