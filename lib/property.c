@@ -22,6 +22,8 @@
  */
 #define BLOCK_SIZE_DEFAULT "16384"
 
+#define COPY_PATH_MAX 1000      /* the mark has room for it */
+
 const char *const pool_properties[] = {
   "sector", "hash", "max-size", "ddt-quota", "copies", "metadata-copy",
   "drift-keep", "block-size", "compress", "dedup", NULL,
@@ -33,7 +35,7 @@ static const struct {
   { "max-size", "none" },
   { "ddt-quota", "none" },
   { "copies", "1" },
-  { "metadata-copy", "off" },
+  { "metadata-copy", "on" },
   { "drift-keep", THIN_DEFAULT },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
@@ -99,6 +101,21 @@ check_only (const char *name, const char *value, const char *only)
   return 0;
 }
 
+static int
+check_copy (const char *value)
+{
+  if (strcmp (value, "on") == 0 || strcmp (value, "off") == 0)
+    return 0;
+  /* A server has another working directory than the command. */
+  if (value[0] != '/')
+    return nbdedup_fail (EINVAL, "metadata-copy '%.64s': must be on, off, or "
+                         "the absolute path of a file", value);
+  if (strlen (value) > COPY_PATH_MAX)
+    return nbdedup_fail (EINVAL, "metadata-copy: a path has at most %d bytes",
+                         COPY_PATH_MAX);
+  return 0;
+}
+
 int
 pool_property_check (const char *name, const char *value)
 {
@@ -114,7 +131,7 @@ pool_property_check (const char *name, const char *value)
   if (strcmp (name, "copies") == 0)
     return check_only (name, value, "1");
   if (strcmp (name, "metadata-copy") == 0)
-    return check_only (name, value, "off");
+    return check_copy (value);
   if (strcmp (name, "drift-keep") == 0)
     return thin_policy_parse (value, &policy);
   if (strcmp (name, "block-size") == 0)
@@ -174,6 +191,7 @@ limit_of (struct nbdedup_pool *pool, const char *name, uint64_t *bytes)
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
+  CLEANUP_FREE char *copy = NULL;
   uint64_t bytes;
 
   if (limit_of (pool, "max-size", &bytes) == -1)
@@ -182,12 +200,14 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (limit_of (pool, "ddt-quota", &bytes) == -1)
     return -1;
   pool->ddt_quota_bytes = bytes;
-  return 0;
+  if (stored_value (pool, "metadata-copy", &copy) == -1)
+    return -1;
+  return meta_copy_set (pool->meta, copy);
 }
 
 struct set {
   const char *name;
-  char value[THIN_TEXT_MAX + 1];        /* the longest of them all */
+  char value[COPY_PATH_MAX + 1];        /* the longest of them all */
 };
 
 static int
@@ -221,6 +241,9 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   }
   if (strcmp (name, "block-size") == 0 &&
       check_block_size (bytes, pool->sector_bytes) == -1)
+    return -1;
+  if (strcmp (name, "metadata-copy") == 0 &&
+      meta_copy_check_value (pool->meta, value) == -1)
     return -1;
   if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;

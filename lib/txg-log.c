@@ -273,7 +273,7 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
   if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
     return 1;                   /* grew while there was no room */
   if (list_changes (iov[1].iov_base, iov[1].iov_len, &list) == -1)
-    return -1;
+    return errno == ENOMEM ? 1 : -1;
   r = append_iov_locked (log, iov, 2,
                          &(struct iovec) { list.p, list.len }, needed, seq);
   return r ? r : pending_remove_locked (log, end);

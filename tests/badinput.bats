@@ -232,6 +232,8 @@ make_sample ()
     sample="$1"
     mkdir -p "$sample"
     nbdedup init "$sample/pool"
+    # Else most damage to pool.db is repaired: test-metadata-copy.c.
+    nbdedup -p "$sample/pool" set metadata-copy="${metadata_copy:-off}"
     nbdedup -p "$sample/pool" create v 2M --block-size 4K
     nbdedup -p "$sample/pool" create w 3M --block-size 64K --compress zstd
     nbdedup -p "$sample/pool" create last 1M --block-size 4K
@@ -586,6 +588,28 @@ flips ()
     done
     echo "$noticed of $2 noticed"
     [ "$noticed" -gt 0 ] || fail "no flip was ever noticed"
+}
+
+@test "damage to one copy of pool.db: all is served" {
+    damaged
+    metadata_copy=on
+    for state in "" crash; do
+        make_sample "$BATS_TEST_TMPDIR/sample$state" $state
+        for file in pool.db pool.db-wal pool.db.copy pool.db.copy-wal; do
+            [ -s "$sample/pool/$file" ] || continue
+            for damage in "rm -f" "truncate -s 5000" "flip"; do
+                copy
+                if [ "$damage" = flip ]; then
+                    flip "$copy/$file" 7
+                else
+                    $damage "$copy/$file"
+                fi
+                try_pool "$copy"
+                assert_eq "$outcome" served "$damage $file"
+                cmp "$copy/pool.db" "$copy/pool.db.copy"
+            done
+        done
+    done
 }
 
 @test "single flipped bits anywhere in a closed pool" {

@@ -89,6 +89,15 @@ fault ()
     fault records write 5 100000
 }
 
+@test "a failing second copy of pool.db fails nobody" {
+    fault pool.db.copy write 1 100000
+    fault pool.db.copy sync 2
+    fault pool.db.copy-wal write 1
+    fault pool.db.copy-wal write 7 100000
+    fault pool.db.copy-wal sync 1
+    fault pool.db.copy-wal sync 3
+}
+
 @test "failing metadata loses nothing that was flushed" {
     fault pool.db-wal write 1
     fault pool.db-wal write 7 100000
