@@ -115,6 +115,10 @@ class Image(bytearray):
         super().__init__(data)
         self.ever = set(ever)
 
+    def seen(self):
+        """What it is now is one of its contents."""
+        self.put(0, bytes(self))
+
     def put(self, at, data):
         self[at:at + len(data)] = data
         self.ever |= {unit_key(i // UNIT, data[i - at:i - at + UNIT])
@@ -217,6 +221,8 @@ class Base:
             raise RuntimeError(server.said())
 
     def keep(self, moment):
+        for image in self.now.values():
+            image.seen()
         copy_pool(self.pool, self.at(moment))
         self.images[moment] = {n: bytes(i) for n, i in self.now.items()}
 
