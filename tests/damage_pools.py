@@ -175,10 +175,11 @@ def block_of(name):
 class Base:
     """moments: names of directories, the last of them of a killed server."""
 
-    MOMENTS = ["first", "second", "clean", "recent", "killed"]
+    MOMENTS = ["first", "second", "clean", "killed"]
 
     def __init__(self, env, number):
         self.root = env.path("base%d" % number)
+        self.meanings = {}
         saved = os.path.join(self.root, "images")
         if os.path.exists(saved):
             with open(saved, "rb") as f:
@@ -193,6 +194,9 @@ class Base:
         self.ever = {n: i.ever for n, i in self.now.items()}
         with open(saved, "wb") as f:
             pickle.dump((self.images, self.ever), f)
+
+    def remove(self):
+        shutil.rmtree(self.root)
 
     def make(self, compress):
         shutil.rmtree(self.pool, ignore_errors=True)
@@ -209,17 +213,17 @@ class Base:
         for clone, origin in CLONES.items():
             self.env.command(self.pool, "clone", origin, clone)
             self.now[clone] = self.now[origin].copy()
-        self.session([(0.2, 0.3)])
+        share = self.rng.choice([0.02, 0.1, 0.3])
+        self.session([(2 * share, 0.3)])
         self.keep("second")
-        self.session([(0.1, 0.3), (0.03, 0.3)])
+        self.session([(share, 0.3), (0.03, 0.3)])
         self.keep("clean")
 
         server = Server(self.env, self.pool)
-        self.write(server, 0.1)
+        self.write(server, share)
         self.env.command(self.pool, "stat")     # folds it
         self.write(server, 0.05)
-        self.keep("recent")
-        for share in (0.1, 0.01, 0.02):
+        for share in (share, 0.01, 0.02):
             self.write(server, share)
         server.end(signal.SIGKILL)
         self.keep("killed")
