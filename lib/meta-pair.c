@@ -4,6 +4,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -97,9 +98,12 @@ static int
 open_file (const char *path)
 {
   struct stat st;
-  int fd = open (path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
-                 O_NOCTTY);
+  const int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  int fd = open (path, O_RDWR | flags);
 
+  /* Enough to choose. */
+  if (fd == -1 && (errno == EROFS || errno == EACCES || errno == EPERM))
+    fd = open (path, O_RDONLY | flags);
   if (fd != -1 && (fstat (fd, &st) == -1 || !S_ISREG (st.st_mode))) {
     close (fd);
     fd = -1;

@@ -30,6 +30,7 @@
 #include "meta-conn.h"
 #include "meta-copy.h"
 #include "meta-files.h"
+#include "meta-pair.h"
 
 #define NR_READERS 4
 #define FROZEN_CACHE_BYTES (UINT64_C (2) << 20)
@@ -325,9 +326,15 @@ check_wal (const char *path)
 struct meta *
 meta_open_readonly (const char *path, uint64_t budget_bytes)
 {
+  CLEANUP_FREE char *whole = NULL;
+
   if (check_wal (path) == -1)
     return NULL;
-  return open_meta (path, budget_bytes, true, 0, false);
+  /* The copy if pool.db is damaged, or gone; if neither is as it should be,
+   * what can be read of pool.db.
+   */
+  whole = meta_pair_choose (path, 0);
+  return open_meta (whole ? whole : path, budget_bytes, true, 0, false);
 }
 
 void
