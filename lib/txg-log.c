@@ -516,10 +516,12 @@ txg_log_cut (struct txg_log *log, uint64_t *seq, uint64_t *position)
   return 0;
 }
 
-void
+bool
 txg_log_folded (struct txg_log *log)
 {
   WITH_LOCK (&log->lock);
+  const bool dropped = log->dropped;
+
   log->dropped = false;
   /* It synced the store, and what pool.db has replay does not look at. */
   if (log->synced < log->cut.records)
@@ -528,6 +530,7 @@ txg_log_folded (struct txg_log *log)
     log->settled = log->cut_seq;
   if (log->told < log->cut_seq)
     log->told = log->cut_seq;
+  return dropped;
 }
 
 size_t
