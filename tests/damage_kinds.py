@@ -20,10 +20,11 @@ def used_sectors(f, size, sector):
     zero, out, at = bytes(sector), [], 0
     while at < size:
         try:
-            at = os.lseek(f, at, os.SEEK_DATA) // sector * sector
-            end = os.lseek(f, at, os.SEEK_HOLE)
+            start = os.lseek(f, at, os.SEEK_DATA)
+            end = os.lseek(f, start, os.SEEK_HOLE)
         except OSError:
             break
+        at = max(at, start // sector * sector)
         while at < end:
             data = os.pread(f, sector, at)
             if data != zero[:len(data)]:
