@@ -29,10 +29,13 @@ POD2MAN_FLAGS = \
 	--release="$(PACKAGE_STRING)" \
 	$(NULL)
 
-SUFFIXES = .pod .1 .5
+SUFFIXES = .pod .1 .5 .7
 .pod.1:
 	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=1 \
 	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
 .pod.5:
 	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=5 \
+	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
+.pod.7:
+	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=7 \
 	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@

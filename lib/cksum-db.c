@@ -2,13 +2,14 @@
 
 /* The main database: its pages carry their checksums.
  *
- * SQLite reads and writes whole pages, with two exceptions, which pass
- * unverified: the first 100 bytes when it opens the file, and 16 bytes at
- * offset 24 (the change counter).  Nothing but page size, reserve and cache
- * validity depends on them, and a wrong page size makes every later page
- * fail.  A page that lies past the end of a file that is not empty is
- * SQLITE_IOERR_DATA too: SQLite itself would take it for zeroes, which is
- * how the tail of a truncated file would turn into zeroes in a blob.
+ * SQLite reads and writes whole pages, with two exceptions: the first 100
+ * bytes when it opens the file, and 16 bytes at offset 24 (the change
+ * counter).  These are taken from the verified page, too, and if there is
+ * none, as they are: nothing but page size, reserve and cache validity depends
+ * on them, and every page is verified all the same.  A page that lies
+ * past the end of a file that is not empty is SQLITE_IOERR_DATA: SQLite itself
+ * would take it for zeroes, which is how the tail of a truncated file would
+ * turn into zeroes in a blob.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -27,16 +28,12 @@
 
 /* SQLite's file format, big-endian. */
 #define DB_MAGIC "SQLite format 3"      /* with its NUL: 16 bytes */
-#define DB_HEADER_BYTES 100
 #define DB_PAGE_SIZE_OFFSET 16
 #define DB_RESERVE_OFFSET 20
 #define DB_PAGE_COUNT_OFFSET 28
 
-/* The page size in a database header, 0 if this is no header of a database
- * whose pages have room for checksums.
- */
-static uint32_t
-parse_db_header (const uint8_t *h)
+uint32_t
+cksum_parse_db_header (const uint8_t *h)
 {
   uint32_t size;
 
@@ -55,11 +52,19 @@ page_cksum (const uint8_t *page, uint32_t page_size, uint64_t offset)
   return XXH3_64bits_withSeed (page, page_size - CKSUM_RESERVE, offset);
 }
 
-static bool
-page_is_good (const uint8_t *page, uint32_t page_size, uint64_t offset)
+bool
+cksum_page_is_good (const uint8_t *page, uint32_t page_size,
+                    uint64_t offset)
 {
   return get_le64 (page + page_size - CKSUM_RESERVE) ==
     page_cksum (page, page_size, offset);
+}
+
+void
+cksum_page_seal (uint8_t *page, uint32_t page_size, uint64_t offset)
+{
+  put_le64 (page + page_size - CKSUM_RESERVE,
+            page_cksum (page, page_size, offset));
 }
 
 /* Find the page size if it is not known yet.
@@ -79,14 +84,19 @@ db_page_size (struct cksum_file *f, uint32_t *page_size)
     return SQLITE_OK;
 
   rc = real_size (f, &size);
-  if (rc != SQLITE_OK || size == 0)
-    return rc;
-  rc = real_read (f, header, sizeof header, 0);
   if (rc != SQLITE_OK)
-    return rc == SQLITE_IOERR_SHORT_READ ? SQLITE_IOERR_DATA : rc;
-  *page_size = parse_db_header (header);
+    return rc;
+  cksum_mirror_size (f, &size);
+  if (size == 0)
+    return SQLITE_OK;
+  rc = real_read (f, header, sizeof header, 0);
+  if (rc == SQLITE_OK)
+    *page_size = cksum_parse_db_header (header);
   if (*page_size == 0)
-    return SQLITE_IOERR_DATA;
+    *page_size = cksum_mirror_header (f);
+  if (*page_size == 0)
+    return rc == SQLITE_OK || rc == SQLITE_IOERR_SHORT_READ
+      ? SQLITE_IOERR_DATA : rc;
   cksum_set_page_size (f->shared, *page_size);
   return SQLITE_OK;
 }
@@ -113,13 +123,13 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   int rc;
 
   rc = real_read (f, page, page_size, offset);
+  if (rc == SQLITE_OK && cksum_page_is_good (page, page_size, offset))
+    return SQLITE_OK;
+  if (cksum_mirror_read_page (f, page, page_size, offset))
+    return SQLITE_OK;
   if (rc == SQLITE_IOERR_SHORT_READ)
     return db_short_read (f);
-  if (rc != SQLITE_OK)
-    return rc;
-  if (!page_is_good (page, page_size, offset))
-    return SQLITE_IOERR_DATA;
-  return SQLITE_OK;
+  return rc == SQLITE_OK ? SQLITE_IOERR_DATA : rc;
 }
 
 /* Any range, through the pages that it lies in.  SQLite does this when a
@@ -157,9 +167,6 @@ cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
   uint32_t page_size;
   int rc;
 
-  if (len < PAGE_SIZE_MIN)
-    return real_read (f, buf, len, offset);
-
   rc = db_page_size (f, &page_size);
   if (rc == SQLITE_OK && page_size == 0)
     return real_read (f, buf, len, offset);
@@ -169,6 +176,11 @@ cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
     else
       rc = db_read_pieces (f, buf, len, offset, page_size);
   }
+  /* sqlite3_open has no extended error codes yet; the first statement meets
+   * the damage again, and has.
+   */
+  if (rc != SQLITE_OK && len < PAGE_SIZE_MIN)
+    return real_read (f, buf, len, offset);
   /* Nothing unverified may leave, not even with an error. */
   if (rc != SQLITE_OK)
     memset (buf, 0, len);
@@ -191,7 +203,7 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
     return SQLITE_IOERR_WRITE;
   if (offset == 0) {
     /* Without room for the checksums they would overwrite content. */
-    page_size = parse_db_header (buf);
+    page_size = cksum_parse_db_header (buf);
     if (page_size != (uint32_t) len)
       return SQLITE_IOERR_DATA;
     cksum_set_page_size (s, page_size);
@@ -210,8 +222,8 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
   if (page == NULL)
     return SQLITE_IOERR_NOMEM;
   memcpy (page, buf, len - CKSUM_RESERVE);
-  put_le64 (page + len - CKSUM_RESERVE, page_cksum (page, len, offset));
-  rc = real_write (f, page, len, offset);
+  cksum_page_seal (page, page_size, offset);
+  rc = cksum_mirror_write (f, page, len, offset);
   if (rc == SQLITE_OK)
     cksum_extend_db_size (s, (uint64_t) offset + len);
   return rc;
@@ -224,23 +236,29 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
 int
 cksum_db_size (struct cksum_file *f, sqlite3_int64 *size)
 {
-  uint8_t header[DB_HEADER_BYTES];
+  uint8_t *page = cksum_page_buffer (f);
   uint64_t known;
-  uint32_t page_size, count;
+  uint32_t page_size, count = 0;
   int rc;
 
   rc = real_size (f, size);
-  if (rc != SQLITE_OK || *size == 0)
+  if (rc != SQLITE_OK)
     return rc;
+  cksum_mirror_size (f, size);
+  if (*size == 0)
+    return SQLITE_OK;
+  if (page == NULL)
+    return SQLITE_IOERR_NOMEM;
   if (!cksum_get_db_size (f->shared, &known)) {
-    known = *size;
-    rc = real_read (f, header, sizeof header, 0);
-    if (rc != SQLITE_OK && rc != SQLITE_IOERR_SHORT_READ)
+    known = (uint64_t) *size;
+    rc = db_page_size (f, &page_size);
+    if (rc == SQLITE_IOERR_NOMEM)
       return rc;
-    page_size = rc == SQLITE_OK ? parse_db_header (header) : 0;
-    memcpy (&count, header + DB_PAGE_COUNT_OFFSET, sizeof count);
-    /* A damaged one is found when page 1 is read. */
-    if (page_size > 0 && be32toh (count) > 0)
+    if (rc == SQLITE_OK && page_size > 0 &&
+        db_read_page (f, page, page_size, 0) == SQLITE_OK)
+      memcpy (&count, page + DB_PAGE_COUNT_OFFSET, sizeof count);
+    /* A damaged one is found when it is read. */
+    if (be32toh (count) > 0)
       known = (uint64_t) be32toh (count) * page_size;
     cksum_set_db_size (f->shared, known);
   }

@@ -2,8 +2,9 @@
 
 /* Inside of the checksumming VFS: cksum-vfs.c (what SQLite calls),
  * cksum-readonly.c (the same for files that must not change), cksum-db.c
- * (pages of the main database), cksum-wal.c (frames of the WAL) and
- * cksum-shared.c (what the connections to one database share).
+ * (pages of the main database), cksum-wal.c (frames of the WAL),
+ * cksum-shared.c (what the connections to one database share) and
+ * cksum-mirror.c (the second copy).
  */
 
 #ifndef NBDEDUP_CKSUM_INT_H
@@ -26,7 +27,10 @@
 #define WAL_HEADER_BYTES 32
 #define FRAME_HEADER_BYTES 24
 
+#define DB_HEADER_BYTES 100
+
 struct cksum_shared;
+struct cksum_mirror;
 
 enum role {
   ROLE_OTHER, ROLE_MAIN, ROLE_WAL,
@@ -115,6 +119,14 @@ extern bool cksum_get_db_size (struct cksum_shared *s, uint64_t *size);
 extern void cksum_set_db_size (struct cksum_shared *s, uint64_t size);
 /* It has at least 'size' now, if it is known. */
 extern void cksum_extend_db_size (struct cksum_shared *s, uint64_t size);
+/* The same for a mirror, which then belongs to the database until it is put:
+ * no connection may be open at either time.
+ */
+extern struct cksum_shared *
+cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m);
+extern void cksum_shared_put_mirrored (struct cksum_shared *s);
+/* NULL: there is none. */
+extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
 
 /* Page sizes; 0: not known yet.  A new one of the WAL forgets all frames. */
 extern uint32_t cksum_get_page_size (struct cksum_shared *s);
@@ -132,6 +144,56 @@ extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
 
 /* The WAL has only 'size' bytes now. */
 extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
+
+/*----------------------------------------------------------------------
+ * What pages and frames are.
+ */
+
+/* The page size in a database header, 0 if this is no header of a database
+ * whose pages have room for checksums.
+ */
+extern uint32_t cksum_parse_db_header (const uint8_t *h);
+extern bool cksum_page_is_good (const uint8_t *page, uint32_t page_size,
+                                uint64_t offset);
+/* Write the checksum into the page. */
+extern void cksum_page_seal (uint8_t *page, uint32_t page_size,
+                             uint64_t offset);
+/* Of a frame's page; never FRAME_UNKNOWN. */
+extern uint64_t cksum_frame_cksum (const uint8_t *page, uint32_t page_size,
+                                   uint64_t frame);
+
+static inline uint64_t
+cksum_frame_offset (uint64_t frame, uint32_t page_size)
+{
+  return WAL_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + page_size);
+}
+
+/*----------------------------------------------------------------------
+ * cksum-mirror.c.  Without a copy these are the real VFS's.
+ */
+
+extern int cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
+                               sqlite3_int64 offset);
+extern int cksum_mirror_sync (struct cksum_file *f, int flags);
+/* 'keep': the first file keeps its room.  Without a header a WAL is as good as
+ * empty; a database's header says how many pages it has.
+ */
+extern int cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size,
+                                  bool keep);
+extern void cksum_mirror_wal_removed (struct cksum_mirror *m);
+
+/* A page, or that of a frame, that is not right here: from the copy; false if
+ * it cannot help.  'page' is changed in any case.
+ */
+extern bool cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
+                                    uint32_t page_size,
+                                    sqlite3_int64 offset);
+extern bool cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
+                                     uint32_t page_size, uint64_t frame);
+/* The page size that the copy's header says, or 0. */
+extern uint32_t cksum_mirror_header (struct cksum_file *f);
+/* The copy's, if it is larger. */
+extern void cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size);
 
 /*----------------------------------------------------------------------
  * cksum-db.c, cksum-wal.c: SQLite's result codes.

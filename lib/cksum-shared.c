@@ -25,6 +25,7 @@ struct cksum_shared {
   struct cksum_shared *next;    /* protected by databases_lock */
   unsigned refs;                /* protected by databases_lock */
   char *path;                   /* owned; of the main database */
+  struct cksum_mirror *mirror;  /* not owned; constant while it is open */
 
   struct lock lock;             /* protects everything below */
   uint32_t page_size;           /* of the main database; 0: not known yet */
@@ -90,6 +91,42 @@ cksum_shared_put (struct cksum_shared *s)
   free (s->frames);
   free (s->path);
   free (s);
+}
+
+struct cksum_shared *
+cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m)
+{
+  sqlite3_vfs *vfs = sqlite3_vfs_find (CKSUM_VFS_NAME);
+  struct cksum_shared *s;
+  char *full;
+  int rc;
+
+  /* The name that SQLite will use. */
+  full = malloc ((size_t) vfs->mxPathname + 1);
+  if (full == NULL)
+    return NULL;
+  rc = vfs->xFullPathname (vfs, path, vfs->mxPathname + 1, full);
+  s = (rc & 0xff) == SQLITE_OK ? cksum_shared_get (full, strlen (full)) : NULL;
+  free (full);
+  if (s != NULL) {
+    assert (s->mirror == NULL);
+    s->mirror = m;
+  }
+  return s;
+}
+
+void
+cksum_shared_put_mirrored (struct cksum_shared *s)
+{
+  if (s != NULL)
+    s->mirror = NULL;
+  cksum_shared_put (s);
+}
+
+struct cksum_mirror *
+cksum_get_mirror (struct cksum_shared *s)
+{
+  return s == NULL ? NULL : s->mirror;
 }
 
 /* Forget all frames from number 'first' on. */

@@ -80,37 +80,34 @@ cksum_write (sqlite3_file *file, const void *buf, int len,
 }
 
 /* Blocks that pool.db and its WAL have stay with them: they are what later
- * transactions were promised (meta-files.h).  Without a header the WAL is as
- * good as empty; the database's header says how many pages it has.
+ * transactions were promised (meta-files.h).
  */
 static int
 truncate_but_keep (struct cksum_file *f, sqlite3_int64 size)
 {
-  static const uint8_t zeroes[WAL_HEADER_BYTES];
-  sqlite3_file *real = real_file (f);
   sqlite3_int64 now;
+  bool keep;
   int rc;
 
   rc = real_size (f, &now);
   if (rc != SQLITE_OK)
     return rc;
-  if (f->role == ROLE_WAL && size == 0 && now >= WAL_HEADER_BYTES)
-    return real_write (f, zeroes, sizeof zeroes, 0);
-  if (f->role == ROLE_MAIN)
+  if (f->role == ROLE_WAL)
+    keep = size == 0 && now >= WAL_HEADER_BYTES;
+  else {
     cksum_set_db_size (f->shared, (uint64_t) size);
-  if (f->role == ROLE_MAIN && size > 0 && size < now)
-    return SQLITE_OK;
-  return real->pMethods->xTruncate (real, size);
+    keep = size > 0 && size < now;
+  }
+  return cksum_mirror_truncate (f, size, keep);
 }
 
 static int
 cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
 {
   struct cksum_file *f = (struct cksum_file *) file;
-  sqlite3_file *real = real_file (f);
   int rc;
 
-  rc = f->role == ROLE_OTHER ? real->pMethods->xTruncate (real, size) :
+  rc = f->role == ROLE_OTHER ? cksum_mirror_truncate (f, size, false) :
     truncate_but_keep (f, size);
   if (rc != SQLITE_OK)
     return rc;
@@ -124,9 +121,7 @@ cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
 static int
 cksum_sync (sqlite3_file *file, int flags)
 {
-  sqlite3_file *real = real_file ((struct cksum_file *) file);
-
-  return real->pMethods->xSync (real, flags);
+  return cksum_mirror_sync ((struct cksum_file *) file, flags);
 }
 
 static int
@@ -307,8 +302,12 @@ cksum_delete (sqlite3_vfs *vfs, const char *path, int sync_dir)
   rc = real_vfs->xDelete (real_vfs, path, sync_dir);
   if (len > 0) {
     s = cksum_shared_get (path, len);
-    if (s != NULL)
+    if (s != NULL) {
       cksum_forget_frames (s, 0);
+      if ((rc == SQLITE_OK || rc == SQLITE_IOERR_DELETE_NOENT) &&
+          cksum_get_mirror (s) != NULL)
+        cksum_mirror_wal_removed (cksum_get_mirror (s));
+    }
     cksum_shared_put (s);
   }
   return rc;

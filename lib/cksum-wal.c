@@ -45,11 +45,9 @@ parse_wal_header (const uint8_t *h)
   return is_page_size (size) ? size : 0;
 }
 
-/* Never FRAME_UNKNOWN.  Of all bytes: the reserved ones are as SQLite has
- * them in its cache.
- */
-static uint64_t
-frame_cksum (const uint8_t *page, uint32_t page_size, uint64_t frame)
+/* Of all bytes: the reserved ones are as SQLite has them in its cache. */
+uint64_t
+cksum_frame_cksum (const uint8_t *page, uint32_t page_size, uint64_t frame)
 {
   uint64_t h = XXH3_64bits_withSeed (page, page_size, frame);
 
@@ -67,16 +65,15 @@ wal_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   expected = cksum_get_frame (f->shared, frame);
   if (expected == FRAME_UNKNOWN)
     return SQLITE_IOERR_DATA;
-  offset = WAL_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + page_size) +
-    FRAME_HEADER_BYTES;
+  offset = cksum_frame_offset (frame, page_size) + FRAME_HEADER_BYTES;
   rc = real_read (f, page, page_size, offset);
-  if (rc == SQLITE_IOERR_SHORT_READ)
-    return SQLITE_IOERR_DATA;
-  if (rc != SQLITE_OK)
-    return rc;
-  if (frame_cksum (page, page_size, frame) != expected)
-    return SQLITE_IOERR_DATA;
-  return SQLITE_OK;
+  if (rc == SQLITE_OK &&
+      cksum_frame_cksum (page, page_size, frame) == expected)
+    return SQLITE_OK;
+  if (cksum_mirror_read_frame (f, page, page_size, frame))
+    return SQLITE_OK;
+  return rc == SQLITE_OK || rc == SQLITE_IOERR_SHORT_READ
+    ? SQLITE_IOERR_DATA : rc;
 }
 
 /* Whole frames are read at recovery: SQLite checks their own checksums
@@ -93,7 +90,7 @@ wal_read_frame (struct cksum_file *f, uint8_t *buf, uint32_t page_size,
   rc = real_read (f, buf, FRAME_HEADER_BYTES + page_size, offset);
   if (rc != SQLITE_OK)
     return rc;
-  found = frame_cksum (buf + FRAME_HEADER_BYTES, page_size, frame);
+  found = cksum_frame_cksum (buf + FRAME_HEADER_BYTES, page_size, frame);
   expected = cksum_get_frame (f->shared, frame);
   if (expected == FRAME_UNKNOWN)
     return cksum_set_frame (f->shared, frame, found);
@@ -169,8 +166,7 @@ get_frame_part (uint64_t frame, uint32_t page_size,
 {
   struct frame_part part = { .frame = frame };
 
-  part.start = WAL_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + page_size) +
-    FRAME_HEADER_BYTES;
+  part.start = cksum_frame_offset (frame, page_size) + FRAME_HEADER_BYTES;
   part.end = part.start + page_size;
   part.touched = offset < part.end && end > part.start;
   part.whole = offset <= part.start && end >= part.end;
@@ -196,7 +192,7 @@ wal_learn_page (struct cksum_file *f, const struct frame_part *part,
   if (rc != SQLITE_OK)
     return rc;
   return cksum_set_frame (f->shared, part->frame,
-                          frame_cksum (page, page_size, part->frame));
+                          cksum_frame_cksum (page, page_size, part->frame));
 }
 
 /* Pages are unknown from before the write until it has succeeded: a write
@@ -219,13 +215,13 @@ wal_write_frames (struct cksum_file *f, const uint8_t *buf, int len,
     if (part.touched)
       cksum_set_frame (f->shared, i, FRAME_UNKNOWN);
   }
-  rc = real_write (f, buf, len, offset);
+  rc = cksum_mirror_write (f, buf, len, offset);
   for (i = first; i <= last && rc == SQLITE_OK; ++i) {
     part = get_frame_part (i, page_size, offset, end);
     if (part.whole)
       rc = cksum_set_frame (f->shared, i,
-                            frame_cksum (buf + (part.start - offset),
-                                         page_size, i));
+                            cksum_frame_cksum (buf + (part.start - offset),
+                                               page_size, i));
     else if (part.last)
       rc = wal_learn_page (f, &part, page_size);
   }
@@ -245,7 +241,7 @@ cksum_wal_write (struct cksum_file *f, const void *buf, int len,
     /* The header comes alone and whole. */
     if (offset != 0 || len != WAL_HEADER_BYTES || parse_wal_header (buf) == 0)
       return SQLITE_IOERR_WRITE;
-    rc = real_write (f, buf, len, offset);
+    rc = cksum_mirror_write (f, buf, len, offset);
     if (rc == SQLITE_OK)
       cksum_set_wal_page_size (f->shared, parse_wal_header (buf));
     return rc;

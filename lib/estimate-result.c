@@ -52,10 +52,12 @@
 /* Of all errors that happen, 95 % are below this many standard errors. */
 #define Z_95 1.96
 
-#define DB_EMPTY_BYTES 163840.0
+#define DB_EMPTY_BYTES 155648.0
 #define DB_RECORD_BYTES 90.0
 #define DB_POINTER_BYTES 18.5
 #define DB_SEGMENT_BYTES 1100.0
+/* lock, metadata-copy */
+#define OTHER_FILES_BYTES 12288.0
 
 #define JOURNAL_RECORD_BYTES 80.0
 #define JOURNAL_POINTER_BYTES 16.0
@@ -98,8 +100,10 @@ metadata_bytes (double records, double pointers, double stored_bytes)
     ceil (stored_bytes / SEGMENT_BYTES) * DB_SEGMENT_BYTES;
   const uint64_t used = (uint64_t) (db / META_PAGE_BYTES);
 
-  return (double) (room_kept_pages (used) + room_kept_wal_pages (used)) *
-    META_PAGE_BYTES + journal_bytes (records, pointers);
+  /* pool.db and its copy, what is kept for it and its WAL. */
+  return 2 * db + OTHER_FILES_BYTES + journal_bytes (records, pointers) +
+    (double) (room_kept_pages (used) - used + room_kept_wal_pages (used)) *
+    META_PAGE_BYTES;
 }
 
 static void

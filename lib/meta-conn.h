@@ -39,9 +39,21 @@ struct meta_conn {
   sqlite3 *db;
   bool damaged;                 /* the last failure was a damaged page */
   bool write_failed;            /* a failure was not of reading or memory */
+  bool saw_damage;              /* one of them was */
   atomic_bool sync_failed;      /* the writer's: of pool.db, for good */
   sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
 };
+
+/* Open 'path', which must exist unless 'create'. */
+extern int meta_conn_open (struct meta_conn *c, const char *path, bool create,
+                           uint64_t cache_bytes);
+/* The same without a write to any file. */
+extern int meta_conn_open_readonly (struct meta_conn *c, const char *path,
+                                    uint64_t cache_bytes);
+extern void meta_conn_close (struct meta_conn *c);
+
+/* Run SQL that returns nothing; 'what' is for the error. */
+extern int meta_exec (struct meta_conn *c, const char *sql, const char *what);
 
 /* The statement, prepared; NULL after recording the error. */
 extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);

@@ -28,8 +28,9 @@
 #include "fullio.h"
 #include "lock.h"
 #include "meta-conn.h"
+#include "meta-copy.h"
 #include "meta-files.h"
-#include "schema-sql.h"
+#include "meta-pair.h"
 
 #define NR_READERS 4
 #define FROZEN_CACHE_BYTES (UINT64_C (2) << 20)
@@ -55,6 +56,7 @@ struct meta {
   bool has_thread;
   bool opened;                  /* the pool was not refused */
   bool readonly;                /* constant */
+  struct meta_copy *copy;       /* owned; constant; NULL if read-only */
   struct meta_files *files;     /* owned */
   _Atomic uint64_t used_pages;  /* after the last commit; the free ones of
                                  * pool.db not counted */
@@ -80,255 +82,21 @@ struct meta {
   bool stop;
 };
 
-void
-blob_free (struct blob *b)
-{
-  free (b->p);
-  memset (b, 0, sizeof *b);
-}
-
 int
-blob_reserve (struct blob *b, size_t len)
+meta_blank_damage (struct meta *m)
 {
-  size_t cap = b->cap ? b->cap : 256;
-  uint8_t *p;
-
-  if (len <= b->cap)
-    return 0;
-  while (cap < len)
-    cap *= 2;
-  p = realloc (b->p, cap);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for %zu bytes", cap);
-  b->p = p;
-  b->cap = cap;
-  return 0;
-}
-
-int
-meta_fail (struct meta_conn *c, const char *what)
-{
-  int rc = sqlite3_extended_errcode (c->db);
-  int err = EIO;
-
-  switch (rc == SQLITE_IOERR_NOMEM ? SQLITE_NOMEM : rc & 0xff) {
-  case SQLITE_FULL:
-    err = ENOSPC;
-    break;
-  case SQLITE_NOMEM:
-    err = ENOMEM;
-    break;
-  case SQLITE_BUSY:
-    err = EBUSY;
-    break;
-  }
-  c->damaged = rc == SQLITE_IOERR_DATA || rc == SQLITE_IOERR_CORRUPTFS ||
-    (rc & 0xff) == SQLITE_CORRUPT;
-  if ((rc & 0xff) == SQLITE_IOERR && err == EIO && !c->damaged &&
-      rc != SQLITE_IOERR_READ && rc != SQLITE_IOERR_SHORT_READ)
-    c->write_failed = true;
-  if (c->damaged)
-    return nbdedup_fail (EIO, "pool.db: %s: damaged page", what);
-  return nbdedup_fail (err, "pool.db: %s: %s", what, sqlite3_errmsg (c->db));
+  return meta_copy_blank (m->copy);
 }
 
 bool
-meta_is_damaged (struct meta_conn *c)
+meta_saw_damage (struct meta *m)
 {
-  return c->damaged;
-}
-
-bool
-meta_has_write_failed (struct meta_conn *c)
-{
-  return c->write_failed;
-}
-
-void
-meta_reset (sqlite3_stmt **st)
-{
-  if (*st) {
-    sqlite3_reset (*st);
-    sqlite3_clear_bindings (*st);
-  }
-}
-
-int
-meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what)
-{
-  if (sqlite3_step (st) != SQLITE_DONE)
-    return meta_fail (c, what);
-  return 0;
-}
-
-static int
-exec (struct meta_conn *c, const char *sql, const char *what)
-{
-  if (sqlite3_exec (c->db, sql, NULL, NULL, NULL) != SQLITE_OK)
-    return meta_fail (c, what);
-  return 0;
-}
-
-static void
-conn_close (struct meta_conn *c)
-{
+  bool saw = m->writer.saw_damage;
   unsigned i;
 
-  for (i = 0; i < NR_STMTS; ++i)
-    sqlite3_finalize (c->stmts[i]);
-  sqlite3_close (c->db);
-  memset (c, 0, sizeof *c);
-}
-
-static int
-conn_open (struct meta_conn *c, const char *path, bool create,
-           uint64_t cache_bytes)
-{
-  /* Its WAL SQLite opens with O_NOFOLLOW anyway. */
-  int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
-    SQLITE_OPEN_NOFOLLOW;
-  int reserve = CKSUM_RESERVE, persist = !create, rc;
-  char sql[64];
-
-  if (create)
-    flags |= SQLITE_OPEN_CREATE;
-  rc = sqlite3_open_v2 (path, &c->db, flags, CKSUM_VFS_NAME);
-  if (rc != SQLITE_OK || c->db == NULL) {
-    nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO,
-                  "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
-    conn_close (c);
-    return -1;
-  }
-  sqlite3_extended_result_codes (c->db, 1);
-  sqlite3_busy_timeout (c->db, 1000);
-  sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-  /* A pool that is refused stays as it is, its WAL too (meta_opened). */
-  sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !create, NULL);
-  /* The WAL's room stays with the pool while it is closed. */
-  sqlite3_file_control (c->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
-  if (create) {
-    sqlite3_file_control (c->db, "main", SQLITE_FCNTL_RESERVE_BYTES,
-                          &reserve);
-    snprintf (sql, sizeof sql, "PRAGMA page_size = %d", META_PAGE_BYTES);
-    if (exec (c, sql, "page size") == -1)
-      goto err;
-  }
-  snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
-            cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
-  /* FULL: each commit syncs the WAL.  NORMAL would lose folds whose
-   * journal space was already reused.
-   */
-  if (exec (c, sql, "cache size") == -1 ||
-      exec (c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-            "PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"
-            "PRAGMA journal_size_limit = -1;"
-            /* Debian's SQLite writes pages that become free, else. */
-            "PRAGMA secure_delete = OFF;"
-            "PRAGMA foreign_keys = OFF;", "opening") == -1)
-    goto err;
-  return 0;
-
- err:
-  conn_close (c);
-  return -1;
-}
-
-/* Nothing is written, so nothing is synced or copied. */
-static int
-conn_open_readonly (struct meta_conn *c, const char *path,
-                    uint64_t cache_bytes)
-{
-  char sql[64];
-  int rc;
-
-  rc = sqlite3_open_v2 (path, &c->db,
-                        SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
-                        CKSUM_READONLY_VFS_NAME);
-  if (rc != SQLITE_OK || c->db == NULL) {
-    nbdedup_fail (EIO, "%s: cannot be opened: %s", path, sqlite3_errstr (rc));
-    conn_close (c);
-    return -1;
-  }
-  sqlite3_extended_result_codes (c->db, 1);
-  sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-  sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-  snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
-            cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
-  /* Exclusive: SQLite's index of the WAL needs no shared memory. */
-  if (exec (c, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA temp_store = MEMORY;"
-            "PRAGMA foreign_keys = OFF;", "opening") == -1 ||
-      exec (c, sql, "cache size") == -1) {
-    conn_close (c);
-    return -1;
-  }
-  return 0;
-}
-
-int
-meta_create (const char *path, const struct meta_state *state)
-{
-  struct meta_conn c = { NULL };
-  char sql[96];
-  int r = -1;
-
-  if (cksum_vfs_register () == -1 || conn_open (&c, path, true, 0) == -1)
-    return -1;
-  snprintf (sql, sizeof sql,
-            "PRAGMA application_id = %d; PRAGMA user_version = %d",
-            FORMAT_APPLICATION_ID, FORMAT_VERSION);
-  if (exec (&c, "BEGIN IMMEDIATE", "creating") == -1 ||
-      exec (&c, schema_sql, "schema") == -1 ||
-      meta_history_make (&c) == -1 ||
-      exec (&c, sql, "version") == -1 ||
-      meta_state_put (&c, state) == -1 ||
-      /* The hash index begins as one empty row from prefix 0 on. */
-      meta_index_put (&c, 0, (const uint8_t *) "", 0) == -1 ||
-      exec (&c, "COMMIT", "creating") == -1 ||
-      sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE,
-                                 NULL, NULL) != SQLITE_OK)
-    goto out;
-  r = 0;
- out:
-  conn_close (&c);
-  return r;
-}
-
-/* https://sqlite.org/fileformat2.html, section 1.3. */
-int
-meta_probe (const char *path)
-{
-  /* Not to hang on what is no file. */
-  CLEANUP_CLOSE int fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
-                               O_NONBLOCK);
-  uint8_t h[100];
-  uint32_t id, version;
-  struct stat st;
-
-  if (fd == -1 && errno == ELOOP)
-    return nbdedup_fail (EIO, "%s: a symbolic link: only records may be one",
-                         path);
-  if (fd == -1 || fstat (fd, &st) == -1)
-    return nbdedup_fail (errno == ENOENT ? ENOENT : EIO, "%s: %s", path,
-                         strerror (errno));
-  if (!S_ISREG (st.st_mode))
-    return nbdedup_fail (EIO, "%s: not a regular file", path);
-  if (full_pread (fd, h, sizeof h, 0) != sizeof h ||
-      memcmp (h, "SQLite format 3", 16) != 0)
-    return nbdedup_fail (EIO, "%s: damaged: it does not begin like a "
-                         "database; restore it from a backup", path);
-  id = be32toh (*(uint32_t *) (h + 68));
-  version = be32toh (*(uint32_t *) (h + 60));
-  if (id != FORMAT_APPLICATION_ID)
-    return nbdedup_fail (EIO, "%s: not the database of a nbdedup pool",
-                         path);
-  if (version > FORMAT_VERSION)
-    return nbdedup_fail (EINVAL, "%s: the pool was made by a newer nbdedup "
-                         "(format %" PRIu32 ", this one knows %d): upgrade "
-                         "nbdedup", path, version, FORMAT_VERSION);
-  if (version == 0 || h[20] != CKSUM_RESERVE)
-    return nbdedup_fail (EIO, "%s: damaged header; restore it from a backup",
-                         path);
-  return 0;
+  for (i = 0; i < NR_READERS; ++i)
+    saw |= m->readers[i].saw_damage;
+  return saw;
 }
 
 /* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
@@ -423,8 +191,8 @@ wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
 static int
 conn_open_of (struct meta *m, struct meta_conn *c, uint64_t cache_bytes)
 {
-  return m->readonly ? conn_open_readonly (c, m->path, cache_bytes)
-    : conn_open (c, m->path, false, cache_bytes);
+  return m->readonly ? meta_conn_open_readonly (c, m->path, cache_bytes)
+    : meta_conn_open (c, m->path, false, cache_bytes);
 }
 
 static int
@@ -441,7 +209,7 @@ open_connections (struct meta *m, uint64_t budget)
   }
   if (m->readonly)
     return 0;
-  if (conn_open (&m->checkpointer, m->path, false, 0) == -1)
+  if (meta_conn_open (&m->checkpointer, m->path, false, 0) == -1)
     return -1;
   sqlite3_wal_hook (m->writer.db, wal_hook, m);
   return 0;
@@ -460,13 +228,41 @@ count_pages (struct meta *m)
   return 0;
 }
 
+static int
+start_copy (struct meta *m)
+{
+  struct meta_conn c = { NULL };
+
+  if (meta_conn_open (&c, m->path, false, 0) == -1)
+    return -1;
+  if (meta_copy_start (m->copy, &c) == -1)
+    return -1;
+  return 0;
+}
+
+static int
+start_writing (struct meta *m)
+{
+  int err;
+
+  m->files = meta_files_open (m->path, META_PAGE_BYTES);
+  if (m->files == NULL || count_pages (m) == -1 || start_copy (m) == -1)
+    return -1;
+  err = pthread_create (&m->thread, NULL, checkpoint_thread, m);
+  if (err != 0)
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  m->has_thread = true;
+  return 0;
+}
+
 static struct meta *
-open_meta (const char *path, uint64_t budget_bytes, bool readonly)
+open_meta (const char *path, uint64_t budget_bytes, bool readonly,
+           uint64_t epoch, bool force)
 {
   struct meta *m;
   int err;
 
-  if (meta_probe (path) == -1 || cksum_vfs_register () == -1)
+  if (cksum_vfs_register () == -1)
     return NULL;
   m = calloc (1, sizeof *m);
   if (m == NULL)
@@ -483,19 +279,14 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly)
     nbdedup_fail (ENOMEM, "no memory");
     goto err;
   }
-  if (open_connections (m, budget_bytes) == -1)
-    goto err;
-  if (readonly)
-    return m;
-  m->files = meta_files_open (path, META_PAGE_BYTES);
-  if (m->files == NULL || count_pages (m) == -1)
-    goto err;
-  err = pthread_create (&m->thread, NULL, checkpoint_thread, m);
-  if (err != 0) {
-    nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-    goto err;
+  if (!readonly) {
+    m->copy = meta_copy_new (path, epoch, force);
+    if (m->copy == NULL)
+      goto err;
   }
-  m->has_thread = true;
+  if (meta_probe (path) == -1 || open_connections (m, budget_bytes) == -1 ||
+      (!readonly && start_writing (m) == -1))
+    goto err;
   return m;
 
  err:
@@ -506,9 +297,10 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly)
 }
 
 struct meta *
-meta_open (const char *path, uint64_t budget_bytes)
+meta_open (const char *path, uint64_t budget_bytes, uint64_t epoch,
+           bool force)
 {
-  return open_meta (path, budget_bytes, false);
+  return open_meta (path, budget_bytes, false, epoch, force);
 }
 
 /* A WAL that may not be read is not one that is missing, nor damaged: nobody
@@ -534,9 +326,15 @@ check_wal (const char *path)
 struct meta *
 meta_open_readonly (const char *path, uint64_t budget_bytes)
 {
+  CLEANUP_FREE char *whole = NULL;
+
   if (check_wal (path) == -1)
     return NULL;
-  return open_meta (path, budget_bytes, true);
+  /* The copy if pool.db is damaged, or gone; if neither is as it should be,
+   * what can be read of pool.db.
+   */
+  whole = meta_pair_choose (path, 0);
+  return open_meta (whole ? whole : path, budget_bytes, true, 0, false);
 }
 
 void
@@ -563,6 +361,7 @@ meta_close (struct meta *m)
 
   if (m == NULL)
     return 0;
+  meta_copy_stop (m->copy);
   if (m->has_thread) {
     {
       WITH_LOCK (&m->lock);
@@ -584,9 +383,10 @@ meta_close (struct meta *m)
                          NULL);
   }
   for (i = 0; i < NR_READERS; ++i)
-    conn_close (&m->readers[i]);
-  conn_close (&m->checkpointer);
-  conn_close (&m->writer);
+    meta_conn_close (&m->readers[i]);
+  meta_conn_close (&m->checkpointer);
+  meta_conn_close (&m->writer);
+  meta_copy_free (m->copy, m->opened && r == 0);
   meta_files_close (m->files);
   pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);
@@ -597,6 +397,35 @@ meta_close (struct meta *m)
   free (m->path);
   free (m);
   return r;
+}
+
+int
+meta_copy_check_value (struct meta *m, const char *value)
+{
+  return meta_copy_try (m->copy, value);
+}
+
+int
+meta_copy_set (struct meta *m, const char *value)
+{
+  return meta_copy_configure (m->copy, value);
+}
+
+void
+meta_copy_get_status (struct meta *m, struct meta_copy_status *status)
+{
+  memset (status, 0, sizeof *status);
+  if (m->copy)
+    meta_copy_status (m->copy, status);
+}
+
+int
+meta_copy_check (struct meta *m,
+                 void (*fn) (void *opaque, bool repaired, const char *text),
+                 void *opaque)
+{
+  /* Read-only there is only the one that was chosen. */
+  return m->copy ? meta_copy_compare (m->copy, fn, opaque) : 0;
 }
 
 struct meta_conn *
@@ -652,7 +481,7 @@ void
 meta_frozen_close (struct meta *m, struct meta_conn *c)
 {
   meta_unfreeze (c);
-  conn_close (c);
+  meta_conn_close (c);
   free (c);
   WITH_LOCK (&m->lock);
   if (--m->nr_frozen == 0) {

@@ -93,10 +93,16 @@ extern int meta_create (const char *path, const struct meta_state *state);
  */
 extern int meta_probe (const char *path);
 
-/* Open (recovers the WAL).  'budget_bytes' bounds SQLite's page caches;
- * 0 keeps nothing beyond a statement's need.
+/* Could the second copy stand in for a file that meta_probe refuses? */
+extern bool meta_copy_can_help (const char *path);
+
+/* Open (recovers the WAL, and from the second copy what is damaged).
+ * 'budget_bytes' bounds SQLite's page caches; 0 keeps nothing beyond a
+ * statement's need.  'epoch' is that of the pool's other files, 0: unknown.
+ * 'force': use a second copy that nothing says is current.
  */
-extern struct meta *meta_open (const char *path, uint64_t budget_bytes);
+extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
+                               uint64_t epoch, bool force);
 /* The same without a write to any file: what a WAL holds is read where it
  * is.  The caller sees to it that nobody else writes meanwhile.
  */
@@ -106,6 +112,36 @@ extern struct meta *meta_open_readonly (const char *path,
 extern void meta_opened (struct meta *m);
 /* Checkpoints everything first; -1 if that failed (closed all the same). */
 extern int meta_close (struct meta *m);
+
+/* The second copy: 'value' is that of "metadata-copy": on, off, or where.
+ * What cannot be made now is made later; only "off" can fail.  A value that is
+ * new is checked first: can there be a copy?
+ */
+extern int meta_copy_check_value (struct meta *m, const char *value);
+extern int meta_copy_set (struct meta *m, const char *value);
+
+enum meta_copy_state {
+  META_COPY_OFF, META_COPY_BUILDING, META_COPY_CURRENT, META_COPY_LOST
+};
+struct meta_copy_status {
+  enum meta_copy_state state;
+  char path[1100];
+  uint64_t built_pages, total_pages;    /* META_COPY_BUILDING */
+  uint64_t since;               /* seconds since the epoch */
+  char why[160];                /* META_COPY_LOST */
+  uint64_t taken, repaired;     /* pages: from the copy, and written again */
+};
+extern void meta_copy_get_status (struct meta *m,
+                                  struct meta_copy_status *status);
+
+/* Read every page of both copies of pool.db and of its WAL, and write the good
+ * one over the bad one; 'fn' gets each that was not good.  0; 1: there is no
+ * current copy to compare with; -1.
+ */
+extern int meta_copy_check (struct meta *m,
+                            void (*fn) (void *opaque, bool repaired,
+                                        const char *text),
+                            void *opaque);
 
 extern struct meta_conn *meta_writer (struct meta *m);
 extern struct meta_conn *meta_reader_get (struct meta *m);
@@ -125,6 +161,12 @@ extern bool meta_is_damaged (struct meta_conn *c);
  * rolled back then, and what the file has is not known.
  */
 extern bool meta_has_write_failed (struct meta_conn *c);
+/* Has any connection met a damaged page, of whatever copies? */
+extern bool meta_saw_damage (struct meta *m);
+/* Write zeroes over each page that is damaged in all copies: no table has it
+ * any more.
+ */
+extern int meta_blank_damage (struct meta *m);
 /* Savepoints within, so that one operation can fail by itself.  After some
  * errors (no memory, a damaged page, no space) SQLite has rolled back the
  * transaction, savepoint and all: then meta_release fails.

@@ -144,6 +144,7 @@ extern int nbdedup_pool_probe (const char *path,
 
 #define NBDEDUP_OPEN_SERVER 1   /* listen on control.sock (unless it is
                                  * read-only); run in background */
+#define NBDEDUP_OPEN_RECOVER 2  /* try what is not certain: see below */
 
 /* Open the pool in directory 'path': take its lock, recover what a crash
  * left, start the engine's threads.  'settings' may be NULL for defaults.
@@ -156,6 +157,15 @@ extern struct nbdedup_pool *
 nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
   __attribute__ ((nonnull (1, 3), warn_unused_result));
+
+/* Bring back a pool whose pool.db is lost, from its second copy and the
+ * journal; what is done is told to the log.  The caller owns the result:
+ * {"recovered": true, "volumes"}; or, if that was not possible, {"recovered":
+ * false, "missing": why, "records", "record_bytes", "stored_bytes": what the
+ * file "records" names}.  NULL: neither could be found out.
+ */
+extern json_t *nbdedup_pool_recover (const char *path)
+  __attribute__ ((nonnull (1), warn_unused_result));
 
 /* Flush everything, close and free.  Every volume must have been closed
  * (nbdedup_volume_close).  Returns -1 if not everything could be made

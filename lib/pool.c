@@ -29,6 +29,7 @@
 #include "error.h"
 #include "hash.h"
 #include "lockfile.h"
+#include "meta-repair.h"
 #include "pool.h"
 #include "property.h"
 #include "recovery.h"
@@ -126,16 +127,17 @@ nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
   if (!S_ISDIR (st.st_mode))
     return nbdedup_fail (ENOTDIR, "%s: not a pool: not a directory", path);
-  if (stat (db, &st) == -1 && errno == ENOENT) {
+  if (stat (db, &st) == -1 && errno == ENOENT && !meta_copy_can_help (db)) {
     CLEANUP_FREE char *journal = pool_file (path, "journal");
 
     if (journal && stat (journal, &st) == 0)
       return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing; "
-                           "restore it from a backup", path);
+                           "restore it from a backup (see nbdedup recover)",
+                           path);
     return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
                          path);
   }
-  if (meta_probe (db) == -1)
+  if (meta_probe (db) == -1 && errno != EINVAL && !meta_copy_can_help (db))
     return -1;
   return probe_lock (path, read_only);
 }
@@ -237,8 +239,22 @@ pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
   return 0;
 }
 
+/* The session of which the journal is; 0: it does not say. */
+static uint64_t
+journal_epoch (const char *path)
+{
+  uint64_t epoch = 0;
+  struct journal *j = journal_open (path, NULL, &epoch);
+
+  if (j == NULL)
+    return 0;
+  journal_close (j);
+  return epoch;
+}
+
 static int
-open_files (struct nbdedup_pool *pool, struct meta_state *state)
+open_files (struct nbdedup_pool *pool, unsigned flags,
+            struct meta_state *state)
 {
   enum nbdedup_primarycache cache = pool->settings.primarycache;
   CLEANUP_FREE char *db = pool_file (pool->path, "pool.db");
@@ -250,7 +266,9 @@ open_files (struct nbdedup_pool *pool, struct meta_state *state)
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
   pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
-                          pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE);
+                          pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE,
+                          journal_epoch (journal),
+                          flags & NBDEDUP_OPEN_RECOVER);
   if (pool->meta == NULL ||
       meta_state_get (meta_writer (pool->meta), state) == -1 ||
       pool_check_state (pool, state) == -1)
@@ -524,7 +542,7 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return pool_open_readonly (pool, server);
   if (take_lock (pool, server) == -1 ||
-      open_files (pool, &state) == -1 ||
+      open_files (pool, flags, &state) == -1 ||
       pool_make_modules (pool, &state) == -1 ||
       load (pool) == -1 ||
       replay (pool) == -1 ||
@@ -537,14 +555,41 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
   return pool->merger ? 0 : -1;
 }
 
+struct start {
+  struct nbdedup_pool *pool;
+  const char *path;
+  int err;
+  char text[512];
+};
+
+static void
+start_control_now (void *arg)
+{
+  struct start *s = arg;
+
+  s->pool->control = control_start (s->pool, s->path);
+  if (s->pool->control == NULL) {
+    s->err = errno;
+    snprintf (s->text, sizeof s->text, "%s", nbdedup_error ());
+  }
+}
+
+/* Some file systems (XFS) want room for the socket, also where an old one
+ * was.  Without it a full pool could not be served.
+ */
 static int
 start_control (struct nbdedup_pool *pool)
 {
   CLEANUP_FREE char *path = pool_file (pool->path, "control.sock");
+  struct start s = { .pool = pool, .path = path };
 
-  if (path)
-    pool->control = control_start (pool, path);
-  return pool->control ? 0 : -1;
+  if (path == NULL)
+    return -1;
+  start_control_now (&s);
+  if (pool->control == NULL && s.err == ENOSPC &&
+      txg_lend_room (pool->txg, start_control_now, &s) == -1)
+    return -1;
+  return pool->control ? 0 : nbdedup_fail (s.err, "%s", s.text);
 }
 
 /* The sampler first: clients' snapshots tell it.  Without writing there are
@@ -566,33 +611,79 @@ start_server (struct nbdedup_pool *pool)
   return start_control (pool);
 }
 
+/* Tables that can be derived, or done without, must not keep a pool closed. */
+static int
+repair_tables (const char *path, bool force)
+{
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  CLEANUP_FREE char *journal = pool_file (path, "journal");
+  struct lockfile_holder holder;
+  CLEANUP_CLOSE int lock_fd = lockfile_take (path, false, "nbdedup",
+                                             &holder);
+  struct meta *meta;
+  int r;
+
+  if (db == NULL || journal == NULL || lock_fd == -1)
+    return -1;
+  meta = meta_open (db, 0, journal_epoch (journal), force);
+  if (meta == NULL)
+    return -1;
+  r = meta_repair (meta);
+  if (r > 0)
+    meta_opened (meta);
+  return meta_close (meta) == -1 ? -1 : r;
+}
+
+static struct nbdedup_pool *
+try_open (const char *path, const struct nbdedup_settings *settings,
+          const char *who, unsigned flags, bool *damaged)
+{
+  struct nbdedup_pool *pool = pool_new (path, settings, who);
+  char text[512];
+  int err;
+
+  *damaged = false;
+  if (pool == NULL)
+    return NULL;
+  if (open_pool (pool, flags) == 0 &&
+      (!(flags & NBDEDUP_OPEN_SERVER) || start_server (pool) == 0))
+    return pool;
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  *damaged = pool->meta && meta_saw_damage (pool->meta);
+  nbdedup_pool_close (pool);
+  return nbdedup_fail_null (err, "%s", text);
+}
+
 struct nbdedup_pool *
 nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
                    const char *who, unsigned flags)
 {
   struct nbdedup_pool *pool;
   char text[1024];
+  bool damaged, read_only;
   int err;
 
   if ((settings && check_settings (settings) == -1))
     return NULL;
-  if (nbdedup_pool_probe (path, settings ? settings->read_only
+  read_only = settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
+  if (!(flags & NBDEDUP_OPEN_RECOVER) &&
+      nbdedup_pool_probe (path, settings ? settings->read_only
                           : NBDEDUP_READ_ONLY_OFF) == -1)
     return NULL;
-  pool = pool_new (path, settings, who);
-  if (pool == NULL)
-    return NULL;
-  if (open_pool (pool, flags) == -1 ||
-      ((flags & NBDEDUP_OPEN_SERVER) && start_server (pool) == -1)) {
-    err = errno;
-    snprintf (text, sizeof text, "%s%s", nbdedup_error (),
-              err == EIO && pool->settings.read_only == NBDEDUP_READ_ONLY_OFF
-              ? "; what is whole may still be read "
-              "(--read-only)" : "");
-    nbdedup_pool_close (pool);
-    return nbdedup_fail_null (err, "%s", text);
-  }
-  return pool;
+  /* What fails here fails below, with its text. */
+  if (flags & NBDEDUP_OPEN_RECOVER)
+    repair_tables (path, true);
+  pool = try_open (path, settings, who, flags, &damaged);
+  if (pool != NULL || read_only)
+    return pool;
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  if (damaged && repair_tables (path, false) > 0)
+    return try_open (path, settings, who, flags, &damaged);
+  return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
+                            "; what is whole may still be read "
+                            "(--read-only)" : "");
 }
 
 /*----------------------------------------------------------------------

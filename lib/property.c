@@ -22,19 +22,20 @@
  */
 #define BLOCK_SIZE_DEFAULT "16384"
 
+#define COPY_PATH_MAX 1000      /* the mark has room for it */
+
 const char *const pool_properties[] = {
-  "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
-  "metadata-copy", "drift-keep", "block-size", "compress", "dedup", NULL,
+  "sector", "hash", "max-size", "ddt-quota", "copies", "metadata-copy",
+  "drift-keep", "block-size", "compress", "dedup", NULL,
 };
 
 static const struct {
   const char *name, *value;
 } defaults[] = {
   { "max-size", "none" },
-  { "full-warn", "90" },
   { "ddt-quota", "none" },
   { "copies", "1" },
-  { "metadata-copy", "off" },
+  { "metadata-copy", "on" },
   { "drift-keep", THIN_DEFAULT },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
@@ -77,19 +78,6 @@ parse_size (const char *name, const char *value, uint64_t *bytes)
   return 0;
 }
 
-static int
-parse_percent (const char *name, const char *value, unsigned *percent)
-{
-  uint64_t n;
-
-  if (nbdedup_parse_size (value, &n) == -1 || n > 100 ||
-      strspn (value, "0123456789") != strlen (value))
-    return nbdedup_fail (EINVAL, "%s '%.64s': not a number from 0 to 100",
-                         name, value);
-  *percent = (unsigned) n;
-  return 0;
-}
-
 int
 check_block_size (uint64_t bytes, uint32_t sector_bytes)
 {
@@ -113,6 +101,21 @@ check_only (const char *name, const char *value, const char *only)
   return 0;
 }
 
+static int
+check_copy (const char *value)
+{
+  if (strcmp (value, "on") == 0 || strcmp (value, "off") == 0)
+    return 0;
+  /* A server has another working directory than the command. */
+  if (value[0] != '/')
+    return nbdedup_fail (EINVAL, "metadata-copy '%.64s': must be on, off, or "
+                         "the absolute path of a file", value);
+  if (strlen (value) > COPY_PATH_MAX)
+    return nbdedup_fail (EINVAL, "metadata-copy: a path has at most %d bytes",
+                         COPY_PATH_MAX);
+  return 0;
+}
+
 int
 pool_property_check (const char *name, const char *value)
 {
@@ -120,18 +123,15 @@ pool_property_check (const char *name, const char *value)
   struct thin_policy policy;
   enum dedup_mode mode;
   uint64_t bytes;
-  unsigned percent;
 
   if (strcmp (name, "sector") == 0 || strcmp (name, "hash") == 0)
     return nbdedup_fail (EINVAL, "%s is fixed when the pool is made", name);
   if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
     return strcmp (value, "none") == 0 ? 0 : parse_size (name, value, &bytes);
-  if (strcmp (name, "full-warn") == 0)
-    return parse_percent (name, value, &percent);
   if (strcmp (name, "copies") == 0)
     return check_only (name, value, "1");
   if (strcmp (name, "metadata-copy") == 0)
-    return check_only (name, value, "off");
+    return check_copy (value);
   if (strcmp (name, "drift-keep") == 0)
     return thin_policy_parse (value, &policy);
   if (strcmp (name, "block-size") == 0)
@@ -188,19 +188,10 @@ limit_of (struct nbdedup_pool *pool, const char *name, uint64_t *bytes)
   return strcmp (value, "none") == 0 ? 0 : parse_size (name, value, bytes);
 }
 
-static int
-percent_of (struct nbdedup_pool *pool, const char *name, unsigned *percent)
-{
-  CLEANUP_FREE char *value = NULL;
-
-  return stored_value (pool, name, &value) == -1 ? -1
-    : parse_percent (name, value, percent);
-}
-
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
-  unsigned percent;
+  CLEANUP_FREE char *copy = NULL;
   uint64_t bytes;
 
   if (limit_of (pool, "max-size", &bytes) == -1)
@@ -209,15 +200,14 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (limit_of (pool, "ddt-quota", &bytes) == -1)
     return -1;
   pool->ddt_quota_bytes = bytes;
-  if (percent_of (pool, "full-warn", &percent) == -1)
+  if (stored_value (pool, "metadata-copy", &copy) == -1)
     return -1;
-  pool->watch.full_warn = percent;
-  return 0;
+  return meta_copy_set (pool->meta, copy);
 }
 
 struct set {
   const char *name;
-  char value[THIN_TEXT_MAX + 1];        /* the longest of them all */
+  char value[COPY_PATH_MAX + 1];        /* the longest of them all */
 };
 
 static int
@@ -252,10 +242,10 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   if (strcmp (name, "block-size") == 0 &&
       check_block_size (bytes, pool->sector_bytes) == -1)
     return -1;
+  if (strcmp (name, "metadata-copy") == 0 &&
+      meta_copy_check_value (pool->meta, value) == -1)
+    return -1;
   if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;
-  if (pool_properties_load (pool) == -1)
-    return -1;
-  watch_look (pool, true);
-  return 0;
+  return pool_properties_load (pool);
 }

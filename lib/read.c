@@ -125,7 +125,8 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
   uint8_t *out;
   int ret;
 
-  if (record_cache_get (pool->records, ptr->addr, buf, offset, len))
+  if (record_cache_get (pool->records, ptr->addr, ptr->cksum, buf, offset,
+                        len))
     return 0;
   r = reader_get (pool, lsize);
   if (r == NULL)
@@ -133,7 +134,7 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
   out = len == lsize ? buf : r->block;
   ret = read_stored (pool, ptr, lsize, r, out);
   if (ret == 0) {
-    record_cache_put (pool->records, ptr->addr, out, lsize);
+    record_cache_put (pool->records, ptr->addr, ptr->cksum, out, lsize);
     if (out != buf)
       memcpy (buf, out + offset, len);
   }

@@ -15,7 +15,7 @@
 struct cached {
   struct table_link link;
   TAILQ_ENTRY (cached) lru;
-  uint64_t addr;
+  uint64_t addr, cksum;
   size_t len;
   uint8_t data[];
 };
@@ -92,8 +92,8 @@ find_locked (struct record_cache *c, uint64_t addr)
 }
 
 bool
-record_cache_get (struct record_cache *c, uint64_t addr, void *buf,
-                  size_t offset, size_t len)
+record_cache_get (struct record_cache *c, uint64_t addr, uint64_t cksum,
+                  void *buf, size_t offset, size_t len)
 {
   struct cached *e;
 
@@ -101,7 +101,7 @@ record_cache_get (struct record_cache *c, uint64_t addr, void *buf,
     return false;
   WITH_LOCK (&c->lock);
   e = find_locked (c, addr);
-  if (e == NULL || offset + len > e->len)
+  if (e == NULL || e->cksum != cksum || offset + len > e->len)
     return false;
   TAILQ_REMOVE (&c->lru, e, lru);
   TAILQ_INSERT_TAIL (&c->lru, e, lru);
@@ -117,8 +117,8 @@ record_cache_has (struct record_cache *c, uint64_t addr)
 }
 
 void
-record_cache_put (struct record_cache *c, uint64_t addr, const void *data,
-                  size_t len)
+record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
+                  const void *data, size_t len)
 {
   struct cached *e;
 
@@ -128,6 +128,7 @@ record_cache_put (struct record_cache *c, uint64_t addr, const void *data,
   if (e == NULL)
     return;
   e->addr = addr;
+  e->cksum = cksum;
   e->len = len;
   memcpy (e->data, data, len);
   WITH_LOCK (&c->lock);

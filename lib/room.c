@@ -76,7 +76,7 @@ growth (uint64_t nr, uint64_t used)
 static uint64_t
 kept_growth (uint64_t used)
 {
-  return min_u64 (ROOM_GROWTH_MIN_PAGES, used / 4 + 8);
+  return min_u64 (ROOM_GROWTH_MIN_PAGES, used / 4 + 4);
 }
 
 uint64_t

@@ -2,7 +2,8 @@
 
 /* Read every record, verify its checksum, its decompression, its full
  * digest, and the summary slot that describes it in the store.  A slot that
- * is missing or damaged is no damage of data, and is written again.
+ * is missing or damaged is no damage of data, and is written again.  Read
+ * every page of both copies of pool.db, and repair one from the other.
  *
  * The pool is in use meanwhile: each row of records is read and verified
  * between quiesce_enter and quiesce_leave, so that none of its sectors can
@@ -14,7 +15,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 #include "check.h"
@@ -23,9 +23,7 @@
 #include "error.h"
 #include "fold-summary.h"
 #include "hash.h"
-#include "log.h"
 #include "pool.h"
-#include "status.h"
 
 /* Damaged records whose places in volumes are looked up. */
 #define DAMAGED_MAX 65536
@@ -51,6 +49,8 @@ struct scrub {
   uint64_t *damaged;            /* owned; ascending */
   size_t nr_damaged;
   json_t *places;               /* owned */
+  json_t *metadata;             /* owned; what was wrong there */
+  uint64_t metadata_errors;     /* of it, what could not be repaired */
   struct blob row;
   uint64_t total;
   nbdedup_progress_fn *progress;
@@ -346,38 +346,20 @@ locate_damage (struct scrub *s)
   return r;
 }
 
-/*----------------------------------------------------------------------
- * What "status" tells of the last scrub
- */
-
-static int
-put_report (void *arg, struct meta_conn *c, struct meta_state *state)
+static void
+note_page (void *opaque, bool repaired, const char *text)
 {
-  (void) state;
-  return meta_history_make (c) == -1 ? -1
-    : meta_report_put (c, SCRUB_REPORT, arg);
+  struct scrub *s = opaque;
+
+  if (json_array_size (s->metadata) < DAMAGED_MAX)
+    json_array_append_new (s->metadata, json_string (text));
+  s->metadata_errors += !repaired;
 }
 
-/* The result counts, not whether it could be kept. */
-static void
-keep_report (struct nbdedup_pool *pool, const json_t *result)
+static int
+scrub_metadata (struct scrub *s)
 {
-  CLEANUP_JSON json_t *report = NULL;
-  CLEANUP_FREE char *text = NULL;
-
-  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
-    return;
-  report = json_deep_copy (result);
-  if (report) {
-    json_object_del (report, "damaged");
-    json_object_set_new (report, "time",
-                         json_integer ((json_int_t) time (NULL)));
-    text = json_dumps (report, JSON_COMPACT);
-  }
-  if (text == NULL || txg_run (pool->txg, put_report, NULL, text) == -1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the result of the scrub cannot be "
-                 "kept for \"status\": %s", pool->path,
-                 text ? nbdedup_error () : "no memory");
+  return meta_copy_check (s->pool->meta, note_page, s) == -1 ? -1 : 0;
 }
 
 json_t *
@@ -398,20 +380,23 @@ scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   s.raw = malloc (BLOCK_SIZE_MAX);
   s.block = malloc (BLOCK_SIZE_MAX);
   s.places = json_array ();
+  s.metadata = json_array ();
   if (s.hasher == NULL || s.codec == NULL || s.raw == NULL ||
-      s.block == NULL || s.places == NULL)
+      s.block == NULL || s.places == NULL || s.metadata == NULL)
     nbdedup_fail (ENOMEM, "no memory to scrub");
-  else if (scrub_records (&s) == 0 && locate_damage (&s) == 0)
-    result = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:O}",
+  else if (scrub_metadata (&s) == 0 && scrub_records (&s) == 0 &&
+           locate_damage (&s) == 0)
+    result = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
                         "records", (json_int_t) s.records,
                         "bytes", (json_int_t) s.bytes,
                         "errors", (json_int_t)
-                        (s.errors + s.summary_errors + s.lost_blocks),
+                        (s.errors + s.summary_errors + s.lost_blocks +
+                         s.metadata_errors),
                         "lost_blocks", (json_int_t) s.lost_blocks,
                         "summary_errors", (json_int_t) s.summary_errors,
-                        "damaged", s.places);
-  if (result)
-    keep_report (pool, result);
+                        "damaged", s.places,
+                        "metadata_errors", (json_int_t) s.metadata_errors,
+                        "metadata", s.metadata);
   hasher_free (s.hasher);
   codec_ctx_free (s.codec);
   free (s.raw);
@@ -420,5 +405,6 @@ scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   free (s.suspects);
   blob_free (&s.row);
   json_decref (s.places);
+  json_decref (s.metadata);
   return result;
 }

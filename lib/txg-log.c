@@ -273,7 +273,7 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
   if (iov[0].iov_len + iov[1].iov_len > JOURNAL_BODY_MAX)
     return 1;                   /* grew while there was no room */
   if (list_changes (iov[1].iov_base, iov[1].iov_len, &list) == -1)
-    return -1;
+    return errno == ENOMEM ? 1 : -1;
   r = append_iov_locked (log, iov, 2,
                          &(struct iovec) { list.p, list.len }, needed, seq);
   return r ? r : pending_remove_locked (log, end);
@@ -516,10 +516,12 @@ txg_log_cut (struct txg_log *log, uint64_t *seq, uint64_t *position)
   return 0;
 }
 
-void
+bool
 txg_log_folded (struct txg_log *log)
 {
   WITH_LOCK (&log->lock);
+  const bool dropped = log->dropped;
+
   log->dropped = false;
   /* It synced the store, and what pool.db has replay does not look at. */
   if (log->synced < log->cut.records)
@@ -528,6 +530,7 @@ txg_log_folded (struct txg_log *log)
     log->settled = log->cut_seq;
   if (log->told < log->cut_seq)
     log->told = log->cut_seq;
+  return dropped;
 }
 
 size_t

@@ -73,8 +73,10 @@ extern int txg_log_flush (struct txg_log *log);
  */
 extern int txg_log_cut (struct txg_log *log, uint64_t *seq,
                         uint64_t *position);
-/* The fold of that cut is durable. */
-extern void txg_log_folded (struct txg_log *log);
+/* The fold of that cut is durable.  True: it has what no batch has, because
+ * there was no room for that.
+ */
+extern bool txg_log_folded (struct txg_log *log);
 
 /* Memory held. */
 extern size_t txg_log_bytes (struct txg_log *log);

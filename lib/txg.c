@@ -624,7 +624,7 @@ fold_folding (struct txg *t, struct requests *taken,
               const struct meta_state *state)
 {
   struct fold *f = begin_fold (t, taken, state);
-  bool has_commands = false;
+  bool only_here;               /* the journal does not know all of it */
   struct request *q;
   int r = -1, err;
 
@@ -635,18 +635,19 @@ fold_folding (struct txg *t, struct requests *taken,
       t->state = *fold_state (f);
       t->more = fold_has_more (f);
     }
-    txg_log_folded (t->log);
+    only_here = txg_log_folded (t->log);
     journal_trim (t->parts.journal, state->folded, state->journal_position);
     fold_finish (f);
     TAILQ_FOREACH (q, taken, link) {
-      has_commands |= q->fn != NULL && q->result == 0;
+      only_here |= q->fn != NULL && q->result == 0;
       if (q->result == 0 && q->done)
         q->done (q->arg);
     }
     /* Of writes, the journal knows when pool.db has lost its WAL; of what a
-     * command did nothing else knows.
+     * command did, and of what had no room in the journal, nothing else
+     * knows.
      */
-    if (has_commands) {
+    if (only_here) {
       bool more = has_background (t);
 
       meta_copy_wal (t->parts.meta);
@@ -799,6 +800,30 @@ uint64_t
 txg_blocks_at_once (struct txg *t)
 {
   return room_blocks_at_once (t->room);
+}
+
+struct lend {
+  struct txg *txg;
+  void (*fn) (void *arg);
+  void *arg;
+};
+
+/* Between the commit and keep_room, which takes it again. */
+static void
+lend (void *arg)
+{
+  struct lend *l = arg;
+
+  meta_give_back (l->txg->parts.meta, 0, 0);
+  l->fn (l->arg);
+}
+
+int
+txg_lend_room (struct txg *t, void (*fn) (void *arg), void *arg)
+{
+  struct lend l = { t, fn, arg };
+
+  return txg_run (t, NULL, lend, &l);
 }
 
 int

@@ -196,6 +196,12 @@ extern uint64_t txg_blocks_at_once (struct txg *txg);
 /* Fold all; then give back room that nothing needs. */
 extern int txg_make_room (struct txg *txg);
 
+/* Call 'fn', in the folding thread, while the file system has back what the
+ * pool keeps of it for pool.db and its WAL: to make a file of which the file
+ * system says that there is no room even for its name.  Before clients come.
+ */
+extern int txg_lend_room (struct txg *txg, void (*fn) (void *arg), void *arg);
+
 /* Folds cannot be written: a file system that does not keep what it
  * allocates is full.  Refuse all data.
  */

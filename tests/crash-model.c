@@ -19,6 +19,8 @@
  *  4. the server is killed (in a few rounds: stopped politely, and then
  *     everything answered must be there).
  *
+ * After some crashes one copy of pool.db is damaged (crash-metadata.c).
+ *
  * "nbdedup check" runs offline after some crashes, through the server after
  * the others.
  *
@@ -268,8 +270,10 @@ kill_rounds (uint64_t rounds)
   if (!server_script)
     make_pool (&rng);
   make_volumes (&rng, 16384, 49152, make_volume);
-  for (round_nr = 0; round_nr < rounds; ++round_nr)
+  for (round_nr = 0; round_nr < rounds; ++round_nr) {
     do_round ();
+    damage_metadata (&rng);
+  }
   finish ();
   free_volumes ();
 }

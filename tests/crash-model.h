@@ -109,4 +109,11 @@ extern void resize_volume (struct block_model *m, struct rng *rng);
 /* One, with 'seed'. */
 extern void power_round (void);
 
+/*----------------------------------------------------------------------
+ * crash-metadata.c
+ */
+
+/* Sometimes, while nobody has the pool open. */
+extern void damage_metadata (struct rng *rng);
+
 #endif /* NBDEDUP_CRASH_MODEL_H */

@@ -279,6 +279,7 @@ power_round (void)
     check_everything (rng);
     load (rng);
     cut_power (rng);
+    damage_metadata (rng);
   }
 
   start_server (rng);

@@ -46,6 +46,13 @@ fault ()
     on_small_disk 48M fast_fill 4K compressible 400M ''
 }
 
+@test "a full XFS, which wants room even for a socket's name" {
+    need_root
+    need mkfs.xfs -V
+    need losetup -f
+    FULL_FS=xfs on_small_disk 300M fast_fill 64K random 400M ''
+}
+
 @test "a file system that is always full, with kills and neighbours" {
     SEED=1 on_small_disk 96M full_model 5
 }
@@ -86,6 +93,15 @@ fault ()
 @test "a failed write to the records loses nothing that was flushed" {
     fault records write 1
     fault records write 5 100000
+}
+
+@test "a failing second copy of pool.db fails nobody" {
+    fault pool.db.copy write 1 100000
+    fault pool.db.copy sync 2
+    fault pool.db.copy-wal write 1
+    fault pool.db.copy-wal write 7 100000
+    fault pool.db.copy-wal sync 1
+    fault pool.db.copy-wal sync 3
 }
 
 @test "failing metadata loses nothing that was flushed" {

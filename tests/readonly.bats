@@ -72,6 +72,7 @@ old_pool ()
     need qemu-io --version
     need jq --version
     make_pool
+    nbdedup set metadata-copy=off
     a="$BATS_TEST_TMPDIR/a.img"
     random_data 3M 1 >"$a"
     nbdedup import a "$a"
@@ -351,6 +352,7 @@ crashed_pool ()
 many_volumes ()
 {
     make_pool
+    nbdedup set metadata-copy=off
     one="$BATS_TEST_TMPDIR/one"
     random_data 4K >"$one"
     nbdedup import v "$one" --block-size 4K
@@ -437,6 +439,7 @@ many_volumes ()
     need sqlite3 -version
     damaged
     make_pool
+    nbdedup set metadata-copy=off
     random_data 64M 3 >"$BATS_TEST_TMPDIR/img"
     nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 4K
     spoil leaf "AND pagetype = 'leaf' ORDER BY pageno LIMIT 1 OFFSET 2"

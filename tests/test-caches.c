@@ -24,11 +24,29 @@ test_record_cache_keeps_its_budget (void)
 
   expect (c != NULL);
   for (i = 0; i < 1000; ++i)
-    record_cache_put (c, i + 1, buf, sizeof buf);
+    record_cache_put (c, i + 1, i, buf, sizeof buf);
   for (i = 0; i < 1000; ++i)
     nr += record_cache_has (c, i + 1);
   expect (nr > 128 && nr * BLOCK <= 1 << 20);
   expect (record_cache_has (c, 1000));
+  record_cache_free (c);
+}
+
+/* A pointer that is wrong about what stands at its address, as one out of a
+ * pool.db of another pool is, gets nothing.
+ */
+static void
+test_record_cache_compares_checksums (void)
+{
+  struct record_cache *c = record_cache_new (1 << 20);
+  static const uint8_t content[BLOCK] = { 1 };
+  uint8_t buf[BLOCK];
+
+  expect (c != NULL);
+  record_cache_put (c, 7, 0x1234, content, sizeof content);
+  expect (!record_cache_get (c, 7, 0x1235, buf, 0, sizeof buf));
+  expect (record_cache_get (c, 7, 0x1234, buf, 0, sizeof buf));
+  expect (memcmp (buf, content, sizeof buf) == 0);
   record_cache_free (c);
 }
 
@@ -110,14 +128,16 @@ reuse_address_of_block_0 (void)
 static void
 test_record_cache_forgets (void)
 {
-  uint64_t b;
+  uint64_t addr, b;
 
   start (1);
   write_block (0, 1);
   settle ();
   expect_content (0, 1);        /* now the record is cached */
-  expect (record_cache_has (pool->records, address_of (0)));
+  addr = address_of (0);
+  expect (record_cache_has (pool->records, addr));
   b = reuse_address_of_block_0 ();
+  expect (!record_cache_has (pool->records, addr));
   expect_content (b, b + 1000);
   end ();
 }
@@ -143,6 +163,7 @@ test_index_forgets (void)
 
 static const struct engine_case cases[] = {
   CASE (record_cache_keeps_its_budget),
+  CASE (record_cache_compares_checksums),
   CASE (leaf_cache_follows_the_fold),
   CASE (leaf_cache_takes_nothing_old),
   CASE (record_cache_forgets),

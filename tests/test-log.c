@@ -361,7 +361,7 @@ test_flush_after_fold (void)
   add (3);
   cut ();
   assert (store_sync (store) == 0);
-  txg_log_folded (txg_log);
+  assert (!txg_log_folded (txg_log));
   syncs_store = 0;
   add (3);
   flush ();
@@ -410,7 +410,7 @@ test_no_room (void)
   assert (seq == before);
   assert (txg_log_flush (txg_log) == 1);
   assert (store_sync (store) == 0);
-  txg_log_folded (txg_log);
+  assert (txg_log_folded (txg_log));     /* no batch has it */
   assert (txg_log_flush (txg_log) == 0);
   end ();
 }

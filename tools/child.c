@@ -31,6 +31,9 @@
 /* The child's, if exec fails because there is no such program. */
 #define STATUS_NOT_FOUND 127
 
+/* From the end of its connections to its own. */
+#define END_MS 1000
+
 #define OUTPUT_MAX (256 << 20)
 
 extern char **environ;
@@ -354,6 +357,28 @@ advice (const char *program)
     "install qemu-utils, or use raw images";
 }
 
+bool
+child_overran (const struct child *child)
+{
+  struct pollfd pfd = { .fd = child->pidfd, .events = POLLIN };
+  siginfo_t info = { 0 };
+
+  return child->confine != NULL && child->pidfd != -1 &&
+    poll (&pfd, 1, END_MS) == 1 &&
+    waitid (P_PIDFD, child->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+    (info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED) &&
+    info.si_status == SIGXCPU;
+}
+
+int
+child_fail_overrun (const struct child *child, const char *name)
+{
+  return image_fail ("%s: kept %s busy for more than %" PRIu64 " s: it is "
+                     "damaged, or made to do that: convert it to raw elsewhere",
+                     name, child->program,
+                     confine_cpu_seconds (child->confine));
+}
+
 int
 child_fail (struct child *child, const char *name)
 {
@@ -378,9 +403,7 @@ child_fail (struct child *child, const char *name)
   }
   else if (child->pid == 0 && WIFSIGNALED (child->status) &&
            WTERMSIG (child->status) == SIGXCPU && child->confine != NULL)
-    image_fail ("%s: kept %s busy for more than %" PRIu64 " s: it is damaged, "
-                "or made to do that: convert it to raw elsewhere", name,
-                child->program, confine_cpu_seconds (child->confine));
+    child_fail_overrun (child, name);
   else if (child->pid == 0 && WIFSIGNALED (child->status))
     image_fail ("%s: %s was killed by signal %d", name, child->program,
                 WTERMSIG (child->status));

@@ -52,8 +52,16 @@ extern int child_wait (struct child *child);
 /* Did it end with 'status'?  Only after it has been waited for. */
 extern bool child_exited (const struct child *child, int status);
 
+/* Fail because it overran. */
+extern int child_fail_overrun (const struct child *child, const char *name);
+
 /* Fail because it did: with its first line, or how it ended. */
 extern int child_fail (struct child *child, const char *name);
+
+/* Did it use up its CPU time?  Waits a moment for its end, but does not take
+ * the status: for any thread.
+ */
+extern bool child_overran (const struct child *child);
 
 /* All that it printed to standard output (owned by the caller), or NULL. */
 extern char *child_output (struct child *child);

@@ -12,9 +12,11 @@ print_scrub (const json_t *result)
 {
   const uint64_t summaries = json_size (result, "summary_errors");
   char buf[HUMAN_MAX];
-  json_t *damaged;
+  json_t *damaged, *page;
   size_t i;
 
+  json_array_foreach (json_object_get (result, "metadata"), i, page)
+    printf ("%s\n", json_string_value (page));
   json_array_foreach (json_object_get (result, "damaged"), i, damaged)
     printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are damaged\n",
             json_text (damaged, "name"), json_size (damaged, "length"),
@@ -32,12 +34,13 @@ cmd_scrub (int argc, char **argv, const char *pool)
 {
   struct options opts = { .pool = pool };
   json_t *result;
-  uint64_t records, lost;
+  uint64_t records, lost, pages;
 
   options_parse (&opts, argc, argv, NULL, NULL, "",
-                 "Read every record and verify its hash. Exits 1 if any is "
-                 "damaged, and prints where volumes are concerned. Writes "
-                 "damaged summaries of records again.",
+                 "Read every record and verify its hash, and every page of "
+                 "both copies of pool.db. Exits 1 if any is damaged, and "
+                 "prints where volumes are concerned. Writes damaged "
+                 "summaries of records again.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   result = run (&opts, NULL);
   if (result == NULL)
@@ -47,7 +50,8 @@ cmd_scrub (int argc, char **argv, const char *pool)
   else
     print_scrub (result);
   lost = json_size (result, "lost_blocks");
-  records = json_size (result, "errors") - lost -
+  pages = json_size (result, "metadata_errors");
+  records = json_size (result, "errors") - lost - pages -
     json_size (result, "summary_errors");
   json_decref (result);
   if (records > 0)
@@ -56,5 +60,8 @@ cmd_scrub (int argc, char **argv, const char *pool)
   if (lost > 0)
     return fail ("scrub: %s: %" PRIu64 " block%s lost", opts.pool, lost,
                  lost == 1 ? " is" : "s are");
+  if (pages > 0)
+    return fail ("scrub: %s: %" PRIu64 " page%s of pool.db damaged", opts.pool,
+                 pages, pages == 1 ? " is" : "s are");
   return EXIT_SUCCESS;
 }

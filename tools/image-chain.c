@@ -29,10 +29,13 @@
 /* Files of one image: as many as a chain of daily snapshots has in a year. */
 #define CHAIN_MAX 500
 
-/* No disk is larger; but it takes an hour to find that one of 2^60 bytes,
- * which a header of 100 bytes can promise, is nothing but holes.
+/* No disk is larger; but it takes hours to find that one of 2^60 bytes, which
+ * a header of 100 bytes can promise, is nothing but holes.  qcow is asked for
+ * each cluster.
  */
-#define VIRTUAL_MAX (UINT64_C (1) << 50)
+#define VIRTUAL_MAX (UINT64_C (64) << 40)
+#define VIRTUAL_MAX_QCOW2 (UINT64_C (1) << 50)
+#define VIRTUAL_MAX_QCOW (UINT64_C (2) << 40)
 
 /* What QEMU may take.  Its check needs two bytes of memory for each cluster
  * of the file (at least 512 bytes); ordinary images a hundredth of it.
@@ -40,7 +43,7 @@
 #define MEMORY_BASE (UINT64_C (1) << 30)
 #define INFO_SECONDS 20
 #define CHECK_SECONDS 60        /* and one for each GiB of the file */
-#define SERVE_SECONDS 300       /* and one for each 8 MiB of the disk */
+#define SERVE_SECONDS 300       /* and one for each MiB of the file */
 
 struct link {
   char *path;                   /* owned; as messages call it */
@@ -548,6 +551,13 @@ follow_data_file (struct chain *chain, struct link *link, const json_t *info)
   return 0;
 }
 
+static uint64_t
+virtual_max (const char *format)
+{
+  return strcmp (format, "qcow2") == 0 ? VIRTUAL_MAX_QCOW2
+    : strcmp (format, "qcow") == 0 ? VIRTUAL_MAX_QCOW : VIRTUAL_MAX;
+}
+
 /* Look at one image; the next one is added.  Returns 1 if there is one. */
 static int
 examine (struct chain *chain, unsigned nr, bool *is_unreadable)
@@ -563,10 +573,10 @@ examine (struct chain *chain, unsigned nr, bool *is_unreadable)
     return -1;
   if (nr == 0)
     chain->virtual_size = json_size (info, "virtual-size");
-  if (chain->virtual_size > VIRTUAL_MAX)
+  if (chain->virtual_size > virtual_max (chain->links[0].format))
     r = image_fail ("%s: says that its disk has %" PRIu64 " bytes, which is "
-                    "more than any: it is damaged, or convert it to raw first",
-                    link->path, chain->virtual_size);
+                    "too much for %s: it is damaged, or convert it to raw "
+                    "first", link->path, chain->virtual_size, link->format);
   else if (json_is_true (json_object_get (info, "encrypted")))
     r = image_fail ("%s: is encrypted: decrypt it first ('qemu-img convert' "
                     "with its secret)", link->path);
@@ -610,11 +620,14 @@ chain_serve (struct chain *chain, struct child *server)
 {
   char *node = make_node (chain, 0, true);
   const char *const argv[] = { "qemu-nbd", "--read-only", node, NULL };
+  /* What a server's image takes is not known. */
+  const uint64_t bytes = chain->uri == NULL ? chain->allocated
+                                            : chain->virtual_size;
   int fd, connected = -1;
 
   free (confine_refused (chain->confine));
   confine_limits (chain->confine, MEMORY_BASE + chain->allocated / 128,
-                  SERVE_SECONDS + (chain->virtual_size >> 23));
+                  SERVE_SECONDS + (bytes >> 20));
   if (connect_server (chain, &fd) == 0) {
     connected = child_start_server (server, argv, chain->confine, fd);
     if (connected == -1)

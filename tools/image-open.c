@@ -95,10 +95,14 @@ image_open_source (const char *file, const char *format, bool allow_backing,
   if (r == -1)
     return NULL;
   image = image_qemu_source (file, *detected, allow_backing, &is_unreadable);
-  if (image == NULL && is_unreadable)
+  if (image != NULL)
+    return image;
+  free (*detected);
+  *detected = NULL;
+  if (is_unreadable)
     image_fail ("%s; with --format raw its bytes are imported as they are",
                 image_error ());
-  return image;
+  return NULL;
 }
 
 /* Is 'st' one of the files of the pool?  To overwrite it would be the end

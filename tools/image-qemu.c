@@ -104,12 +104,23 @@ nbd_of (struct image *image)
   return ((struct qemu_image *) image)->nbd;
 }
 
+/* A request failed: because the server did nothing else? */
+static int
+fail_request (struct image *image)
+{
+  const struct qemu_image *q = (struct qemu_image *) image;
+
+  return child_overran (&q->server) ?
+    child_fail_overrun (&q->server, image->name) : -1;
+}
+
 static int64_t
 qemu_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
 {
   struct image *nbd = nbd_of (image);
+  const int64_t n = nbd->ops->read (nbd, buf, len, offset);
 
-  return nbd->ops->read (nbd, buf, len, offset);
+  return n == -1 ? fail_request (image) : n;
 }
 
 static int
@@ -131,7 +142,7 @@ qemu_extents (struct image *image, uint64_t len, uint64_t offset)
   /* What is known there of this range; it may be less. */
   (void) len;
   if (image_extent (nbd, offset, &end, &hole) == -1)
-    return -1;
+    return fail_request (image);
   image_add_extent (image, end, hole);
   return 0;
 }

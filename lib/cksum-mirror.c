@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The second copy, as SQLite's calls meet it; see cksum-mirror.h.  What the
+ * thread that builds and checks it does is in cksum-check.c.
+ *
+ * SQLite writes a frame of the WAL in two pieces.  The copy gathers what
+ * follows each other into one write, at the latest when it is synced.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cksum-mirror-int.h"
+#include "error.h"
+#include "fullio.h"
+
+#define GATHER_BYTES (256 << 10)
+
+struct cksum_mirror *
+cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
+{
+  struct cksum_mirror *m = calloc (1, sizeof *m);
+  unsigned i;
+
+  if (m == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  m->ops = *ops;
+  lock_init (&m->events_lock);
+  for (i = 0; i < 2; ++i) {
+    lock_init (&m->files[i].lock);
+    m->files[i].fd = -1;
+    m->files[i].gathered = malloc (GATHER_BYTES);
+    m->files[i].page = malloc (2 * (FRAME_HEADER_BYTES + PAGE_SIZE_MAX));
+  }
+  m->shared = cksum_shared_get_mirrored (path, m);
+  if (m->shared == NULL || m->files[0].gathered == NULL ||
+      m->files[0].page == NULL || m->files[1].gathered == NULL ||
+      m->files[1].page == NULL) {
+    cksum_mirror_free (m);
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  }
+  return m;
+}
+
+void
+cksum_mirror_free (struct cksum_mirror *m)
+{
+  unsigned i;
+
+  if (m == NULL)
+    return;
+  cksum_mirror_stop (m);
+  cksum_shared_put_mirrored (m->shared);
+  for (i = 0; i < 2; ++i) {
+    lock_destroy (&m->files[i].lock);
+    free (m->files[i].gathered);
+    free (m->files[i].page);
+  }
+  lock_destroy (&m->events_lock);
+  free (m);
+}
+
+/*----------------------------------------------------------------------
+ * States
+ */
+
+enum cksum_mirror_state
+cksum_mirror_state (struct cksum_mirror *m)
+{
+  return (enum cksum_mirror_state) atomic_load (&m->state);
+}
+
+static bool
+is_written (struct cksum_mirror *m)
+{
+  enum cksum_mirror_state state = cksum_mirror_state (m);
+
+  return state == CKSUM_MIRROR_BUILDING || state == CKSUM_MIRROR_SYNCED;
+}
+
+static void
+close_locked (struct mirror_file *file)
+{
+  assert_held (&file->lock);
+  if (file->fd != -1)
+    close (file->fd);
+  file->fd = -1;
+  file->nr_gathered = 0;
+  file->is_new = false;
+}
+
+/* The names go at once, as far as that is possible: the space of a full disk
+ * is free as soon as the files are closed, and what is gone is never taken for
+ * current.
+ */
+void
+mirror_lose (struct cksum_mirror *m, const char *why)
+{
+  int state = atomic_load (&m->state);
+
+  do {
+    if (state != CKSUM_MIRROR_BUILDING && state != CKSUM_MIRROR_SYNCED)
+      return;
+  } while (!atomic_compare_exchange_weak (&m->state, &state,
+                                          CKSUM_MIRROR_LOST));
+  m->ops.lost (m->ops.opaque, why);
+  unlink (m->files[CKSUM_DB].path);
+  unlink (m->files[CKSUM_WAL].path);
+  m->ops.wake (m->ops.opaque);
+}
+
+static void
+lose_errno (struct cksum_mirror *m, struct mirror_file *file,
+            const char *what)
+{
+  char why[160];
+
+  snprintf (why, sizeof why, "%s: %s", what, strerror (errno));
+  mirror_lose (m, why);
+  close_locked (file);
+}
+
+void
+cksum_mirror_lose (struct cksum_mirror *m, const char *why)
+{
+  WITH_LOCK (&m->files[CKSUM_DB].lock);
+  WITH_LOCK (&m->files[CKSUM_WAL].lock);
+  mirror_lose (m, why);
+  close_locked (&m->files[CKSUM_DB]);
+  close_locked (&m->files[CKSUM_WAL]);
+}
+
+bool
+cksum_mirror_trust (struct cksum_mirror *m)
+{
+  int state = CKSUM_MIRROR_BUILDING;
+
+  return atomic_compare_exchange_strong (&m->state, &state,
+                                         CKSUM_MIRROR_SYNCED);
+}
+
+void
+cksum_mirror_stop (struct cksum_mirror *m)
+{
+  WITH_LOCK (&m->files[CKSUM_DB].lock);
+  WITH_LOCK (&m->files[CKSUM_WAL].lock);
+  atomic_store (&m->state, CKSUM_MIRROR_OFF);
+  close_locked (&m->files[CKSUM_DB]);
+  close_locked (&m->files[CKSUM_WAL]);
+}
+
+static int
+open_locked (struct mirror_file *file)
+{
+  struct stat st;
+
+  assert_held (&file->lock);
+  if (file->fd != -1)
+    return 0;
+  file->is_new = access (file->path, F_OK) == -1;
+  file->fd = open (file->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW |
+                   O_NONBLOCK | O_NOCTTY, 0600);
+  if (file->fd == -1)
+    return -1;
+  if (fstat (file->fd, &st) == -1 || !S_ISREG (st.st_mode)) {
+    close_locked (file);
+    errno = ENOTSUP;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+start_locked (struct cksum_mirror *m, bool synced, bool keep)
+{
+  struct mirror_file *db = &m->files[CKSUM_DB];
+  struct mirror_file *wal = &m->files[CKSUM_WAL];
+
+  if (open_locked (db) == -1)
+    return -1;
+  if (synced)
+    return 0;
+  /* Now, so that a name that cannot be made is no surprise later. */
+  if (open_locked (wal) == -1 || ftruncate (wal->fd, 0) == -1)
+    return -1;
+  return keep ? 0 : ftruncate (db->fd, 0);
+}
+
+int
+cksum_mirror_start (struct cksum_mirror *m, const char *copy, bool synced,
+                    bool keep)
+{
+  struct mirror_file *db = &m->files[CKSUM_DB];
+  struct mirror_file *wal = &m->files[CKSUM_WAL];
+
+  WITH_LOCK (&db->lock);
+  WITH_LOCK (&wal->lock);
+  atomic_store (&m->state, CKSUM_MIRROR_OFF);
+  close_locked (db);
+  close_locked (wal);
+  if (strlen (copy) >= sizeof db->path)
+    return nbdedup_fail (ENAMETOOLONG, "%s: %s", copy,
+                         strerror (ENAMETOOLONG));
+  snprintf (db->path, sizeof db->path, "%s", copy);
+  snprintf (wal->path, sizeof wal->path, "%s-wal", copy);
+  if (start_locked (m, synced, keep) == -1) {
+    nbdedup_fail (errno, "%s: %s", copy, strerror (errno));
+    close_locked (db);
+    close_locked (wal);
+    return -1;
+  }
+  atomic_store (&m->state, synced ? CKSUM_MIRROR_SYNCED
+                : CKSUM_MIRROR_BUILDING);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Events
+ */
+
+static void
+put_event (struct cksum_mirror *m, const struct cksum_mirror_event *e)
+{
+  unsigned i;
+
+  m->taken++;
+  m->repaired += e->repaired;
+  {
+    WITH_LOCK (&m->events_lock);
+    /* A disk that always fails there is named once. */
+    for (i = 0; i < m->nr_named; ++i)
+      if (m->named[i].wal == e->wal && m->named[i].number == e->number)
+        return;
+    if (m->nr_named == EVENTS_MAX)
+      return;
+    m->named[m->nr_named++] = *e;
+  }
+  m->ops.wake (m->ops.opaque);
+}
+
+int
+cksum_mirror_next_event (struct cksum_mirror *m,
+                         struct cksum_mirror_event *event)
+{
+  WITH_LOCK (&m->events_lock);
+  if (m->nr_told == m->nr_named)
+    return 0;
+  *event = m->named[m->nr_told++];
+  return 1;
+}
+
+void
+cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
+                         uint64_t *repaired)
+{
+  *taken = m->taken;
+  *repaired = m->repaired;
+}
+
+/*----------------------------------------------------------------------
+ * Writing
+ */
+
+static int
+flush_locked (struct mirror_file *file)
+{
+  size_t n = file->nr_gathered;
+
+  assert_held (&file->lock);
+  file->nr_gathered = 0;
+  if (n == 0)
+    return 0;
+  return full_pwrite (file->fd, file->gathered, n, file->gathered_at);
+}
+
+int
+mirror_write_locked (struct mirror_file *file, const void *buf, size_t len,
+                     uint64_t offset)
+{
+  assert_held (&file->lock);
+  if (open_locked (file) == -1)
+    return -1;
+  if (file->nr_gathered > 0 &&
+      (offset != file->gathered_at + file->nr_gathered ||
+       file->nr_gathered + len > GATHER_BYTES) &&
+      flush_locked (file) == -1)
+    return -1;
+  if (len > GATHER_BYTES)
+    return full_pwrite (file->fd, buf, len, offset);
+  if (file->nr_gathered == 0)
+    file->gathered_at = offset;
+  memcpy (file->gathered + file->nr_gathered, buf, len);
+  file->nr_gathered += len;
+  return 0;
+}
+
+int64_t
+mirror_read_locked (struct mirror_file *file, void *buf, size_t len,
+                    uint64_t offset)
+{
+  assert_held (&file->lock);
+  if (file->fd == -1 || flush_locked (file) == -1)
+    return -1;
+  return full_pread (file->fd, buf, len, offset);
+}
+
+int
+mirror_sync_locked (struct mirror_file *file)
+{
+  assert_held (&file->lock);
+  if (file->fd == -1)
+    return 0;                   /* nothing was written */
+  if (flush_locked (file) == -1 || fdatasync (file->fd) == -1)
+    return -1;
+  if (file->is_new && sync_directory_of (file->path) == -1)
+    return -1;
+  file->is_new = false;
+  return 0;
+}
+
+static struct mirror_file *
+mirror_file (struct cksum_mirror *m, struct cksum_file *f)
+{
+  return &m->files[f->role == ROLE_WAL ? CKSUM_WAL : CKSUM_DB];
+}
+
+/* May the copy's file be used?  If the copy was lost in the other file, this
+ * one is closed now.
+ */
+static bool
+is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
+{
+  if (is_written (m))
+    return true;
+  close_locked (file);
+  return false;
+}
+
+int
+cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
+                    sqlite3_int64 offset)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL)
+    return real_write (f, buf, len, offset);
+  file = mirror_file (m, f);
+  WITH_LOCK (&file->lock);
+  rc = real_write (f, buf, len, offset);
+  if (rc == SQLITE_OK && is_usable_locked (m, file) &&
+      mirror_write_locked (file, buf, (size_t) len,
+                           (uint64_t) offset) == -1)
+    lose_errno (m, file, "writing");
+  return rc;
+}
+
+int
+cksum_mirror_sync (struct cksum_file *f, int flags)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  sqlite3_file *real = real_file (f);
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL || f->role == ROLE_OTHER)
+    return real->pMethods->xSync (real, flags);
+  file = mirror_file (m, f);
+  {
+    WITH_LOCK (&file->lock);
+    /* Let both disks write at the same time. */
+    if (is_usable_locked (m, file) && file->fd != -1) {
+      if (flush_locked (file) == -1)
+        lose_errno (m, file, "writing");
+      else
+        sync_file_range (file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    }
+  }
+  rc = real->pMethods->xSync (real, flags);
+  WITH_LOCK (&file->lock);
+  if (rc == SQLITE_OK && is_usable_locked (m, file) &&
+      mirror_sync_locked (file) == -1)
+    lose_errno (m, file, "syncing");
+  return rc;
+}
+
+/* Of the database 'exactly': SQLite does not write pages that it has freed,
+ * but its header counts them.
+ */
+static int
+truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
+{
+  struct stat st;
+
+  /* What does not exist has no more than 'size' bytes. */
+  if (file->fd == -1 && access (file->path, F_OK) == -1)
+    return 0;
+  if (open_locked (file) == -1 || flush_locked (file) == -1 ||
+      fstat (file->fd, &st) == -1)
+    return -1;
+  return (uint64_t) st.st_size > size ||
+    (exactly && (uint64_t) st.st_size < size)
+    ? ftruncate (file->fd, (off_t) size) : 0;
+}
+
+static int
+truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
+{
+  static const uint8_t zeroes[WAL_HEADER_BYTES];
+  sqlite3_file *real = real_file (f);
+
+  if (!keep)
+    return real->pMethods->xTruncate (real, size);
+  return f->role == ROLE_WAL ? real_write (f, zeroes, sizeof zeroes, 0)
+    : SQLITE_OK;
+}
+
+int
+cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size, bool keep)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL || f->role == ROLE_OTHER)
+    return truncate_first (f, size, keep);
+  file = mirror_file (m, f);
+  WITH_LOCK (&file->lock);
+  rc = truncate_first (f, size, keep);
+  if (rc == SQLITE_OK && is_usable_locked (m, file) &&
+      truncate_locked (file, (uint64_t) size, f->role == ROLE_MAIN) == -1)
+    lose_errno (m, file, "truncating");
+  return rc;
+}
+
+void
+cksum_mirror_wal_removed (struct cksum_mirror *m)
+{
+  struct mirror_file *file = &m->files[CKSUM_WAL];
+
+  WITH_LOCK (&file->lock);
+  if (!is_usable_locked (m, file))
+    return;
+  close_locked (file);
+  if (unlink (file->path) == -1 && errno != ENOENT)
+    lose_errno (m, file, "removing");
+}
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+/* Write what the copy has over what could not be used.  A page that the disk
+ * does not even give back is left to a scrub: the write might fail later, in
+ * a sync that clients wait for.  With the lock, no checkpoint writes there.
+ */
+static bool
+repair_locked (struct cksum_file *f, const void *good, int len,
+               uint64_t offset, int read_rc)
+{
+  if (read_rc != SQLITE_OK && read_rc != SQLITE_IOERR_SHORT_READ)
+    return false;
+  return real_write (f, good, len, (sqlite3_int64) offset) == SQLITE_OK;
+}
+
+bool
+cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
+                        uint32_t page_size, sqlite3_int64 offset)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct cksum_mirror_event e = {
+    .number = (uint64_t) offset / page_size + 1,
+  };
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL)
+    return false;
+  file = &m->files[CKSUM_DB];
+  {
+    WITH_LOCK (&file->lock);
+    if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED)
+      return false;
+    /* A checkpoint may have written it meanwhile. */
+    rc = real_read (f, page, (int) page_size, offset);
+    if (rc == SQLITE_OK && cksum_page_is_good (page, page_size,
+                                               (uint64_t) offset))
+      return true;
+    if (mirror_read_locked (file, page, page_size, (uint64_t) offset) !=
+        (int64_t) page_size ||
+        !cksum_page_is_good (page, page_size, (uint64_t) offset))
+      return false;
+    e.repaired = repair_locked (f, page, (int) page_size, (uint64_t) offset,
+                                rc);
+  }
+  put_event (m, &e);
+  return true;
+}
+
+bool
+cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
+                         uint32_t page_size, uint64_t frame)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct cksum_mirror_event e = { .wal = true, .number = frame };
+  uint64_t offset = cksum_frame_offset (frame, page_size) +
+    FRAME_HEADER_BYTES;
+  struct mirror_file *file;
+  uint64_t expected;
+  int rc;
+
+  if (m == NULL)
+    return false;
+  file = &m->files[CKSUM_WAL];
+  {
+    WITH_LOCK (&file->lock);
+    expected = cksum_get_frame (f->shared, frame);
+    if (!is_usable_locked (m, file) || expected == FRAME_UNKNOWN)
+      return false;
+    rc = real_read (f, page, (int) page_size, (sqlite3_int64) offset);
+    if (rc == SQLITE_OK &&
+        cksum_frame_cksum (page, page_size, frame) == expected)
+      return true;
+    if (mirror_read_locked (file, page, page_size, offset) !=
+        (int64_t) page_size ||
+        cksum_frame_cksum (page, page_size, frame) != expected)
+      return false;
+    e.repaired = repair_locked (f, page, (int) page_size, offset, rc);
+  }
+  put_event (m, &e);
+  return true;
+}
+
+uint32_t
+cksum_mirror_header (struct cksum_file *f)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  uint8_t header[DB_HEADER_BYTES];
+
+  if (m == NULL)
+    return 0;
+  file = &m->files[CKSUM_DB];
+  WITH_LOCK (&file->lock);
+  if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED ||
+      mirror_read_locked (file, header, sizeof header, 0) != sizeof header)
+    return 0;
+  return cksum_parse_db_header (header);
+}
+
+void
+cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  struct stat st;
+
+  if (m == NULL || f->role != ROLE_MAIN)
+    return;
+  file = &m->files[CKSUM_DB];
+  WITH_LOCK (&file->lock);
+  if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
+      flush_locked (file) == 0 && fstat (file->fd, &st) == 0 &&
+      st.st_size > *size)
+    *size = st.st_size;
+}

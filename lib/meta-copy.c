@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* See meta-copy.h. */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cksum-mirror.h"
+#include "cleanup.h"
+#include "error.h"
+#include "fullio.h"
+#include "lock.h"
+#include "log.h"
+#include "meta-copy.h"
+#include "meta-pair.h"
+
+#define PIECE_PAGES 64
+/* Up to here the copy is made at once: it takes some ten milliseconds. */
+#define AT_ONCE_PAGES 1024
+#define PAGE_BYTES 8192
+#define RETRY_MS 60000
+/* Left free on the copy's file system when it is begun. */
+#define SPARE_BYTES (UINT64_C (4) << 20)
+
+struct meta_copy {
+  char *db, *mark_path;         /* owned */
+  struct cksum_mirror *mirror;  /* owned */
+  struct meta_conn conn;        /* the thread's; before it runs, the opener's */
+  bool has_conn, has_thread;
+  pthread_t thread;
+
+  struct lock building;         /* held by the one that uses 'conn' */
+
+  /* Innermost but for the mirror's events: "lost" takes it inside of a write. */
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t wake;
+  struct meta_mark mark;        /* as on disk, if */
+  bool has_mark;
+  bool wanted;                  /* the property is not off */
+  char path[META_MARK_PATH_MAX + 1];    /* where; "": the default */
+  bool begin;                   /* build it now */
+  bool untold;                  /* its loss is not in the log yet */
+  bool poked;                   /* there may be an event */
+  bool stop;
+  uint64_t resume;              /* pages that are right already */
+  uint64_t built, total;
+  uint64_t since;
+  char why[160];
+};
+
+/*----------------------------------------------------------------------
+ * The mark
+ */
+
+static int
+put_mark_locked (struct meta_copy *c, bool current, uint64_t copied)
+{
+  struct meta_mark mark = c->mark;
+
+  assert_held (&c->lock);
+  mark.current = current;
+  mark.copied = copied;
+  snprintf (mark.path, sizeof mark.path, "%s", c->path);
+  if (c->has_mark && memcmp (&mark, &c->mark, sizeof mark) == 0)
+    return 0;
+  if (meta_mark_write (c->mark_path, &mark) == -1)
+    return -1;
+  c->mark = mark;
+  c->has_mark = true;
+  return 0;
+}
+
+static void
+note_loss_locked (struct meta_copy *c, const char *why)
+{
+  assert_held (&c->lock);
+  snprintf (c->why, sizeof c->why, "%s", why);
+  c->since = (uint64_t) time (NULL);
+  c->untold = true;
+}
+
+static void
+lost (void *opaque, const char *why)
+{
+  struct meta_copy *c = opaque;
+
+  WITH_LOCK (&c->lock);
+  note_loss_locked (c, why);
+  /* If this fails, too, its names are removed next; and a commit that it
+   * misses shows in its state.
+   */
+  put_mark_locked (c, false, 0);
+}
+
+static void
+wake (void *opaque)
+{
+  struct meta_copy *c = opaque;
+
+  WITH_LOCK (&c->lock);
+  c->poked = true;
+  pthread_cond_signal (&c->wake);
+}
+
+/*----------------------------------------------------------------------
+ * The log
+ */
+
+static void
+tell_event (const struct meta_copy *c, const struct cksum_mirror_event *e)
+{
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s%s: %s %" PRIu64 " is damaged: it was "
+               "taken from the copy%s", c->db, e->wal ? "-wal" : "",
+               e->wal ? "frame" : "page", e->number,
+               e->repaired ? ", and written again" : "");
+}
+
+static void
+tell (struct meta_copy *c)
+{
+  struct cksum_mirror_event e;
+  char why[sizeof c->why];
+  bool untold;
+
+  while (cksum_mirror_next_event (c->mirror, &e) == 1)
+    tell_event (c, &e);
+  {
+    WITH_LOCK (&c->lock);
+    untold = c->untold;
+    c->untold = false;
+    memcpy (why, c->why, sizeof why);
+  }
+  if (untold)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): it is "
+                 "made again when that is possible", c->db, why);
+}
+
+/*----------------------------------------------------------------------
+ * Building
+ */
+
+static void
+tell_damaged (void *opaque, const struct cksum_page_report *r)
+{
+  const struct meta_copy *c = opaque;
+
+  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: page %" PRIu64 " is damaged, and there "
+               "is no second copy of it yet", c->db, r->number);
+}
+
+static bool
+should_stop (struct meta_copy *c)
+{
+  WITH_LOCK (&c->lock);
+  return c->stop;
+}
+
+static int
+check_room (const char *path, uint64_t pages)
+{
+  CLEANUP_FREE char *dir = strdup (path);
+  uint64_t need = pages * PAGE_BYTES * 9 / 8 + SPARE_BYTES;
+  struct statvfs fs;
+  struct stat st;
+  char *slash = dir ? strrchr (dir, '/') : NULL;
+
+  if (slash)
+    *slash = '\0';
+  if (slash == NULL || statvfs (dir[0] ? dir : "/", &fs) == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  /* What is there is overwritten. */
+  if (stat (path, &st) == 0)
+    need -= need < (uint64_t) st.st_blocks * 512 ? need
+      : (uint64_t) st.st_blocks * 512;
+  if ((uint64_t) fs.f_bavail * fs.f_frsize < need)
+    return nbdedup_fail (ENOSPC, "%s: no room", path);
+  return 0;
+}
+
+/* The copy gets every write from now on. */
+static int
+begin (struct meta_copy *c, uint64_t *first)
+{
+  CLEANUP_FREE char *path = NULL;
+  uint64_t pages, resume;
+
+  {
+    WITH_LOCK (&c->lock);
+    c->begin = false;
+    resume = c->resume;
+    c->resume = 0;
+    *first = resume + 1;
+    if (resume > 0)
+      return 0;                 /* it has begun already */
+    c->since = (uint64_t) time (NULL);
+    if (put_mark_locked (c, false, 0) == -1)
+      return -1;
+    path = meta_pair_copy_path (c->db, &c->mark);
+  }
+  if (path == NULL ||
+      cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+    return -1;
+  if (meta_pair_may_write (c->db, path, c->mark.uuid,
+                           c->mark.path[0] == '\0') == -1)
+    return -1;
+  if (check_room (path, pages) == -1)
+    return -1;
+  return cksum_mirror_start (c->mirror, path, false, false);
+}
+
+static int
+copy_pages (struct meta_copy *c, uint64_t first)
+{
+  uint64_t pages;
+
+  for (;; first += PIECE_PAGES) {
+    if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+      return -1;
+    {
+      WITH_LOCK (&c->lock);
+      c->built = first - 1 < pages ? first - 1 : pages;
+      c->total = pages;
+    }
+    if (first > pages)
+      return 0;
+    if (should_stop (c))
+      return 1;
+    if (cksum_mirror_copy (c->mirror, c->conn.db, first,
+                           pages - first + 1 < PIECE_PAGES
+                           ? (unsigned) (pages - first + 1) : PIECE_PAGES,
+                           tell_damaged, c) == -1)
+      return -1;
+  }
+}
+
+static int
+finish (struct meta_copy *c)
+{
+  if (cksum_mirror_copy_wal (c->mirror, c->conn.db) == -1)
+    return -1;
+  /* If it is lost now, "lost" waits for the lock and has the last word. */
+  WITH_LOCK (&c->lock);
+  if (cksum_mirror_state (c->mirror) != CKSUM_MIRROR_BUILDING ||
+      put_mark_locked (c, true, 0) == -1)
+    return -1;
+  if (!cksum_mirror_trust (c->mirror))
+    return -1;
+  c->since = (uint64_t) time (NULL);
+  c->why[0] = '\0';
+  c->untold = false;
+  return 0;
+}
+
+/* 0: done; 1: stopped in the middle; -1: not possible now. */
+static int
+build (struct meta_copy *c)
+{
+  uint64_t first;
+  int r;
+
+  assert_held (&c->building);
+  r = begin (c, &first);
+  if (r == 0)
+    r = copy_pages (c, first);
+  if (r == 0)
+    r = finish (c);
+  if (r == -1) {
+    WITH_LOCK (&c->lock);
+    if (!c->untold)
+      note_loss_locked (c, nbdedup_error ());
+  }
+  if (r == -1)
+    cksum_mirror_lose (c->mirror, nbdedup_error ());
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * The thread
+ */
+
+static bool
+is_missing (struct meta_copy *c)
+{
+  enum cksum_mirror_state state = cksum_mirror_state (c->mirror);
+
+  return state == CKSUM_MIRROR_OFF || state == CKSUM_MIRROR_LOST;
+}
+
+/* Wait for something to do; *retry: nothing but time has passed. */
+static bool
+wait_for_work (struct meta_copy *c, bool *retry)
+{
+  struct timespec before, now;
+  uint64_t ms;
+
+  clock_gettime (CLOCK_MONOTONIC, &before);
+  WITH_LOCK (&c->lock);
+  if (!c->stop && !c->begin && !c->untold && !c->poked)
+    lock_wait_ms (&c->lock, &c->wake, RETRY_MS);
+  c->poked = false;
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  ms = (uint64_t) ((now.tv_sec - before.tv_sec) * 1000 +
+                   (now.tv_nsec - before.tv_nsec) / 1000000);
+  *retry = ms >= RETRY_MS - 1000 && c->wanted;
+  return !c->stop;
+}
+
+static void *
+copy_thread (void *arg)
+{
+  struct meta_copy *c = arg;
+  bool retry, wants;
+
+  while (wait_for_work (c, &retry)) {
+    tell (c);
+    {
+      WITH_LOCK (&c->lock);
+      wants = c->wanted && c->begin;
+    }
+    if (wants || (retry && is_missing (c))) {
+      WITH_LOCK (&c->building);
+      build (c);
+    }
+  }
+  tell (c);
+  return NULL;
+}
+
+int
+meta_copy_start (struct meta_copy *c, const struct meta_conn *conn)
+{
+  int err;
+
+  c->conn = *conn;
+  c->has_conn = true;
+  err = pthread_create (&c->thread, NULL, copy_thread, c);
+  if (err != 0)
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  c->has_thread = true;
+  return 0;
+}
+
+void
+meta_copy_stop (struct meta_copy *c)
+{
+  if (c == NULL)
+    return;
+  if (c->has_thread) {
+    {
+      WITH_LOCK (&c->lock);
+      c->stop = true;
+      pthread_cond_signal (&c->wake);
+    }
+    pthread_join (c->thread, NULL);
+    c->has_thread = false;
+  }
+  if (c->has_conn)
+    meta_conn_close (&c->conn);
+  c->has_conn = false;
+}
+
+/*----------------------------------------------------------------------
+ * Beginning and end
+ */
+
+/* What was chosen becomes what is written. */
+static int
+attach (struct meta_copy *c, bool current)
+{
+  CLEANUP_FREE char *path = meta_pair_copy_path (c->db, &c->mark);
+  uint64_t copied = c->mark.copied;
+
+  if (path == NULL)
+    return -1;
+  c->has_mark = access (c->mark_path, F_OK) == 0;
+  snprintf (c->path, sizeof c->path, "%s", c->mark.path);
+  if (current && cksum_mirror_start (c->mirror, path, true, true) == 0)
+    return 0;
+  {
+    WITH_LOCK (&c->lock);
+    /* Neither is true once this session has written. */
+    if ((c->mark.current || copied > 0) &&
+        put_mark_locked (c, false, 0) == -1)
+      return -1;
+  }
+  if (!current && copied > 0 && access (path, F_OK) == 0 &&
+      cksum_mirror_start (c->mirror, path, false, true) == 0)
+    c->resume = copied;         /* nobody else is there yet */
+  return 0;
+}
+
+struct meta_copy *
+meta_copy_new (const char *db, uint64_t epoch, bool force)
+{
+  struct meta_copy *c = calloc (1, sizeof *c);
+  struct cksum_mirror_ops ops = { lost, wake, c };
+  bool current;
+
+  if (c == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  lock_init (&c->building);
+  lock_init (&c->lock);
+  cond_init (&c->wake);
+  c->db = strdup (db);
+  c->mark_path = meta_pair_mark_path (db);
+  if (c->db == NULL || c->mark_path == NULL ||
+      meta_pair_open (db, epoch, force, &c->mark, &current) == -1)
+    goto err;
+  c->mirror = cksum_mirror_new (db, &ops);
+  if (c->mirror == NULL || attach (c, current) == -1)
+    goto err;
+  return c;
+
+ err:
+  meta_copy_free (c, false);
+  return NULL;
+}
+
+/* A copy that is not finished goes on where it was. */
+static void
+save_progress (struct meta_copy *c)
+{
+  if (cksum_mirror_sync_copy (c->mirror) == -1)
+    return;
+  WITH_LOCK (&c->lock);
+  if (cksum_mirror_state (c->mirror) == CKSUM_MIRROR_BUILDING &&
+      c->built > 0)
+    put_mark_locked (c, false, c->built);
+}
+
+void
+meta_copy_free (struct meta_copy *c, bool clean)
+{
+  int err = errno;
+
+  if (c == NULL)
+    return;
+  assert (!c->has_thread && !c->has_conn);
+  if (clean && c->mirror &&
+      cksum_mirror_state (c->mirror) == CKSUM_MIRROR_BUILDING)
+    save_progress (c);
+  cksum_mirror_free (c->mirror);
+  pthread_cond_destroy (&c->wake);
+  lock_destroy (&c->lock);
+  lock_destroy (&c->building);
+  free (c->db);
+  free (c->mark_path);
+  free (c);
+  errno = err;
+}
+
+/*----------------------------------------------------------------------
+ * The property
+ */
+
+static void
+remove_copy (const char *path)
+{
+  CLEANUP_FREE char *wal = NULL;
+
+  if (path == NULL || asprintf (&wal, "%s-wal", path) == -1) {
+    wal = NULL;
+    return;
+  }
+  unlink (path);
+  unlink (wal);
+}
+
+/* The mark first: from then on the files mean nothing.  No files but those
+ * that the mark names are ever removed.
+ */
+static int
+turn_off (struct meta_copy *c)
+{
+  CLEANUP_FREE char *path = NULL;
+
+  cksum_mirror_stop (c->mirror);
+  WITH_LOCK (&c->lock);
+  c->wanted = c->begin = false;
+  if (!c->has_mark)
+    return 0;
+  path = meta_pair_copy_path (c->db, &c->mark);
+  snprintf (c->path, sizeof c->path, "%s", c->mark.path);
+  if (put_mark_locked (c, false, 0) == -1)
+    return -1;
+  remove_copy (path);
+  if (unlink (c->mark_path) == -1 || sync_directory_of (c->mark_path) == -1)
+    return nbdedup_fail (errno, "%s: %s", c->mark_path, strerror (errno));
+  c->has_mark = false;
+  return 0;
+}
+
+int
+meta_copy_try (struct meta_copy *c, const char *value)
+{
+  bool same;
+
+  if (value[0] != '/')
+    return 0;
+  {
+    WITH_LOCK (&c->lock);
+    same = strcmp (c->path, value) == 0;
+  }
+  return same ? 0 : meta_pair_may_write (c->db, value, c->mark.uuid, false);
+}
+
+int
+meta_copy_configure (struct meta_copy *c, const char *value)
+{
+  const char *path = strcmp (value, "on") == 0 ? "" : value;
+  uint64_t pages;
+  bool moves;
+
+  WITH_LOCK (&c->building);
+  if (strcmp (value, "off") == 0)
+    return turn_off (c);
+  {
+    WITH_LOCK (&c->lock);
+    moves = strcmp (c->path, path) != 0;
+  }
+  if (moves && turn_off (c) == -1)
+    return -1;
+  {
+    WITH_LOCK (&c->lock);
+    snprintf (c->path, sizeof c->path, "%s", path);
+    c->wanted = true;
+  }
+  if (cksum_mirror_state (c->mirror) == CKSUM_MIRROR_SYNCED)
+    return 0;
+  if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == 0 &&
+      pages <= AT_ONCE_PAGES) {
+    build (c);
+    wake (c);
+    return 0;
+  }
+  WITH_LOCK (&c->lock);
+  c->begin = true;
+  pthread_cond_signal (&c->wake);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Asking
+ */
+
+void
+meta_copy_status (struct meta_copy *c, struct meta_copy_status *s)
+{
+  enum cksum_mirror_state state = cksum_mirror_state (c->mirror);
+
+  memset (s, 0, sizeof *s);
+  cksum_mirror_get_counts (c->mirror, &s->taken, &s->repaired);
+  WITH_LOCK (&c->lock);
+  s->state = !c->wanted ? META_COPY_OFF
+    : state == CKSUM_MIRROR_SYNCED ? META_COPY_CURRENT
+    : state == CKSUM_MIRROR_BUILDING || c->begin ? META_COPY_BUILDING
+    : META_COPY_LOST;
+  snprintf (s->path, sizeof s->path, "%s%s", c->path[0] ? c->path : c->db,
+            c->path[0] ? "" : ".copy");
+  s->built_pages = c->built;
+  s->total_pages = c->total;
+  s->since = c->since;
+  snprintf (s->why, sizeof s->why, "%s", c->why);
+}
+
+struct comparing {
+  const struct meta_copy *c;
+  void (*fn) (void *opaque, bool repaired, const char *text);
+  void *opaque;
+};
+
+static void
+tell_difference (void *opaque, const struct cksum_page_report *r)
+{
+  static const char *const states[] = {
+    [CKSUM_PAGE_GOOD] = "good", [CKSUM_PAGE_UNUSED] = "zeroes",
+    [CKSUM_PAGE_BAD] = "damaged", [CKSUM_PAGE_UNREADABLE] = "unreadable",
+  };
+  const struct comparing *cmp = opaque;
+  char text[PATH_MAX + 160];
+
+  if (r->differ)
+    snprintf (text, sizeof text, "%s: page %" PRIu64 " differs from its copy, "
+              "though both verify", cmp->c->db, r->number);
+  else
+    snprintf (text, sizeof text, "%s%s: %s %" PRIu64 " is %s, its copy %s%s",
+              cmp->c->db, r->wal ? "-wal" : "", r->wal ? "frame" : "page",
+              r->number, states[r->first], states[r->second],
+              r->repaired ? ": repaired" : "");
+  cmp->fn (cmp->opaque, r->repaired, text);
+}
+
+int
+meta_copy_blank (struct meta_copy *c)
+{
+  WITH_LOCK (&c->building);
+  return cksum_mirror_blank (c->mirror, c->conn.db);
+}
+
+int
+meta_copy_compare (struct meta_copy *c,
+                   void (*fn) (void *opaque, bool repaired,
+                               const char *text),
+                   void *opaque)
+{
+  struct comparing cmp = { c, fn, opaque };
+  uint64_t first = 1, pages;
+
+  WITH_LOCK (&c->building);
+  if (cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED)
+    return 1;
+  do {
+    if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+      return -1;
+    if (first <= pages &&
+        cksum_mirror_check (c->mirror, c->conn.db, first,
+                            pages - first + 1 < PIECE_PAGES
+                            ? (unsigned) (pages - first + 1) : PIECE_PAGES,
+                            tell_difference, &cmp) == -1)
+      return -1;
+    first += PIECE_PAGES;
+  } while (first <= pages);
+  return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference,
+                                 &cmp);
+}

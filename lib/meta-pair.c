@@ -1,0 +1,696 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* See meta-pair.h. */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "cksum-chain.h"
+#include "cleanup.h"
+#include "error.h"
+#include "format.h"
+#include "fullio.h"
+#include "log.h"
+#include "meta-pair.h"
+#include "meta.h"
+#include "meta-stamp.h"
+
+#define PAGE_BYTES 8192
+/* SQLite's file format, big-endian. */
+#define DB_PAGES_OFFSET 28
+#define DB_USER_VERSION_OFFSET 60
+#define DB_APPLICATION_OFFSET 68
+#define COPY_PIECE (1 << 20)
+
+enum { FIRST, SECOND };
+
+/* One of the two databases. */
+struct side {
+  char *db, *wal;               /* owned */
+  int db_fd, wal_fd;            /* -1: not there, or not to be opened */
+  uint64_t size;
+  bool header, state;           /* are pages 1 and 2 right? */
+  bool newer;                   /* not of a format that is known here */
+  uint64_t pages;               /* that page 1 says */
+  struct meta_stamp stamp;      /* valid if 'state', or taken over */
+};
+
+/* What one WAL's header begins. */
+struct log {
+  bool there;
+  struct cksum_chain chain;
+  bool stamped;                 /* the next two are valid */
+  struct meta_stamp first, last;
+  bool pending_valid;
+  struct meta_stamp pending;
+};
+
+struct pair {
+  struct side sides[2];
+  bool has_copy;                /* the second side takes part */
+  struct log logs[2];
+  int fds[2];                   /* of the WALs */
+};
+
+/* Side and log that were chosen. */
+struct choice {
+  int side, log;                /* -1: none */
+  struct meta_stamp end;
+};
+
+/*----------------------------------------------------------------------
+ * Looking
+ */
+
+char *
+meta_pair_mark_path (const char *db)
+{
+  const char *slash = strrchr (db, '/');
+  int len = slash ? (int) (slash - db) + 1 : 0;
+  char *s;
+
+  if (asprintf (&s, "%.*smetadata-copy", len, db) == -1)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  return s;
+}
+
+char *
+meta_pair_copy_path (const char *db, const struct meta_mark *m)
+{
+  char *s;
+
+  if (asprintf (&s, "%s%s", m->path[0] ? m->path : db,
+                m->path[0] ? "" : ".copy") == -1)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  return s;
+}
+
+static int
+open_file (const char *path)
+{
+  struct stat st;
+  const int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  int fd = open (path, O_RDWR | flags);
+
+  /* Enough to choose. */
+  if (fd == -1 && (errno == EROFS || errno == EACCES || errno == EPERM))
+    fd = open (path, O_RDONLY | flags);
+  if (fd != -1 && (fstat (fd, &st) == -1 || !S_ISREG (st.st_mode))) {
+    close (fd);
+    fd = -1;
+  }
+  return fd;
+}
+
+static uint32_t
+get_be (const uint8_t *p)
+{
+  return (uint32_t) p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3];
+}
+
+static void
+look_at (struct side *s)
+{
+  uint8_t page[PAGE_BYTES];
+  struct stat st;
+
+  s->db_fd = open_file (s->db);
+  s->wal_fd = open_file (s->wal);
+  s->size = 0;
+  if (s->db_fd != -1 && fstat (s->db_fd, &st) == 0)
+    s->size = (uint64_t) st.st_size;
+  s->header = cksum_chain_db_page (s->db_fd, PAGE_BYTES, 1, page) &&
+    cksum_chain_db_page_size (page) == PAGE_BYTES;
+  s->pages = s->header ? get_be (page + DB_PAGES_OFFSET) : 0;
+  s->newer = s->header &&
+    (get_be (page + DB_USER_VERSION_OFFSET) > FORMAT_VERSION ||
+     get_be (page + DB_APPLICATION_OFFSET) != FORMAT_APPLICATION_ID);
+  s->state = cksum_chain_db_page (s->db_fd, PAGE_BYTES, META_STAMP_PAGE,
+                                  page) &&
+    meta_stamp_parse (page, PAGE_BYTES, &s->stamp);
+}
+
+static int
+side_init (struct side *s, const char *db)
+{
+  s->db = strdup (db);
+  if (s->db == NULL || asprintf (&s->wal, "%s-wal", db) == -1) {
+    s->wal = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  look_at (s);
+  return 0;
+}
+
+static void
+close_side (struct side *s)
+{
+  if (s->db_fd != -1)
+    close (s->db_fd);
+  if (s->wal_fd != -1)
+    close (s->wal_fd);
+  s->db_fd = s->wal_fd = -1;
+}
+
+static void
+note_page (void *opaque, uint32_t number, const uint8_t *page,
+           uint32_t page_size, bool commit)
+{
+  struct log *log = opaque;
+
+  if (number == META_STAMP_PAGE)
+    log->pending_valid = meta_stamp_parse (page, page_size, &log->pending);
+  if (!commit)
+    return;
+  if (log->pending_valid) {
+    if (!log->stamped)
+      log->first = log->pending;
+    log->last = log->pending;
+    log->stamped = true;
+  }
+  log->pending_valid = false;
+}
+
+static int
+read_logs (struct pair *p)
+{
+  unsigned i;
+  int r;
+
+  p->fds[0] = p->sides[0].wal_fd;
+  p->fds[1] = p->has_copy ? p->sides[1].wal_fd : -1;
+  for (i = 0; i < 2; ++i) {
+    struct log *log = &p->logs[i];
+
+    memset (log, 0, sizeof *log);
+    r = cksum_chain_read (p->fds, i, &log->chain, note_page, log);
+    if (r == -1)
+      return -1;
+    log->there = r == 1 && log->chain.nr_frames > 0;
+  }
+  /* One and the same counts once. */
+  if (p->logs[0].there &&
+      memcmp (p->logs[0].chain.header, p->logs[1].chain.header,
+              CKSUM_WAL_HEADER_BYTES) == 0)
+    p->logs[1].there = false;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Deciding
+ */
+
+static bool
+same_pool (const struct meta_stamp *a, const struct meta_stamp *b)
+{
+  return memcmp (a->uuid, b->uuid, UUID_LEN) == 0;
+}
+
+/* One damaged page at the beginning, and the other copy has it: then the rest
+ * is taken for what it was.
+ */
+static bool
+lacks_one_page (const struct pair *p, int i)
+{
+  const struct side *s = &p->sides[i], *other = &p->sides[!i];
+
+  return p->has_copy && s->header != s->state && other->header &&
+    other->state && s->size >= 2 * PAGE_BYTES;
+}
+
+static bool
+is_usable (const struct pair *p, int i)
+{
+  const struct side *s = &p->sides[i];
+
+  return (i == FIRST || p->has_copy) &&
+    ((s->header && s->state) || lacks_one_page (p, i));
+}
+
+/* Do the database of side i and log k (-1: none) belong together, and what do
+ * they end with?
+ */
+static bool
+belong_together (const struct pair *p, int i, int k, struct meta_stamp *end)
+{
+  const struct side *s = &p->sides[i];
+  const struct meta_stamp *stamp =
+    s->state ? &s->stamp : &p->sides[!i].stamp;
+  const struct log *log;
+
+  if (!is_usable (p, i))
+    return false;
+  *end = *stamp;
+  if (k == -1)
+    return !s->header || s->size / PAGE_BYTES >= s->pages;
+  log = &p->logs[k];
+  if (!log->there)
+    return false;
+  if (!log->stamped)            /* a commit of a program that is not ours */
+    return true;
+  *end = log->last;
+  return same_pool (stamp, &log->last) &&
+    log->first.fold <= stamp->fold + 1 && stamp->fold <= log->last.fold;
+}
+
+static bool
+is_of_session (const struct meta_stamp *s, uint64_t epoch)
+{
+  return s->epoch == epoch || (s->opening && s->epoch == epoch + 1);
+}
+
+static bool
+is_better (const struct choice *a, const struct choice *b, uint64_t epoch)
+{
+  bool fits_a = is_of_session (&a->end, epoch);
+  bool fits_b = is_of_session (&b->end, epoch);
+
+  if (b->side == -1)
+    return true;
+  if (epoch != 0 && fits_a != fits_b)
+    return fits_a;
+  /* A log has what a checkpoint may not have finished. */
+  return a->end.fold > b->end.fold ||
+    (a->end.fold == b->end.fold && a->log != -1 && b->log == -1);
+}
+
+static struct choice
+choose (const struct pair *p, uint64_t epoch)
+{
+  struct choice best = { .side = -1, .log = -1 }, c;
+
+  for (c.side = 0; c.side < 2; ++c.side)
+    for (c.log = 1; c.log >= -1; --c.log)
+      if (belong_together (p, c.side, c.log, &c.end) &&
+          is_better (&c, &best, epoch))
+        best = c;
+  return best;
+}
+
+/*----------------------------------------------------------------------
+ * Repairing
+ */
+
+static int
+fail_file (const char *path)
+{
+  return nbdedup_fail (errno == ENOSPC ? ENOSPC : EIO, "%s: %s", path,
+                       strerror (errno));
+}
+
+/* Out of the way, but not removed: somebody may want to look at it. */
+static int
+set_aside (const char *path)
+{
+  CLEANUP_FREE char *aside = NULL;
+
+  if (asprintf (&aside, "%s.damaged", path) == -1) {
+    aside = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  if (rename (path, aside) == -1 && errno != ENOENT)
+    return fail_file (path);
+  return 0;
+}
+
+static int
+create_wal (struct side *s)
+{
+  s->wal_fd = open (s->wal, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (s->wal_fd == -1 || sync_directory_of (s->wal) == -1)
+    return fail_file (s->wal);
+  return 0;
+}
+
+/* Give side i all frames of log k. */
+static int
+write_wal (struct pair *p, int i, int k)
+{
+  const struct cksum_chain *chain = &p->logs[k].chain;
+  struct side *s = &p->sides[i];
+
+  if (chain->bad[i] == 0)
+    return 0;
+  if (s->wal_fd == -1 && create_wal (s) == -1)
+    return -1;
+  p->fds[i] = s->wal_fd;
+  if (cksum_chain_repair (p->fds, (unsigned) i, chain) == 0)
+    goto done;
+  /* The disk may have no way to write there. */
+  if (errno != EIO || set_aside (s->wal) == -1)
+    return fail_file (s->wal);
+  close (s->wal_fd);
+  if (create_wal (s) == -1)
+    return -1;
+  p->fds[i] = s->wal_fd;
+  if (cksum_chain_repair (p->fds, (unsigned) i, chain) == -1)
+    return fail_file (s->wal);
+ done:
+  /* A crash may leave the last commit in one of them alone. */
+  nbdedup_log (i == FIRST ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
+               "%s: %" PRIu64 " of %" PRIu64 " pages were damaged or missing: "
+               "they were taken from the other copy", s->wal, chain->bad[i],
+               chain->nr_frames);
+  return 0;
+}
+
+/* The WAL of side i must not be replayed. */
+static int
+drop_wal (struct side *s)
+{
+  if (s->wal_fd == -1)
+    return 0;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: of another moment than pool.db: it "
+               "is not used, and renamed %s.damaged", s->wal, s->wal);
+  return set_aside (s->wal);
+}
+
+static int
+write_first_pages (const struct pair *p, int i)
+{
+  const struct side *s = &p->sides[i], *other = &p->sides[!i];
+  uint64_t number = s->header ? META_STAMP_PAGE : 1;
+  uint8_t page[PAGE_BYTES];
+
+  if (s->header && s->state)
+    return 0;
+  if (!cksum_chain_db_page (other->db_fd, PAGE_BYTES, number, page) ||
+      full_pwrite (s->db_fd, page, PAGE_BYTES,
+                   (number - 1) * PAGE_BYTES) == -1 ||
+      fdatasync (s->db_fd) == -1)
+    return fail_file (s->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: it was "
+               "written again from the other copy", s->db, number);
+  return 0;
+}
+
+static int
+copy_bytes (int from, int to)
+{
+  CLEANUP_FREE uint8_t *buf = malloc (COPY_PIECE);
+  uint64_t offset = 0;
+  int64_t n;
+
+  if (buf == NULL)
+    return -1;
+  while ((n = full_pread (from, buf, COPY_PIECE, offset)) > 0) {
+    if (full_pwrite (to, buf, (size_t) n, offset) == -1)
+      return -1;
+    offset += (uint64_t) n;
+  }
+  return n == -1 ? -1 : fdatasync (to);
+}
+
+/* The copy is on another file system, and stays there. */
+static int
+copy_over (const struct side *copy, const char *name)
+{
+  CLEANUP_CLOSE int fd = open (name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC |
+                               O_NOFOLLOW, 0600);
+
+  if (fd == -1 || copy_bytes (copy->db_fd, fd) == -1)
+    return fail_file (name);
+  return 0;
+}
+
+/* The copy becomes pool.db.  Killed at any point: pool.db is missing or as it
+ * was, and this begins again; or it is the copy.  *stays: there still is one.
+ */
+static int
+promote (struct pair *p, const struct meta_mark *mark, bool *stays)
+{
+  struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
+  CLEANUP_FREE char *name = NULL;
+
+  *stays = mark->path[0] != '\0';
+  if (asprintf (&name, "%s%s", *stays ? first->db : second->db,
+                *stays ? ".new" : "") == -1) {
+    name = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  if (*stays && copy_over (second, name) == -1)
+    return -1;
+  if (set_aside (first->db) == -1)
+    return -1;
+  if (rename (name, first->db) == -1 || sync_directory_of (first->db) == -1)
+    return fail_file (first->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: its copy %s took its place",
+               first->db, first->db_fd == -1 ? "it was missing"
+               : "it was damaged, or of an older moment, and is renamed "
+               "pool.db.damaged", second->db);
+  return 0;
+}
+
+static int
+put_first_right (struct pair *p, const struct choice *c,
+                 const struct meta_mark *mark, bool *has_copy)
+{
+  bool stays = true;
+
+  if (c->log != -1) {
+    if (write_wal (p, FIRST, c->log) == -1)
+      return -1;
+  }
+  else if (p->logs[0].there && drop_wal (&p->sides[FIRST]) == -1)
+    return -1;
+  if (c->side == FIRST) {
+    if (write_first_pages (p, FIRST) == -1)
+      return -1;
+  }
+  else if (promote (p, mark, &stays) == -1)
+    return -1;
+  *has_copy = stays;
+  return 0;
+}
+
+/* As good as the first one, and with the same WAL? */
+static bool
+put_second_right (struct pair *p, const struct choice *c)
+{
+  struct side *s = &p->sides[SECOND];
+  struct meta_stamp end;
+
+  if (!belong_together (p, SECOND, c->log, &end) ||
+      end.fold != c->end.fold || end.epoch != c->end.epoch ||
+      !same_pool (&end, &c->end))
+    return false;
+  if (c->log != -1) {
+    if (write_wal (p, SECOND, c->log) == -1)
+      return false;
+  }
+  else if (s->wal_fd != -1 && unlink (s->wal) == -1)
+    return false;
+  return write_first_pages (p, SECOND) == 0;
+}
+
+/*----------------------------------------------------------------------*/
+
+/* Files of another pool are not ours to use, nor to overwrite. */
+static void
+leave_foreign (struct pair *p)
+{
+  struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
+
+  if (!p->has_copy || !second->state)
+    return;
+  if (first->state && !same_pool (&first->stamp, &second->stamp)) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than "
+                 "pool.db: it is not used", second->db);
+    p->has_copy = false;
+  }
+}
+
+static int
+decide (struct pair *p, uint64_t epoch, const struct meta_mark *mark,
+        bool *current)
+{
+  struct choice c;
+  bool has_copy;
+
+  if (p->sides[FIRST].newer || p->sides[SECOND].newer)
+    return 0;                   /* meta_probe says so */
+  leave_foreign (p);
+  if (read_logs (p) == -1)
+    return -1;
+  c = choose (p, epoch);
+  if (c.side == -1) {
+    /* Opening it says what is wrong, but for this. */
+    if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
+      return nbdedup_fail (EIO, "%s: from another time than pool.db: restore "
+                           "all files of the pool from the same backup",
+                           p->sides[FIRST].wal);
+    return 0;
+  }
+  if (!p->has_copy) {
+    if (c.log == -1 && p->logs[0].there)
+      return nbdedup_fail (EIO, "%s: from another time than pool.db: restore "
+                           "all files of the pool from the same backup",
+                           p->sides[FIRST].wal);
+    return 0;
+  }
+  if (put_first_right (p, &c, mark, &has_copy) == -1)
+    return -1;
+  *current = has_copy && put_second_right (p, &c);
+  if (!*current && has_copy)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
+                 "damaged, or of another moment: it will be made again",
+                 p->sides[SECOND].db);
+  return 0;
+}
+
+static bool
+may_use_copy (const struct meta_mark *mark, bool has_mark, bool force)
+{
+  return has_mark ? mark->current : force;
+}
+
+static int
+open_pair (struct pair *p, const char *db, bool force, struct meta_mark *mark)
+{
+  CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
+  CLEANUP_FREE char *copy = NULL;
+  bool has_mark;
+  unsigned i;
+
+  memset (p, 0, sizeof *p);
+  for (i = 0; i < 2; ++i)
+    p->sides[i].db_fd = p->sides[i].wal_fd = -1;
+  memset (mark, 0, sizeof *mark);
+  if (mark_path == NULL)
+    return -1;
+  has_mark = meta_mark_read (mark_path, mark);
+  p->has_copy = may_use_copy (mark, has_mark, force);
+  copy = meta_pair_copy_path (db, mark);
+  if (copy == NULL || side_init (&p->sides[FIRST], db) == -1 ||
+      side_init (&p->sides[SECOND], copy) == -1)
+    return -1;
+  if (p->sides[FIRST].state)
+    memcpy (mark->uuid, p->sides[FIRST].stamp.uuid, UUID_LEN);
+  return 0;
+}
+
+static void
+close_pair (struct pair *p)
+{
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    close_side (&p->sides[i]);
+    free (p->sides[i].db);
+    free (p->sides[i].wal);
+  }
+}
+
+int
+meta_pair_open (const char *db, uint64_t epoch, bool force,
+                struct meta_mark *mark, bool *current)
+{
+  struct pair p;
+  int r = open_pair (&p, db, force, mark);
+
+  *current = false;
+  if (r == 0)
+    r = decide (&p, epoch, mark, current);
+  close_pair (&p);
+  return r;
+}
+
+/* Has side i all that was chosen, without the other's help? */
+static bool
+is_whole (const struct pair *p, int i, const struct choice *c)
+{
+  struct meta_stamp end;
+
+  if (!p->sides[i].header || !p->sides[i].state ||
+      !belong_together (p, i, c->log, &end) || end.fold != c->end.fold)
+    return false;
+  if (c->log != -1)
+    return p->logs[c->log].chain.bad[i] == 0;
+  return !p->logs[i].there;
+}
+
+char *
+meta_pair_choose (const char *db, uint64_t epoch)
+{
+  struct meta_mark mark;
+  struct pair p;
+  struct choice c;
+  char *path = NULL;
+  int i;
+
+  if (open_pair (&p, db, false, &mark) == 0) {
+    leave_foreign (&p);
+    if (read_logs (&p) == 0) {
+      c = choose (&p, epoch);
+      for (i = 0; i < (p.has_copy ? 2 : 1) && path == NULL; ++i)
+        if (c.side != -1 && is_whole (&p, i, &c))
+          path = strdup (p.sides[i].db);
+      if (path == NULL)
+        nbdedup_fail (EIO, "%s: damaged, and so is its copy, if it has one: "
+                      "neither can be read without repairing it", db);
+    }
+  }
+  close_pair (&p);
+  return path;
+}
+
+int
+meta_pair_may_write (const char *db, const char *copy,
+                     const uint8_t uuid[UUID_LEN], bool usual)
+{
+  CLEANUP_CLOSE int fd = open (copy, O_RDWR | O_CREAT | O_CLOEXEC |
+                               O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+  uint8_t page[PAGE_BYTES];
+  struct meta_stamp stamp;
+  struct stat st, own;
+  bool known;
+
+  if (fd == -1 || fstat (fd, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s", copy, strerror (errno));
+  if (!S_ISREG (st.st_mode))
+    return nbdedup_fail (EINVAL, "%s: not a regular file", copy);
+  if (stat (db, &own) == 0 && own.st_dev == st.st_dev &&
+      own.st_ino == st.st_ino)
+    return nbdedup_fail (EINVAL, "%s: this is pool.db itself", copy);
+  if (st.st_size == 0)
+    return 0;
+  known = cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page) &&
+    meta_stamp_parse (page, PAGE_BYTES, &stamp);
+  if (known ? memcmp (stamp.uuid, uuid, UUID_LEN) != 0 : !usual)
+    return nbdedup_fail (EEXIST, "%s: exists, and is no copy of this pool's "
+                         "pool.db: remove it first if nobody needs it", copy);
+  return 0;
+}
+
+bool
+meta_copy_can_help (const char *db)
+{
+  CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
+  CLEANUP_FREE char *copy = NULL;
+  uint8_t page[PAGE_BYTES];
+  struct meta_mark mark;
+  int fd;
+  bool r;
+
+  if (mark_path == NULL || !meta_mark_read (mark_path, &mark) ||
+      !mark.current)
+    return false;
+  copy = meta_pair_copy_path (db, &mark);
+  if (copy == NULL)
+    return false;
+  fd = open_file (copy);
+  r = cksum_chain_db_page (fd, PAGE_BYTES, 1, page) ||
+    cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page);
+  if (fd != -1)
+    close (fd);
+  return r;
+}

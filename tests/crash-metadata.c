@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* After a crash, one copy of pool.db is lost or damaged as well: the other one
+ * must have all that was flushed.  Only where the file "metadata-copy" says
+ * that there are two.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "crash-model.h"
+
+#define PAGE 8192
+#define MARK_BLOCK 4096
+#define MARK_STATE 12
+
+static int
+open_file (const char *name, int flags)
+{
+  char *path;
+  int fd;
+
+  if (asprintf (&path, "%s/%s", pool, name) == -1)
+    die ("out of memory");
+  fd = open (path, flags);
+  free (path);
+  return fd;
+}
+
+static void
+remove_file (const char *name)
+{
+  char *path;
+
+  if (asprintf (&path, "%s/%s", pool, name) == -1)
+    die ("out of memory");
+  if (unlink (path) == -1 && errno != ENOENT)
+    die ("%s: %s", path, strerror (errno));
+  free (path);
+}
+
+static bool
+is_current (void)
+{
+  int fd = open_file ("metadata-copy", O_RDONLY);
+  uint8_t block[2 * MARK_BLOCK];
+  bool r;
+
+  if (fd == -1)
+    return false;
+  r = pread (fd, block, sizeof block, 0) == sizeof block &&
+    block[MARK_STATE] == 1 && block[MARK_BLOCK + MARK_STATE] == 1 &&
+    block[0] == 'N' && block[MARK_BLOCK] == 'N';
+  close (fd);
+  return r;
+}
+
+/* Each of its pages, or frames, with this probability. */
+static void
+garble (struct rng *rng, const char *name, unsigned percent)
+{
+  int fd = open_file (name, O_RDWR);
+  uint8_t noise[64];
+  struct stat st;
+  off_t at;
+
+  if (fd == -1)
+    return;                     /* there need not be a WAL */
+  if (fstat (fd, &st) == -1)
+    die ("%s: %s", name, strerror (errno));
+  for (at = 0; at < st.st_size; at += PAGE)
+    if (rng_percent (rng, percent)) {
+      fill_random (noise, sizeof noise, rng_next (rng));
+      if (pwrite (fd, noise, sizeof noise, at + rng_below (rng, PAGE / 2))
+          != sizeof noise)
+        die ("%s: %s", name, strerror (errno));
+    }
+  close (fd);
+}
+
+void
+damage_metadata (struct rng *rng)
+{
+  static const char *const names[2][2] = {
+    { "pool.db", "pool.db-wal" }, { "pool.db.copy", "pool.db.copy-wal" },
+  };
+  const char *const *name = names[rng_percent (rng, 75) ? 0 : 1];
+  unsigned kind = rng_below (rng, 5);
+
+  if (server_script || rng_percent (rng, 60) || !is_current ())
+    return;
+  switch (kind) {
+  case 0: remove_file (name[0]); break;
+  case 1: remove_file (name[1]); break;
+  case 2: remove_file (name[0]); remove_file (name[1]); break;
+  case 3: garble (rng, name[1], rng_between (rng, 1, 50)); break;
+  case 4: garble (rng, name[0], rng_between (rng, 1, 20)); break;
+  }
+  printf ("  damage %u to %s\n", kind, name[0]);
+  fflush (stdout);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The folding thread gets no memory, once: at its first request, its second,
+ * and so on through a whole fold.  The fold is tried again, and nobody
+ * notices.
+ */
+
+#include <config.h>
+
+#include "engine-rig.h"
+#include "writeback.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+
+/* Their malloc cannot be replaced. */
+int
+main (void)
+{
+  return 77;
+}
+
+#else
+
+extern void *__libc_malloc (size_t len);
+extern void *__libc_calloc (size_t nr, size_t len);
+extern void *__libc_realloc (void *p, size_t len);
+
+static pthread_t folder;
+static atomic_long countdown;   /* to its request that fails; 0: none */
+static atomic_bool has_failed;
+
+static bool
+fails (void)
+{
+  if (countdown == 0 || !pthread_equal (pthread_self (), folder) ||
+      atomic_fetch_sub (&countdown, 1) != 1)
+    return false;
+  has_failed = true;
+  errno = ENOMEM;
+  return true;
+}
+
+void *
+malloc (size_t len)
+{
+  return fails () ? NULL : __libc_malloc (len);
+}
+
+void *
+calloc (size_t nr, size_t len)
+{
+  return fails () ? NULL : __libc_calloc (nr, len);
+}
+
+void *
+realloc (void *p, size_t len)
+{
+  return fails () ? NULL : __libc_realloc (p, len);
+}
+
+static int
+who_folds (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  (void) state;
+  folder = pthread_self ();
+  return 0;
+}
+
+/* What a fold may have to do: new records, dying ones, holes, duplicates. */
+static void
+write_all_kinds (uint64_t nth)
+{
+  write_blocks (0, 40, 1000 * nth);
+  write_blocks (64, 4, 77);
+  write_blocks (nth % 100 * 16 + 200, 3, 1000 * nth + 500);
+  trim_block (nth % 100 * 16 + 201);
+  must (wb_drain (pool->writeback, NULL));
+}
+
+static void
+test_fold (void)
+{
+  uint64_t nth;
+
+  start (1);
+  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  has_failed = true;
+  for (nth = 1; has_failed; ++nth) {
+    write_all_kinds (nth);
+    has_failed = false;
+    countdown = (long) nth;
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+    countdown = 0;
+    expect_content (39, 1000 * nth + 39);
+    expect_content (nth % 100 * 16 + 201, 0);
+    check_pool ();
+  }
+  printf ("%" PRIu64 " requests\n", nth - 2);
+  expect (nth > 20);
+  end ();
+}
+
+/* The same, and after each fold the pool is opened again. */
+static void
+test_opened_again (void)
+{
+  uint64_t nth;
+
+  start (1);
+  has_failed = true;
+  for (nth = 1; has_failed; nth += 7) {
+    must (txg_run (pool->txg, who_folds, NULL, NULL));
+    write_all_kinds (nth);
+    must (nbdedup_volume_flush (handle));
+    has_failed = false;
+    countdown = (long) nth;
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+    countdown = 0;
+    close_pool ();
+    open_pool (1);
+    attach ();
+    expect_content (39, 1000 * nth + 39);
+    expect_content (nth % 100 * 16 + 201, 0);
+  }
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (fold),
+  CASE (opened_again),
+  { NULL, NULL },
+};
+
+/* test-fold-nomem [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}
+
+#endif

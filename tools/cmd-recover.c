@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tools.h"
+
+static int
+print_recover (const char *pool, const json_t *result)
+{
+  char bytes[HUMAN_MAX], stored[HUMAN_MAX];
+
+  if (json_is_true (json_object_get (result, "recovered"))) {
+    printf ("%s: can be used: %" PRIu64 " volumes\n", pool,
+            json_size (result, "volumes"));
+    return EXIT_SUCCESS;
+  }
+  printf ("records: %" PRIu64 " records are named there, of %s, which take "
+          "%s\n", json_size (result, "records"),
+          human_bytes (json_size (result, "record_bytes"), bytes),
+          human_bytes (json_size (result, "stored_bytes"), stored));
+  return EXIT_FAILURE;
+}
+
+int
+cmd_recover (int argc, char **argv, const char *pool)
+{
+  struct options opts = { .pool = pool };
+  json_t *result;
+  int r;
+
+  options_parse (&opts, argc, argv, NULL, NULL, "",
+                 "Bring back a pool whose pool.db is lost or cannot be used, "
+                 "from its second copy and the journal. Exits 1 if that is "
+                 "not possible, and tells what is missing and what there is.",
+                 OPTIONS_POOL | OPTIONS_JSON);
+  result = nbdedup_pool_recover (opts.pool);
+  if (result == NULL)
+    return fail ("recover: %s", nbdedup_error ());
+  if (opts.json) {
+    print_json (result);
+    r = json_is_true (json_object_get (result, "recovered")) ? EXIT_SUCCESS
+      : EXIT_FAILURE;
+  }
+  else
+    r = print_recover (opts.pool, result);
+  if (r == EXIT_FAILURE)
+    fail ("recover: %s", json_text (result, "missing"));
+  json_decref (result);
+  return r;
+}
