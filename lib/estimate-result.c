@@ -56,8 +56,8 @@
 #define DB_RECORD_BYTES 90.0
 #define DB_POINTER_BYTES 18.5
 #define DB_SEGMENT_BYTES 1100.0
-/* lock, metadata-copy */
-#define OTHER_FILES_BYTES 12288.0
+/* lock, metadata-copy, what a page is not filled with */
+#define OTHER_FILES_BYTES 20480.0
 
 #define JOURNAL_RECORD_BYTES 80.0
 #define JOURNAL_POINTER_BYTES 16.0

@@ -10,6 +10,7 @@
  *             are found by a check: nothing refers to them
  *   ddt       what is lost is stored a second time when it is written again
  *   drift     samples of the past
+ *   report    what the last recovery and scrub found
  *   property  they have their defaults again
  *
  * and for automatic indexes, whose tables have all their rows.  Of domain,
@@ -52,6 +53,7 @@ static const struct salvage_table {
   { "limbo", true, "some space may stay in use until it is looked for" },
   { "ddt", true, "known data may be stored again when it is written again" },
   { "drift", true, "a part of the drift history is lost" },
+  { "report", true, "what the last recovery and scrub found is forgotten" },
 };
 
 struct salvage {
