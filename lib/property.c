@@ -25,14 +25,15 @@
 #define COPY_PATH_MAX 1000      /* the mark has room for it */
 
 const char *const pool_properties[] = {
-  "sector", "hash", "max-size", "ddt-quota", "copies", "metadata-copy",
-  "drift-keep", "block-size", "compress", "dedup", NULL,
+  "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
+  "metadata-copy", "drift-keep", "block-size", "compress", "dedup", NULL,
 };
 
 static const struct {
   const char *name, *value;
 } defaults[] = {
   { "max-size", "none" },
+  { "full-warn", "90" },
   { "ddt-quota", "none" },
   { "copies", "1" },
   { "metadata-copy", "on" },
@@ -75,6 +76,19 @@ parse_size (const char *name, const char *value, uint64_t *bytes)
   if (nbdedup_parse_size (value, bytes) == -1)
     return nbdedup_fail (errno, "%s '%.64s': %s", name, value,
                          nbdedup_error ());
+  return 0;
+}
+
+static int
+parse_percent (const char *name, const char *value, unsigned *percent)
+{
+  uint64_t n;
+
+  if (nbdedup_parse_size (value, &n) == -1 || n > 100 ||
+      strspn (value, "0123456789") != strlen (value))
+    return nbdedup_fail (EINVAL, "%s '%.64s': not a number from 0 to 100",
+                         name, value);
+  *percent = (unsigned) n;
   return 0;
 }
 
@@ -123,11 +137,14 @@ pool_property_check (const char *name, const char *value)
   struct thin_policy policy;
   enum dedup_mode mode;
   uint64_t bytes;
+  unsigned percent;
 
   if (strcmp (name, "sector") == 0 || strcmp (name, "hash") == 0)
     return nbdedup_fail (EINVAL, "%s is fixed when the pool is made", name);
   if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
     return strcmp (value, "none") == 0 ? 0 : parse_size (name, value, &bytes);
+  if (strcmp (name, "full-warn") == 0)
+    return parse_percent (name, value, &percent);
   if (strcmp (name, "copies") == 0)
     return check_only (name, value, "1");
   if (strcmp (name, "metadata-copy") == 0)
@@ -188,10 +205,20 @@ limit_of (struct nbdedup_pool *pool, const char *name, uint64_t *bytes)
   return strcmp (value, "none") == 0 ? 0 : parse_size (name, value, bytes);
 }
 
+static int
+percent_of (struct nbdedup_pool *pool, const char *name, unsigned *percent)
+{
+  CLEANUP_FREE char *value = NULL;
+
+  return stored_value (pool, name, &value) == -1 ? -1
+    : parse_percent (name, value, percent);
+}
+
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
   CLEANUP_FREE char *copy = NULL;
+  unsigned percent;
   uint64_t bytes;
 
   if (limit_of (pool, "max-size", &bytes) == -1)
@@ -200,6 +227,9 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (limit_of (pool, "ddt-quota", &bytes) == -1)
     return -1;
   pool->ddt_quota_bytes = bytes;
+  if (percent_of (pool, "full-warn", &percent) == -1)
+    return -1;
+  pool->watch.full_warn = percent;
   if (stored_value (pool, "metadata-copy", &copy) == -1)
     return -1;
   return meta_copy_set (pool->meta, copy);
@@ -247,5 +277,8 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
     return -1;
   if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;
-  return pool_properties_load (pool);
+  if (pool_properties_load (pool) == -1)
+    return -1;
+  watch_look (pool, true);
+  return 0;
 }

@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "check.h"
@@ -23,7 +24,9 @@
 #include "error.h"
 #include "fold-summary.h"
 #include "hash.h"
+#include "log.h"
 #include "pool.h"
+#include "status.h"
 
 /* Damaged records whose places in volumes are looked up. */
 #define DAMAGED_MAX 65536
@@ -362,6 +365,41 @@ scrub_metadata (struct scrub *s)
   return meta_copy_check (s->pool->meta, note_page, s) == -1 ? -1 : 0;
 }
 
+/*----------------------------------------------------------------------
+ * What "status" tells of the last scrub
+ */
+
+static int
+put_report (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  return meta_history_make (c) == -1 ? -1
+    : meta_report_put (c, SCRUB_REPORT, arg);
+}
+
+/* The result counts, not whether it could be kept. */
+static void
+keep_report (struct nbdedup_pool *pool, const json_t *result)
+{
+  CLEANUP_JSON json_t *report = NULL;
+  CLEANUP_FREE char *text = NULL;
+
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
+    return;
+  report = json_deep_copy (result);
+  if (report) {
+    json_object_del (report, "damaged");
+    json_object_del (report, "metadata");
+    json_object_set_new (report, "time",
+                         json_integer ((json_int_t) time (NULL)));
+    text = json_dumps (report, JSON_COMPACT);
+  }
+  if (text == NULL || txg_run (pool->txg, put_report, NULL, text) == -1)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the result of the scrub cannot be "
+                 "kept for \"status\": %s", pool->path,
+                 text ? nbdedup_error () : "no memory");
+}
+
 json_t *
 scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
            void *opaque)
@@ -397,6 +435,8 @@ scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
                         "damaged", s.places,
                         "metadata_errors", (json_int_t) s.metadata_errors,
                         "metadata", s.metadata);
+  if (result)
+    keep_report (pool, result);
   hasher_free (s.hasher);
   codec_ctx_free (s.codec);
   free (s.raw);
