@@ -113,6 +113,37 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                         "damaged are not used any more", cap.nr_damaged);
 }
 
+/* Read-only nothing is copied, and nothing known of a copy: null. */
+static void
+add_copy (struct nbdedup_pool *pool, json_t *status)
+{
+  static const char *const names[] = {
+    [META_COPY_OFF] = "off", [META_COPY_BUILDING] = "building",
+    [META_COPY_CURRENT] = "current", [META_COPY_LOST] = "lost",
+  };
+  struct meta_copy_status copy;
+
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF) {
+    json_object_set_new (status, "metadata_copy", json_null ());
+    return;
+  }
+  meta_copy_get_status (pool->meta, &copy);
+  json_object_set_new (status, "metadata_copy", json_pack
+                       ("{s:s, s:s, s:I, s:I}", "state", names[copy.state],
+                        "path", copy.path,
+                        "pages_taken", (json_int_t) copy.taken,
+                        "pages_repaired", (json_int_t) copy.repaired));
+  if (copy.state == META_COPY_LOST)
+    status_add_problem (status, false, "%s: there is no second copy of "
+                        "pool.db%s%s; it is tried again each minute",
+                        copy.path, copy.why[0] ? ": " : "", copy.why);
+  if (copy.taken > 0)
+    status_add_problem (status, false, "pool.db: %" PRIu64 " damaged pages "
+                        "were taken from the other copy since the pool was "
+                        "opened, %" PRIu64 " of them written again: look at "
+                        "the disk", copy.taken, copy.repaired);
+}
+
 static json_int_t
 number (const json_t *report, const char *key)
 {
@@ -144,7 +175,8 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
   json_t *damage = json_object_get (status, "damage");
   json_int_t lost = number (scrub, "lost_blocks"), dropped = 0;
   json_int_t summaries = number (scrub, "summary_errors");
-  json_int_t records = number (scrub, "errors") - lost - summaries;
+  json_int_t pages = number (scrub, "metadata_errors");
+  json_int_t records = number (scrub, "errors") - lost - summaries - pages;
 
   if (number (recovery, "time") >= number (scrub, "time")) {
     lost += number (recovery, "lost_blocks");
@@ -158,6 +190,10 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
   if (lost > 0)
     status_add_problem (status, true, "the content of %" JSON_INTEGER_FORMAT
                         " blocks is lost", lost);
+  if (pages > 0)
+    status_add_problem (status, true, "the last scrub found %"
+                        JSON_INTEGER_FORMAT " pages of pool.db damaged, and "
+                        "no copy of them", pages);
   if (summaries > 0)
     status_add_problem (status, false, "the last scrub found, and wrote "
                         "again, %" JSON_INTEGER_FORMAT " damaged summaries",
@@ -182,6 +218,7 @@ status_run (struct nbdedup_pool *pool)
   if (stopped)
     status_add_problem (status, true, "%s", nbdedup_error ());
   add_space (pool, status);
+  add_copy (pool, status);
   add_reports (pool, status);
   return status;
 }

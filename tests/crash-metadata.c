@@ -17,6 +17,9 @@
 #define MARK_BLOCK 4096
 #define MARK_STATE 12
 
+/* Pages of a copy are damaged that nothing has read yet. */
+static bool garbled;
+
 static int
 open_file (const char *name, int flags)
 {
@@ -97,8 +100,21 @@ damage_metadata (struct rng *rng)
   case 1: remove_file (name[1]); break;
   case 2: remove_file (name[0]); remove_file (name[1]); break;
   case 3: garble (rng, name[1], rng_between (rng, 1, 50)); break;
-  case 4: garble (rng, name[0], rng_between (rng, 1, 20)); break;
+  case 4:
+    garble (rng, name[0], rng_between (rng, 1, 20));
+    garbled = true;
+    break;
   }
   printf ("  damage %u to %s\n", kind, name[0]);
   fflush (stdout);
+}
+
+/* Two copies survive one damage, not two: an administrator scrubs in between.
+ */
+void
+mend_metadata (void)
+{
+  if (garbled)
+    MUST_RUN ("scrub");
+  garbled = false;
 }

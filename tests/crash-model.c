@@ -153,6 +153,7 @@ do_round (void)
   }
   start_server (&rng);
   verify ();
+  mend_metadata ();
   if (!server_script) {
     check_scratch ();
     if (!offline && rng_percent (&rng, 60))

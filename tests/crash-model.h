@@ -115,5 +115,7 @@ extern void power_round (void);
 
 /* Sometimes, while nobody has the pool open. */
 extern void damage_metadata (struct rng *rng);
+/* Before the next damage, with the server running. */
+extern void mend_metadata (void);
 
 #endif /* NBDEDUP_CRASH_MODEL_H */

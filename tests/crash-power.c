@@ -213,6 +213,7 @@ static void
 check_everything (struct rng *rng)
 {
   verify ();
+  mend_metadata ();
   check_scratch ();
   if (rng_percent (rng, 50))
     check_stat ();

@@ -32,6 +32,13 @@ put_at ()
     dd of="$pool/records" bs=1 seek="$1" conv=notrunc status=none
 }
 
+# damage_page NUMBER [.copy]: of pool.db, while nobody has it open.
+damage_page ()
+{
+    printf 'damaged!' | dd of="$pool/pool.db${2:-}" bs=1 conv=notrunc \
+                           status=none seek=$((($1 - 1) * 8192 + 8000))
+}
+
 @test "status of a pool that nobody has open changes nothing" {
     need jq --version
     make_pool
@@ -39,7 +46,7 @@ put_at ()
     nbdedup import v "$BATS_TEST_TMPDIR/img"
     files=$(cd "$pool" && stat -c '%n %s %.9Y %.9Z' . ./* && sha256sum ./*)
     status 0 '.state == "ok"' '.problems == []' '.open == null' \
-           '.recovery == null' '.scrub == null' \
+           '.recovery == null' '.scrub == null' '.metadata_copy == null' \
            '.space.full == false' '.space.full_warn == 90' \
            '.space.max_size == null' '.space.used_bytes >= 4194304' \
            '.space.writable_min_bytes > 0' \
@@ -63,7 +70,9 @@ put_at ()
     serve "$pool"
     qemu-io -f raw -c 'write -P 1 0 1M' -c flush "$uri" >/dev/null
     status 0 '.open.by == "server"' ".open.pid == $server_pid" \
-           '.open.read_only == false' '.scrub == null'
+           '.open.read_only == false' '.scrub == null' \
+           '.metadata_copy.state == "current"' \
+           '.metadata_copy.pages_taken == 0'
     nbdedup scrub
     status 0 '.scrub.errors == 0' '.scrub.records == 1' \
            "$(date +%s) - .scrub.time < 600"
@@ -92,6 +101,35 @@ put_at ()
     run -0 nbdedup --read-only status
     # Of other commands it is what it was.
     run -2 nbdedup stat --nonesuch
+}
+
+@test "status warns of pages that came from the copy, and of those that have none" {
+    need jq --version
+    make_pool
+    damaged
+    random_data 1M >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img"
+    for page in {3..9}; do
+        damage_page "$page"
+    done
+    serve "$pool"
+    status 1 '.metadata_copy.pages_taken > 0' '.problems | length == 1' \
+           '.metadata_copy.pages_repaired == .metadata_copy.pages_taken'
+    # The rest.
+    nbdedup scrub
+    stop
+    serve "$pool"
+    status 0 '.metadata_copy.pages_taken == 0' '.scrub.metadata_errors == 0'
+    # One that the server does not read.
+    stop
+    damage_page 5
+    damage_page 5 .copy
+    serve "$pool"
+    run -1 nbdedup scrub
+    [[ $output == *"1 page of pool.db is damaged"* ]]
+    status 2 '.scrub.metadata_errors == 1' '.damage.damaged_records == 0'
+    nbdedup set metadata-copy=off
+    status 2 '.metadata_copy.state == "off"'
 }
 
 @test "status is critical when a scrub has found damage, until the next" {

@@ -300,6 +300,9 @@ make_families (void)
                            "clone-of-big-", "count", 1000));
   run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
                          "all:12h,hourly:2d,daily:5d"));
+  /* It would heal what test_damaged_page damages. */
+  run ("set", json_pack ("{s:s, s:s}", "property", "metadata-copy", "value",
+                         "off"));
 }
 
 static atomic_uint nr_lines;    /* of the log, that tell of the damage */

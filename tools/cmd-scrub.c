@@ -61,7 +61,8 @@ cmd_scrub (int argc, char **argv, const char *pool)
     return fail ("scrub: %s: %" PRIu64 " block%s lost", opts.pool, lost,
                  lost == 1 ? " is" : "s are");
   if (pages > 0)
-    return fail ("scrub: %s: %" PRIu64 " page%s of pool.db damaged", opts.pool,
-                 pages, pages == 1 ? " is" : "s are");
+    return fail ("scrub: %s: %" PRIu64 " page%s of pool.db %s damaged",
+                 opts.pool, pages, pages == 1 ? "" : "s",
+                 pages == 1 ? "is" : "are");
   return EXIT_SUCCESS;
 }

@@ -68,6 +68,13 @@ print_space (const json_t *space)
 }
 
 static void
+print_copy (const json_t *copy)
+{
+  if (json_is_object (copy))
+    printf ("metadata    second copy: %s\n", json_text (copy, "state"));
+}
+
+static void
 print_places (const json_t *report, const char *key, const char *what)
 {
   const json_t *places = json_object_get (report, key), *place;
@@ -128,6 +135,7 @@ print_status (const json_t *status)
             json_text (problem, "text"));
   print_open (json_object_get (status, "open"));
   print_space (json_object_get (status, "space"));
+  print_copy (json_object_get (status, "metadata_copy"));
   print_reports (status);
 }
 
