@@ -265,8 +265,8 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
 
   if (len < PACKED_HEADER_LEN || len > PACKED_MAX)
     return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map has "
-                              "%zu bytes, which cannot be: run nbdedup check "
-                              "--repair", id, len);
+                              "%zu bytes, which cannot be: run nbdedup check",
+                              id, len);
   map = segment_map_new (id, sector_bytes);
   if (map == NULL)
     return NULL;
@@ -319,8 +319,7 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
  bad:
   segment_map_free (map);
   return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map is "
-                            "damaged (%s): run nbdedup check --repair",
-                            id, why);
+                            "damaged (%s): run nbdedup check", id, why);
 }
 
 static int

@@ -128,8 +128,7 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
       (nr_free > 0 && largest_run == 0))
     return nbdedup_fail (EIO, "space: segment %" PRIu64 ": %" PRIu32 " free "
                          "sectors, longest run %" PRIu32 ": cannot be: run "
-                         "nbdedup check --repair", segment, nr_free,
-                         largest_run);
+                         "nbdedup check", segment, nr_free, largest_run);
   if (seg_extend (space, segment + 1) == -1)
     return -1;
   seg_set_absent (space, segment, false);
