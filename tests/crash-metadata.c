@@ -46,6 +46,18 @@ remove_file (const char *name)
 }
 
 static bool
+has_file (const char *name)
+{
+  int fd = open_file (name, O_RDONLY);
+
+  if (fd != -1)
+    close (fd);
+  return fd != -1;
+}
+
+/* A copy that became pool.db is missing for a moment, and said to be current.
+ */
+static bool
 is_current (void)
 {
   int fd = open_file ("metadata-copy", O_RDONLY);
@@ -58,7 +70,7 @@ is_current (void)
     block[MARK_STATE] == 1 && block[MARK_BLOCK + MARK_STATE] == 1 &&
     block[0] == 'N' && block[MARK_BLOCK] == 'N';
   close (fd);
-  return r;
+  return r && has_file ("pool.db.copy");
 }
 
 /* Each of its pages, or frames, with this probability. */
