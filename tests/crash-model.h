@@ -115,6 +115,7 @@ extern void power_round (void);
 
 /* Sometimes, while nobody has the pool open. */
 extern void damage_metadata (struct rng *rng);
+extern bool metadata_is_garbled (void);
 /* Before the next damage, with the server running. */
 extern void mend_metadata (void);
 
