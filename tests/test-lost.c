@@ -168,7 +168,7 @@ test_is_inherited (void)
 static void
 test_stays_in_a_rebase (void)
 {
-  json_t *extents;
+  json_t *args, *extents;
   char *text;
 
   start (1);
@@ -182,8 +182,9 @@ test_stays_in_a_rebase (void)
   lose (3, 1);
   settle ();
   run ("snapshot", json_pack ("{s:s}", "name", "v@b"));
-  extents = nbdedup_call (pool, "diff", json_pack ("{s:s,s:s}", "from", "v@a",
-                                                   "to", "v@b"));
+  args = json_pack ("{s:s,s:s}", "from", "v@a", "to", "v@b");
+  extents = nbdedup_call (pool, "diff", args);
+  json_decref (args);
   expect (extents != NULL);
   text = json_dumps (extents, JSON_COMPACT);
   expect (text && strstr (text, "\"offset\":12288") != NULL);
