@@ -108,7 +108,7 @@ percent (uint64_t part, uint64_t of)
   return of == 0 ? 0 : part >= of ? 100 : 100.0 * (double) part / (double) of;
 }
 
-/* The pool's own free sectors are free, whoever else uses the rest. */
+/* The pool's own free sectors stay free when other files fill the disk. */
 static double
 used_percent (const struct looking *l)
 {

@@ -22,7 +22,7 @@
  *
  *  - SQLite answers a commit when xSync of the WAL returns, which here syncs
  *    both; what a crash may leave in one WAL alone was never answered;
- *  - it begins the WAL anew only after xSync of the database, here of both,
+ *  - it starts the WAL again only after xSync of the database, here of both,
  *    so a page that a crash left old, new or torn in either database is still
  *    in the WAL, and the next checkpoint writes it to both;
  *  - if the copy misses any write or sync, "lost" makes that durable before

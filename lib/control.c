@@ -41,7 +41,7 @@
 #include "nice.h"
 
 /* When there are so many, the one that has been idle for longest makes room
- * for a new one: a command always gets through, whoever is silent or slow.
+ * for a new one: silent or slow clients keep no command out.
  */
 #define CONNECTIONS_MAX 128
 /* Those with a volume are never idle: who reads stdin may take long.  They

@@ -40,7 +40,7 @@ extern bool summary_describes (const struct summary_chunk *chunk,
 
 /* In a fold's transaction (txg_run): look at a chunk again, and write again
  * what is missing or wrong in it.  '*nr_bad' slots of live records were, and
- * none is now.  A chunk that pool.db has no more is nobody's.
+ * none is now.  A chunk that pool.db has no more belongs to no segment.
  */
 extern int summary_repair (struct meta_conn *c, struct store *store,
                            const struct meta_state *state, uint64_t segment,

@@ -113,8 +113,8 @@ extern int record_unpack (uint64_t group, const uint8_t *buf, size_t len,
  *     16   16 n   the pointers, in block order
  *
  * In a layer without a parent "inherit" reads as a hole, and nothing else
- * says hole.  Lost: damage has taken what the block had, and nobody knows
- * what that was.  It reads as an error until it is written whole or zeroed;
+ * says hole.  Lost: damage has taken the block's pointer: its content
+ * is unknown.  It reads as an error until it is written whole or zeroed;
  * it holds no reference.
  */
 #define LEAF_BLOCKS 64

@@ -17,8 +17,8 @@
  *
  * Reading and writing of records, hashing and compression run with none of
  * them held; being inside a txg is no lock, but a cut waits for it.
- * meta->copying is held as long as a checkpoint takes, so nobody waits for it
- * who holds a lock that clients' requests take.
+ * meta->copying is held as long as a checkpoint takes, so a thread that holds
+ * a lock which clients' requests take does not wait for it.
  */
 
 #ifndef NBDEDUP_LOCK_H

@@ -4,8 +4,8 @@
  *
  * Bytes of it are locked, each with an OFD lock:
  *
- *   byte 0   taken by whoever has the pool open; this one decides.  Shared
- *            by those that only read
+ *   byte 0   taken by the process that has the pool open; this one decides.
+ *            Shared by those that only read
  *   byte 1   taken by the same process once its text stands in the file
  *   byte 2   shared by servers that only read
  *
@@ -349,8 +349,8 @@ lockfile_share (const char *pool, bool server, int *fd,
     return -1;
   if (mine == -1) {
     if (fd)
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: nobody is kept from "
-                   "writing to the pool meanwhile", path);
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: other processes are "
+                   "not kept from writing to the pool", path);
     return 0;
   }
 
@@ -365,8 +365,8 @@ lockfile_share (const char *pool, bool server, int *fd,
   if (r == 1 && server)
     r = try_lock (mine, READING_SERVER_BYTE, F_RDLCK);
   if (r != 1) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: nobody is kept "
-                 "from writing to the pool meanwhile", path,
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: other processes "
+                 "are not kept from writing to the pool", path,
                  strerror (errno));
     return 0;
   }

@@ -34,8 +34,8 @@ extern int lockfile_take (const char *pool, bool server, const char *who,
 /* The same for a process that only reads: any number of these at once, but
  * none together with one that lockfile_take let in.  Nothing is written or
  * made.  '*fd' returns the descriptor; -1 if there is no lock file, or no
- * locks on its file system (a warning goes to the log): nobody can be kept
- * out then.  'fd' NULL: only test.
+ * locks on its file system (a warning goes to the log): other
+ * processes are not kept out then.  'fd' NULL: only test.
  */
 extern int lockfile_share (const char *pool, bool server, int *fd,
                            struct lockfile_holder *holder);

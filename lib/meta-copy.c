@@ -395,7 +395,7 @@ attach (struct meta_copy *c, bool current)
   }
   if (!current && copied > 0 && access (path, F_OK) == 0 &&
       cksum_mirror_start (c->mirror, path, false, true) == 0)
-    c->resume = copied;         /* nobody else is there yet */
+    c->resume = copied;         /* its thread has not begun yet */
   return 0;
 }
 

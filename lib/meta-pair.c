@@ -307,7 +307,7 @@ fail_file (const char *path)
                        strerror (errno));
 }
 
-/* Out of the way, but not removed: somebody may want to look at it. */
+/* Out of the way, but not removed: the administrator may want to look at it. */
 static int
 set_aside (const char *path)
 {
@@ -667,7 +667,7 @@ meta_pair_may_write (const char *db, const char *copy,
     meta_stamp_parse (page, PAGE_BYTES, &stamp);
   if (known ? memcmp (stamp.uuid, uuid, UUID_LEN) != 0 : !usual)
     return nbdedup_fail (EEXIST, "%s: exists, and is no copy of this pool's "
-                         "pool.db: remove it first if nobody needs it", copy);
+                         "pool.db: remove it first if it is not needed", copy);
   return 0;
 }
 

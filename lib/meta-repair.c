@@ -274,7 +274,7 @@ is_rest_whole (struct salvage *s)
 }
 
 /* Forget the old tables, and write a database without them; what is damaged
- * then is in nobody's use, but SQLite would read it.  That takes as much room
+ * then is not used any more, but SQLite would read it.  That takes as much room
  * in the WAL as pool.db has; if it is not possible they are only in the way of
  * "check".
  */

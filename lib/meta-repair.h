@@ -9,7 +9,7 @@
 
 #include "meta.h"
 
-/* Of a pool that nobody uses yet: how many tables were made again, durably; 0:
+/* Before the pool is used: how many tables were made again, durably; 0:
  * none needed it; -1: not possible, nothing was changed.  Each is logged.
  */
 extern int meta_repair (struct meta *m);

@@ -77,7 +77,7 @@ struct meta {
   uint64_t give_way_bytes;      /* of WAL: they must close; 0: no */
   int wal_pages;                /* in the WAL, after the last commit */
   int copied_pages;             /* of them, by checkpoints */
-  unsigned wal_begun;           /* so many times anew */
+  unsigned wal_begun;           /* so many times from its beginning */
   bool hold_readers;            /* none may be taken */
   bool stop;
 };
@@ -101,7 +101,7 @@ meta_saw_damage (struct meta *m)
 
 /* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
  * under way; so ours wait for each other.  That takes no longer than copying
- * what the WAL has, which whoever waits would have to copy otherwise.
+ * what the WAL has, which the waiting thread would have to copy otherwise.
  *
  * A failed checkpoint loses nothing: the WAL has it all still.  But SQLite
  * would sync again next time, as if the kernel had kept the pages whose
@@ -119,7 +119,7 @@ checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
   return rc;
 }
 
-/* The WAL begins anew: nothing in it has been copied. */
+/* The WAL begins again: nothing in it has been copied. */
 static void
 wal_begins_locked (struct meta *m)
 {
@@ -303,8 +303,8 @@ meta_open (const char *path, uint64_t budget_bytes, uint64_t epoch,
   return open_meta (path, budget_bytes, false, epoch, force);
 }
 
-/* A WAL that may not be read is not one that is missing, nor damaged: nobody
- * may come to think so.
+/* A WAL that this process may not read is neither missing nor damaged: without
+ * it the pool would be of an older moment.
  */
 static int
 check_wal (const char *path)

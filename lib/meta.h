@@ -104,7 +104,7 @@ extern bool meta_copy_can_help (const char *path);
 extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
                                uint64_t epoch, bool force);
 /* The same without a write to any file: what a WAL holds is read where it
- * is.  The caller sees to it that nobody else writes meanwhile.
+ * is.  The caller keeps other processes from writing meanwhile.
  */
 extern struct meta *meta_open_readonly (const char *path,
                                         uint64_t budget_bytes);
@@ -208,7 +208,7 @@ extern void meta_copy_wal (struct meta *m);
 extern bool meta_restart_wal (struct meta *m, bool truncate);
 
 /* Pages: pool.db's in use as of the last commit (free ones not counted), and
- * frames of the WAL since it began anew; and what is really allocated for
+ * frames of the WAL since it last began; and what is really allocated for
  * both (meta-files.h).
  */
 struct meta_pages {
@@ -221,7 +221,7 @@ extern void meta_committed (struct meta *m);
 /* Allocate, if there is less.  -1: ENOSPC, EIO. */
 extern int meta_allocate (struct meta *m, uint64_t db_pages,
                           uint64_t wal_pages);
-/* Give back what is allocated beyond, if the WAL can begin anew.  By the
+/* Give back what is allocated beyond, if the WAL can begin again.  By the
  * writer.
  */
 extern void meta_give_back (struct meta *m, uint64_t db_pages,

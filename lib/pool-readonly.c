@@ -121,7 +121,9 @@ open_journal (struct opening *o)
     return -1;
   pool->journal = journal_open_readonly (path, o->state.uuid, &epoch);
   if (pool->journal == NULL)
-    /* Whoever may not read it has no reason to be content without. */
+    /* To do without it is for a damaged one, not for one that this user may
+     * not read.
+     */
     return errno == EACCES || errno == EPERM ? -1 : doubt (o);
   if (pool_check_epoch (pool->path, "journal", epoch, &o->state) == -1)
     return doubt (o);

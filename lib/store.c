@@ -182,7 +182,7 @@ create_in (int fd, bool is_device, const char *path,
 
   if (!is_device && length > 0)
     return nbdedup_fail (EEXIST, "%s: exists already and is not empty: "
-                         "remove it first if nobody needs it", path);
+                         "remove it first if it is not needed", path);
   if (is_device) {
     if (length < SEGMENT_BYTES)
       return nbdedup_fail (EINVAL, "%s: the device has only %" PRIu64 " bytes: "

@@ -16,7 +16,7 @@
 #include "txg.h"
 #include "txg-log.h"
 
-/* Somebody waits for a fold. */
+/* A thread waits for a fold. */
 struct request {
   TAILQ_ENTRY (request) link;
   int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);

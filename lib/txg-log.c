@@ -177,7 +177,7 @@ inline_records (struct txg_log *log, struct blob *out)
 }
 
 /* What a batch is about, for when its body is damaged: its pointers are lost
- * then, but nobody need doubt the other blocks.  Holes are as good as in the
+ * then, but the other blocks are above doubt.  Holes are as good as in the
  * body.
  */
 static int
@@ -462,7 +462,7 @@ go_on_locked (struct txg_log *log, struct flush *f)
   if (log->start.records < f->end.records || log->start.maps < f->end.maps)
     return append_locked (log, &f->end, false, &f->seq);
 
-  /* Somebody else has written it, or there was nothing. */
+  /* Another thread has written it, or there was nothing. */
   if (!f->written) {
     f->written = true;
     f->written_seq = last_seq (log);

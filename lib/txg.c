@@ -18,7 +18,7 @@
 
 /* Fold at the latest this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
-/* Up to here the WAL is given more room rather than begun anew. */
+/* Up to here the WAL is given more room rather than started again. */
 #define WAL_GROW_BYTES (UINT64_C (96) << 20)
 /* After a fold that failed for lack of space, try again this often. */
 #define FULL_RETRY_MS 1000

@@ -421,7 +421,7 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
     return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
   volume_to_meta (v, &mv);
   snprintf (mv.name, sizeof mv.name, "%s", new);
-  mv.importing = false;         /* complete, or somebody wants to keep it */
+  mv.importing = false;         /* complete, or its user wants to keep it */
   if (put_volume (pool, &mv) == -1)
     return -1;
   WITH_LOCK (&vs->lock);

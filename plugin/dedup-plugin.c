@@ -218,7 +218,7 @@ plugin_get_ready (void)
   return startup_prepare ();
 }
 
-/* Nobody is to wait for this server. */
+/* It does not serve: clients shall not wait for it. */
 static int
 give_up (const char *why)
 {

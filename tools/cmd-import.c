@@ -6,7 +6,7 @@
  * then it is NAME.importing-XXXXXXXX (random digits, so that no two imports
  * ever write to the same one), and whatever goes wrong, a signal too,
  * destroys it.  Only kill -9 and loss of power leave one behind: the next
- * import of NAME finds that nobody has it open, and destroys it.  It knows it
+ * import of NAME finds that it is not open, and destroys it.  It knows it
  * by a flag that "create" sets and "rename" takes away, not by its name.
  *
  * The length of a stream is known at its end only.  Its volume begins
