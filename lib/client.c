@@ -10,10 +10,10 @@
 #include <config.h>
 
 #include <inttypes.h>
-#include <time.h>
 
 #include "cleanup.h"
 #include "client-int.h"
+#include "clock.h"
 #include "command.h"
 #include "error.h"
 #include "lockfile.h"
@@ -110,21 +110,12 @@ client_free (struct nbdedup_client *client)
   free (client);
 }
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000) + ts.tv_nsec / 1000000;
-}
-
 struct nbdedup_client *
 nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
                      const char *who, bool (*is_unwanted) (void))
 {
   struct nbdedup_client *client = calloc (1, sizeof *client);
-  const uint64_t deadline = now_ms () + WAIT_MS;
+  const uint64_t deadline = clock_ms () + WAIT_MS;
   unsigned free_tries = 0;
   int r, err;
 
@@ -142,7 +133,7 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
     r = try_open (client, settings, &free_tries);
     if (r == 1)
       return client;
-    if (r == -1 || now_ms () >= deadline)
+    if (r == -1 || clock_ms () >= deadline)
       break;
     if (is_unwanted && is_unwanted ()) {
       nbdedup_fail (EINTR, "interrupted");

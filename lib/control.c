@@ -29,10 +29,10 @@
 #include <sys/eventfd.h>
 #include <sys/queue.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "clock.h"
 #include "command.h"
 #include "control-protocol.h"
 #include "control.h"
@@ -87,15 +87,6 @@ struct control {
   LIST_HEAD (, connection) connections;
   unsigned nr_connections;
 };
-
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000) + ts.tv_nsec / 1000000;
-}
 
 static void
 wake (struct control *control)
@@ -244,7 +235,7 @@ command_progress (void *opaque, uint64_t done, uint64_t total)
   /* Only if there is room: a client that does not read must not stop the
    * command.
    */
-  now = now_ms ();
+  now = clock_ms ();
   if (conn->want_progress && now - conn->progress_ms >= PROGRESS_INTERVAL_MS &&
       poll (&pfd, 1, 0) == 1 && (pfd.revents & POLLOUT)) {
     conn->progress_ms = now;
@@ -497,7 +488,7 @@ end_request (struct connection *conn)
     return;
   free (conn->buf);
   conn->buf = NULL;
-  atomic_store (&conn->idle_ms, now_ms ());
+  atomic_store (&conn->idle_ms, clock_ms ());
 }
 
 static void *
@@ -595,7 +586,7 @@ accept_one (struct control *control)
   conn->control = control;
   conn->fd = fd;
   conn->uid = cred.uid;
-  conn->idle_ms = now_ms ();
+  conn->idle_ms = clock_ms ();
   control_set_timeouts (fd, CONTROL_TIMEOUT_S, CONTROL_TIMEOUT_S);
   if (pthread_create (&conn->thread, NULL, connection_thread, conn) != 0) {
     turn_away (fd, EAGAIN, "control: the server cannot start a thread");
@@ -631,7 +622,7 @@ reap (struct control *control, bool all)
 static void
 end_connections (struct control *control)
 {
-  const uint64_t deadline = now_ms () + STOP_MS;
+  const uint64_t deadline = clock_ms () + STOP_MS;
   struct pollfd pfd = { .fd = control->wakefd, .events = POLLIN };
   struct connection *conn;
   uint64_t count, now;
@@ -640,7 +631,7 @@ end_connections (struct control *control)
     shutdown (conn->fd, SHUT_RD);
   for (;;) {
     reap (control, false);
-    now = now_ms ();
+    now = clock_ms ();
     if (LIST_EMPTY (&control->connections) || now >= deadline)
       break;
     if (poll (&pfd, 1, deadline - now) == 1 &&

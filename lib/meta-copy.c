@@ -17,6 +17,7 @@
 
 #include "cksum-mirror.h"
 #include "cleanup.h"
+#include "clock.h"
 #include "error.h"
 #include "fullio.h"
 #include "lock.h"
@@ -51,6 +52,7 @@ struct meta_copy {
   bool begin;                   /* build it now */
   bool untold;                  /* its loss is not in the log yet */
   bool poked;                   /* there may be an event */
+  uint64_t retry_ms;            /* of clock_ms: try again */
   bool stop;
   uint64_t resume;              /* pages that are right already */
   uint64_t built, total;
@@ -62,6 +64,14 @@ struct meta_copy {
  * The mark
  */
 
+static bool
+is_same_mark (const struct meta_mark *a, const struct meta_mark *b)
+{
+  return a->current == b->current && a->copied == b->copied &&
+    memcmp (a->uuid, b->uuid, sizeof a->uuid) == 0 &&
+    strcmp (a->path, b->path) == 0;
+}
+
 static int
 put_mark_locked (struct meta_copy *c, bool current, uint64_t copied)
 {
@@ -71,7 +81,7 @@ put_mark_locked (struct meta_copy *c, bool current, uint64_t copied)
   mark.current = current;
   mark.copied = copied;
   snprintf (mark.path, sizeof mark.path, "%s", c->path);
-  if (c->has_mark && memcmp (&mark, &c->mark, sizeof mark) == 0)
+  if (c->has_mark && is_same_mark (&mark, &c->mark))
     return 0;
   if (meta_mark_write (c->mark_path, &mark) == -1)
     return -1;
@@ -296,22 +306,20 @@ is_missing (struct meta_copy *c)
   return state == CKSUM_MIRROR_OFF || state == CKSUM_MIRROR_LOST;
 }
 
-/* Wait for something to do; *retry: nothing but time has passed. */
+/* Wait for something to do; *retry: it is time to try again. */
 static bool
 wait_for_work (struct meta_copy *c, bool *retry)
 {
-  struct timespec before, now;
-  uint64_t ms;
+  uint64_t now = clock_ms ();
 
-  clock_gettime (CLOCK_MONOTONIC, &before);
   WITH_LOCK (&c->lock);
-  if (!c->stop && !c->begin && !c->untold && !c->poked)
-    lock_wait_ms (&c->lock, &c->wake, RETRY_MS);
+  if (!c->stop && !c->begin && !c->untold && !c->poked && now < c->retry_ms)
+    lock_wait_ms (&c->lock, &c->wake, (unsigned) (c->retry_ms - now));
   c->poked = false;
-  clock_gettime (CLOCK_MONOTONIC, &now);
-  ms = (uint64_t) ((now.tv_sec - before.tv_sec) * 1000 +
-                   (now.tv_nsec - before.tv_nsec) / 1000000);
-  *retry = ms >= RETRY_MS - 1000 && c->wanted;
+  now = clock_ms ();
+  *retry = now >= c->retry_ms;
+  if (*retry)
+    c->retry_ms = now + RETRY_MS;
   return !c->stop;
 }
 
@@ -325,9 +333,9 @@ copy_thread (void *arg)
     tell (c);
     {
       WITH_LOCK (&c->lock);
-      wants = c->wanted && c->begin;
+      wants = c->wanted && (c->begin || (retry && is_missing (c)));
     }
-    if (wants || (retry && is_missing (c))) {
+    if (wants) {
       WITH_LOCK (&c->building);
       build (c);
     }
@@ -343,11 +351,22 @@ meta_copy_start (struct meta_copy *c, const struct meta_conn *conn)
 
   c->conn = *conn;
   c->has_conn = true;
+  c->retry_ms = clock_ms () + RETRY_MS;
   err = pthread_create (&c->thread, NULL, copy_thread, c);
   if (err != 0)
     return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
   c->has_thread = true;
   return 0;
+}
+
+void
+meta_copy_retry (struct meta_copy *c)
+{
+  if (c == NULL)
+    return;
+  WITH_LOCK (&c->lock);
+  c->retry_ms = 0;
+  pthread_cond_signal (&c->wake);
 }
 
 void

@@ -25,6 +25,8 @@ extern struct meta_copy *meta_copy_new (const char *db, uint64_t epoch,
 /* 'conn' is a connection for it alone, closed by meta_copy_stop. */
 extern int meta_copy_start (struct meta_copy *copy,
                             const struct meta_conn *conn);
+/* There is room: if it is lost, try again now.  NULL: nothing. */
+extern void meta_copy_retry (struct meta_copy *copy);
 extern void meta_copy_stop (struct meta_copy *copy);
 /* After all connections are closed; 'clean': all that was committed is in
  * pool.db.  NULL can be freed.

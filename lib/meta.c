@@ -412,6 +412,12 @@ meta_copy_set (struct meta *m, const char *value)
 }
 
 void
+meta_copy_room (struct meta *m)
+{
+  meta_copy_retry (m->copy);
+}
+
+void
 meta_copy_get_status (struct meta *m, struct meta_copy_status *status)
 {
   memset (status, 0, sizeof *status);

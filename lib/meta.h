@@ -120,6 +120,9 @@ extern int meta_close (struct meta *m);
 extern int meta_copy_check_value (struct meta *m, const char *value);
 extern int meta_copy_set (struct meta *m, const char *value);
 
+/* There is room again: a copy that was lost for lack of it is made now. */
+extern void meta_copy_room (struct meta *m);
+
 enum meta_copy_state {
   META_COPY_OFF, META_COPY_BUILDING, META_COPY_CURRENT, META_COPY_LOST
 };

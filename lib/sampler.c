@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "cleanup.h"
+#include "clock.h"
 #include "error.h"
 #include "family.h"
 #include "history.h"
@@ -62,15 +63,6 @@ least (uint64_t a, uint64_t b)
   return a < b ? a : b;
 }
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
-}
-
 /*----------------------------------------------------------------------
  * What others call
  */
@@ -104,7 +96,7 @@ ask_locked (struct sampler *s, uint64_t id)
     s->cap_asked = cap;
   }
   if (s->nr_asked == 0)
-    s->asked_ms = now_ms ();
+    s->asked_ms = clock_ms ();
   s->asked[s->nr_asked++] = id;
 }
 
@@ -162,9 +154,9 @@ first_due_ms (struct sampler *s, uint64_t id)
 
   /* A history that cannot be read shows when it is written. */
   if (history_last (s->pool, id, &last_s) != 1)
-    return now_ms ();
+    return clock_ms ();
   age_ms = last_s < wall_s ? (wall_s - last_s) * 1000 : 0;
-  return now_ms () + (age_ms < s->interval_ms ? s->interval_ms - age_ms : 0);
+  return clock_ms () + (age_ms < s->interval_ms ? s->interval_ms - age_ms : 0);
 }
 
 /* 's->goldens' is again what there is: 'families', ascending by id. */
@@ -261,7 +253,7 @@ sample (struct sampler *s, struct golden *g, const struct family *f)
 {
   CLEANUP_JSON json_t *document = NULL;
 
-  g->due_ms = now_ms () + s->interval_ms;
+  g->due_ms = clock_ms () + s->interval_ms;
   g->is_asked = false;
   if (g->is_known && g->state == f->state) {
     count (s, &s->nr_skipped);
@@ -287,7 +279,7 @@ static void
 pass (struct sampler *s)
 {
   CLEANUP_FREE struct family *families = NULL;
-  uint64_t begin_ms = now_ms ();
+  uint64_t begin_ms = clock_ms ();
   char error[sizeof s->error] = "";
   struct golden *g;
   size_t i, nr = 0;
@@ -299,7 +291,7 @@ pass (struct sampler *s)
   }
   for (i = 0; i < nr && !s->stop; ++i) {
     g = &s->goldens[i];
-    if (g->is_asked || g->due_ms <= now_ms ()) {
+    if (g->is_asked || g->due_ms <= clock_ms ()) {
       if (sample (s, g, &families[i]) == -1)
         snprintf (error, sizeof error, "%s", nbdedup_error ());
       set_error (s, error);
@@ -307,7 +299,7 @@ pass (struct sampler *s)
     if (g->due_ms > begin_ms)
       s->look_ms = least (s->look_ms, g->due_ms);
   }
-  s->rest_ms = now_ms () + (now_ms () - begin_ms);
+  s->rest_ms = clock_ms () + (clock_ms () - begin_ms);
 }
 
 /* Until it is time.  False: stop. */
@@ -323,7 +315,7 @@ wait_until_due (struct sampler *s)
       at = least (at, s->asked_ms + SETTLE_MS);
     if (at < s->rest_ms)
       at = s->rest_ms;
-    now = now_ms ();
+    now = clock_ms ();
     if (now >= at)
       return true;
     lock_wait_ms (&s->lock, &s->wake, at - now);
@@ -352,7 +344,7 @@ sampler_start (struct nbdedup_pool *pool, uint64_t interval_s)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->pool = pool;
   s->interval_ms = interval_s * 1000;
-  s->look_ms = now_ms () + least (s->interval_ms / 10, START_MS);
+  s->look_ms = clock_ms () + least (s->interval_ms / 10, START_MS);
   lock_init (&s->lock);
   cond_init (&s->wake);
   err = pthread_create (&s->thread, NULL, sampler_thread, s);

@@ -3,11 +3,12 @@
 #include <config.h>
 
 #include <string.h>
-#include <time.h>
 
 #include "capacity.h"
+#include "clock.h"
 #include "error.h"
 #include "log.h"
+#include "meta.h"
 #include "pool.h"
 #include "watch.h"
 
@@ -34,15 +35,6 @@ void
 watch_destroy (struct watch *w)
 {
   lock_destroy (&w->lock);
-}
-
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000) + ts.tv_nsec / 1000000;
 }
 
 /* What the log is told, when no lock is held. */
@@ -83,7 +75,7 @@ watch_look (struct nbdedup_pool *pool, bool now)
   struct watch *w = &pool->watch;
   struct events events = { false };
   struct capacity cap = { .used_percent = 0 };
-  uint64_t ms = now_ms ();
+  uint64_t ms = clock_ms ();
 
   if (!w->on)
     return;
@@ -108,9 +100,11 @@ watch_look (struct nbdedup_pool *pool, bool now)
     nbdedup_log (NBDEDUP_LOG_INFO, "%s: %.0f %% of the space is used, less "
                  "than full-warn (%u %%) again", pool->path,
                  cap.used_percent, w->full_warn);
-  if (events.room)
+  if (events.room) {
     nbdedup_log (NBDEDUP_LOG_INFO, "%s: there is room for new data again",
                  pool->path);
+    meta_copy_room (pool->meta);
+  }
 }
 
 void
