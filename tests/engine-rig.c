@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "cleanup.h"
@@ -21,7 +22,7 @@ struct volume *volume;
  */
 
 atomic_uint syncs_records, syncs_journal, syncs_wal;
-atomic_uint die_at_sync;
+atomic_uint crash_at_sync;
 
 static bool
 is_file (int fd, const char *name)
@@ -46,8 +47,8 @@ count_sync (int fd, long call)
     syncs_journal++;
   else if (is_file (fd, "pool.db-wal"))
     syncs_wal++;
-  if (die_at_sync > 0 && --die_at_sync == 0)
-    _exit (KILLED);
+  if (crash_at_sync > 0 && --crash_at_sync == 0)
+    crash ();
   return (int) syscall (call, fd);
 }
 
@@ -138,6 +139,30 @@ close_pool (void)
 {
   nbdedup_volume_close (handle);
   must (nbdedup_pool_close (pool));
+}
+
+uint64_t
+crash_after (uint64_t (*fn) (void))
+{
+  _Atomic uint64_t *shared;
+  uint64_t result;
+  pid_t pid;
+
+  shared = mmap (NULL, sizeof *shared, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  expect (shared != MAP_FAILED);
+  fflush (stdout);
+  pid = fork ();
+  if (pid == 0) {
+    open_pool (1);
+    attach ();
+    *shared = fn ();
+    crash ();
+  }
+  expect_crash (pid);
+  result = *shared;
+  munmap (shared, sizeof *shared);
+  return result;
 }
 
 void

@@ -28,7 +28,6 @@
 /* What must not happen is given this long to happen. */
 #define A_WHILE_MS 300
 #define GIVE_UP_MS 60000
-#define KILLED 9                /* exit status */
 
 #define expect(condition)                                       \
   do {                                                          \
@@ -71,9 +70,14 @@ extern uint64_t address_of (uint64_t block);
 
 /* Syncs are counted, by file. */
 extern atomic_uint syncs_records, syncs_journal, syncs_wal;
-extern atomic_uint die_at_sync; /* this one; 0: none */
+extern atomic_uint crash_at_sync;       /* this one; 0: none */
 /* So many of the next reads of "records" fail, behind its header. */
 extern atomic_uint fail_reads;
+
+/* Run 'fn' in a process that opens the pool, which is closed here, and then
+ * crashes; what it returns.  No thread may have been started before.
+ */
+extern uint64_t crash_after (uint64_t (*fn) (void));
 
 /* Something that runs beside us. */
 struct job {

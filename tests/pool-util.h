@@ -7,6 +7,9 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "nbdedup.h"
 #include "testutil.h"
@@ -61,6 +64,27 @@ check_pool (void)
   if (json_integer_value (json_object_get (result, "errors")) != 0)
     die ("check found errors");
   json_decref (result);
+}
+
+/* End this process, a child, with the pool open.  By a signal: what looks for
+ * leaks at an exit must not look here.
+ */
+static inline void
+crash (void)
+{
+  kill (getpid (), SIGKILL);
+  abort ();
+}
+
+/* Wait for the child; it must have ended so. */
+static inline void
+expect_crash (pid_t pid)
+{
+  int status;
+
+  if (pid == -1 || waitpid (pid, &status, 0) != pid || !WIFSIGNALED (status) ||
+      WTERMSIG (status) != SIGKILL)
+    die ("the process that was to crash did not");
 }
 
 #endif /* NBDEDUP_POOL_UTIL_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The WAL is copied into pool.db by whoever needs it, while the thread that
- * does so in the background is in the middle of it.
+/* A caller copies the WAL into pool.db while the thread that does so in the
+ * background is in the middle of it.
  *
  * That thread begins when a commit has left more than 1,024 pages in the WAL,
  * and then meets what we hold in front of libc: writes to pool.db that take
@@ -14,7 +14,6 @@
 
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "cleanup.h"
 #include "engine-rig.h"
@@ -239,6 +238,18 @@ delete_both (void *arg, struct meta_conn *c, struct meta_state *state)
   return meta_record_delete (c, BULK_GROUP);
 }
 
+static uint64_t
+leave_a_wal (void)
+{
+  writes_fail = true;           /* so that nothing is copied */
+  write_block (0, 1);
+  settle ();
+  must (txg_run (pool->txg, put_in_fold, NULL, NULL));
+  write_block (1, 2);           /* to be replayed */
+  do_flush (0);
+  return 0;
+}
+
 /* A process is killed, and leaves a WAL that wakes the thread at once, but is
  * smaller than pool.db, so that no fold waits until it has been copied.  The
  * first open must succeed: a service does not try again.
@@ -247,28 +258,11 @@ static void
 test_first_open_after_a_kill (void)
 {
   struct job gate;
-  int status;
-  pid_t pid;
 
   start (1);
   must (txg_run (pool->txg, put_other, NULL, NULL));
   close_pool ();
-  fflush (stdout);
-  pid = fork ();
-  expect (pid != -1);
-  if (pid == 0) {
-    open_pool (1);
-    writes_fail = true;         /* so that nothing is copied */
-    attach ();
-    write_block (0, 1);
-    settle ();
-    must (txg_run (pool->txg, put_in_fold, NULL, NULL));
-    write_block (1, 2);         /* to be replayed */
-    do_flush (0);
-    _exit (KILLED);
-  }
-  expect (waitpid (pid, &status, 0) == pid);
-  expect (WIFEXITED (status) && WEXITSTATUS (status) == KILLED);
+  crash_after (leave_a_wal);
 
   nr_waiting = 0;
   syncs_before = syncs_wal;

@@ -6,8 +6,6 @@
 
 #include <config.h>
 
-#include <sys/wait.h>
-
 #include "engine-rig.h"
 #include "txg.h"
 
@@ -197,28 +195,23 @@ test_stays_in_a_rebase (void)
   end ();
 }
 
+static uint64_t
+lose_two (void)
+{
+  lose (3, 2);
+  must (txg_flush (pool->txg));
+  return 0;
+}
+
 /* The journal has it, too. */
 static void
 test_survives_a_crash (void)
 {
-  int status;
-  pid_t pid;
-
   start (1);
   write_blocks (0, 8, 1);
   settle ();
   close_pool ();
-  fflush (stdout);
-  pid = fork ();
-  expect (pid != -1);
-  if (pid == 0) {
-    open_pool (1);
-    attach ();
-    lose (3, 2);
-    must (txg_flush (pool->txg));
-    _exit (0);
-  }
-  expect (waitpid (pid, &status, 0) == pid && status == 0);
+  crash_after (lose_two);
   open_pool (1);
   attach ();
   expect_content (2, 3);
