@@ -113,7 +113,7 @@ extern void power_round (void);
  * crash-metadata.c
  */
 
-/* Sometimes, while nobody has the pool open. */
+/* Sometimes, while the pool is closed. */
 extern void damage_metadata (struct rng *rng);
 extern bool metadata_is_garbled (void);
 /* Before the next damage, with the server running. */

@@ -57,7 +57,7 @@ fault ()
     SEED=1 on_small_disk 96M full_model 5
 }
 
-@test "a file system that somebody else fills" {
+@test "a file system that another process fills" {
     on_small_disk 64M neighbour
 }
 
@@ -95,7 +95,7 @@ fault ()
     fault records write 5 100000
 }
 
-@test "a failing second copy of pool.db fails nobody" {
+@test "clients do not notice that the second copy of pool.db fails" {
     fault pool.db.copy write 1 100000
     fault pool.db.copy sync 2
     fault pool.db.copy-wal write 1

@@ -203,7 +203,8 @@ fast_fill ()
     echo "others take the rest, kill -9, open with nothing free"
     dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
     crash
-    assert_num "$(free_kib) < 64"
+    # XFS counts as free what one more file's own metadata may need.
+    assert_num "$(free_kib) < 512"
     timeout 60 nbdedup list >/dev/null
     timeout 60 nbdedup export v "$image.2" --format raw
     cmp "$image" "$image.2"
@@ -361,6 +362,17 @@ status_when_full ()
     nbdedup create w 64M
     qemu-io -f raw -c "write -s $data 0 16M" -c flush "$(uri_of w)" >/dev/null
     status_is 0 '.space.full == false'
+    stop
+
+    echo "a second copy that was lost for lack of room is made again"
+    serve "$pool" commit-interval=0.5
+    nbdedup set metadata-copy=off
+    dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
+    nbdedup set metadata-copy=on
+    qemu-io -f raw -c "write -s $data 0 32M" "$(uri_of w)" >/dev/null || :
+    status_is 2 '.space.full and .metadata_copy.state == "lost"'
+    rm "$small/other"
+    wait_for 20 status_is 0 '.metadata_copy.state == "current"' >/dev/null
     stop
 
     echo "others fill the file system"

@@ -376,7 +376,7 @@ read_until_logged ()
     fi
 }
 
-@test "a server that does not start leaves no socket, and nobody waits for it" {
+@test "a server that does not start leaves no socket, and its parent does not wait" {
     local socket="$BATS_TEST_TMPDIR/s" port
 
     need perl -MIO::Socket::UNIX -e 1

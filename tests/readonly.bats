@@ -8,7 +8,7 @@ load helpers
 
 bats_require_minimum_version 1.5.0
 
-# on_readonly CMD...: with $pool mounted read-only, where nobody else sees it.
+# on_readonly CMD...: with $pool mounted read-only, in a namespace of its own.
 on_readonly ()
 {
     local unshare=(unshare -Urm)

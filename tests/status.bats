@@ -32,14 +32,14 @@ put_at ()
     dd of="$pool/records" bs=1 seek="$1" conv=notrunc status=none
 }
 
-# damage_page NUMBER [.copy]: of pool.db, while nobody has it open.
+# damage_page NUMBER [.copy]: of pool.db, while it is closed.
 damage_page ()
 {
     printf 'damaged!' | dd of="$pool/pool.db${2:-}" bs=1 conv=notrunc \
                            status=none seek=$((($1 - 1) * 8192 + 8000))
 }
 
-@test "status of a pool that nobody has open changes nothing" {
+@test "status of a closed pool changes nothing" {
     need jq --version
     make_pool
     random_data 4M >"$BATS_TEST_TMPDIR/img"
@@ -78,7 +78,7 @@ damage_page ()
            "$(date +%s) - .scrub.time < 600"
     qemu-io -f raw -c 'write -P 2 0 1M' -c flush "$uri" >/dev/null
     crash
-    # Nobody has recovered it yet.
+    # No recovery has run yet.
     status 0 '.open == null' '.recovery == null'
     serve "$pool"
     status 0 '.recovery.blocks > 0' '.recovery.dropped_blocks == 0'

@@ -399,8 +399,8 @@ test_garbage (uint64_t seed)
 
 #define CROWD 200               /* more than the server takes */
 
-/* A command gets through, whoever is connected and silent, or has sent half a
- * request.  A client that was sent away meanwhile connects again.
+/* A command gets through, though clients are connected and silent, or have sent
+ * half a request.  A client that was sent away meanwhile connects again.
  */
 static void
 test_crowd (void)
@@ -477,7 +477,7 @@ test_foreign_file (void)
   check (f != NULL && fclose (f) == 0, "make a file");
   if (nbdedup_pool_open (pool_path, NULL, "test", NBDEDUP_OPEN_SERVER) ||
       errno != EEXIST || stat (path, &st) == -1)
-    die ("a file of somebody else's: %s", nbdedup_error ());
+    die ("a file that is not the server's: %s", nbdedup_error ());
   unlink (path);
   start_server ();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The folding thread gets no memory, once: at its first request, its second,
- * and so on through a whole fold.  The fold is tried again, and nobody
- * notices.
+ * and so on through a whole fold.  The fold is tried again, and no
+ * client notices.
  */
 
 #include <config.h>

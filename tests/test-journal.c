@@ -169,7 +169,7 @@ test_last_batch (void)
   assert (seq == 3 && end == pos + 2560);
   journal_close (j);
   expect_last (3);
-  assert (first_suspect == 2);  /* nobody said more than 1 */
+  assert (first_suspect == 2);  /* no batch said more than 1 */
   settled = JOURNAL_ITSELF;
 
   all = slurp (&all_len);

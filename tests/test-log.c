@@ -370,7 +370,7 @@ test_flush_after_fold (void)
   end ();
 }
 
-/* The buffer is written when it is large, by nobody's wish. */
+/* The buffer is written when it is large, without a flush. */
 static void
 test_full_buffer (void)
 {
