@@ -474,7 +474,7 @@ int
 main (int argc, char *argv[])
 {
   /* Where everything is slow, only some of them. */
-  const long step = (long) number_from_environment ("NOMEM_STEP", 1);
+  const long step = (long) number_from_environment ("SWEEP_STEP", 1);
   size_t i;
   long nth;
   int j;
