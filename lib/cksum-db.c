@@ -125,7 +125,8 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   rc = real_read (f, page, page_size, offset);
   if (rc == SQLITE_OK && cksum_page_is_good (page, page_size, offset))
     return SQLITE_OK;
-  if (cksum_mirror_read_page (f, page, page_size, offset))
+  if (cksum_mirror_read_page (f, page, page_size, offset) ||
+      cksum_readonly_read_page (f, page, page_size, offset))
     return SQLITE_OK;
   if (rc == SQLITE_IOERR_SHORT_READ)
     return db_short_read (f);

@@ -128,6 +128,12 @@ extern void cksum_shared_put_mirrored (struct cksum_shared *s);
 /* NULL: there is none. */
 extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
 
+/* What cksum_readonly_prepare said; -1: no database stands in. */
+extern int cksum_get_stand_in (struct cksum_shared *s);
+extern bool cksum_is_without_wal (struct cksum_shared *s);
+/* True once: the log need not have every page. */
+extern bool cksum_is_first_help (struct cksum_shared *s);
+
 /* Page sizes; 0: not known yet.  A new one of the WAL forgets all frames. */
 extern uint32_t cksum_get_page_size (struct cksum_shared *s);
 extern void cksum_set_page_size (struct cksum_shared *s, uint32_t page_size);
@@ -217,6 +223,13 @@ extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
  * 0.
  */
 extern size_t cksum_wal_path_len (const char *path);
+
+/* A page of a read-only database from the one that stands in; false if that
+ * cannot help.  'page' is changed in any case.
+ */
+extern bool cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
+                                      uint32_t page_size,
+                                      sqlite3_int64 offset);
 
 /* Register the VFS for reading, on the same 'real' one; what it does not do
  * in its own way is as in 'writable'.  SQLite's result code.

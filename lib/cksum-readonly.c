@@ -18,6 +18,7 @@
 #endif
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,6 +27,8 @@
 
 #include "cksum-int.h"
 #include "cksum-vfs.h"
+#include "fullio.h"
+#include "log.h"
 
 static sqlite3_vfs *real_vfs;   /* set once, before the VFS is registered */
 
@@ -150,6 +153,24 @@ static const sqlite3_io_methods readonly_methods = {
   .xDeviceCharacteristics = readonly_device_characteristics,
 };
 
+bool
+cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
+                          uint32_t page_size, sqlite3_int64 offset)
+{
+  const int fd = cksum_get_stand_in (f->shared);
+
+  if (fd == -1 ||
+      full_pread (fd, page, page_size, (uint64_t) offset) !=
+      (int64_t) page_size || !cksum_page_is_good (page, page_size, offset))
+    return false;
+  if (cksum_is_first_help (f->shared))
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: page %" PRIu64 " is damaged "
+                 "in one of its two copies: it is read from the other one; "
+                 "open the pool to write, and scrub it, to repair this and "
+                 "others", (uint64_t) offset / page_size + 1);
+  return true;
+}
+
 /* Is there no such file?  Any other reason not to see it is no answer: a WAL
  * that is there must be read.
  */
@@ -183,15 +204,16 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
     len = cksum_wal_path_len (path);
     if (len == 0)
       return SQLITE_CANTOPEN;
-    if (is_missing (path)) {
-      f->role = ROLE_EMPTY;
-      f->base.pMethods = &readonly_methods;
-      return SQLITE_OK;
-    }
   }
   f->shared = cksum_shared_get (path, len);
   if (f->shared == NULL)
     return SQLITE_NOMEM;
+  if (f->role == ROLE_WAL &&
+      (cksum_is_without_wal (f->shared) || is_missing (path))) {
+    f->role = ROLE_EMPTY;
+    f->base.pMethods = &readonly_methods;
+    return SQLITE_OK;
+  }
   /* What is said to be a WAL "unix-excl" would give to the database's owner,
    * as root: that sets its time of change.
    */

@@ -14,11 +14,14 @@
 #endif
 
 #include <assert.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cksum-int.h"
+#include "error.h"
 #include "lock.h"
 
 struct cksum_shared {
@@ -28,6 +31,9 @@ struct cksum_shared {
   struct cksum_mirror *mirror;  /* not owned; constant while it is open */
 
   struct lock lock;             /* protects everything below */
+  int stand_in;                 /* owned, until the end; -1: none */
+  bool without_wal;
+  bool has_helped;
   uint32_t page_size;           /* of the main database; 0: not known yet */
   uint64_t db_size;             /* SQLite's part of the main database */
   bool knows_db_size;
@@ -67,6 +73,7 @@ cksum_shared_get (const char *path, size_t len)
     return NULL;
   }
   lock_init (&s->lock);
+  s->stand_in = -1;
   s->refs = 1;
   s->next = databases;
   databases = s;
@@ -88,26 +95,36 @@ cksum_shared_put (struct cksum_shared *s)
     assert (*p != NULL);
   *p = s->next;
   lock_destroy (&s->lock);
+  if (s->stand_in != -1)
+    close (s->stand_in);
   free (s->frames);
   free (s->path);
   free (s);
 }
 
-struct cksum_shared *
-cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m)
+/* Of the name that SQLite will use. */
+static struct cksum_shared *
+get_by_name (const char *path)
 {
   sqlite3_vfs *vfs = sqlite3_vfs_find (CKSUM_VFS_NAME);
   struct cksum_shared *s;
   char *full;
   int rc;
 
-  /* The name that SQLite will use. */
   full = malloc ((size_t) vfs->mxPathname + 1);
   if (full == NULL)
     return NULL;
   rc = vfs->xFullPathname (vfs, path, vfs->mxPathname + 1, full);
   s = (rc & 0xff) == SQLITE_OK ? cksum_shared_get (full, strlen (full)) : NULL;
   free (full);
+  return s;
+}
+
+struct cksum_shared *
+cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m)
+{
+  struct cksum_shared *s = get_by_name (path);
+
   if (s != NULL) {
     assert (s->mirror == NULL);
     s->mirror = m;
@@ -127,6 +144,57 @@ struct cksum_mirror *
 cksum_get_mirror (struct cksum_shared *s)
 {
   return s == NULL ? NULL : s->mirror;
+}
+
+struct cksum_shared *
+cksum_readonly_prepare (const char *path, int stand_in, bool without_wal)
+{
+  struct cksum_shared *s = get_by_name (path);
+
+  if (s == NULL) {
+    if (stand_in != -1)
+      close (stand_in);
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  }
+  WITH_LOCK (&s->lock);
+  /* Another pool of this process may read the same files. */
+  if (stand_in != -1 && s->stand_in != -1)
+    close (stand_in);
+  else if (stand_in != -1)
+    s->stand_in = stand_in;
+  s->without_wal = without_wal;
+  return s;
+}
+
+void
+cksum_readonly_release (struct cksum_shared *s)
+{
+  cksum_shared_put (s);
+}
+
+int
+cksum_get_stand_in (struct cksum_shared *s)
+{
+  WITH_LOCK (&s->lock);
+  return s->stand_in;
+}
+
+bool
+cksum_is_without_wal (struct cksum_shared *s)
+{
+  WITH_LOCK (&s->lock);
+  return s->without_wal;
+}
+
+bool
+cksum_is_first_help (struct cksum_shared *s)
+{
+  bool first;
+
+  WITH_LOCK (&s->lock);
+  first = !s->has_helped;
+  s->has_helped = true;
+  return first;
 }
 
 /* Forget all frames from number 'first' on. */

@@ -24,6 +24,8 @@
 #ifndef NBDEDUP_CKSUM_VFS_H
 #define NBDEDUP_CKSUM_VFS_H
 
+#include <stdbool.h>
+
 #define CKSUM_VFS_NAME "nbdedup"
 #define CKSUM_READONLY_VFS_NAME "nbdedup-readonly"
 #define CKSUM_RESERVE 8
@@ -38,5 +40,20 @@
  * Returns 0, or -1 with errno and a text.
  */
 extern int cksum_vfs_register (void);
+
+struct cksum_shared;
+
+/* How read-only connections to 'path' read it, from now until this is
+ * released, when the last one is closed.
+ *
+ * 'stand_in' is another database with the same pages, or -1: a page that is
+ * damaged in 'path' is read there.  It belongs to the VFS then.
+ * 'without_wal': as if there were no WAL.
+ *
+ * NULL with a text; NULL can be released.
+ */
+extern struct cksum_shared *
+cksum_readonly_prepare (const char *path, int stand_in, bool without_wal);
+extern void cksum_readonly_release (struct cksum_shared *shared);
 
 #endif /* NBDEDUP_CKSUM_VFS_H */

@@ -296,6 +296,18 @@ choose (const struct pair *p, uint64_t epoch)
   return best;
 }
 
+/* Has side i, with the chosen log, the chosen pages?  One that is not in the
+ * WAL has not changed since the WAL began.
+ */
+static bool
+is_of_same_moment (const struct pair *p, int i, const struct choice *c)
+{
+  struct meta_stamp end;
+
+  return belong_together (p, i, c->log, &end) && end.fold == c->end.fold &&
+    end.epoch == c->end.epoch && same_pool (&end, &c->end);
+}
+
 /*----------------------------------------------------------------------
  * Repairing
  */
@@ -477,11 +489,8 @@ static bool
 put_second_right (struct pair *p, const struct choice *c)
 {
   struct side *s = &p->sides[SECOND];
-  struct meta_stamp end;
 
-  if (!belong_together (p, SECOND, c->log, &end) ||
-      end.fold != c->end.fold || end.epoch != c->end.epoch ||
-      !same_pool (&end, &c->end))
+  if (!is_of_same_moment (p, SECOND, c))
     return false;
   if (c->log != -1) {
     if (write_wal (p, SECOND, c->log) == -1)
@@ -510,6 +519,22 @@ leave_foreign (struct pair *p)
 }
 
 static int
+fail_other_time (int err, const char *wal)
+{
+  return nbdedup_fail (err, "%s: from another time than pool.db: restore all "
+                       "files of the pool from the same backup", wal);
+}
+
+/* A WAL that belongs to neither: is it the one that is out of place?  Both
+ * copies must say so.
+ */
+static bool
+may_do_without_wal (const struct pair *p, const struct choice *c)
+{
+  return c->side != -1 && is_of_same_moment (p, SECOND, c);
+}
+
+static int
 decide (struct pair *p, uint64_t epoch, const struct meta_mark *mark,
         bool *current)
 {
@@ -525,18 +550,13 @@ decide (struct pair *p, uint64_t epoch, const struct meta_mark *mark,
   if (c.side == -1) {
     /* Opening it says what is wrong, but for this. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
-      return nbdedup_fail (EIO, "%s: from another time than pool.db: restore "
-                           "all files of the pool from the same backup",
-                           p->sides[FIRST].wal);
+      return fail_other_time (EIO, p->sides[FIRST].wal);
     return 0;
   }
-  if (!p->has_copy) {
-    if (c.log == -1 && p->logs[0].there)
-      return nbdedup_fail (EIO, "%s: from another time than pool.db: restore "
-                           "all files of the pool from the same backup",
-                           p->sides[FIRST].wal);
+  if (c.log == -1 && p->logs[0].there && !may_do_without_wal (p, &c))
+    return fail_other_time (EIO, p->sides[FIRST].wal);
+  if (!p->has_copy)
     return 0;
-  }
   if (put_first_right (p, &c, mark, &has_copy) == -1)
     return -1;
   *current = has_copy && put_second_right (p, &c);
@@ -604,43 +624,96 @@ meta_pair_open (const char *db, uint64_t epoch, bool force,
   return r;
 }
 
-/* Has side i all that was chosen, without the other's help? */
+/* Has side i, which belongs to what was chosen, a WAL that needs no repair? */
 static bool
-is_whole (const struct pair *p, int i, const struct choice *c)
+has_whole_wal (const struct pair *p, int i, const struct choice *c)
 {
-  struct meta_stamp end;
-
-  if (!p->sides[i].header || !p->sides[i].state ||
-      !belong_together (p, i, c->log, &end) || end.fold != c->end.fold)
-    return false;
-  if (c->log != -1)
-    return p->logs[c->log].chain.bad[i] == 0;
-  return !p->logs[i].there;
+  return c->log == -1 || p->logs[c->log].chain.bad[i] == 0;
 }
 
-char *
-meta_pair_choose (const char *db, uint64_t epoch)
+/* The side to be read; its damaged pages from *stand_in, -1: none.  -1: neither
+ * can be read.
+ */
+static int
+choose_side (const struct pair *p, const struct choice *c, int *stand_in)
+{
+  bool can[2], has[2];
+  int i, side;
+
+  for (i = FIRST; i <= SECOND; ++i) {
+    has[i] = is_of_same_moment (p, i, c);
+    can[i] = has[i] && p->sides[i].header && has_whole_wal (p, i, c);
+  }
+  if (!can[FIRST] && !can[SECOND])
+    return -1;
+  side = can[FIRST] ? FIRST : SECOND;
+  *stand_in = has[!side] ? !side : -1;
+  return side;
+}
+
+/* The indexes of what is to be opened. */
+static int
+decide_readonly (struct pair *p, bool force, int *side, int *stand_in,
+                 bool *without_wal)
+{
+  const struct side *first = &p->sides[FIRST];
+  struct choice c;
+
+  *side = FIRST;
+  *stand_in = -1;
+  *without_wal = false;
+  if (first->newer || p->sides[SECOND].newer)
+    return 0;                   /* meta_probe says so */
+  leave_foreign (p);
+  if (read_logs (p) == -1)
+    return -1;
+  c = choose (p, 0);
+  *without_wal = p->logs[0].there && c.log == -1 &&
+    (c.side != -1 || (first->header && first->state));
+  if (*without_wal && !may_do_without_wal (p, &c))
+    return force ? 0 : fail_other_time (ESTALE, first->wal);
+  if (c.side == -1)
+    return 0;                   /* opening it says what is wrong */
+  *side = choose_side (p, &c, stand_in);
+  if (*side != -1)
+    return 0;
+  *side = c.side;
+  if (force)
+    return 0;
+  return nbdedup_fail (ESTALE, "%s: damaged, and its copy has the rest: "
+                       "neither can be read without repairing it", first->wal);
+}
+
+int
+meta_pair_choose (const char *db, bool force, struct meta_pair_choice *choice)
 {
   struct meta_mark mark;
   struct pair p;
-  struct choice c;
-  char *path = NULL;
-  int i;
+  int side, stand_in, r;
 
-  if (open_pair (&p, db, false, &mark) == 0) {
-    leave_foreign (&p);
-    if (read_logs (&p) == 0) {
-      c = choose (&p, epoch);
-      for (i = 0; i < (p.has_copy ? 2 : 1) && path == NULL; ++i)
-        if (c.side != -1 && is_whole (&p, i, &c))
-          path = strdup (p.sides[i].db);
-      if (path == NULL)
-        nbdedup_fail (EIO, "%s: damaged, and so is its copy, if it has one: "
-                      "neither can be read without repairing it", db);
-    }
+  memset (choice, 0, sizeof *choice);
+  r = open_pair (&p, db, false, &mark);
+  if (r == 0)
+    r = decide_readonly (&p, force, &side, &stand_in, &choice->without_wal);
+  if (r == 0) {
+    choice->path = strdup (p.sides[side].db);
+    if (stand_in != -1)
+      choice->stand_in = strdup (p.sides[stand_in].db);
+    if (choice->path == NULL || (stand_in != -1 && choice->stand_in == NULL))
+      r = nbdedup_fail (ENOMEM, "no memory");
   }
+  if (r == -1)
+    meta_pair_choice_free (choice);
   close_pair (&p);
-  return path;
+  return r;
+}
+
+void
+meta_pair_choice_free (struct meta_pair_choice *choice)
+{
+  free (choice->path);
+  free (choice->stand_in);
+  memset (choice, 0, sizeof *choice);
 }
 
 int

@@ -38,11 +38,24 @@ extern char *meta_pair_mark_path (const char *db);
 extern int meta_pair_may_write (const char *db, const char *copy,
                                 const uint8_t uuid[UUID_LEN], bool usual);
 
-/* Without changing anything: the one of the two copies that SQLite can open as
- * it is, with its own WAL, and that ends with the newest commit; malloc'd.
- * NULL with a text: neither can.
+/* For reading only: what can be read without repairing it. */
+struct meta_pair_choice {
+  char *path;                   /* owned; of pool.db or of its copy */
+  char *stand_in;               /* owned; the other one, if it has the same
+                                 * pages; NULL: there is none */
+  bool without_wal;             /* that beside 'path' is not to be read */
+};
+
+/* Without changing anything, choose the one of the two copies that ends with
+ * the newest commit and whose own WAL is whole.  If both are damaged, that is
+ * pool.db, as it is.
+ *
+ * 0; -1 with a text, ESTALE: what could be read is of an older moment than the
+ * pool.  'force': then it is what is chosen.
  */
-extern char *meta_pair_choose (const char *db, uint64_t epoch);
+extern int meta_pair_choose (const char *db, bool force,
+                             struct meta_pair_choice *choice);
+extern void meta_pair_choice_free (struct meta_pair_choice *choice);
 
 /* Decide and repair; each step is logged.  'epoch' is the session that the
  * other files of the pool are of, 0: unknown: a pair of another session loses

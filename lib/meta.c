@@ -57,6 +57,7 @@ struct meta {
   bool opened;                  /* the pool was not refused */
   bool readonly;                /* constant */
   struct meta_copy *copy;       /* owned; constant; NULL if read-only */
+  struct cksum_shared *prepared;        /* owned; NULL unless read-only */
   struct meta_files *files;     /* owned */
   _Atomic uint64_t used_pages;  /* after the last commit; the free ones of
                                  * pool.db not counted */
@@ -324,17 +325,31 @@ check_wal (const char *path)
 }
 
 struct meta *
-meta_open_readonly (const char *path, uint64_t budget_bytes)
+meta_open_readonly (const char *path, uint64_t budget_bytes, bool force)
 {
-  CLEANUP_FREE char *whole = NULL;
+  struct meta_pair_choice choice;
+  struct cksum_shared *prepared = NULL;
+  struct meta *m = NULL;
+  int stand_in = -1, err;
 
-  if (check_wal (path) == -1)
+  if (cksum_vfs_register () == -1 || check_wal (path) == -1 ||
+      meta_pair_choose (path, force, &choice) == -1)
     return NULL;
-  /* The copy if pool.db is damaged, or gone; if neither is as it should be,
-   * what can be read of pool.db.
-   */
-  whole = meta_pair_choose (path, 0);
-  return open_meta (whole ? whole : path, budget_bytes, true, 0, false);
+  if (choice.stand_in)
+    stand_in = open (choice.stand_in, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
+                     O_NONBLOCK);
+  prepared = cksum_readonly_prepare (choice.path, stand_in,
+                                     choice.without_wal);
+  if (prepared)
+    m = open_meta (choice.path, budget_bytes, true, 0, false);
+  err = errno;
+  if (m)
+    m->prepared = prepared;
+  else
+    cksum_readonly_release (prepared);
+  meta_pair_choice_free (&choice);
+  errno = err;
+  return m;
 }
 
 void
@@ -387,6 +402,7 @@ meta_close (struct meta *m)
   meta_conn_close (&m->checkpointer);
   meta_conn_close (&m->writer);
   meta_copy_free (m->copy, m->opened && r == 0);
+  cksum_readonly_release (m->prepared);
   meta_files_close (m->files);
   pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);

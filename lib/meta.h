@@ -103,11 +103,13 @@ extern bool meta_copy_can_help (const char *path);
  */
 extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
                                uint64_t epoch, bool force);
-/* The same without a write to any file: what a WAL holds is read where it
- * is.  The caller keeps other processes from writing meanwhile.
+/* The same without a write to any file: what a WAL holds is read where it is,
+ * and a page that is damaged in one copy in the other.  The caller keeps other
+ * processes from writing meanwhile.  NULL with ESTALE: what can be read is of
+ * an older moment; 'force': read that.
  */
 extern struct meta *meta_open_readonly (const char *path,
-                                        uint64_t budget_bytes);
+                                        uint64_t budget_bytes, bool force);
 /* The pool is not refused: from now on the WAL may be copied and removed. */
 extern void meta_opened (struct meta *m);
 /* Checkpoints everything first; -1 if that failed (closed all the same). */

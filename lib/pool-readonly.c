@@ -131,6 +131,20 @@ open_journal (struct opening *o)
 }
 
 static int
+open_meta (struct opening *o, const char *db)
+{
+  struct nbdedup_pool *pool = o->pool;
+  const uint64_t budget =
+    pool->settings.primarycache == NBDEDUP_CACHE_NONE ? 0 :
+    pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE;
+
+  pool->meta = meta_open_readonly (db, budget, false);
+  if (pool->meta == NULL && errno == ESTALE && doubt (o) == 0)
+    pool->meta = meta_open_readonly (db, budget, true);
+  return pool->meta ? 0 : -1;
+}
+
+static int
 open_files (struct opening *o)
 {
   struct nbdedup_pool *pool = o->pool;
@@ -143,10 +157,7 @@ open_files (struct opening *o)
 
   if (db == NULL || records == NULL)
     return -1;
-  pool->meta = meta_open_readonly (db, cache == NBDEDUP_CACHE_NONE ? 0 :
-                                   pool->settings.ddt_cache_bytes /
-                                   POOL_SHARE_SQLITE);
-  if (pool->meta == NULL)
+  if (open_meta (o, db) == -1)
     return -1;
   has_state = meta_state_get (meta_writer (pool->meta), state) == 0;
   if (!has_state && doubt (o) == -1)

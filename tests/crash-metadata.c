@@ -122,12 +122,6 @@ damage_metadata (struct rng *rng)
   fflush (stdout);
 }
 
-bool
-metadata_is_garbled (void)
-{
-  return garbled;
-}
-
 /* Two copies survive one damage, not two: an administrator scrubs in between.
  */
 void

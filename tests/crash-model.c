@@ -113,12 +113,6 @@ verify_readonly (void)
     "nbdkit", "-f", "-U", server.socket, plugin, key, "read-only=on", NULL
   };
 
-  /* Read-only one copy is chosen, and nothing repaired: it has no pages of the
-   * other one.  What is there is right, but not all is (nbdedup-safety(7)).
-   */
-  if (metadata_is_garbled ())
-    return;
-
   snprintf (key, sizeof key, "pool=%s", pool);
   unlink (server.socket);
   server.pid = process_start (argv, log_path, libraries);

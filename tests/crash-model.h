@@ -115,7 +115,6 @@ extern void power_round (void);
 
 /* Sometimes, while the pool is closed. */
 extern void damage_metadata (struct rng *rng);
-extern bool metadata_is_garbled (void);
 /* Before the next damage, with the server running. */
 extern void mend_metadata (void);
 

@@ -158,8 +158,8 @@ are_equal (const char *dir, const char *a, const char *b)
  * Samples
  */
 
-int
-try_open (const char *dir)
+static int
+open_sample (const char *dir, enum nbdedup_read_only read_only)
 {
   struct nbdedup_settings settings;
 
@@ -168,8 +168,27 @@ try_open (const char *dir)
   settings.commit_interval_ms = 1000000;        /* nothing by itself */
   settings.primarycache = NBDEDUP_CACHE_NONE;   /* read from the files */
   settings.record_cache_bytes = 0;
+  settings.read_only = read_only;
   pool = nbdedup_pool_open (in (dir, "."), &settings, "test", 0);
   return pool ? 0 : -1;
+}
+
+int
+try_open (const char *dir)
+{
+  return open_sample (dir, NBDEDUP_READ_ONLY_OFF);
+}
+
+int
+try_open_readonly (const char *dir)
+{
+  return open_sample (dir, NBDEDUP_READ_ONLY_ON);
+}
+
+int
+force_open_readonly (const char *dir)
+{
+  return open_sample (dir, NBDEDUP_READ_ONLY_FORCE);
 }
 
 void
@@ -273,6 +292,22 @@ make_killed (const char *dir, const char *earlier)
     crash ();
   }
   expect_crash (pid);
+}
+
+void
+expect_readable (const char *dir, bool killed)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+
+  if (try_open_readonly (dir) == -1)
+    die ("%s, read-only: %s", doing, nbdedup_error ());
+  v = open_volume ("v");
+  for (i = 0; i < NR_BLOCKS; ++i)
+    expect (get (v, i, content_of (i, killed)) == 1);
+  nbdedup_volume_close (v);
+  check_pool ();
+  must (nbdedup_pool_close (pool));
 }
 
 void

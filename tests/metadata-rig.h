@@ -55,6 +55,8 @@ extern bool are_equal (const char *dir, const char *a, const char *b);
 
 /* Open the sample as 'pool'. */
 extern int try_open (const char *dir);
+extern int try_open_readonly (const char *dir);
+extern int force_open_readonly (const char *dir);
 
 extern void put (struct nbdedup_volume *v, unsigned block, uint64_t content);
 
@@ -72,6 +74,9 @@ extern void fold (void);
 
 /* The property metadata-copy. */
 extern void set_copy (const char *value);
+
+/* Read-only, all that was flushed is there. */
+extern void expect_readable (const char *dir, bool killed);
 
 /* All that was flushed is there, and it can be written.  'copy_too': both
  * copies are equal when the pool is closed.

@@ -301,6 +301,49 @@ test_foreign (void)
   copy_pool ("closed", "work");
   copy_file (in ("foreign", "pool.db"), in ("work", "pool.db"));
   expect (try_open ("work") == -1);
+  expect (try_open_readonly ("work") == -1);
+}
+
+/* A WAL without the pool.db that it continues, and without a copy of that. */
+static void
+test_wal_alone (void)
+{
+  static const char *const others[] = { "foreign", "closed" };
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    snprintf (doing, sizeof doing, "WAL with %s pool.db", others[i]);
+    copy_pool ("killed", "work");
+    spoil ("work", "pool.db.copy", MISSING);
+    spoil ("work", "pool.db.copy-wal", MISSING);
+    copy_file (in (others[i], "pool.db"), in ("work", "pool.db"));
+    expect (try_open_readonly ("work") == -1);
+    expect (strstr (nbdedup_error (), "from another time") != NULL);
+    expect (try_open ("work") == -1);
+  }
+}
+
+/* With force what is read may be old, but it is one moment of pool.db alone:
+ * no pages of a WAL that belongs to another.
+ */
+static void
+test_forced (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+
+  snprintf (doing, sizeof doing, "forced");
+  copy_pool ("killed", "work");
+  spoil ("work", "pool.db.copy", MISSING);
+  spoil ("work", "pool.db.copy-wal", MISSING);
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
+  must (force_open_readonly ("work"));
+  v = open_volume ("v");
+  for (i = 0; i < NR_BLOCKS; ++i)
+    expect (get (v, i, content_of (i, false)) == 1 ||
+            content_of (i, true) != content_of (i, false));
+  nbdedup_volume_close (v);
+  must (nbdedup_pool_close (pool));
 }
 
 int
@@ -314,6 +357,8 @@ main (void)
   test_no_mark ();
   test_made_late ();
   test_foreign ();
+  test_wal_alone ();
+  test_forced ();
   test_in_use ();
   end_samples ();
   return 0;

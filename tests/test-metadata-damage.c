@@ -17,7 +17,7 @@
 
 #include "metadata-rig.h"
 
-static unsigned nr_opened, nr_refused;
+static unsigned nr_opened[2], nr_refused[2];    /* [readonly] */
 static uint64_t step;
 
 static bool
@@ -30,16 +30,16 @@ is_left_out (void)
 
 /* Right, EIO, or refused. */
 static void
-expect_no_lie (const char *dir, bool killed)
+expect_no_lie (const char *dir, bool killed, bool readonly)
 {
   struct nbdedup_volume *v;
   unsigned i;
 
-  if (try_open (dir) == -1) {
-    nr_refused++;
+  if ((readonly ? try_open_readonly (dir) : try_open (dir)) == -1) {
+    nr_refused[readonly]++;
     return;
   }
-  nr_opened++;
+  nr_opened[readonly]++;
   v = nbdedup_volume_open (pool, "v", 0, -1, NULL);
   for (i = 0; v != NULL && i < NR_BLOCKS; ++i)
     get (v, i, content_of (i, killed));
@@ -61,6 +61,7 @@ each_page (const char *file, bool killed)
               file);
     copy_pool (sample, "work");
     flip ("work", file, i * PAGE + 4000);
+    expect_readable ("work", killed);
     expect_whole ("work", killed, true);
   }
 }
@@ -90,6 +91,7 @@ test_frames (void)
                 metadata_files[f]);
       copy_pool ("killed", "work");
       flip ("work", metadata_files[f], at);
+      expect_readable ("work", true);
       expect_whole ("work", true, true);
     }
   }
@@ -110,6 +112,7 @@ one_file (bool killed)
                 damages[d]);
       copy_pool (sample, "work");
       spoil ("work", metadata_files[f], (enum damage) d);
+      expect_readable ("work", killed);
       /* A directory in the copy's place is left for its owner to remove. */
       expect_whole ("work", killed, d != DIRECTORY || f < 2);
     }
@@ -154,9 +157,11 @@ test_two_files (void)
           copy_pool ("killed", "work");
           spoil ("work", metadata_files[f], (enum damage) d);
           spoil ("work", metadata_files[g], (enum damage) e);
-          expect_no_lie ("work", true);
+          expect_no_lie ("work", true, true);
+          expect_no_lie ("work", true, false);
         }
-  printf ("two files: %u opened, %u refused\n", nr_opened, nr_refused);
+  printf ("two files: %u opened, %u refused; read-only %u, %u\n",
+          nr_opened[0], nr_refused[0], nr_opened[1], nr_refused[1]);
 }
 
 /* What damage to this page in both copies does not take away. */
@@ -243,7 +248,8 @@ test_both_pages (void)
     copy_pool ("closed", "work");
     flip ("work", "pool.db", i * PAGE + 8100);
     flip ("work", "pool.db.copy", i * PAGE + 8100);
-    expect_no_lie ("work", false);
+    expect_no_lie ("work", false, true);
+    expect_no_lie ("work", false, false);
     if (try_open ("work") == -1)
       continue;
     result = nbdedup_call (pool, "check", NULL);
