@@ -136,7 +136,7 @@ static const char *const sql[NR_STMTS] = {
 };
 
 sqlite3_stmt *
-meta_stmt (struct meta_conn *c, enum meta_stmt which)
+meta_stmt (struct meta_conn *c, unsigned which)
 {
   if (c->stmts[which] == NULL &&
       sqlite3_prepare_v3 (c->db, sql[which], -1, SQLITE_PREPARE_PERSISTENT,
@@ -231,7 +231,7 @@ meta_state_put (struct meta_conn *c, const struct meta_state *s)
 }
 
 static int
-get_count (struct meta_conn *c, enum meta_stmt which, uint64_t *count)
+get_count (struct meta_conn *c, unsigned which, uint64_t *count)
 {
   USING_STMT (st, c, which);
   int r = step_one (c, st, "counting pages");
@@ -256,50 +256,54 @@ col_dup (sqlite3_stmt *st, int i, char **out)
   return *out ? 0 : nbdedup_fail (ENOMEM, "no memory");
 }
 
-int
-meta_property_get (struct meta_conn *c, const char *name, char **value)
+/* Two tables have a text by a name. */
+static int
+text_get (struct meta_conn *c, enum meta_stmt which, const char *name,
+          char **value, const char *doing)
 {
-  USING_STMT (st, c, ST_PROPERTY_GET);
+  USING_STMT (st, c, which);
   int r;
 
   bind_text (st, 1, name);
-  r = step_one (c, st, "reading a property");
+  r = step_one (c, st, doing);
   if (r == 1 && col_dup (st, 0, value) == -1)
     return -1;
   return r;
+}
+
+static int
+text_put (struct meta_conn *c, enum meta_stmt which, const char *name,
+          const char *value, const char *doing)
+{
+  USING_STMT (st, c, which);
+
+  bind_text (st, 1, name);
+  bind_text (st, 2, value);
+  return meta_run (c, st, doing);
+}
+
+int
+meta_property_get (struct meta_conn *c, const char *name, char **value)
+{
+  return text_get (c, ST_PROPERTY_GET, name, value, "reading a property");
 }
 
 int
 meta_property_put (struct meta_conn *c, const char *name, const char *value)
 {
-  USING_STMT (st, c, ST_PROPERTY_PUT);
-
-  bind_text (st, 1, name);
-  bind_text (st, 2, value);
-  return meta_run (c, st, "writing a property");
+  return text_put (c, ST_PROPERTY_PUT, name, value, "writing a property");
 }
 
 int
 meta_report_get (struct meta_conn *c, const char *name, char **value)
 {
-  USING_STMT (st, c, ST_REPORT_GET);
-  int r;
-
-  bind_text (st, 1, name);
-  r = step_one (c, st, "reading a report");
-  if (r == 1 && col_dup (st, 0, value) == -1)
-    return -1;
-  return r;
+  return text_get (c, ST_REPORT_GET, name, value, "reading a report");
 }
 
 int
 meta_report_put (struct meta_conn *c, const char *name, const char *value)
 {
-  USING_STMT (st, c, ST_REPORT_PUT);
-
-  bind_text (st, 1, name);
-  bind_text (st, 2, value);
-  return meta_run (c, st, "writing a report");
+  return text_put (c, ST_REPORT_PUT, name, value, "writing a report");
 }
 
 int
@@ -671,7 +675,7 @@ meta_quick_check (struct meta_conn *c,
 
 /* A blob by integer key: 1, 0, -1. */
 static int
-blob_get (struct meta_conn *c, enum meta_stmt which, uint64_t key,
+blob_get (struct meta_conn *c, unsigned which, uint64_t key,
           const char *what, struct blob *b)
 {
   USING_STMT (st, c, which);
@@ -686,7 +690,7 @@ blob_get (struct meta_conn *c, enum meta_stmt which, uint64_t key,
 }
 
 static int
-blob_put (struct meta_conn *c, enum meta_stmt which, uint64_t key,
+blob_put (struct meta_conn *c, unsigned which, uint64_t key,
           const uint8_t *buf, size_t len, const char *what)
 {
   USING_STMT (st, c, which);
@@ -697,7 +701,7 @@ blob_put (struct meta_conn *c, enum meta_stmt which, uint64_t key,
 }
 
 static int
-key_run (struct meta_conn *c, enum meta_stmt which, uint64_t key,
+key_run (struct meta_conn *c, unsigned which, uint64_t key,
          const char *what)
 {
   USING_STMT (st, c, which);

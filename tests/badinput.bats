@@ -665,9 +665,21 @@ flips ()
     done
 }
 
-@test "a bit that flips after kill -9 in what was flushed is EIO, not zeroes" {
+# A volume's blocks of 16 KiB are those of "data", which does not compress: the
+# first bytes of block 5 tell where it stands in "records".
+damage_block_5 ()
+{
     local where
 
+    where=$(LC_ALL=C grep -obUaP "$(tail -c +$((5 * 16384 + 1)) \
+        "$BATS_TEST_TMPDIR/data" | head -c 12 | od -An -tx1 |
+        tr -d '\n' | sed 's/ /\\x/g')" "$pool/records" | cut -d: -f1 | head -1)
+    [ -n "$where" ] || fail "block 5 not found in records"
+    printf '\x55\xaa\x55' | dd of="$pool/records" bs=1 seek=$((where + 9000)) \
+                               conv=notrunc status=none
+}
+
+@test "a bit that flips after kill -9 in what was flushed is EIO, not zeroes" {
     damaged
     make_pool
     nbdedup create v 2M --block-size 16K --compress none
@@ -677,12 +689,7 @@ flips ()
     crash
     { cat "$BATS_TEST_TMPDIR/data"; head -c 1536K /dev/zero; } \
         >"$BATS_TEST_TMPDIR/img"
-    where=$(LC_ALL=C grep -obUaP "$(tail -c +$((5 * 16384 + 1)) \
-        "$BATS_TEST_TMPDIR/data" | head -c 12 | od -An -tx1 |
-        tr -d '\n' | sed 's/ /\\x/g')" "$pool/records" | cut -d: -f1 | head -1)
-    [ -n "$where" ] || fail "block 5 not found in records"
-    printf '\x55\xaa\x55' | dd of="$pool/records" bs=1 seek=$((where + 9000)) \
-                               conv=notrunc status=none
+    damage_block_5
     serve "$pool"
     grep "recovered after a crash: 1 batches, 32 records, 32 blocks" \
          "$server_log"
@@ -694,8 +701,6 @@ flips ()
 }
 
 @test "a flipped bit in a record is EIO there, and scrub says where" {
-    local where
-
     damaged
     make_pool
     nbdedup create v 2M --block-size 16K
@@ -708,13 +713,7 @@ flips ()
     { cat "$BATS_TEST_TMPDIR/data"; head -c 1M /dev/zero; } \
         >"$BATS_TEST_TMPDIR/img"
 
-    # Block 5 stands in "records" as it is: its first bytes tell where.
-    where=$(LC_ALL=C grep -obUaP "$(tail -c +$((5 * 16384 + 1)) \
-        "$BATS_TEST_TMPDIR/data" | head -c 12 | od -An -tx1 |
-        tr -d '\n' | sed 's/ /\\x/g')" "$pool/records" | cut -d: -f1 | head -1)
-    [ -n "$where" ] || fail "block 5 not found in records"
-    printf '\x55\xaa\x55' | dd of="$pool/records" bs=1 seek=$((where + 9000)) \
-                               conv=notrunc status=none
+    damage_block_5
 
     serve "$pool"
     run -0 "$test_programs/read-compare" "$sock" v "$BATS_TEST_TMPDIR/img" 16384
