@@ -279,6 +279,8 @@ settle (const struct op *op)
   lineage_copy (&lineage, &changed);
   if (possible)
     lineage_apply (&changed, op);
+  if (possible && lineage.readonly && op->kind == OP_RESIZE && op->shrink)
+    lineage_find (&changed, op->name)->tail_counts = true;
   if (matches (&lineage, before, sizeof before)) {
     if (possible && matches (&changed, after, sizeof after))
       layers_unsure = true;
@@ -455,6 +457,8 @@ static void
 replay_readonly (struct rng ops, const unsigned *mixture, const uint8_t *told,
                  size_t len)
 {
+  unsigned i;
+
   settings.read_only = NBDEDUP_READ_ONLY_ON;
   lineage.readonly = true;
   if (open_pool () == -1)
@@ -465,6 +469,8 @@ replay_readonly (struct rng ops, const unsigned *mixture, const uint8_t *told,
     give_up (nbdedup_error ());
   settings.read_only = NBDEDUP_READ_ONLY_OFF;
   lineage.readonly = false;
+  for (i = 0; i < lineage.nr_nodes; ++i)
+    lineage.nodes[i]->tail_counts = false;
 }
 
 static void

@@ -56,6 +56,8 @@ struct node {
   bool origin_unsure;           /* rolled back to before a rebase */
   bool descent_unsure;          /* a snapshot of its clone is destroyed, whose
                                  * clones may count as its own, too */
+  bool tail_counts;             /* a shrink was in flight, and the pool, opened
+                                 * read-only, cannot finish it */
   uint32_t block_size;
   uint64_t size;
   uint8_t *data;                /* whole blocks, zero past the size; owned */
