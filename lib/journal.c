@@ -172,6 +172,18 @@ journal_open_readonly (const char *path, const uint8_t uuid[UUID_LEN],
   return open_journal (path, uuid, true, epoch);
 }
 
+int
+journal_peek (const char *path, uint8_t uuid[UUID_LEN], uint64_t *epoch)
+{
+  struct journal *j = open_journal (path, NULL, true, epoch);
+
+  if (j == NULL)
+    return -1;
+  memcpy (uuid, j->pair.header.uuid, UUID_LEN);
+  journal_close (j);
+  return 0;
+}
+
 void
 journal_close (struct journal *journal)
 {

@@ -85,6 +85,9 @@ extern struct journal *journal_open (const char *path,
 extern struct journal *journal_open_readonly (const char *path,
                                               const uint8_t uuid[UUID_LEN],
                                               uint64_t *epoch);
+/* What its header says, without an opinion on the rest: 0, or -1. */
+extern int journal_peek (const char *path, uint8_t uuid[UUID_LEN],
+                         uint64_t *epoch);
 extern void journal_close (struct journal *journal);
 
 /* Write the header with a new epoch and sync; later batches carry it.

@@ -419,7 +419,7 @@ attach (struct meta_copy *c, bool current)
 }
 
 struct meta_copy *
-meta_copy_new (const char *db, uint64_t epoch, bool force)
+meta_copy_new (const char *db, const struct meta_session *session, bool force)
 {
   struct meta_copy *c = calloc (1, sizeof *c);
   struct cksum_mirror_ops ops = { lost, wake, c };
@@ -433,7 +433,7 @@ meta_copy_new (const char *db, uint64_t epoch, bool force)
   c->db = strdup (db);
   c->mark_path = meta_pair_mark_path (db);
   if (c->db == NULL || c->mark_path == NULL ||
-      meta_pair_open (db, epoch, force, &c->mark, &current) == -1)
+      meta_pair_open (db, session, force, &c->mark, &current) == -1)
     goto err;
   c->mirror = cksum_mirror_new (db, &ops);
   if (c->mirror == NULL || attach (c, current) == -1)

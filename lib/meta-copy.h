@@ -20,7 +20,8 @@ struct meta_copy;
 /* Before pool.db is opened: choose and repair (meta_pair_open).  The VFS must
  * be registered.
  */
-extern struct meta_copy *meta_copy_new (const char *db, uint64_t epoch,
+extern struct meta_copy *meta_copy_new (const char *db,
+                                        const struct meta_session *session,
                                         bool force);
 /* 'conn' is a connection for it alone, closed by meta_copy_stop. */
 extern int meta_copy_start (struct meta_copy *copy,

@@ -505,17 +505,24 @@ put_second_right (struct pair *p, const struct choice *c)
 
 /* Files of another pool are not ours to use, nor to overwrite. */
 static void
-leave_foreign (struct pair *p)
+leave_foreign (struct pair *p, const uint8_t uuid[UUID_LEN])
 {
   struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
 
-  if (!p->has_copy || !second->state)
+  if (!p->has_copy || !first->state || !second->state ||
+      same_pool (&first->stamp, &second->stamp))
     return;
-  if (first->state && !same_pool (&first->stamp, &second->stamp)) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than "
-                 "pool.db: it is not used", second->db);
-    p->has_copy = false;
+  /* The pool's other files decide. */
+  if (memcmp (second->stamp.uuid, uuid, UUID_LEN) == 0) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than the "
+                 "files beside it: it is not used", first->db);
+    first->header = first->state = first->newer = false;
+    first->size = 0;
+    return;
   }
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than "
+               "pool.db: it is not used", second->db);
+  p->has_copy = false;
 }
 
 static int
@@ -535,18 +542,18 @@ may_do_without_wal (const struct pair *p, const struct choice *c)
 }
 
 static int
-decide (struct pair *p, uint64_t epoch, const struct meta_mark *mark,
-        bool *current)
+decide (struct pair *p, const struct meta_session *session,
+        const struct meta_mark *mark, bool *current)
 {
   struct choice c;
   bool has_copy;
 
   if (p->sides[FIRST].newer || p->sides[SECOND].newer)
     return 0;                   /* meta_probe says so */
-  leave_foreign (p);
+  leave_foreign (p, session->uuid);
   if (read_logs (p) == -1)
     return -1;
-  c = choose (p, epoch);
+  c = choose (p, session->epoch);
   if (c.side == -1) {
     /* Opening it says what is wrong, but for this. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
@@ -611,7 +618,7 @@ close_pair (struct pair *p)
 }
 
 int
-meta_pair_open (const char *db, uint64_t epoch, bool force,
+meta_pair_open (const char *db, const struct meta_session *session, bool force,
                 struct meta_mark *mark, bool *current)
 {
   struct pair p;
@@ -619,7 +626,9 @@ meta_pair_open (const char *db, uint64_t epoch, bool force,
 
   *current = false;
   if (r == 0)
-    r = decide (&p, epoch, mark, current);
+    r = decide (&p, session, mark, current);
+  if (r == 0 && p.has_copy && !p.sides[FIRST].state && p.sides[SECOND].state)
+    memcpy (mark->uuid, p.sides[SECOND].stamp.uuid, UUID_LEN);
   close_pair (&p);
   return r;
 }
@@ -653,8 +662,8 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
 
 /* The indexes of what is to be opened. */
 static int
-decide_readonly (struct pair *p, bool force, int *side, int *stand_in,
-                 bool *without_wal)
+decide_readonly (struct pair *p, const struct meta_session *session,
+                 bool force, int *side, int *stand_in, bool *without_wal)
 {
   const struct side *first = &p->sides[FIRST];
   struct choice c;
@@ -664,10 +673,10 @@ decide_readonly (struct pair *p, bool force, int *side, int *stand_in,
   *without_wal = false;
   if (first->newer || p->sides[SECOND].newer)
     return 0;                   /* meta_probe says so */
-  leave_foreign (p);
+  leave_foreign (p, session->uuid);
   if (read_logs (p) == -1)
     return -1;
-  c = choose (p, 0);
+  c = choose (p, session->epoch);
   *without_wal = p->logs[0].there && c.log == -1 &&
     (c.side != -1 || (first->header && first->state));
   if (*without_wal && !may_do_without_wal (p, &c))
@@ -685,7 +694,8 @@ decide_readonly (struct pair *p, bool force, int *side, int *stand_in,
 }
 
 int
-meta_pair_choose (const char *db, bool force, struct meta_pair_choice *choice)
+meta_pair_choose (const char *db, const struct meta_session *session,
+                  bool force, struct meta_pair_choice *choice)
 {
   struct meta_mark mark;
   struct pair p;
@@ -694,7 +704,8 @@ meta_pair_choose (const char *db, bool force, struct meta_pair_choice *choice)
   memset (choice, 0, sizeof *choice);
   r = open_pair (&p, db, false, &mark);
   if (r == 0)
-    r = decide_readonly (&p, force, &side, &stand_in, &choice->without_wal);
+    r = decide_readonly (&p, session, force, &side, &stand_in,
+                         &choice->without_wal);
   if (r == 0) {
     choice->path = strdup (p.sides[side].db);
     if (stand_in != -1)

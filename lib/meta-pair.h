@@ -46,6 +46,8 @@ struct meta_pair_choice {
   bool without_wal;             /* that beside 'path' is not to be read */
 };
 
+struct meta_session;
+
 /* Without changing anything, choose the one of the two copies that ends with
  * the newest commit and whose own WAL is whole.  If both are damaged, that is
  * pool.db, as it is.
@@ -53,20 +55,21 @@ struct meta_pair_choice {
  * 0; -1 with a text, ESTALE: what could be read is of an older moment than the
  * pool.  'force': then it is what is chosen.
  */
-extern int meta_pair_choose (const char *db, bool force,
+extern int meta_pair_choose (const char *db,
+                             const struct meta_session *session, bool force,
                              struct meta_pair_choice *choice);
 extern void meta_pair_choice_free (struct meta_pair_choice *choice);
 
-/* Decide and repair; each step is logged.  'epoch' is the session that the
- * other files of the pool are of, 0: unknown: a pair of another session loses
- * against one that is of this.  'force': let the copy take part although there
+/* Decide and repair; each step is logged.  A pair of another session loses
+ * against one of 'session', and one of another pool is not used.  'force': let the copy take part although there
  * is no mark.
  *
  * 0: pool.db can be opened, or fails by itself; *current tells if the copy is
  * as good as it, *mark what the mark said (all zero: none), with the pool's
  * UUID if pool.db tells it.  -1 with a text.
  */
-extern int meta_pair_open (const char *db, uint64_t epoch, bool force,
+extern int meta_pair_open (const char *db,
+                           const struct meta_session *session, bool force,
                            struct meta_mark *mark, bool *current);
 
 #endif /* NBDEDUP_META_PAIR_H */

@@ -258,7 +258,7 @@ start_writing (struct meta *m)
 
 static struct meta *
 open_meta (const char *path, uint64_t budget_bytes, bool readonly,
-           uint64_t epoch, bool force)
+           const struct meta_session *session, bool force)
 {
   struct meta *m;
   int err;
@@ -281,7 +281,7 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
     goto err;
   }
   if (!readonly) {
-    m->copy = meta_copy_new (path, epoch, force);
+    m->copy = meta_copy_new (path, session, force);
     if (m->copy == NULL)
       goto err;
   }
@@ -298,10 +298,10 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
 }
 
 struct meta *
-meta_open (const char *path, uint64_t budget_bytes, uint64_t epoch,
-           bool force)
+meta_open (const char *path, uint64_t budget_bytes,
+           const struct meta_session *session, bool force)
 {
-  return open_meta (path, budget_bytes, false, epoch, force);
+  return open_meta (path, budget_bytes, false, session, force);
 }
 
 /* A WAL that this process may not read is neither missing nor damaged: without
@@ -325,7 +325,8 @@ check_wal (const char *path)
 }
 
 struct meta *
-meta_open_readonly (const char *path, uint64_t budget_bytes, bool force)
+meta_open_readonly (const char *path, uint64_t budget_bytes,
+                    const struct meta_session *session, bool force)
 {
   struct meta_pair_choice choice;
   struct cksum_shared *prepared = NULL;
@@ -333,7 +334,7 @@ meta_open_readonly (const char *path, uint64_t budget_bytes, bool force)
   int stand_in = -1, err;
 
   if (cksum_vfs_register () == -1 || check_wal (path) == -1 ||
-      meta_pair_choose (path, force, &choice) == -1)
+      meta_pair_choose (path, session, force, &choice) == -1)
     return NULL;
   if (choice.stand_in)
     stand_in = open (choice.stand_in, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
@@ -341,7 +342,7 @@ meta_open_readonly (const char *path, uint64_t budget_bytes, bool force)
   prepared = cksum_readonly_prepare (choice.path, stand_in,
                                      choice.without_wal);
   if (prepared)
-    m = open_meta (choice.path, budget_bytes, true, 0, false);
+    m = open_meta (choice.path, budget_bytes, true, session, false);
   err = errno;
   if (m)
     m->prepared = prepared;

@@ -96,20 +96,29 @@ extern int meta_probe (const char *path);
 /* Could the second copy stand in for a file that meta_probe refuses? */
 extern bool meta_copy_can_help (const char *path);
 
+/* What the pool's other files are of.  If the two copies of pool.db disagree,
+ * the one that is of the same counts.  All zero: unknown.
+ */
+struct meta_session {
+  uint64_t epoch;
+  uint8_t uuid[UUID_LEN];
+};
+
 /* Open (recovers the WAL, and from the second copy what is damaged).
  * 'budget_bytes' bounds SQLite's page caches; 0 keeps nothing beyond a
- * statement's need.  'epoch' is that of the pool's other files, 0: unknown.
- * 'force': use a second copy that nothing says is current.
+ * statement's need.  'force': use a second copy that nothing says is current.
  */
 extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
-                               uint64_t epoch, bool force);
+                               const struct meta_session *session,
+                               bool force);
 /* The same without a write to any file: what a WAL holds is read where it is,
  * and a page that is damaged in one copy in the other.  The caller keeps other
  * processes from writing meanwhile.  NULL with ESTALE: what can be read is of
  * an older moment; 'force': read that.
  */
-extern struct meta *meta_open_readonly (const char *path,
-                                        uint64_t budget_bytes, bool force);
+extern struct meta *
+meta_open_readonly (const char *path, uint64_t budget_bytes,
+                    const struct meta_session *session, bool force);
 /* The pool is not refused: from now on the WAL may be copied and removed. */
 extern void meta_opened (struct meta *m);
 /* Checkpoints everything first; -1 if that failed (closed all the same). */

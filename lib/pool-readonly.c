@@ -137,10 +137,15 @@ open_meta (struct opening *o, const char *db)
   const uint64_t budget =
     pool->settings.primarycache == NBDEDUP_CACHE_NONE ? 0 :
     pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE;
+  CLEANUP_FREE char *journal = pool_file (pool->path, "journal");
+  struct meta_session session;
 
-  pool->meta = meta_open_readonly (db, budget, false);
+  if (journal == NULL)
+    return -1;
+  pool_ask_journal (journal, &session);
+  pool->meta = meta_open_readonly (db, budget, &session, false);
   if (pool->meta == NULL && errno == ESTALE && doubt (o) == 0)
-    pool->meta = meta_open_readonly (db, budget, true);
+    pool->meta = meta_open_readonly (db, budget, &session, true);
   return pool->meta ? 0 : -1;
 }
 

@@ -239,17 +239,11 @@ pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
   return 0;
 }
 
-/* The session of which the journal is; 0: it does not say. */
-static uint64_t
-journal_epoch (const char *path)
+void
+pool_ask_journal (const char *path, struct meta_session *session)
 {
-  uint64_t epoch = 0;
-  struct journal *j = journal_open (path, NULL, &epoch);
-
-  if (j == NULL)
-    return 0;
-  journal_close (j);
-  return epoch;
+  if (journal_peek (path, session->uuid, &session->epoch) == -1)
+    memset (session, 0, sizeof *session);
 }
 
 static int
@@ -261,13 +255,15 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
   CLEANUP_FREE char *records = pool_file (pool->path, "records");
   CLEANUP_FREE char *journal = pool_file (pool->path, "journal");
   const struct store_header *header;
+  struct meta_session session;
   uint64_t epoch;
 
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
+  pool_ask_journal (journal, &session);
   pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
                           pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE,
-                          journal_epoch (journal),
+                          &session,
                           flags & NBDEDUP_OPEN_RECOVER);
   if (pool->meta == NULL ||
       meta_state_get (meta_writer (pool->meta), state) == -1 ||
@@ -620,12 +616,14 @@ repair_tables (const char *path, bool force)
   struct lockfile_holder holder;
   CLEANUP_CLOSE int lock_fd = lockfile_take (path, false, "nbdedup",
                                              &holder);
+  struct meta_session session;
   struct meta *meta;
   int r;
 
   if (db == NULL || journal == NULL || lock_fd == -1)
     return -1;
-  meta = meta_open (db, 0, journal_epoch (journal), force);
+  pool_ask_journal (journal, &session);
+  meta = meta_open (db, 0, &session, force);
   if (meta == NULL)
     return -1;
   r = meta_repair (meta);

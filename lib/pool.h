@@ -82,6 +82,9 @@ extern bool pool_wait_for_command (const struct lockfile_holder *holder,
                                    bool server, unsigned tries);
 extern int pool_check_state (struct nbdedup_pool *pool,
                              const struct meta_state *state);
+struct meta_session;
+/* 'path': the journal's. */
+extern void pool_ask_journal (const char *path, struct meta_session *session);
 extern int pool_check_epoch (const char *path, const char *file,
                              uint64_t epoch, const struct meta_state *state);
 /* The files are open: everything that works on them. */

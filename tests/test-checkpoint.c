@@ -137,7 +137,7 @@ meet (void (*fn) (void))
   make_directory (directory, usual_directory (), "checkpoint");
   snprintf (db, sizeof db, "%s/pool.db", directory);
   must (meta_create (db, &state));
-  meta = meta_open (db, 0, 0, false);
+  meta = meta_open (db, 0, &(struct meta_session) { 0 }, false);
   expect (meta != NULL);
   meta_opened (meta);
 

@@ -298,8 +298,18 @@ test_foreign (void)
   copy_file (in ("foreign", "pool.db"), in ("work", "theirs"));
   expect (are_equal ("work", "pool.db.copy", "theirs"));
 
+  /* The files beside it say which of the two is the foreign one. */
+  snprintf (doing, sizeof doing, "foreign pool.db");
+  copy_pool ("killed", "work");
+  copy_file (in ("foreign", "pool.db"), in ("work", "pool.db"));
+  expect_readable ("work", true);
+  expect_whole ("work", true, true);
+  copy_file (in ("foreign", "pool.db"), in ("work", "theirs"));
+  expect (are_equal ("work", "pool.db.damaged", "theirs"));
+
   copy_pool ("closed", "work");
   copy_file (in ("foreign", "pool.db"), in ("work", "pool.db"));
+  spoil ("work", "journal", MISSING);
   expect (try_open ("work") == -1);
   expect (try_open_readonly ("work") == -1);
 }
