@@ -63,12 +63,12 @@ cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db, uint64_t *pages)
 }
 
 static enum cksum_page_state
-page_state (int64_t got, const uint8_t *page, uint32_t page_size,
-            uint64_t offset)
+page_state (struct cksum_mirror *m, int64_t got, const uint8_t *page,
+            uint32_t page_size, uint64_t offset)
 {
   if (got != (int64_t) page_size)
     return CKSUM_PAGE_UNREADABLE;
-  if (cksum_page_is_good (page, page_size, offset))
+  if (cksum_page_is_right (m->shared, page, page_size, offset))
     return CKSUM_PAGE_GOOD;
   /* SQLite does not write the pages that it has freed at once. */
   return is_zero (page, page_size) ? CKSUM_PAGE_UNUSED : CKSUM_PAGE_BAD;
@@ -132,7 +132,7 @@ cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       if (got == (int64_t) page_size &&
           mirror_write_locked (file, file->page, page_size, offset) == -1)
         return lost (m, "writing");
-      r.first = page_state (got, file->page, page_size, offset);
+      r.first = page_state (m, got, file->page, page_size, offset);
     }
     r.number = first + i;
     if (r.first == CKSUM_PAGE_BAD ||
@@ -234,9 +234,10 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       WITH_LOCK (&file->lock);
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
-      r.first = page_state (read_first (f, one, page_size, offset), one,
+      r.first = page_state (m, read_first (f, one, page_size, offset), one,
                             page_size, offset);
-      r.second = page_state (mirror_read_locked (file, two, page_size, offset),
+      r.second = page_state (m, mirror_read_locked (file, two, page_size,
+                                                    offset),
                              two, page_size, offset);
       r.differ = r.first == CKSUM_PAGE_GOOD && r.second == CKSUM_PAGE_GOOD &&
         memcmp (one, two, page_size) != 0;
@@ -254,11 +255,11 @@ has_page_locked (struct cksum_mirror *m, struct cksum_file *f, uint8_t *page,
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
 
-  if (page_state (read_first (f, page, page_size, offset), page, page_size,
+  if (page_state (m, read_first (f, page, page_size, offset), page, page_size,
                   offset) == CKSUM_PAGE_GOOD)
     return true;
   return cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
-    page_state (mirror_read_locked (file, page, page_size, offset), page,
+    page_state (m, mirror_read_locked (file, page, page_size, offset), page,
                 page_size, offset) == CKSUM_PAGE_GOOD;
 }
 
@@ -279,8 +280,8 @@ cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db)
       continue;
     memset (file->page, 0, page_size);
     cksum_page_seal (file->page, page_size, offset);
-    if (real_write (f, file->page, (int) page_size,
-                    (sqlite3_int64) offset) != SQLITE_OK)
+    if (cksum_write_first (f, file->page, (int) page_size,
+                           (sqlite3_int64) offset) != SQLITE_OK)
       return nbdedup_fail (EIO, "pool.db: writing page %" PRIu64, number);
     if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
         mirror_write_locked (file, file->page, page_size, offset) == -1)

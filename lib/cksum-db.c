@@ -60,6 +60,15 @@ cksum_page_is_good (const uint8_t *page, uint32_t page_size,
     page_cksum (page, page_size, offset);
 }
 
+bool
+cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
+                     uint32_t page_size, uint64_t offset)
+{
+  return cksum_page_is_good (page, page_size, offset) &&
+    cksum_expect_page (s, offset / page_size,
+                       get_le64 (page + page_size - CKSUM_RESERVE));
+}
+
 void
 cksum_page_seal (uint8_t *page, uint32_t page_size, uint64_t offset)
 {
@@ -123,7 +132,8 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   int rc;
 
   rc = real_read (f, page, page_size, offset);
-  if (rc == SQLITE_OK && cksum_page_is_good (page, page_size, offset))
+  if (rc == SQLITE_OK &&
+      cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
     return SQLITE_OK;
   if (cksum_mirror_read_page (f, page, page_size, offset) ||
       cksum_readonly_read_page (f, page, page_size, offset))

@@ -148,6 +148,15 @@ extern uint64_t cksum_get_frame (struct cksum_shared *s, uint64_t frame);
 extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
                             uint64_t cksum);
 
+/* Is this the checksum that the page, counted from 0, had when it was last
+ * written, or read for the first time?  If neither was, it is from now on.
+ */
+extern bool cksum_expect_page (struct cksum_shared *s, uint64_t page,
+                               uint64_t cksum);
+/* FRAME_UNKNOWN: a write has failed. */
+extern void cksum_set_page (struct cksum_shared *s, uint64_t page,
+                            uint64_t cksum);
+
 /* The WAL has only 'size' bytes now. */
 extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
 
@@ -161,6 +170,11 @@ extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
 extern uint32_t cksum_parse_db_header (const uint8_t *h);
 extern bool cksum_page_is_good (const uint8_t *page, uint32_t page_size,
                                 uint64_t offset);
+/* Good, and the same page as ever: not one of an older moment that something
+ * put under us.
+ */
+extern bool cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
+                                 uint32_t page_size, uint64_t offset);
 /* Write the checksum into the page. */
 extern void cksum_page_seal (uint8_t *page, uint32_t page_size,
                              uint64_t offset);

@@ -48,6 +48,12 @@ struct cksum_mirror {
   unsigned nr_named, nr_told;
 };
 
+/* What the first one gets; a page is what was written last, and if that failed
+ * nothing is known of it.  With the file's lock, if there is a copy: what
+ * compares the two has it, too.  SQLite's result code.
+ */
+extern int cksum_write_first (struct cksum_file *f, const uint8_t *buf,
+                              int len, sqlite3_int64 offset);
 /* What the copy's file gets; 0, or -1 with errno. */
 extern int mirror_write_locked (struct mirror_file *file, const void *buf,
                                 size_t len, uint64_t offset);

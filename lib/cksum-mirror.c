@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "cksum-mirror-int.h"
 #include "error.h"
 #include "fullio.h"
@@ -350,6 +351,18 @@ is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
 }
 
 int
+cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
+                   sqlite3_int64 offset)
+{
+  int rc = real_write (f, buf, len, offset);
+
+  if (f->role == ROLE_MAIN)
+    cksum_set_page (f->shared, (uint64_t) (offset / len), rc != SQLITE_OK
+                    ? FRAME_UNKNOWN : get_le64 (buf + len - CKSUM_RESERVE));
+  return rc;
+}
+
+int
 cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
                     sqlite3_int64 offset)
 {
@@ -358,10 +371,10 @@ cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
   int rc;
 
   if (m == NULL)
-    return real_write (f, buf, len, offset);
+    return cksum_write_first (f, buf, len, offset);
   file = mirror_file (m, f);
   WITH_LOCK (&file->lock);
-  rc = real_write (f, buf, len, offset);
+  rc = cksum_write_first (f, buf, len, offset);
   if (rc == SQLITE_OK && is_usable_locked (m, file) &&
       mirror_write_locked (file, buf, (size_t) len,
                            (uint64_t) offset) == -1)
@@ -497,12 +510,12 @@ cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
       return false;
     /* A checkpoint may have written it meanwhile. */
     rc = real_read (f, page, (int) page_size, offset);
-    if (rc == SQLITE_OK && cksum_page_is_good (page, page_size,
-                                               (uint64_t) offset))
+    if (rc == SQLITE_OK && cksum_page_is_right (f->shared, page, page_size,
+                                                (uint64_t) offset))
       return true;
     if (mirror_read_locked (file, page, page_size, (uint64_t) offset) !=
         (int64_t) page_size ||
-        !cksum_page_is_good (page, page_size, (uint64_t) offset))
+        !cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
       return false;
     e.repaired = repair_locked (f, page, (int) page_size, (uint64_t) offset,
                                 rc);

@@ -161,7 +161,8 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
 
   if (fd == -1 ||
       full_pread (fd, page, page_size, (uint64_t) offset) !=
-      (int64_t) page_size || !cksum_page_is_good (page, page_size, offset))
+      (int64_t) page_size ||
+      !cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
     return false;
   if (cksum_is_first_help (f->shared))
     nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: page %" PRIu64 " is damaged "

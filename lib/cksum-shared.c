@@ -7,6 +7,10 @@
  * handle: SQLite's index may outlive the connection that recovered it.
  * Entries of a WAL that was restarted stay until they are overwritten;
  * SQLite does not read those frames.
+ *
+ * The table of pages is for what a page's own checksum cannot tell: a page of
+ * an older moment, or of another pool, that something put under us is right in
+ * itself.  It takes a thousandth of the database's size.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -24,6 +28,12 @@
 #include "error.h"
 #include "lock.h"
 
+/* Checksums by number; FRAME_UNKNOWN where there is none. */
+struct sums {
+  uint64_t *p;                  /* owned */
+  uint64_t nr;                  /* with room in the table */
+};
+
 struct cksum_shared {
   struct cksum_shared *next;    /* protected by databases_lock */
   unsigned refs;                /* protected by databases_lock */
@@ -38,8 +48,8 @@ struct cksum_shared {
   uint64_t db_size;             /* SQLite's part of the main database */
   bool knows_db_size;
   uint32_t wal_page_size;       /* 0: no WAL header seen yet */
-  uint64_t *frames;             /* owned; checksum of each frame's page */
-  uint64_t nr_frames;           /* frames with room in the table */
+  struct sums frames;           /* of each frame's page */
+  struct sums pages;            /* of those read or written so far */
 };
 
 static struct lock databases_lock;      /* protects the next one */
@@ -97,7 +107,8 @@ cksum_shared_put (struct cksum_shared *s)
   lock_destroy (&s->lock);
   if (s->stand_in != -1)
     close (s->stand_in);
-  free (s->frames);
+  free (s->frames.p);
+  free (s->pages.p);
   free (s->path);
   free (s);
 }
@@ -197,14 +208,40 @@ cksum_is_first_help (struct cksum_shared *s)
   return first;
 }
 
-/* Forget all frames from number 'first' on. */
-static void
-frames_forget_locked (struct cksum_shared *s, uint64_t first)
+static uint64_t
+sums_get (const struct sums *sums, uint64_t i)
 {
-  assert_held (&s->lock);
-  if (first < s->nr_frames)
-    memset (&s->frames[first], 0,
-            (s->nr_frames - first) * sizeof s->frames[0]);
+  return i < sums->nr ? sums->p[i] : FRAME_UNKNOWN;
+}
+
+static int
+sums_set (struct sums *sums, uint64_t i, uint64_t sum)
+{
+  uint64_t n, *p;
+
+  if (i >= sums->nr) {
+    if (sum == FRAME_UNKNOWN)
+      return SQLITE_OK;
+    n = sums->nr > 0 ? sums->nr : 1024;
+    while (n <= i)
+      n *= 2;
+    p = realloc (sums->p, n * sizeof p[0]);
+    if (p == NULL)
+      return SQLITE_IOERR_NOMEM;
+    memset (&p[sums->nr], 0, (n - sums->nr) * sizeof p[0]);
+    sums->p = p;
+    sums->nr = n;
+  }
+  sums->p[i] = sum;
+  return SQLITE_OK;
+}
+
+/* From number 'first' on. */
+static void
+sums_forget (struct sums *sums, uint64_t first)
+{
+  if (first < sums->nr)
+    memset (&sums->p[first], 0, (sums->nr - first) * sizeof sums->p[0]);
 }
 
 void
@@ -212,7 +249,7 @@ cksum_set_wal_page_size (struct cksum_shared *s, uint32_t page_size)
 {
   WITH_LOCK (&s->lock);
   if (s->wal_page_size != page_size) {
-    frames_forget_locked (s, 0);
+    sums_forget (&s->frames, 0);
     s->wal_page_size = page_size;
   }
 }
@@ -266,30 +303,34 @@ uint64_t
 cksum_get_frame (struct cksum_shared *s, uint64_t frame)
 {
   WITH_LOCK (&s->lock);
-  return frame < s->nr_frames ? s->frames[frame] : FRAME_UNKNOWN;
+  return sums_get (&s->frames, frame);
 }
 
 int
 cksum_set_frame (struct cksum_shared *s, uint64_t frame, uint64_t cksum)
 {
-  uint64_t n, *p;
+  WITH_LOCK (&s->lock);
+  return sums_set (&s->frames, frame, cksum);
+}
+
+bool
+cksum_expect_page (struct cksum_shared *s, uint64_t page, uint64_t cksum)
+{
+  uint64_t known;
 
   WITH_LOCK (&s->lock);
-  if (frame >= s->nr_frames) {
-    if (cksum == FRAME_UNKNOWN)
-      return SQLITE_OK;
-    n = s->nr_frames > 0 ? s->nr_frames : 1024;
-    while (n <= frame)
-      n *= 2;
-    p = realloc (s->frames, n * sizeof p[0]);
-    if (p == NULL)
-      return SQLITE_IOERR_NOMEM;
-    memset (&p[s->nr_frames], 0, (n - s->nr_frames) * sizeof p[0]);
-    s->frames = p;
-    s->nr_frames = n;
-  }
-  s->frames[frame] = cksum;
-  return SQLITE_OK;
+  known = sums_get (&s->pages, page);
+  /* Without memory for it nothing is known. */
+  if (known == FRAME_UNKNOWN)
+    sums_set (&s->pages, page, cksum);
+  return known == FRAME_UNKNOWN || known == cksum;
+}
+
+void
+cksum_set_page (struct cksum_shared *s, uint64_t page, uint64_t cksum)
+{
+  WITH_LOCK (&s->lock);
+  sums_set (&s->pages, page, cksum);
 }
 
 void
@@ -301,5 +342,5 @@ cksum_forget_frames (struct cksum_shared *s, uint64_t size)
   if (s->wal_page_size != 0 && size > WAL_HEADER_BYTES)
     first = (size - WAL_HEADER_BYTES) /
       (FRAME_HEADER_BYTES + s->wal_page_size);
-  frames_forget_locked (s, first);
+  sums_forget (&s->frames, first);
 }

@@ -17,8 +17,12 @@
  * checks it whenever SQLite reads that page from the WAL.  The table is
  * shared by all connections of the process to one file.
  *
- * A page read from the WAL has reserved bytes that are not filled in;
- * nobody looks at them.
+ * A page read from the WAL has reserved bytes that are not filled in; no code
+ * looks at them.
+ *
+ * A page of an older moment has a right checksum, too.  So the VFS also keeps
+ * the checksum of each page of the main database that it has read or written
+ * while the database is open: another page in its place is damaged.
  */
 
 #ifndef NBDEDUP_CKSUM_VFS_H

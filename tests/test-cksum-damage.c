@@ -176,6 +176,43 @@ test_damage_while_open (void)
   remove_all ();
 }
 
+/* Pages of an older moment are right in themselves: what is put under an open
+ * database is found all the same.
+ */
+static void
+test_older_pages_while_open (void)
+{
+  struct content old, new;
+  unsigned key, found = 0;
+  struct model model;
+  size_t offset;
+  sqlite3 *db;
+
+  db = open_db (db_path, &normal);
+  populate (db, &model);
+  checkpoint (db);
+  old = read_file (db_path);
+  for (key = 0; key < NR_ROWS; key += 7)
+    if (model.version[key] > 0)
+      put_row (db, &model, key, model.version[key] + 1);
+  checkpoint (db);
+  new = read_file (db_path);
+  for (offset = 0; offset < old.len && offset < new.len; offset += 4096) {
+    if (memcmp (old.data + offset, new.data + offset, 4096) == 0)
+      continue;
+    patch_file (db_path, offset, old.data + offset, 4096);
+    assert (verify (db_path, &normal, &model) == FAILED);
+    patch_file (db_path, offset, new.data + offset, 4096);
+    found++;
+  }
+  assert (found > 20);
+  assert (verify (db_path, &normal, &model) == RIGHT);
+  close_db (db);
+  free (old.data);
+  free (new.data);
+  remove_all ();
+}
+
 /* SQLite takes a page past the end of the file for zeroes, even if it is
  * part of a blob.
  */
@@ -414,6 +451,7 @@ main (void)
   test_damage_after_recovery ();
   test_damaged_database ();
   test_damage_while_open ();
+  test_older_pages_while_open ();
   test_blob_cut_off ();
   test_damaged_wal ();
   test_foreign_files ();
