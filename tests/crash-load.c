@@ -344,11 +344,7 @@ load (struct rng *rng)
   unsigned ms = rng_percent (rng, 5) ? rng_between (rng, 400, 2500) :
     rng_between (rng, 20, 400);
   bool admin = !server_script && rng_percent (rng, 55);
-  /* Under a preloaded libasan nbdkit 1.32 hangs in libp11-kit's destructor,
-   * after the pool is closed, if it has printed a text of strerror: so it
-   * does with requests at work.
-   */
-  bool polite = rng_percent (rng, 8) && preload == NULL, closed = false;
+  bool polite = rng_percent (rng, 8), closed = false;
   /* The power may go right after one of the next few changes, too. */
   uint64_t changes = powercut && rng_percent (rng, 40) ?
     rng_between (rng, 1, 60) : 0;

@@ -105,8 +105,7 @@ damage_metadata (struct rng *rng)
   const char *const *name = names[rng_percent (rng, 75) ? 0 : 1];
   unsigned kind = rng_below (rng, 5);
 
-  /* With sanitizers a server did once not end within its minute. */
-  if (server_script || preload || rng_percent (rng, 60) || !is_current ())
+  if (server_script || rng_percent (rng, 60) || !is_current ())
     return;
   switch (kind) {
   case 0: remove_file (name[0]); break;

@@ -198,13 +198,9 @@ stop ()
             real=$(cat "$BATS_TEST_TMPDIR/pid$nr")
         fi
         kill "$real" 2>/dev/null || :
-        # Under a preloaded libasan nbdkit 1.32 hangs in libp11-kit's
-        # destructor, after the pool is closed, if it has printed a text of
-        # strerror (seen with gdb): only a plain build can tell a real hang.
-        if ! wait_for "$([ -n "$sanitizer_preload" ] && echo 20 || echo 60)" \
-                  server_is_gone "$real"; then
+        if ! wait_for 60 server_is_gone "$real"; then
             kill -9 "$real" || :
-            [ -n "$sanitizer_preload" ] || ret=1
+            ret=1
         fi
         status=0
         wait "$pid" 2>/dev/null || status=$?

@@ -46,10 +46,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
 @test "a path that is no pool is refused, and stays as it was" {
     mkdir "$BATS_TEST_TMPDIR/empty"
     echo hello >"$BATS_TEST_TMPDIR/file"
-    # nbdkit under a preloaded libasan hangs in p11-kit's destructor after
-    # any error text that glibc translated ("nbdkit file /missing" does).
-    [ -n "$sanitizer_preload" ] ||
-        refused "nbdedup init" "$BATS_TEST_TMPDIR/missing"
+    refused "nbdedup init" "$BATS_TEST_TMPDIR/missing"
     refused "$BATS_TEST_TMPDIR/empty" "$BATS_TEST_TMPDIR/empty"
     refused "$BATS_TEST_TMPDIR/file" "pool=$BATS_TEST_TMPDIR/file"
     assert_eq "$(ls -A "$BATS_TEST_TMPDIR/empty")" ""
@@ -312,8 +309,6 @@ no_clients ()
 @test "a pool that cannot be opened after the fork gives an error, not silence" {
     need_root
     need id nobody
-    [ -z "$sanitizer_preload" ] ||
-        skip "nbdkit under libasan hangs at exit after such an error"
     make_pool
     chmod 755 "$BATS_TEST_TMPDIR" "$pool"
     chmod a+r "$pool"/*
@@ -380,8 +375,6 @@ read_until_logged ()
     local socket="$BATS_TEST_TMPDIR/s" port
 
     need perl -MIO::Socket::UNIX -e 1
-    [ -z "$sanitizer_preload" ] ||
-        skip "nbdkit under libasan hangs at exit after such an error"
     make_pool
     cp "$pool/journal" "$BATS_TEST_TMPDIR/journal"
     truncate -s 100 "$pool/journal"
@@ -394,8 +387,9 @@ read_until_logged ()
     # The command of --run is there before the pool is open.
     for i in 1 2 3; do
         run timeout 20 nbdkit -U - "$plugin" "$pool" \
-            --run 'unset LD_PRELOAD; nbdinfo "$uri"'
+            --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?; sleep 0.5; exit $r'
         [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
+        # The server may still be at work on it when the client is gone.
         [[ $output == *journal* ]]
     done
     port=$(( 20000 + RANDOM % 20000 ))
@@ -452,9 +446,6 @@ read_until_logged ()
     nbdcopy "$tls" "$BATS_TEST_TMPDIR/back"
     cmp "$BATS_TEST_TMPDIR/data" "$BATS_TEST_TMPDIR/back"
     run ! nbdinfo --size "$(uri_of v)"
-
-    # nbdkit under a preloaded libasan hangs at exit after such an error.
-    [ -z "$sanitizer_preload" ] || crash
 }
 
 @test "a server over TCP" {
