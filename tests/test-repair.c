@@ -675,6 +675,7 @@ is_killed_while_repairing (unsigned nth)
   return WIFSIGNALED (status);
 }
 
+/* Block 3 is lost. */
 static uint64_t
 plant_all (void)
 {
@@ -761,5 +762,14 @@ static const struct engine_case cases[] = {
 int
 main (int argc, char *argv[])
 {
+  /* "plant POOL": for repair.bats; its volume "v" has blocks of 4 KiB. */
+  if (argc == 3 && strcmp (argv[1], "plant") == 0) {
+    snprintf (directory, sizeof directory, "%s", argv[2]);
+    open_pool (1);
+    attach ();
+    plant_all ();
+    close_pool ();
+    return 0;
+  }
   return run_cases (argc, argv, cases);
 }
