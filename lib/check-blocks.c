@@ -169,7 +169,6 @@ check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
   size_t i;
   int r;
 
-  assert_held (&pool->admin);
   r = collect (&rc, pool->volumes);
   if (r == 0)
     r = meta_leaf_scan_all (c, count_row, &rc);

@@ -4,6 +4,8 @@
  * the memory budget; for each window all maps are read once.  A window
  * holds, by ascending address, what the record table says of each record;
  * the maps' pointers are looked up in it and counted.
+ *
+ * With "repair" it is done twice: what the second time finds was not repaired.
  */
 
 #include <config.h>
@@ -38,6 +40,7 @@ struct check {
   struct meta_state state;
   uint64_t nr_errors;
   json_t *problems;             /* owned */
+  json_t *repairs;              /* of the check before the repair; or NULL */
 
   struct seen *window;          /* owned; ascending by address */
   size_t nr, max;
@@ -55,13 +58,35 @@ struct check {
   size_t nr_layers;
   bool first_window;
 
-  uint64_t index_entries, stale_entries;
+  uint64_t index_entries, stale_entries, indexed; /* indexed records */
+  uint64_t unreferenced, in_limbo;      /* records without references */
   struct blob row;
 
   nbdedup_progress_fn *progress;
   void *opaque;
   uint64_t done;
 };
+
+/* A problem is known again by what it is about: its figures change. */
+static bool
+is_of_same (const char *a, const char *b)
+{
+  size_t n = strcspn (a, ":");
+
+  return n == strcspn (b, ":") && strncmp (a, b, n) == 0;
+}
+
+static void
+was_not_repaired (struct check *ck, const char *text)
+{
+  json_t *repair;
+  size_t i;
+
+  json_array_foreach (ck->repairs, i, repair)
+    if (is_of_same (text, json_string_value (json_object_get (repair,
+                                                              "problem"))))
+      json_object_set_new (repair, "repaired", json_false ());
+}
 
 static void __attribute__ ((format (printf, 2, 3)))
 problem (struct check *ck, const char *fmt, ...)
@@ -70,12 +95,15 @@ problem (struct check *ck, const char *fmt, ...)
   va_list ap;
 
   ck->nr_errors++;
-  if (json_array_size (ck->problems) >= PROBLEMS_MAX)
+  if (ck->repairs == NULL && json_array_size (ck->problems) >= PROBLEMS_MAX)
     return;
   va_start (ap, fmt);
   vsnprintf (text, sizeof text, fmt, ap);
   va_end (ap);
-  json_array_append_new (ck->problems, json_string (text));
+  if (ck->repairs != NULL)
+    was_not_repaired (ck, text);
+  if (json_array_size (ck->problems) < PROBLEMS_MAX)
+    json_array_append_new (ck->problems, json_string (text));
 }
 
 static int
@@ -163,6 +191,8 @@ check_record (struct check *ck, const struct record *r)
   struct seen *s = &ck->window[ck->nr++];
 
   *s = (struct seen) { r->ptr, r->refcount, 0, r->lsize };
+  ck->indexed += (r->flags & RECORD_INDEXED) != 0;
+  ck->unreferenced += r->refcount == 0;
   if (r->refcount > 0) {
     ck->records++;
     ck->record_bytes += r->lsize;
@@ -368,12 +398,11 @@ check_window (struct check *ck)
  * Index, totals
  */
 
-/* Does the record that an entry names exist, with a digest like that? */
+/* The record at an address: 1, 0, -1. */
 static int
-check_index_entry (struct check *ck, const struct index_entry *e)
+get_record (struct check *ck, uint64_t addr, struct record *r)
 {
-  uint64_t group = e->addr / RECORD_GROUP_SECTORS;
-  struct record r;
+  uint64_t group = addr / RECORD_GROUP_SECTORS;
   size_t off;
   int n;
 
@@ -381,13 +410,40 @@ check_index_entry (struct check *ck, const struct index_entry *e)
   if (n == -1)
     return -1;
   for (off = 0; n != 0 && off < ck->row.len; off += (size_t) n) {
-    n = record_unpack (group, ck->row.p + off, ck->row.len - off, &r);
+    n = record_unpack (group, ck->row.p + off, ck->row.len - off, r);
     if (n == -1)
       break;
-    if (r.ptr.addr == e->addr)
-      return index_entry_matches (e, &r.digest);
+    if (r->ptr.addr == addr)
+      return 1;
   }
   return 0;
+}
+
+/* Does the record that an entry names exist, with a digest like that? */
+static int
+check_index_entry (struct check *ck, const struct index_entry *e)
+{
+  struct record r;
+  int found = get_record (ck, e->addr, &r);
+
+  return found == 1 ? r.flags & RECORD_INDEXED &&
+    index_entry_matches (e, &r.digest) : found;
+}
+
+/* What has no references must be there, to be freed. */
+static int
+check_limbo (void *opaque, uint64_t addr)
+{
+  struct check *ck = opaque;
+  struct record r;
+  int found = get_record (ck, addr, &r);
+
+  if (found == 1 && r.refcount == 0)
+    ck->in_limbo++;
+  else if (found != -1)
+    problem (ck, "limbo, sector %" PRIu64 ": no record without references is "
+             "there", addr);
+  return found == -1 ? -1 : step (ck);
 }
 
 static int
@@ -503,9 +559,13 @@ check_all (struct check *ck)
   if (check_blocks (ck->pool, ck->c, step_through, wrong_blocks, ck) == -1 ||
       meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
       meta_index_scan (ck->c, check_index_row, ck) == -1 ||
+      meta_limbo_scan (ck->c, check_limbo, ck) == -1 ||
       history_check (ck->c, ck->state.next_id, step_through, wrong_sample,
                      ck) == -1)
     return -1;
+  if (ck->in_limbo < ck->unreferenced)
+    problem (ck, "limbo: %" PRIu64 " records have no references, %" PRIu64
+             " of them are in it", ck->unreferenced, ck->in_limbo);
   check_total (ck, "records", ck->state.records, ck->records);
   check_total (ck, "record bytes", ck->state.record_bytes, ck->record_bytes);
   check_total (ck, "stored sectors", ck->state.stored_sectors,
@@ -515,17 +575,18 @@ check_all (struct check *ck)
   return 0;
 }
 
-json_t *
-check_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
-           void *opaque)
+/* One check; its result is as command.h says, without "repair". */
+static json_t *
+check_once (struct nbdedup_pool *pool, json_t *repairs,
+            nbdedup_progress_fn *progress, void *opaque)
 {
   struct check ck = {
-    .pool = pool, .progress = progress, .opaque = opaque,
+    .pool = pool, .progress = progress, .opaque = opaque, .repairs = repairs,
   };
   json_t *result = NULL;
+  uint64_t good;
   int r, err;
 
-  assert_held (&pool->admin);
   if (pool_sync (pool) == -1)
     return NULL;
   /* A sixteenth of the metadata budget, on top of the caches': they are
@@ -548,11 +609,15 @@ check_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
       r = 0;
     }
     meta_unfreeze (ck.c);
+    good = ck.index_entries - ck.stale_entries;
     if (r == 0)
-      result = json_pack ("{s:I, s:O, s:I}", "errors",
+      result = json_pack ("{s:I, s:O, s:I, s:I}", "errors",
                           (json_int_t) ck.nr_errors, "problems", ck.problems,
                           "stale_index_entries",
-                          (json_int_t) ck.stale_entries);
+                          (json_int_t) ck.stale_entries,
+                          "missing_index_entries",
+                          (json_int_t) (ck.indexed > good ?
+                                        ck.indexed - good : 0));
     errno = err;
   }
   meta_reader_put (pool->meta, ck.c);
@@ -561,5 +626,53 @@ check_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   free (ck.window);
   free (ck.layers);
   json_decref (ck.problems);
+  return result;
+}
+
+static json_int_t
+get_number (const json_t *result, const char *key)
+{
+  return json_integer_value (json_object_get (result, key));
+}
+
+static json_t *
+list_repairs (const json_t *result)
+{
+  json_t *repairs = json_array (), *text;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "problems"), i, text)
+    json_array_append_new (repairs, json_pack ("{s:O, s:b}", "problem", text,
+                                               "repaired", 1));
+  return repairs;
+}
+
+json_t *
+check_run (struct nbdedup_pool *pool, bool repair,
+           nbdedup_progress_fn *progress, void *opaque)
+{
+  json_t *result, *first, *repairs;
+  uint64_t lost = 0;
+
+  assert_held (&pool->admin);
+  result = check_once (pool, NULL, progress, opaque);
+  if (result == NULL || !repair)
+    return result;
+  first = result;
+  repairs = list_repairs (first);
+  if (get_number (first, "errors") > 0 ||
+      get_number (first, "stale_index_entries") > 0 ||
+      get_number (first, "missing_index_entries") > 0)
+    result = check_repair (pool, &lost, progress, opaque) == -1 ? NULL
+      : check_once (pool, repairs, progress, opaque);
+  else
+    json_incref (result);
+  if (result != NULL)
+    json_object_update_new (result, json_pack
+                            ("{s:I, s:I, s:O}", "found",
+                             get_number (first, "errors"), "lost_blocks",
+                             (json_int_t) lost, "repairs", repairs));
+  json_decref (first);
+  json_decref (repairs);
   return result;
 }

@@ -423,7 +423,11 @@ run_stat (const struct call *c, json_t **result)
 static int
 run_check (const struct call *c, json_t **result)
 {
-  *result = check_run (c->pool, c->progress, c->opaque);
+  bool repair;
+
+  if (arg_bool (c, "repair", &repair) == -1)
+    return -1;
+  *result = check_run (c->pool, repair, c->progress, c->opaque);
   return *result ? 0 : -1;
 }
 
@@ -490,7 +494,7 @@ static const struct {
   { "drift-history", run_drift_history, { "name", "after", "newest" } },
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
-  { "check", run_check, { NULL } },
+  { "check", run_check, { "repair" } },
   { "scrub", run_scrub, { NULL } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
@@ -521,14 +525,16 @@ bool
 command_changes (const char *command, json_t *args)
 {
   static const char *const reading[] = {
-    "list", "get", "diff", "drift-history", "drift-freed", "stat", "check",
-    "scrub", "recovery", "status", "info",
+    "list", "get", "diff", "drift-history", "drift-freed", "stat", "scrub",
+    "recovery", "status", "info",
   };
   size_t i;
 
   for (i = 0; i < sizeof reading / sizeof reading[0]; ++i)
     if (strcmp (reading[i], command) == 0)
       return false;
+  if (strcmp (command, "check") == 0)
+    return json_is_true (json_object_get (args, "repair"));
   if (strcmp (command, "drift") == 0)
     return json_is_true (json_object_get (args, "record"));
   if (strcmp (command, "destroy") == 0 || strcmp (command, "rebase") == 0)

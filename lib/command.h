@@ -45,8 +45,10 @@
  *   stat      name  ddt (bool)                          contract's "stat"
  *             (a snapshot's: of its clones; with ddt also pool.ddt.histogram
  *             and, with a name, "ddt": {"name", "histogram"})
- *   check                                               {"errors": N,
- *                                                        "problems": [text]}
+ *   check     repair (bool)                             {"errors": N,
+ *             "problems": [text], "stale_index_entries": N,
+ *             "missing_index_entries": N; with repair also "found": N,
+ *             "lost_blocks": N, "repairs": [{"problem", "repaired"}]}
  *   scrub                                               {"records": N,
  *             "bytes": N, "errors": N, "summary_errors": N,
  *             "lost_blocks": N, "damaged": [{"name", "offset", "length"}]}

@@ -558,6 +558,16 @@ ddt_forget (struct ddt *ddt, uint64_t addr)
   drop_ref_locked (ddt, r);
 }
 
+void
+ddt_forget_clean (struct ddt *ddt)
+{
+  struct ddt_entry *e;
+
+  WITH_LOCK (&ddt->lock);
+  while ((e = TAILQ_FIRST (&ddt->lru)) != NULL)
+    drop_clean_locked (ddt, e);
+}
+
 size_t
 ddt_pending_bytes (struct ddt *ddt)
 {

@@ -119,6 +119,9 @@ extern void ddt_fold_done (struct ddt *ddt);
  */
 extern void ddt_forget (struct ddt *ddt, uint64_t addr);
 
+/* pool.db was repaired: forget what the cache has of it. */
+extern void ddt_forget_clean (struct ddt *ddt);
+
 /* Memory that the open and folding txgs hold here. */
 extern size_t ddt_pending_bytes (struct ddt *ddt);
 

@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,10 @@
 #include "error.h"
 #include "fold-index.h"
 #include "fold-int.h"
+#include "log.h"
+
+/* For the repair to recount. */
+#define COUNT_UNKNOWN (RECORD_REFCOUNT_MAX / 2)
 
 /* One group's row in memory, and the segment that it lies in. */
 struct group {
@@ -44,13 +49,18 @@ load_group (struct pass *p, uint64_t id)
   if (meta_record_get (p->c, id, &p->row) == -1)
     return -1;
   for (off = 0; off < p->row.len; off += (size_t) n) {
-    if (g->nr == RECORD_GROUP_SECTORS)
-      return nbdedup_fail (EIO, "pool.db: records of group %" PRIu64
-                           " are damaged", id);
-    n = record_unpack (id, p->row.p + off, p->row.len - off,
+    n = g->nr == RECORD_GROUP_SECTORS
+      ? nbdedup_fail (EIO, "pool.db: records of group %" PRIu64
+                      " are damaged", id)
+      : record_unpack (id, p->row.p + off, p->row.len - off,
                        &g->records[g->nr]);
-    if (n == -1)
+    if (n == -1 && !p->f->parts->repairing)
       return -1;
+    if (n == -1) {
+      /* What follows is found by the pointers to it. */
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+      break;
+    }
     g->nr++;
   }
   return 0;
@@ -72,6 +82,7 @@ store_group (struct pass *p)
   return meta_record_put (p->c, g->id, p->row.p, len);
 }
 
+/* 1; 0: the map is damaged; -1. */
 static int
 load_segment (struct pass *p, uint64_t segment)
 {
@@ -79,7 +90,7 @@ load_segment (struct pass *p, uint64_t segment)
   int r;
 
   if (p->map && p->map->id == segment)
-    return 0;
+    return 1;
   assert (p->map == NULL);
   p->has_chunks = false;
   r = meta_segment_get (p->c, segment, &b);
@@ -87,7 +98,7 @@ load_segment (struct pass *p, uint64_t segment)
     return -1;
   p->map = r ? segment_map_unpack (segment, p->f->sector_bytes, b.p, b.len)
     : segment_map_new (segment, p->f->sector_bytes);
-  return p->map ? 0 : -1;
+  return p->map ? 1 : errno == EIO ? 0 : -1;
 }
 
 static int
@@ -135,29 +146,70 @@ take_space (struct pass *p, const struct record *r)
 {
   struct fold *f = p->f;
 
-  if (load_segment (p, r->ptr.addr / f->segment_sectors) == -1 ||
+  if (load_segment (p, r->ptr.addr / f->segment_sectors) != 1 ||
       set_chunks (p) == -1 || segment_map_set_slot (p->map, r->slot) == -1)
     return -1;
   return segment_map_set (p->map, r->ptr.addr % f->segment_sectors,
                           sectors_of (r->ptr.psize, f->sector_bytes));
 }
 
+static void
+put_back_space (struct pass *p, const struct record *r)
+{
+  if (segment_map_set_slot (p->map, r->slot) == -1 ||
+      segment_map_set (p->map, r->ptr.addr % p->f->segment_sectors,
+                       sectors_of (r->ptr.psize,
+                                   p->f->sector_bytes)) == -1)
+    abort ();                   /* give_space cleared them */
+}
+
+static int
+clear_space (struct pass *p, const struct record *r)
+{
+  struct fold *f = p->f;
+
+  if (segment_map_clear_slot (p->map, r->slot) == -1)
+    return -1;
+  if (segment_map_clear (p->map, r->ptr.addr % f->segment_sectors,
+                         sectors_of (r->ptr.psize, f->sector_bytes)) == 0)
+    return 0;
+  if (segment_map_set_slot (p->map, r->slot) == -1)
+    abort ();
+  return -1;
+}
+
+/* 1; 0: the space maps say something else, and nothing is done; -1. */
 static int
 give_space (struct pass *p, const struct record *r)
 {
   struct fold *f = p->f;
   uint64_t *u;
+  int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
 
-  if (load_segment (p, r->ptr.addr / f->segment_sectors) == -1 ||
-      segment_map_clear_slot (p->map, r->slot) == -1 ||
-      segment_map_clear (p->map, r->ptr.addr % f->segment_sectors,
-                         sectors_of (r->ptr.psize, f->sector_bytes)) == -1)
-    return -1;
-  if (space_unlink (f->parts->space, r->ptr.addr) == -1 ||
-      (u = vec_add (&f->unlinked, sizeof *u)) == NULL)
+  if (ret != 1)
+    return ret;
+  if (clear_space (p, r) == -1)
+    return 0;
+  u = vec_add (&f->unlinked, sizeof *u);
+  if (u == NULL)
     return -1;
   *u = r->ptr.addr;
-  return 0;
+  if (space_unlink (f->parts->space, r->ptr.addr) == 0)
+    return 1;
+  f->unlinked.nr--;
+  put_back_space (p, r);
+  return errno == EIO ? 0 : -1;
+}
+
+/* The open txg refers to it after all. */
+static void
+take_back (struct pass *p, const struct record *r)
+{
+  struct fold *f = p->f;
+
+  f->unlinked.nr--;
+  space_committed (f->parts->space, r->ptr.addr);
+  put_back_space (p, r);
 }
 
 static int
@@ -203,22 +255,38 @@ change_record (struct pass *p, struct record *r, int64_t delta)
 {
   struct fold *f = p->f;
   uint64_t old = r->refcount, new = old + (uint64_t) delta;
+  int given;
 
-  if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX)
-    return nbdedup_fail (EIO, "pool.db: record at %" PRIu64 " has %" PRIu64
-                         " references, %" PRId64 " more cannot be: run "
-                         "nbdedup check", r->ptr.addr, old, delta);
+  if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX) {
+    nbdedup_fail (EIO, "pool.db: record at %" PRIu64 " has %" PRIu64
+                  " references, %" PRId64 " more cannot be: run nbdedup check "
+                  "--repair", r->ptr.addr, old, delta);
+    if (!f->parts->repairing)
+      return -1;
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+    new = COUNT_UNKNOWN;        /* more than there are: nothing frees it */
+  }
   r->refcount = new;
   if ((old > 0) != (new > 0))
     count_record (f, r, new > 0 ? 1 : -1);
   if (new > 0)
     return old > 0 ? 0 : meta_limbo_delete (p->c, r->ptr.addr);
-  if (!ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest))
+  given = give_space (p, r);
+  if (given == -1)
+    return -1;
+  if (given == 0) {             /* a leak, which check finds */
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the space map does not have "
+                 "the record at %" PRIu64 ": its space is not free before "
+                 "\"nbdedup check --repair\"", r->ptr.addr);
     return meta_limbo_put (p->c, r->ptr.addr);
+  }
+  if (!ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest)) {
+    take_back (p, r);
+    return meta_limbo_put (p->c, r->ptr.addr);
+  }
   if (old == 0 && meta_limbo_delete (p->c, r->ptr.addr) == -1)
     return -1;
-  if (add_gone (f, r) == -1 || add_index_op (f, r, false) == -1 ||
-      give_space (p, r) == -1)
+  if (add_gone (f, r) == -1 || add_index_op (f, r, false) == -1)
     return -1;
   r->ptr.addr = 0;              /* to be dropped from the row */
   return 0;
@@ -260,6 +328,20 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
     return -1;
   *u = r.ptr.addr;
   return take_space (p, &r);
+}
+
+/* Nothing is asked of it if limbo named it by mistake. */
+static int
+note_missing (const struct fold *f, uint64_t addr, int64_t delta)
+{
+  if (delta == 0)
+    return 0;
+  nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: run "
+                "nbdedup check --repair", addr);
+  if (!f->parts->repairing)
+    return -1;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+  return 0;
 }
 
 static struct record *
@@ -331,9 +413,11 @@ fold_group (struct pass *p, size_t *pi, size_t *pj)
       continue;
     }
     r = find_in_group (p->group, addr);
-    if (r == NULL)
-      return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64
-                           " is missing: run nbdedup check", addr);
+    if (r == NULL) {
+      if (note_missing (f, addr, delta) == -1)
+        return -1;
+      continue;
+    }
     if (change_record (p, r, delta) == -1)
       return -1;
   }

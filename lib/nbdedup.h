@@ -99,6 +99,10 @@ struct nbdedup_settings {
   enum nbdedup_primarycache primarycache;
   unsigned nr_workers;          /* hashing threads; 0: one per CPU, max 16 */
   enum nbdedup_read_only read_only;
+  /* "check" with "repair" is about to be called: pointers and counts that
+   * cannot be, and that it repairs, do not keep the pool closed.
+   */
+  bool repair;
 };
 
 #define NBDEDUP_DDT_CACHE_DEFAULT       (UINT64_C (256) << 20)

@@ -336,6 +336,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
+    .repairing = s->repair,
     .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,

@@ -342,6 +342,79 @@ space_get_chunks (struct space *space, uint64_t segment, uint16_t **chunks,
   return 0;
 }
 
+/*----------------------------------------------------------------------
+ * Repair
+ */
+
+static void
+set_damaged (struct space *space, uint32_t id, bool damaged)
+{
+  struct seg *s = &space->segs[id];
+
+  if (damaged == s->damaged)
+    return;
+  if (damaged) {
+    seg_mark_damaged (space, id);
+    return;
+  }
+  seg_remove (space, id);
+  s->damaged = 0;
+  space->nr_damaged--;
+  seg_insert (space, id);
+}
+
+int
+space_hold (struct space *space, uint64_t segment)
+{
+  unsigned c;
+  bool was;
+  WITH_LOCK (&space->lock);
+
+  if (segment >= store_length (space->store) / SEGMENT_BYTES ||
+      segment >= NONE)
+    return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
+                         "records", segment);
+  if (segment >= space->nr_segs && seg_extend (space, segment + 1) == -1)
+    return -1;
+  if (!space->segs[segment].backed) {
+    if (!(space->absent[segment / 64] >> segment % 64 & 1))
+      return nbdedup_fail (EIO, "space: segment %" PRIu64 " is being given "
+                           "back: try again", segment);
+    if (seg_back (space, segment) == -1)
+      return -1;
+  }
+  was = space->segs[segment].damaged;
+  set_damaged (space, segment, true);
+  c = space_top_class (space);
+  while (space->room[c] < space->reserved_sectors)
+    if (seg_grow (space) == -1) {
+      set_damaged (space, segment, was);
+      return -1;
+    }
+  return 0;
+}
+
+void
+space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
+               uint32_t largest_run)
+{
+  struct seg *s = &space->segs[segment];
+  struct entry *e;
+  WITH_LOCK (&space->lock);
+
+  e = space_entry_find (space, segment);
+  if (e != NULL && e->pins > 0)
+    return;
+  if (e != NULL)
+    space_entry_free (space, e);
+  seg_remove (space, segment);
+  s->nr_free = nr_free;
+  s->largest = largest_run;
+  seg_set_slots (s, seg_is_empty (space, segment), 0);
+  seg_insert (space, segment);
+  set_damaged (space, segment, false);
+}
+
 void
 space_get_info (struct space *space, struct space_info *info)
 {

@@ -137,6 +137,16 @@ extern void space_release (struct space *space,
 extern int space_get_chunks (struct space *space, uint64_t segment,
                              uint16_t **chunks, unsigned *nr_chunks);
 
+/* For "check --repair".  hold: nothing more is placed in this segment; its
+ * space stays in use, whatever its row says.  -1 (ENOSPC, EIO): then what is
+ * reserved has no room.  replace: its row was written, and all that was placed
+ * there is in it: read it.  (If something is not, it stays held until the pool
+ * is opened again.)
+ */
+extern int space_hold (struct space *space, uint64_t segment);
+extern void space_replace (struct space *space, uint64_t segment,
+                           uint32_t nr_free, uint32_t largest_run);
+
 /* Bytes in free sectors of BACKED segments; bytes reserved; sectors in use
  * (chunks included) in bytes.
  */

@@ -874,6 +874,12 @@ txg_stop (struct txg *t)
 }
 
 void
+txg_set_repairing (struct txg *t, bool repairing)
+{
+  t->parts.repairing = repairing;
+}
+
+void
 txg_get_state (struct txg *t, struct meta_state *state)
 {
   WITH_LOCK (&t->lock);

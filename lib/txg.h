@@ -63,6 +63,10 @@ struct txg_parts {
   void (*layer_gone) (void *opaque, struct layer *layer);
   /* No file may be written: nothing is ever folded, and txg_run is EROFS. */
   bool readonly;
+  /* pool.db is being repaired: what a pointer or a count says that cannot be
+   * is logged, and left for the repair, where else the fold would fail.
+   */
+  bool repairing;
   /* A record's space is about to be reused: forget cached copies of it. */
   void (*forget_record) (void *opaque, uint64_t addr);
   /* A fold has ended, in the folding thread, with no lock held. */
@@ -176,6 +180,9 @@ extern int txg_run_large (struct txg *txg, uint64_t pages,
                           int (*fn) (void *arg, struct meta_conn *c,
                                      struct meta_state *state),
                           void (*done) (void *arg), void *arg);
+
+/* In the folding thread (in 'done'), or before it runs. */
+extern void txg_set_repairing (struct txg *txg, bool repairing);
 
 /* The state as of the last fold. */
 extern void txg_get_state (struct txg *txg, struct meta_state *state);

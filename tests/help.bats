@@ -125,8 +125,8 @@ keys_in ()
     nbdedup create empty 1M
     nbdedup rebase empty v@a
     nbdedup snapshot empty@b
-    for call in "list" "stat --ddt" "check" "scrub" "status" "bench" \
-                       "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
+    for call in "list" "stat --ddt" "check" "check --repair" "scrub" \
+                       "status" "bench" "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
                        "destroy w --dry-run" "drift" "drift v@a" \
                        "drift v@a --if-destroyed w v" \
                        "drift --record --history" \

@@ -7,6 +7,44 @@
 
 #include "tools.h"
 
+enum { KEY_REPAIR = 0x2000 };
+
+static const struct argp_option options[] = {
+  { "repair", KEY_REPAIR, NULL, 0,
+    "Put right what can be derived from what is right", 0 },
+  { 0 }
+};
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  struct options *opts = state->input;
+
+  (void) arg;
+  if (key != KEY_REPAIR)
+    return ARGP_ERR_UNKNOWN;
+  opts->repair = true;
+  return 0;
+}
+
+static void
+print_repairs (const json_t *result)
+{
+  const uint64_t lost = json_size (result, "lost_blocks");
+  json_t *repair;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "repairs"), i, repair)
+    printf ("%s: %s\n", json_text (repair, "problem"),
+            json_is_true (json_object_get (repair, "repaired"))
+            ? "repaired" : "not repaired");
+  if (lost > 0)
+    printf ("The content of %" PRIu64 " block%s is lost: \"nbdedup scrub\" "
+            "lists %s, and writing %s again heals %s\n", lost,
+            lost == 1 ? "" : "s", lost == 1 ? "it" : "them",
+            lost == 1 ? "it" : "them", lost == 1 ? "it" : "them");
+}
+
 int
 cmd_check (int argc, char **argv, const char *pool)
 {
@@ -15,22 +53,28 @@ cmd_check (int argc, char **argv, const char *pool)
   uint64_t errors;
   size_t i;
 
-  options_parse (&opts, argc, argv, NULL, NULL, "",
+  options_parse (&opts, argc, argv, options, parse, "",
                  "Verify the pool's metadata: every map, count and free-space "
                  "figure. Exits 1 if there are errors, and prints them.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
-  result = run (&opts, NULL);
+  if (opts.repair && opts.read_only != NBDEDUP_READ_ONLY_OFF)
+    usage_error (&opts, "--repair changes the pool: not with --read-only");
+  result = run (&opts, opts.repair ? pack_args (&opts, "{s:b}", "repair", 1)
+                : NULL);
   if (result == NULL)
     return EXIT_FAILURE;
   if (opts.json)
     print_json (result);
+  else if (opts.repair)
+    print_repairs (result);
   else
     json_array_foreach (json_object_get (result, "problems"), i, problem)
       printf ("%s\n", json_string_value (problem));
   errors = json_size (result, "errors");
   json_decref (result);
   if (errors > 0)
-    return fail ("check: %s: %" PRIu64 " error%s found", opts.pool, errors,
-                 errors == 1 ? "" : "s");
+    return fail ("check: %s: %" PRIu64 " error%s %s", opts.pool, errors,
+                 errors == 1 ? "" : "s", opts.repair ? "could not be repaired"
+                 : "found");
   return EXIT_SUCCESS;
 }

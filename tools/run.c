@@ -24,6 +24,7 @@ client_open (const struct options *opts)
   snprintf (who, sizeof who, "nbdedup %s", opts->command);
   nbdedup_settings_init (&settings);
   settings.read_only = opts->read_only;
+  settings.repair = opts->repair;
   client = nbdedup_client_open (opts->pool, &settings, who, interrupted);
   if (client == NULL)
     fail ("%s: %s", opts->command, nbdedup_error ());

@@ -60,6 +60,7 @@ struct options {
   bool json;
   bool progress;
   enum nbdedup_read_only read_only;
+  bool repair;                  /* the pool, before anything else */
   const char *args[ARGS_MAX];   /* the words that are not options ... */
   const char **list;            /* ... or, if not NULL, here: max_args */
   unsigned nr_args;

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* "check --repair": what "records" says of itself, where pool.db says nothing
+ * or something else.  A pointer carries the checksum of the stored bytes, and
+ * the summaries repeat what pool.db knows of a record.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "bytes.h"
+#include "check-int.h"
+#include "cleanup.h"
+#include "codec.h"
+#include "error.h"
+#include "fold-summary.h"
+#include "hash.h"
+
+struct derive {
+  struct nbdedup_pool *pool;
+  struct hasher *hasher;        /* owned */
+  struct codec_ctx *codec;      /* owned */
+  uint8_t *raw, *block;         /* owned; BLOCK_SIZE_MAX each */
+  const uint8_t *content;       /* of the last derive_content */
+};
+
+struct derive *
+derive_new (struct nbdedup_pool *pool)
+{
+  struct derive *d = calloc (1, sizeof *d);
+
+  if (d == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory to repair");
+  d->pool = pool;
+  d->hasher = hasher_new (pool->hash);
+  d->codec = codec_ctx_new ();
+  d->raw = malloc (BLOCK_SIZE_MAX);
+  d->block = malloc (BLOCK_SIZE_MAX);
+  if (d->hasher == NULL || d->codec == NULL || d->raw == NULL ||
+      d->block == NULL) {
+    derive_free (d);
+    return nbdedup_fail_null (ENOMEM, "no memory to repair");
+  }
+  return d;
+}
+
+void
+derive_free (struct derive *d)
+{
+  if (d == NULL)
+    return;
+  hasher_free (d->hasher);
+  codec_ctx_free (d->codec);
+  free (d->raw);
+  free (d->block);
+  free (d);
+}
+
+/* A read error proves nothing: the disk may give the bytes another day. */
+enum content
+derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
+{
+  int64_t n = store_read_most (d->pool->store, ptr->addr, d->raw,
+                               ptr->psize);
+
+  if (n == -1)
+    return CONTENT_UNKNOWN;
+  if ((uint64_t) n < ptr->psize ||
+      XXH3_64bits (d->raw, ptr->psize) != ptr->cksum)
+    return CONTENT_LOST;
+  d->content = d->raw;
+  if (ptr->codec == CODEC_NONE)
+    return CONTENT_GOOD;
+  d->content = d->block;
+  return codec_decompress (d->codec, ptr->codec, d->raw, ptr->psize, d->block,
+                           lsize) == -1 ? CONTENT_LOST : CONTENT_GOOD;
+}
+
+/* Chunks are aligned to their size.  Those of a segment's earlier life may
+ * still stand there: of two with one number neither is believed.  1, or 0.
+ */
+static int
+find_chunks (struct derive *d, struct segment_map *map)
+{
+  struct nbdedup_pool *pool = d->pool;
+  unsigned bytes = summary_chunk_bytes (pool->sector_bytes), s, i;
+  uint8_t buf[SUMMARY_CHUNK_MAX], header[SUMMARY_SLOT_BYTES];
+  uint64_t addr;
+
+  for (s = 0; s < map->nr_sectors; s += map->chunk_sectors) {
+    addr = map->id * map->nr_sectors + s;
+    if (addr * pool->sector_bytes < STORE_HEADER_BYTES ||
+        store_read (pool->store, addr, buf, bytes) == -1)
+      continue;
+    i = get_le32 (buf + 32);
+    summary_header_pack (pool->uuid, addr, i, pool->sector_bytes, header);
+    if (memcmp (buf, header, sizeof header) == 0 &&
+        segment_map_place_chunk (map, i, s) == -1)
+      return 0;
+  }
+  return 1;
+}
+
+int
+derive_chunks (struct derive *d, struct meta_conn *c, uint64_t segment,
+               uint16_t **chunks, unsigned *nr_chunks)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  struct segment_map *map = NULL;
+  int r = meta_segment_get (c, segment, &b);
+
+  *chunks = NULL;
+  if (r == -1)
+    return -1;
+  if (r == 1)
+    map = segment_map_unpack (segment, d->pool->sector_bytes, b.p, b.len);
+  r = 1;
+  if (map == NULL) {
+    map = segment_map_new (segment, d->pool->sector_bytes);
+    if (map == NULL)
+      return -1;
+    r = find_chunks (d, map);
+  }
+  *nr_chunks = map->nr_chunks;
+  *chunks = malloc ((map->nr_chunks + 1) * sizeof **chunks);
+  if (*chunks == NULL)
+    r = nbdedup_fail (ENOMEM, "no memory to repair");
+  else
+    memcpy (*chunks, map->chunks, map->nr_chunks * sizeof **chunks);
+  segment_map_free (map);
+  return r;
+}
+
+/* A slot of this chunk that describes the record: 1 and the rest of it. */
+static int
+find_slot (struct derive *d, uint64_t addr, unsigned index,
+           const struct pointer *ptr, uint32_t lsize, struct record *r)
+{
+  struct nbdedup_pool *pool = d->pool;
+  unsigned per_segment = SEGMENT_BYTES / pool->sector_bytes;
+  unsigned slots = summary_chunk_slots (pool->sector_bytes), i;
+  uint8_t buf[SUMMARY_CHUNK_MAX];
+  struct digest digest;
+  uint64_t birth;
+
+  if (store_read (pool->store, addr, buf,
+                  summary_chunk_bytes (pool->sector_bytes)) == -1)
+    return 0;
+  for (i = 1; i < slots; ++i)
+    if (summary_slot_unpack (pool->uuid, addr * pool->sector_bytes +
+                             i * SUMMARY_SLOT_BYTES, addr / per_segment,
+                             per_segment, buf + i * SUMMARY_SLOT_BYTES, r,
+                             &birth) == 1 &&
+        r->ptr.addr == ptr->addr && r->ptr.psize == ptr->psize &&
+        r->ptr.codec == ptr->codec && r->ptr.cksum == ptr->cksum &&
+        r->lsize == lsize &&
+        hasher_digest (d->hasher, r->domain, d->content, lsize,
+                       &digest) == 0 &&
+        memcmp (&digest, &r->digest, sizeof digest) == 0) {
+      r->slot = (uint16_t) (index * slots + i);
+      r->flags = r->domain ? RECORD_EXTENDED : 0;
+      return 1;
+    }
+  return 0;
+}
+
+int
+derive_record (struct derive *d, struct meta_conn *c,
+               const struct pointer *ptr, uint32_t lsize, struct record *r)
+{
+  unsigned per_segment = SEGMENT_BYTES / d->pool->sector_bytes, nr, i;
+  uint64_t segment = ptr->addr / per_segment;
+  CLEANUP_FREE uint16_t *chunks = NULL;
+  int found = derive_chunks (d, c, segment, &chunks, &nr);
+
+  if (found != 1)
+    return found;
+  found = 0;
+  for (i = 0; i < nr && !found; ++i)
+    if (chunks[i] != SEGMENT_CHUNK_LOST)
+      found = find_slot (d, segment * per_segment + chunks[i], i, ptr, lsize,
+                         r);
+  return found;
+}

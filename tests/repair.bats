@@ -1,0 +1,90 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154,SC2030,SC2031
+#
+# DESCRIPTION
+# "nbdedup check --repair", as a user sees it.  Each kind of damage, and a
+# repair that is killed: test-repair.c.
+
+load helpers
+
+# damaged_pool: $image is what volume v had before; block 3 has lost its
+# content, and some counts, space maps and totals are wrong.
+damaged_pool ()
+{
+    make_pool
+    image="$BATS_TEST_TMPDIR/image"
+    random_data 1M 7 >"$image"
+    nbdedup import v "$image" --block-size 4K
+    "$test_programs/test-repair" plant "$pool"
+}
+
+# expect_repaired TEXT: it names what was wrong, and all of that was repaired.
+expect_repaired ()
+{
+    grep -q 'where no record is: repaired$' <<<"$1"
+    grep -q ' references counted, 1 found: repaired$' <<<"$1"
+    grep -q '^record bytes: .*: repaired$' <<<"$1"
+    grep -q '^The content of 1 block is lost: ' <<<"$1"
+    run ! grep -v -e ': repaired$' -e '^The content of 1 block' <<<"$1"
+}
+
+# expect_whole: but block 3, all is as it was, and that can be written again.
+expect_whole ()
+{
+    nbdedup check
+    run -1 --separate-stderr nbdedup scrub
+    [[ ${lines[0]} == "v: 4096 bytes at offset 12288 are damaged" ]]
+    assert_eq "$stderr" "nbdedup: scrub: $pool: 1 block is lost"
+    serve "$pool"
+    run qemu-io -f raw -c 'read 12k 4k' "$(uri_of v)"
+    [[ $output == *"Input/output error"* ]]
+    dd if="$image" of="$BATS_TEST_TMPDIR/block" bs=4K skip=3 count=1 status=none
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/block 12k 4k" -c flush \
+            "$(uri_of v)"
+    stop
+    nbdedup export v - | cmp - "$image"
+    nbdedup check
+    nbdedup scrub
+}
+
+@test "check --repair puts a pool right that nothing serves" {
+    damaged_pool
+    run -1 nbdedup check
+    # Without being asked it repairs nothing.
+    run -1 nbdedup check
+    run -0 --separate-stderr nbdedup check --repair
+    expect_repaired "$output"
+    expect_whole
+    run -0 --separate-stderr nbdedup check --repair
+    assert_eq "$output" ""
+}
+
+@test "check --repair puts a pool right while it is served" {
+    damaged_pool
+    serve "$pool"
+    run -0 --separate-stderr nbdedup check --repair
+    expect_repaired "$output"
+    stop
+    expect_whole
+}
+
+@test "check --repair tells in JSON what it repaired" {
+    damaged_pool
+    nbdedup check --repair --json >"$BATS_TEST_TMPDIR/json"
+    jq -e '.errors == 0 and .problems == [] and .lost_blocks == 1 and
+           .found == (.repairs | length) and .found > 4 and
+           all (.repairs[]; .repaired)' "$BATS_TEST_TMPDIR/json"
+    nbdedup check --repair --json >"$BATS_TEST_TMPDIR/json"
+    jq -e '.errors == 0 and .found == 0 and .repairs == [] and
+           .lost_blocks == 0' "$BATS_TEST_TMPDIR/json"
+}
+
+@test "check --repair is refused where nothing may be written" {
+    damaged_pool
+    run -2 nbdedup --read-only check --repair
+    assert_eq "$output" "nbdedup: check: --repair changes the pool: not with \
+--read-only (see 'nbdedup check --help')"
+    run -1 nbdedup --read-only check
+    nbdedup check --repair
+}

@@ -1,0 +1,775 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* check --repair: plant each kind of damage in pool.db, repair it, in the
+ * pool that it was planted in and after it was opened again, and go on with
+ * the pool.  See engine-rig.h.
+ */
+
+#include <config.h>
+
+#include <fcntl.h>
+
+#include "engine-rig.h"
+#include "format.h"
+#include "segment.h"
+#include "txg.h"
+
+/* Blocks 0 to 63 and 64 to 127 have the same contents, from 1 on; blocks 200
+ * to 207 have others, from 1000 on.
+ */
+#define NR_EQUAL 64u
+#define FIRST_OTHER 200u
+#define NR_OTHER 8u
+#define NR_RECORDS (NR_EQUAL + NR_OTHER)
+
+static void
+start_pool (void)
+{
+  start (1);
+  write_blocks (0, NR_EQUAL, 1);
+  settle ();
+  write_blocks (NR_EQUAL, NR_EQUAL, 1);
+  write_blocks (FIRST_OTHER, NR_OTHER, 1000);
+  settle ();
+  check_pool ();
+}
+
+/*----------------------------------------------------------------------
+ * Planting, in a fold's transaction
+ */
+
+typedef void plant_fn (struct meta_conn *c, struct meta_state *state);
+
+static int
+run_plant (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  plant_fn **fn = arg;
+
+  (*fn) (c, state);
+  return 0;
+}
+
+static void
+plant (plant_fn *fn)
+{
+  must (txg_run (pool->txg, run_plant, NULL, &fn));
+}
+
+static uint64_t planted_addr;
+static int64_t planted_delta;
+
+struct group {
+  struct record r[RECORD_GROUP_SECTORS];
+  unsigned nr;
+};
+
+static void
+get_group (struct meta_conn *c, uint64_t group, struct group *g)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  size_t off;
+  int n;
+
+  g->nr = 0;
+  if (meta_record_get (c, group, &b) != 1)
+    return;
+  for (off = 0; off < b.len; off += (size_t) n) {
+    n = record_unpack (group, b.p + off, b.len - off, &g->r[g->nr++]);
+    expect (n > 0);
+  }
+}
+
+static void
+put_group (struct meta_conn *c, uint64_t group, const struct group *g)
+{
+  uint8_t *buf = xmalloc (RECORD_GROUP_SECTORS * RECORD_ENTRY_MAX);
+  size_t len = 0;
+  unsigned i;
+
+  for (i = 0; i < g->nr; ++i)
+    len += record_pack (&g->r[i], buf + len);
+  must (meta_record_put (c, group, buf, len));
+  free (buf);
+}
+
+/* The record at planted_addr has planted_delta more references. */
+static void
+change_count (struct meta_conn *c, struct meta_state *state)
+{
+  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
+  struct group g;
+  unsigned i;
+
+  (void) state;
+  get_group (c, group, &g);
+  for (i = 0; i < g.nr; ++i)
+    if (g.r[i].ptr.addr == planted_addr)
+      g.r[i].refcount += (uint64_t) planted_delta;
+  put_group (c, group, &g);
+}
+
+static void
+drop_record (struct meta_conn *c, struct meta_state *state)
+{
+  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
+  struct group g;
+  unsigned i, n = 0;
+
+  (void) state;
+  get_group (c, group, &g);
+  for (i = 0; i < g.nr; ++i)
+    if (g.r[i].ptr.addr != planted_addr)
+      g.r[n++] = g.r[i];
+  expect (n == g.nr - 1);
+  g.nr = n;
+  put_group (c, group, &g);
+}
+
+static void
+cut_group (struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
+
+  (void) state;
+  expect (meta_record_get (c, group, &b) == 1);
+  must (meta_record_put (c, group, b.p, b.len / 2 + 3));
+}
+
+static void
+empty_index (struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  must (meta_index_put (c, 0, NULL, 0));
+}
+
+static void
+add_index_entry (struct meta_conn *c, struct meta_state *state)
+{
+  struct index_entry e = { .prefix = 0, .addr = 77 };
+  struct blob b CLEANUP_BLOB = { NULL };
+  uint64_t low;
+
+  (void) state;
+  must (meta_index_get (c, 0, &low, &b));
+  expect (low == 0);
+  must (blob_reserve (&b, b.len + INDEX_ENTRY_LEN));
+  memmove (b.p + INDEX_ENTRY_LEN, b.p, b.len);
+  index_entry_pack (&e, b.p);
+  must (meta_index_put (c, 0, b.p, b.len + INDEX_ENTRY_LEN));
+}
+
+static void
+swap_index_entries (struct meta_conn *c, struct meta_state *state)
+{
+  uint8_t entry[INDEX_ENTRY_LEN];
+  struct blob b CLEANUP_BLOB = { NULL };
+  uint64_t low;
+
+  (void) state;
+  must (meta_index_get (c, 0, &low, &b));
+  expect (b.len >= 2 * INDEX_ENTRY_LEN);
+  memcpy (entry, b.p, sizeof entry);
+  memcpy (b.p, b.p + INDEX_ENTRY_LEN, sizeof entry);
+  memcpy (b.p + INDEX_ENTRY_LEN, entry, sizeof entry);
+  must (meta_index_put (c, low, b.p, b.len));
+}
+
+static void
+put_limbo (struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  must (meta_limbo_put (c, planted_addr));
+}
+
+static void
+change_totals (struct meta_conn *c, struct meta_state *state)
+{
+  struct meta_layer l;
+
+  state->records += 3;
+  state->record_bytes -= 4096;
+  state->stored_sectors += 17;
+  state->index_entries -= 2;
+  expect (meta_layer_get (c, volume->layer->id, &l) == 1);
+  l.pointers += 5;
+  l.blocks -= 7;
+  must (meta_layer_put (c, &l));
+}
+
+static void
+drop_segment (struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  must (meta_segment_delete (c, 0));
+}
+
+static void
+spoil_segment (struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+
+  (void) state;
+  expect (meta_segment_get (c, 0, &b) == 1);
+  b.p[b.len / 2] ^= 1;
+  must (meta_segment_put (c, 0, 100, 50, b.p, b.len));
+}
+
+/* The sectors of the record at planted_addr are free (delta < 0), or sectors
+ * of none are in use.
+ */
+static void
+change_space (struct meta_conn *c, struct meta_state *state)
+{
+  uint64_t per_segment = SEGMENT_BYTES / state->sector_bytes;
+  uint64_t segment = planted_addr / per_segment;
+  struct blob b CLEANUP_BLOB = { NULL };
+  struct segment_map *map;
+  unsigned first, len;
+  uint8_t *packed;
+  size_t packed_len;
+
+  expect (meta_segment_get (c, segment, &b) == 1);
+  map = segment_map_unpack (segment, state->sector_bytes, b.p, b.len);
+  expect (map != NULL);
+  if (planted_delta < 0)
+    must (segment_map_clear (map, (unsigned) (planted_addr % per_segment),
+                             BLOCK / state->sector_bytes));
+  else {
+    expect (segment_map_largest_run (map, &first) > 40);
+    must (segment_map_set (map, first + 20, 10));
+  }
+  len = segment_map_largest_run (map, &first);
+  packed = segment_map_pack (map, &packed_len);
+  must (meta_segment_put (c, segment, map->nr_sectors - map->nr_used, len,
+                          packed, packed_len));
+  free (packed);
+  segment_map_free (map);
+}
+
+static void
+spoil_leaf (struct meta_conn *c, struct meta_state *state)
+{
+  const uint8_t nothing[3] = { 0xff, 0xff, 0xff };
+
+  (void) state;
+  must (meta_leaf_put (c, volume->layer->branch, FIRST_OTHER / LEAF_BLOCKS,
+                       volume->layer->seq, nothing, sizeof nothing));
+}
+
+static void
+add_foreign_leaf (struct meta_conn *c, struct meta_state *state)
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  size_t len = 0;
+
+  (void) state;
+  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq,
+                         buf, &len) == 1);
+  must (meta_leaf_put (c, 12345, 0, 7, buf, len));
+}
+
+/*----------------------------------------------------------------------
+ * Repairing
+ */
+
+static json_int_t
+number (const json_t *result, const char *key)
+{
+  return json_integer_value (json_object_get (result, key));
+}
+
+/* As the command does it. */
+static void
+open_to_repair (void)
+{
+  struct nbdedup_settings settings;
+
+  nbdedup_settings_init (&settings);
+  settings.nr_workers = 1;
+  settings.commit_interval_ms = 1000000;
+  settings.repair = true;
+  pool = nbdedup_pool_open (directory, &settings, "test-repair", 0);
+  if (pool == NULL)
+    die ("open: %s", nbdedup_error ());
+  attach ();
+}
+
+static void
+reopen (void)
+{
+  close_pool ();
+  open_to_repair ();
+}
+
+/* What it found is all repaired. */
+static void
+repair (json_int_t lost)
+{
+  json_t *result = call ("check", json_pack ("{s:b}", "repair", 1)), *p;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "repairs"), i, p)
+    if (!json_is_true (json_object_get (p, "repaired")))
+      die ("not repaired: %s",
+           json_string_value (json_object_get (p, "problem")));
+  expect (number (result, "errors") == 0);
+  expect (number (result, "stale_index_entries") == 0);
+  expect (number (result, "missing_index_entries") == 0);
+  expect (number (result, "lost_blocks") == lost);
+  json_decref (result);
+  check_pool ();
+}
+
+static json_int_t
+nr_found (const char *key)
+{
+  json_t *result = call ("check", NULL);
+  json_int_t n = number (result, key);
+
+  json_decref (result);
+  return n;
+}
+
+static json_int_t
+stat_records (void)
+{
+  json_t *stat = call ("stat", NULL);
+  json_int_t n = number (json_object_get (stat, "pool"), "records");
+
+  json_decref (stat);
+  return n;
+}
+
+static void
+expect_blocks (void)
+{
+  unsigned i;
+
+  for (i = 0; i < 2 * NR_EQUAL; ++i)
+    expect_content (i, 1 + i % NR_EQUAL);
+  for (i = 0; i < NR_OTHER; ++i)
+    expect_content (FIRST_OTHER + i, 1000 + i);
+}
+
+/* The pool works: half of the equal blocks go, and the others stay; the same
+ * content is found again; all goes in the end, and leaves nothing.
+ */
+static void
+use_and_end (void)
+{
+  unsigned i;
+
+  settle ();
+  expect (stat_records () == NR_RECORDS);
+  write_blocks (0, NR_EQUAL, 5000);
+  settle ();
+  write_blocks (300, 200, 7000);        /* in space that is free by mistake */
+  settle ();
+  expect (stat_records () == NR_RECORDS + NR_EQUAL + 200);
+  close_pool ();
+  open_pool (1);
+  attach ();
+  for (i = 0; i < NR_EQUAL; ++i) {
+    expect_content (i, 5000 + i);
+    expect_content (NR_EQUAL + i, 1 + i);
+  }
+  for (i = 0; i < NR_OTHER; ++i)
+    expect_content (FIRST_OTHER + i, 1000 + i);
+  for (i = 0; i < 200; ++i)
+    expect_content (300 + i, 7000 + i);
+  check_pool ();
+  write_blocks (0, NR_EQUAL, 1);
+  settle ();
+  expect (stat_records () == NR_RECORDS + 200);
+  must (nbdedup_volume_trim (handle, (uint64_t) NR_BLOCKS * BLOCK, 0));
+  settle ();
+  settle ();
+  expect (stat_records () == 0);
+  end ();
+}
+
+static void
+repair_and_use (plant_fn *fn, bool offline, const char *key)
+{
+  plant (fn);
+  if (offline)
+    reopen ();
+  expect (nr_found (key) > 0);
+  repair (0);
+  expect_blocks ();
+  use_and_end ();
+}
+
+/* Both of the pool that it is planted in and after opening it again. */
+#define BOTH(name, prepare, fn, key)                    \
+  static void                                           \
+  test_##name (void)                                    \
+  {                                                     \
+    int offline;                                        \
+                                                        \
+    for (offline = 0; offline < 2; ++offline) {         \
+      start_pool ();                                    \
+      prepare;                                          \
+      repair_and_use (fn, offline, key);                \
+    }                                                   \
+  }
+
+#define RECORD(block, delta)                            \
+  do {                                                  \
+    planted_addr = address_of (block);                  \
+    planted_delta = (delta);                            \
+  } while (0)
+
+/* Blocks 3 and 67 refer to it. */
+BOTH (count_too_low, RECORD (3, -1), change_count, "errors")
+BOTH (count_too_high, RECORD (3, 4), change_count, "errors")
+BOTH (no_count_at_all, RECORD (3, -2), change_count, "errors")
+BOTH (record_is_gone, RECORD (3, 0), drop_record, "errors")
+BOTH (records_are_damaged, RECORD (3, 0), cut_group, "errors")
+BOTH (index_is_empty, (void) 0, empty_index, "missing_index_entries")
+BOTH (index_names_no_record, (void) 0, add_index_entry, "errors")
+BOTH (index_is_out_of_order, (void) 0, swap_index_entries, "errors")
+BOTH (limbo_names_no_record, planted_addr = 123456, put_limbo, "errors")
+BOTH (limbo_names_a_used_record, RECORD (3, 0), put_limbo, "errors")
+BOTH (totals, (void) 0, change_totals, "errors")
+BOTH (space_is_not_known, (void) 0, drop_segment, "errors")
+BOTH (space_map_is_damaged, (void) 0, spoil_segment, "errors")
+BOTH (space_is_free_by_mistake, RECORD (3, -1), change_space, "errors")
+BOTH (space_is_used_by_mistake, RECORD (3, 1), change_space, "errors")
+BOTH (leaf_of_no_layer, (void) 0, add_foreign_leaf, "errors")
+
+/* A record that no block refers to any more: it dies, and its space is free. */
+static void
+test_leaked_record (void)
+{
+  int offline;
+
+  for (offline = 0; offline < 2; ++offline) {
+    start_pool ();
+    RECORD (FIRST_OTHER, 1);
+    plant (change_count);
+    trim_block (FIRST_OTHER);
+    settle ();
+    expect (stat_records () == NR_RECORDS);
+    if (offline)
+      reopen ();
+    repair (0);
+    settle ();
+    expect (stat_records () == NR_RECORDS - 1);
+    write_block (FIRST_OTHER, 1000);
+    settle ();
+    expect_blocks ();
+    use_and_end ();
+  }
+}
+
+/*----------------------------------------------------------------------
+ * What is lost
+ */
+
+#define expect_lost(block) expect_lost_at (__LINE__, block)
+
+static void
+expect_lost_at (int line, uint64_t block)
+{
+  uint8_t buf[BLOCK];
+
+  errno = 0;
+  if (nbdedup_volume_read (handle, buf, BLOCK, block * BLOCK) != -1 ||
+      errno != EIO || strstr (nbdedup_error (), "lost") == NULL)
+    die ("line %d: block %" PRIu64 " is not lost", line, block);
+}
+
+/* Other bytes stand where the record was. */
+static void
+spoil_content (uint64_t addr)
+{
+  char path[PATH_MAX + 16];
+  uint8_t byte;
+  off_t offset = (off_t) (addr * pool->sector_bytes + 1000);
+  int fd;
+
+  snprintf (path, sizeof path, "%s/records", directory);
+  fd = open (path, O_RDWR | O_CLOEXEC);
+  expect (fd != -1 && pread (fd, &byte, 1, offset) == 1);
+  byte ^= 0x10;
+  expect (pwrite (fd, &byte, 1, offset) == 1 && close (fd) == 0);
+}
+
+static void
+test_record_and_content_are_gone (void)
+{
+  int offline;
+
+  for (offline = 0; offline < 2; ++offline) {
+    start_pool ();
+    RECORD (3, 0);
+    plant (drop_record);
+    spoil_content (planted_addr);
+    if (offline)
+      reopen ();
+    repair (2);
+    expect_lost (3);
+    expect_lost (NR_EQUAL + 3);
+    settle ();
+    close_pool ();
+    open_pool (1);
+    attach ();
+    expect_lost (3);
+    write_block (3, 4);
+    write_block (NR_EQUAL + 3, 4);
+    settle ();
+    expect_blocks ();
+    use_and_end ();
+  }
+}
+
+/* A read that fails proves nothing: another day the block can be read. */
+static void
+test_read_error_loses_nothing (void)
+{
+  json_t *result;
+
+  start_pool ();
+  RECORD (3, 0);
+  plant (drop_record);
+  reopen ();
+  fail_reads = 1000000;
+  result = call ("check", json_pack ("{s:b}", "repair", 1));
+  fail_reads = 0;
+  expect (number (result, "errors") > 0);
+  expect (number (result, "lost_blocks") == 0);
+  json_decref (result);
+  write_blocks (700, 2 * NR_EQUAL, 30000);      /* not in its place */
+  settle ();
+  expect_blocks ();
+  repair (0);
+  expect_blocks ();
+  must (nbdedup_volume_trim (handle, 2 * NR_EQUAL * BLOCK,
+                             (uint64_t) 700 * BLOCK));
+  use_and_end ();
+}
+
+static void
+test_leaf_is_damaged (void)
+{
+  unsigned first = FIRST_OTHER / LEAF_BLOCKS * LEAF_BLOCKS, i;
+  int offline;
+
+  for (offline = 0; offline < 2; ++offline) {
+    start_pool ();
+    plant (spoil_leaf);
+    if (offline)
+      reopen ();
+    repair (LEAF_BLOCKS);
+    for (i = 0; i < LEAF_BLOCKS; ++i)
+      expect_lost (first + i);
+    expect_content (3, 4);
+    must (nbdedup_volume_trim (handle, LEAF_BLOCKS * BLOCK,
+                               (uint64_t) first * BLOCK));
+    write_blocks (FIRST_OTHER, NR_OTHER, 1000);
+    settle ();
+    expect_blocks ();
+    use_and_end ();
+  }
+}
+
+/*----------------------------------------------------------------------
+ * With pointers that fold meanwhile
+ */
+
+/* The journal has what displaces a pointer whose record is gone: without the
+ * repair the pool is not opened, with it it is.
+ */
+static uint64_t
+drop_and_displace (void)
+{
+  RECORD (3, 0);
+  plant (drop_record);
+  write_block (3, 9999);
+  must (nbdedup_volume_flush (handle));
+  return 0;
+}
+
+static void
+test_replay_meets_the_damage (void)
+{
+  start_pool ();
+  close_pool ();
+  crash_after (drop_and_displace);
+  pool = nbdedup_pool_open (directory, NULL, "test-repair", 0);
+  expect (pool == NULL && strstr (nbdedup_error (), "--repair") != NULL);
+  open_to_repair ();
+  repair (0);
+  expect_content (3, 9999);
+  write_block (3, 4);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
+static void
+write_on (uint64_t nr)
+{
+  uint64_t i;
+
+  for (i = 0; i < nr; ++i) {
+    write_blocks (600 + i % 8 * 64, NR_EQUAL, i % 3 ? 1 : 20000 + i);
+    if (i % 4 == 0)
+      must (nbdedup_volume_flush (handle));
+  }
+}
+
+/* A client takes references to the very records that are repaired. */
+static void
+test_while_it_is_written (void)
+{
+  static plant_fn *const kinds[] = {
+    drop_record, cut_group, change_count, empty_index, change_totals,
+  };
+  struct job job;
+  unsigned i;
+
+  start_pool ();
+  reopen ();                    /* else a fold that meets it stops the pool */
+  job_start (&job, write_on, 400);
+  for (i = 0; !job.done; ++i) {
+    RECORD (i % NR_EQUAL, i % 2 ? 2 : -1);
+    plant (kinds[i % 5]);
+    repair (0);
+  }
+  job_end (&job);
+  expect (i > 0);
+  repair (0);
+  must (nbdedup_volume_trim (handle, 512 * BLOCK, 600 * BLOCK));
+  settle ();
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
+/*----------------------------------------------------------------------
+ * Killed
+ */
+
+static bool
+is_killed_while_repairing (unsigned nth)
+{
+  int status;
+  pid_t pid;
+
+  fflush (stdout);
+  pid = fork ();
+  expect (pid != -1);
+  if (pid == 0) {
+    open_pool (1);
+    attach ();
+    crash_at_sync = nth;
+    repair (2);
+    crash_at_sync = 0;
+    _exit (0);
+  }
+  expect (waitpid (pid, &status, 0) == pid);
+  expect (WIFSIGNALED (status) || WEXITSTATUS (status) == 0);
+  return WIFSIGNALED (status);
+}
+
+/* Block 3 is lost. */
+static uint64_t
+plant_all (void)
+{
+  RECORD (3, 0);
+  plant (drop_record);
+  spoil_content (planted_addr);
+  RECORD (4, -1);
+  plant (change_count);
+  RECORD (5, 3);
+  plant (change_count);
+  RECORD (6, 0);
+  plant (drop_record);
+  RECORD (7, -1);
+  plant (change_space);
+  RECORD (8, 1);
+  plant (change_space);
+  plant (swap_index_entries);
+  planted_addr = 123456;
+  plant (put_limbo);
+  plant (change_totals);
+  return 0;
+}
+
+/* At each sync, and then done again. */
+static void
+test_killed_while_repairing (void)
+{
+  unsigned nth;
+  bool killed = true;
+  json_t *result;
+
+  start_pool ();
+  close_pool ();
+  for (nth = 1; killed; ++nth) {
+    crash_after (plant_all);
+    killed = is_killed_while_repairing (nth);
+    open_pool (1);
+    attach ();
+    result = call ("check", json_pack ("{s:b}", "repair", 1));
+    expect (number (result, "errors") == 0);
+    json_decref (result);
+    expect_lost (3);
+    expect_lost (NR_EQUAL + 3);
+    write_block (3, 4);
+    write_block (NR_EQUAL + 3, 4);
+    settle ();
+    expect_blocks ();
+    check_pool ();
+    close_pool ();
+  }
+  expect (nth > 5);
+  open_pool (1);
+  attach ();
+  use_and_end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (killed_while_repairing),        /* forks: first */
+  CASE (replay_meets_the_damage),
+  CASE (count_too_low),
+  CASE (count_too_high),
+  CASE (no_count_at_all),
+  CASE (leaked_record),
+  CASE (record_is_gone),
+  CASE (records_are_damaged),
+  CASE (record_and_content_are_gone),
+  CASE (read_error_loses_nothing),
+  CASE (leaf_is_damaged),
+  CASE (leaf_of_no_layer),
+  CASE (index_is_empty),
+  CASE (index_names_no_record),
+  CASE (index_is_out_of_order),
+  CASE (limbo_names_no_record),
+  CASE (limbo_names_a_used_record),
+  CASE (totals),
+  CASE (space_is_not_known),
+  CASE (space_map_is_damaged),
+  CASE (space_is_free_by_mistake),
+  CASE (space_is_used_by_mistake),
+  CASE (while_it_is_written),
+  { NULL, NULL }
+};
+
+int
+main (int argc, char *argv[])
+{
+  /* "plant POOL": for repair.bats; its volume "v" has blocks of 4 KiB. */
+  if (argc == 3 && strcmp (argv[1], "plant") == 0) {
+    snprintf (directory, sizeof directory, "%s", argv[2]);
+    open_pool (1);
+    attach ();
+    plant_all ();
+    close_pool ();
+    return 0;
+  }
+  return run_cases (argc, argv, cases);
+}
