@@ -47,9 +47,14 @@
  *             and, with a name, "ddt": {"name", "histogram"})
  *   check                                               {"errors": N,
  *                                                        "problems": [text]}
- *   scrub                                               {"records": N,
- *             "bytes": N, "errors": N, "summary_errors": N,
- *             "lost_blocks": N, "damaged": [{"name", "offset", "length"}]}
+ *   scrub     again (bool: what the last one of     {"records": N,
+ *             this session found damaged, only)         "bytes": N,
+ *             wanted (bool)                              "errors": N,
+ *             "repaired_records": N, "summary_errors": N, "lost_blocks": N,
+ *             "damaged": [{"name", "offset", "length"}],
+ *             "metadata_errors": N, "metadata": [text]; with wanted also
+ *             "wanted": {"hash", "records": [{"address", "length", "domain",
+ *             "digest"}]}, what CONTROL_REPAIR may bring}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (waits for no other command)              status.h's

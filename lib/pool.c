@@ -34,6 +34,7 @@
 #include "property.h"
 #include "recovery.h"
 #include "sampler.h"
+#include "scrub.h"
 #include "volume-layers.h"
 #include "read.h"
 
@@ -469,6 +470,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   pool->lock_fd = -1;
   lock_init (&pool->admin);
   lock_init (&pool->drift);
+  lock_init (&pool->scrub);
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
   watch_init (&pool->watch);
@@ -743,6 +745,8 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   watch_destroy (&pool->watch);
   lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
+  lock_destroy (&pool->scrub);
+  scrubbed_free (pool->scrubbed);
   lock_destroy (&pool->admin);
   free (pool);
   return r;

@@ -54,6 +54,8 @@ struct nbdedup_pool {
   struct sampler *sampler;      /* NULL: not a server, or no interval */
 
   struct lock drift;            /* one computation of drift at a time */
+  struct lock scrub;            /* one scrub at a time; protects ... */
+  struct scrubbed *scrubbed;    /* ... this, owned; NULL: none yet */
 
   /* One administrative command at a time (reads of figures included:
    * their numbers belong together).

@@ -1,0 +1,164 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# What scrub repairs: from duplicates, and from images that the user names.
+
+load helpers
+
+# mixed_data MIB [SEED]: blocks that compress, and blocks that do not.
+mixed_data ()
+{
+    python3 -c 'import random, sys
+r = random.Random(int(sys.argv[2]))
+for i in range(int(sys.argv[1]) * 64):
+    n = r.choice((16384, 9000, 3000, 200))
+    sys.stdout.buffer.write(r.randbytes(n) + bytes([1 + i % 250]) * (16384 - n))
+' "$1" "${2:-1}"
+}
+
+# spoil: change a byte in each 50,000 of records that is not zero there.
+spoil ()
+{
+    python3 -c 'import sys
+with open(sys.argv[1], "r+b") as f:
+    data = f.read()
+    for i in range(70001, len(data), 50000):
+        if data[i] != 0:
+            f.seek(i)
+            f.write(bytes([data[i] ^ 0x55]))
+' "$pool/records"
+}
+
+# contents: of records, behind the header, which changes at each open
+contents ()
+{
+    tail -c +65537 "$pool/records" | sha256sum
+}
+
+# figures: damaged records, and those that were written again, of the scrub
+# whose --json is in $output
+figures ()
+{
+    jq -c '[.errors - .summary_errors - .lost_blocks - .metadata_errors,
+            .repaired_records]' <<<"$output"
+}
+
+# is_repaired FROM...: spoil records; scrub cannot help; with these images it
+# does, and all is as it was.
+is_repaired ()
+{
+    local bad from=() file before
+
+    for file; do
+        from+=(--from "$file")
+    done
+    spoil
+    before=$(jq -c . < <(nbdedup list --json))
+    run -1 --separate-stderr nbdedup scrub --json
+    bad=$(jq '.errors - .summary_errors' <<<"$output")
+    assert_num "$bad >= 10"
+    run -0 --separate-stderr nbdedup scrub "${from[@]}" --json
+    assert_eq "$(figures)" "[0,$bad]"
+    assert_eq "$(jq -c .damaged <<<"$output")" '[]'
+    assert_eq "$(nbdedup status --json |
+                 jq -c '[.damage.damaged_records, .scrub.repaired_records]')" \
+              "[0,$bad]"
+    assert_eq "$(jq -c . < <(nbdedup list --json))" "$before"
+    run -0 --separate-stderr nbdedup scrub --json
+    assert_eq "$(figures)" "[0,0]"
+    nbdedup check
+}
+
+@test "scrub --from writes damaged records again" {
+    need jq --version
+    for how in none lz4 zstd zstd-9; do
+        rm -rf "$BATS_TEST_TMPDIR/pool"
+        make_pool
+        nbdedup set "compress=$how"
+        mixed_data 4 1 >"$BATS_TEST_TMPDIR/img"
+        nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+        nbdedup snapshot v@s
+        nbdedup clone v@s w
+        is_repaired "$BATS_TEST_TMPDIR/img"
+        for name in v v@s w; do
+            nbdedup export "$name" - | cmp - "$BATS_TEST_TMPDIR/img"
+        done
+    done
+}
+
+@test "scrub --from works through a server, beside its clients" {
+    need jq --version
+    make_pool
+    mixed_data 4 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 64K
+    serve "$pool" record-cache=0
+    is_repaired "$BATS_TEST_TMPDIR/img"
+    nbdcopy "$(uri_of v)" - | cmp - "$BATS_TEST_TMPDIR/img"
+}
+
+@test "scrub --from takes several images, in QEMU's formats, and ends of blocks" {
+    need jq --version
+    need qemu-img --version
+    make_pool
+    mixed_data 2 1 >"$BATS_TEST_TMPDIR/a"
+    mixed_data 2 2 >"$BATS_TEST_TMPDIR/b"
+    # The last block is not whole.
+    truncate -s 2093056 "$BATS_TEST_TMPDIR/b"
+    nbdedup import a "$BATS_TEST_TMPDIR/a" --block-size 128K
+    nbdedup import b "$BATS_TEST_TMPDIR/b" --block-size 4K
+    qemu-img convert -f raw -O qcow2 -c "$BATS_TEST_TMPDIR/b" \
+             "$BATS_TEST_TMPDIR/b.qcow2"
+    is_repaired "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b.qcow2"
+    nbdedup export a - | cmp - "$BATS_TEST_TMPDIR/a"
+    nbdedup export b - | cmp - "$BATS_TEST_TMPDIR/b"
+}
+
+@test "scrub --from takes nothing that is not the content" {
+    need jq --version
+    make_pool
+    damaged
+    mixed_data 2 1 >"$BATS_TEST_TMPDIR/img"
+    mixed_data 2 2 >"$BATS_TEST_TMPDIR/other"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    spoil
+    run -1 --separate-stderr nbdedup scrub --json
+    before=$(figures)
+    files=$(contents)
+    run -1 --separate-stderr nbdedup scrub --from "$BATS_TEST_TMPDIR/other" \
+        --json
+    assert_eq "$(figures)" "$before"
+    assert_eq "$(contents)" "$files"
+    refused "no-such-file" scrub --from "$BATS_TEST_TMPDIR/no-such-file"
+    run -2 nbdedup --read-only scrub --from "$BATS_TEST_TMPDIR/img"
+    # An image that refers to another file is not followed.
+    need qemu-img --version
+    qemu-img create -q -f qcow2 -b "$BATS_TEST_TMPDIR/img" -F raw \
+             "$BATS_TEST_TMPDIR/overlay.qcow2"
+    refused "" scrub --from "$BATS_TEST_TMPDIR/overlay.qcow2"
+    nbdedup scrub --from "$BATS_TEST_TMPDIR/overlay.qcow2" --allow-backing
+    nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/img"
+}
+
+@test "scrub repairs a record from another one with the same content" {
+    need jq --version
+    make_pool
+    random_data 1M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup set dedup=off
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    nbdedup import w "$BATS_TEST_TMPDIR/img" --block-size 16K
+    # The first of the two.
+    python3 -c 'import sys
+image, records = (open(f, "rb").read() for f in sys.argv[1:])
+at = records.index(image[:64]) + 5000
+with open(sys.argv[2], "r+b") as f:
+    f.seek(at)
+    f.write(b"damage")' "$BATS_TEST_TMPDIR/img" "$pool/records"
+    run -1 nbdedup --read-only scrub
+    run -0 nbdedup scrub
+    [[ $output == *"1 record was damaged, and was written again"* ]]
+    run -1 nbdedup status
+    [[ $output == *"wrote again, 1 damaged record"* ]]
+    nbdedup scrub
+    nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/img"
+}
