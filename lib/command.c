@@ -434,8 +434,13 @@ run_scrub (const struct call *c, json_t **result)
 {
   struct scrub_args args = { .again = false };
 
+  /* A pool that is not served has no clients to give way to. */
+  if (c->pool->control)
+    args.rate = c->pool->scrub_rate;
   if (arg_bool (c, "again", &args.again) == -1 ||
-      arg_bool (c, "wanted", &args.wanted) == -1)
+      arg_bool (c, "wanted", &args.wanted) == -1 ||
+      arg_bool (c, "restart", &args.restart) == -1 ||
+      arg_size (c, "rate", &args.rate) == -1)
     return -1;
   lock_release (&c->pool->admin);
   *result = scrub_run (c->pool, &args, c->progress, c->opaque);
@@ -500,7 +505,8 @@ static const struct {
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { NULL } },
-  { "scrub", run_scrub, { "again", "wanted" } },
+  { "scrub", run_scrub, 
+    { "again", "wanted", "restart", "rate" } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
   { "info", run_info, { NULL } },

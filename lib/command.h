@@ -49,7 +49,8 @@
  *                                                        "problems": [text]}
  *   scrub     again (bool: what the last one of     {"records": N,
  *             this session found damaged, only)         "bytes": N,
- *             wanted (bool)                              "errors": N,
+ *             wanted, restart (bools)                    "errors": N,
+ *             rate (bytes a second; 0: no limit; else the property's)
  *             "repaired_records": N, "summary_errors": N, "lost_blocks": N,
  *             "damaged": [{"name", "offset", "length"}],
  *             "metadata_errors": N, "metadata": [text]; with wanted also

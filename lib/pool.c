@@ -34,7 +34,6 @@
 #include "property.h"
 #include "recovery.h"
 #include "sampler.h"
-#include "scrub.h"
 #include "volume-layers.h"
 #include "read.h"
 
@@ -471,6 +470,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   lock_init (&pool->admin);
   lock_init (&pool->drift);
   lock_init (&pool->scrub);
+  lock_init (&pool->scrub_live.lock);
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
   watch_init (&pool->watch);
@@ -746,6 +746,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
   lock_destroy (&pool->scrub);
+  lock_destroy (&pool->scrub_live.lock);
   scrubbed_free (pool->scrubbed);
   lock_destroy (&pool->admin);
   free (pool);

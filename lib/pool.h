@@ -19,6 +19,7 @@
 #include "nbdedup.h"
 #include "quiesce.h"
 #include "record-cache.h"
+#include "scrub.h"
 #include "space.h"
 #include "store.h"
 #include "txg.h"
@@ -56,6 +57,8 @@ struct nbdedup_pool {
   struct lock drift;            /* one computation of drift at a time */
   struct lock scrub;            /* one scrub at a time; protects ... */
   struct scrubbed *scrubbed;    /* ... this, owned; NULL: none yet */
+  struct scrub_live scrub_live;
+  _Atomic uint64_t scrub_rate;  /* bytes a second; 0: no limit */
 
   /* One administrative command at a time (reads of figures included:
    * their numbers belong together).

@@ -24,12 +24,9 @@
 #include "cleanup.h"
 #include "check.h"
 #include "error.h"
-#include "fold-summary.h"
 #include "log.h"
-#include "pool.h"
-#include "scrub.h"
+#include "scrub-int.h"
 #include "status.h"
-#include "verify.h"
 
 /* Damaged records whose places in volumes are looked up. */
 #define DAMAGED_MAX 65536
@@ -40,53 +37,12 @@
 /* Leaves that are read before it is asked whether to go on. */
 #define LOOK_LEAVES 64
 
-struct chunk_id {
-  uint64_t segment;
-  unsigned index;
-};
-
-/* What a scrub found. */
-struct scrubbed {
-  uint64_t time;                /* when it ended; 0: not yet */
-  uint64_t records, bytes;
-  uint64_t errors;              /* records that are damaged */
-  uint64_t repaired;            /* records that were, and are not any more */
-  uint64_t summary_errors;
-  uint64_t metadata_errors;     /* of it, what could not be repaired */
-  uint64_t *damaged;            /* owned; ascending addresses */
-  size_t nr_damaged;
-};
-
-struct scrub {
-  struct nbdedup_pool *pool;
-  struct verifier v;
-  struct scrubbed f;
-  uint64_t lost_blocks;
-  uint64_t chunk_addr;          /* what 'chunk' is; 0: nothing */
-  uint8_t chunk[SUMMARY_CHUNK_MAX];
-  struct chunk_id *suspects;    /* owned */
-  size_t nr_suspects;
-  uint64_t repaired;            /* slots, by one fold */
-  json_t *places;               /* owned */
-  json_t *metadata;             /* owned; what was wrong there */
-  struct record *wanted;        /* owned; the damaged ones, by digest */
-  size_t nr_wanted;
-  struct blob row;
-  uint64_t total;
-  nbdedup_progress_fn *progress;
-  void *opaque;
-};
-
-static bool
-is_readonly (const struct scrub *s)
+int
+scrub_go_on (struct scrub *s)
 {
-  return s->pool->settings.read_only != NBDEDUP_READ_ONLY_OFF;
-}
+  uint64_t done = s->f.records < s->total ? s->f.records : s->total;
 
-static int
-go_on (struct scrub *s)
-{
-  if (s->progress && s->progress (s->opaque, s->f.records, s->total) != 0)
+  if (s->progress && s->progress (s->opaque, done, s->total) != 0)
     return nbdedup_fail (EINTR, "interrupted");
   return 0;
 }
@@ -206,7 +162,7 @@ scrub_record (struct scrub *s, const struct record *r)
   if (verify_read (&s->v, r))
     return 0;
   /* One that cannot be written is damaged all the same. */
-  if (!is_readonly (s) && verify_write_cached (&s->v, r) == 1) {
+  if (!scrub_is_readonly (s) && verify_write_cached (&s->v, r) == 1) {
     s->f.repaired++;
     return 0;
   }
@@ -265,15 +221,16 @@ note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   return 1;
 }
 
-/* Call 'fn' for the row of each group of records in s->row; with it and 'c'
- * inside quiesce_enter.  'end', outside, for each, and at the end with true.
+/* Call 'fn' for the row of each group of records, from 'first' on, in s->row;
+ * with it and 'c' inside quiesce_enter.  'end', outside, for each, with the
+ * next group, and at the end with true.
  */
 static int
-each_row (struct scrub *s,
+each_row (struct scrub *s, uint64_t first,
           int (*fn) (struct scrub *s, struct meta_conn *c, uint64_t group),
-          int (*end) (struct scrub *s, bool at_end))
+          int (*end) (struct scrub *s, uint64_t group, bool at_end))
 {
-  struct next next = { .group = 0 };
+  struct next next = { .group = first };
   struct meta_conn *c = meta_reader_get (s->pool->meta);
   unsigned ticket;
   int r;
@@ -289,7 +246,7 @@ each_row (struct scrub *s,
     }
     quiesce_leave (&s->pool->quiesce, ticket);
     if (r == 0)
-      r = end (s, !next.found);
+      r = end (s, next.group + 1, !next.found);
     if (r == -1 || !next.found)
       break;
   }
@@ -298,11 +255,12 @@ each_row (struct scrub *s,
 }
 
 static int
-row_scrubbed (struct scrub *s, bool at_end)
+row_scrubbed (struct scrub *s, uint64_t group, bool at_end)
 {
+  s->next_group = group;
   if ((s->nr_suspects >= REPAIR_MAX || at_end) && repair_summaries (s) == -1)
     return -1;
-  return go_on (s);
+  return scrub_state_note (s, false) == -1 ? -1 : scrub_pace (s);
 }
 
 /*----------------------------------------------------------------------
@@ -344,7 +302,7 @@ look_again (struct scrub *s,
     }
     quiesce_leave (&s->pool->quiesce, ticket);
     if (r != -1)
-      r = go_on (s);
+      r = scrub_go_on (s);
   }
   meta_reader_put (s->pool->meta, c);
   return r == -1 ? -1 : 0;
@@ -421,22 +379,23 @@ look_for_duplicates (struct scrub *s, struct meta_conn *c, uint64_t group)
 }
 
 static int
-row_looked_at (struct scrub *s, bool at_end)
+row_looked_at (struct scrub *s, uint64_t group, bool at_end)
 {
+  (void) group;
   (void) at_end;
-  return go_on (s);
+  return scrub_go_on (s);
 }
 
 static int
 repair_records (struct scrub *s)
 {
-  if (is_readonly (s))
+  if (scrub_is_readonly (s))
     return 0;
   if (find_wanted (s) == -1)
     return -1;
   if (s->nr_wanted > 0) {
     qsort (s->wanted, s->nr_wanted, sizeof s->wanted[0], compare_digests);
-    if (each_row (s, look_for_duplicates, row_looked_at) == -1 ||
+    if (each_row (s, 0, look_for_duplicates, row_looked_at) == -1 ||
         find_wanted (s) == -1)
       return -1;
   }
@@ -528,7 +487,7 @@ is_damaged (const struct scrub *s, const struct leaf *leaf, unsigned i)
                   compare_u64) != NULL;
 }
 
-/* The layer's block size; 0: nobody has it. */
+/* The layer's block size; 0: it has no name any more. */
 static uint32_t
 describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
                 char name[VOLUME_FULL_NAME_MAX])
@@ -555,7 +514,7 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
 
   if (leaf_unpack (buf, len, &leaf) == -1)
     return -1;
-  if (++lo->leaves % LOOK_LEAVES == 0 && go_on (lo->s) == -1)
+  if (++lo->leaves % LOOK_LEAVES == 0 && scrub_go_on (lo->s) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (!is_damaged (lo->s, &leaf, i))
@@ -610,14 +569,6 @@ scrub_metadata (struct scrub *s)
  * What "status" tells of the last scrub
  */
 
-static int
-put_report (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  (void) state;
-  return meta_history_make (c) == -1 ? -1
-    : meta_report_put (c, SCRUB_REPORT, arg);
-}
-
 /* The result counts, not whether it could be kept. */
 static void
 keep_report (struct scrub *s, const json_t *result)
@@ -626,7 +577,7 @@ keep_report (struct scrub *s, const json_t *result)
   CLEANUP_JSON json_t *report = NULL;
   CLEANUP_FREE char *text = NULL;
 
-  if (is_readonly (s))
+  if (scrub_is_readonly (s))
     return;
   report = json_deep_copy (result);
   if (report) {
@@ -636,7 +587,7 @@ keep_report (struct scrub *s, const json_t *result)
                          json_integer ((json_int_t) s->f.time));
     text = json_dumps (report, JSON_COMPACT);
   }
-  if (text == NULL || txg_run (pool->txg, put_report, NULL, text) == -1)
+  if (text == NULL || scrub_state_finish (s, text) == -1)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the result of the scrub cannot be "
                  "kept for \"status\": %s", pool->path,
                  text ? nbdedup_error () : "no memory");
@@ -647,7 +598,8 @@ make_result (const struct scrub *s)
 {
   const struct scrubbed *f = &s->f;
 
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
+                    "begun", (json_int_t) f->begun,
                     "records", (json_int_t) f->records,
                     "bytes", (json_int_t) f->bytes,
                     "errors", (json_int_t)
@@ -666,15 +618,34 @@ scrub_all (struct scrub *s)
 {
   struct meta_state state;
 
-  if (pool_sync (s->pool) == -1)
+  s->f.begun = (uint64_t) time (NULL);
+  if (pool_sync (s->pool) == -1 ||
+      (!s->args->restart && scrub_state_load (s) == -1))
     return -1;
   txg_get_state (s->pool->txg, &state);
   s->total = state.records;
+  s->f.metadata_errors = 0;     /* it is looked at as a whole */
   if (scrub_metadata (s) == -1 ||
-      each_row (s, scrub_row, row_scrubbed) == -1)
+      each_row (s, s->next_group, scrub_row, row_scrubbed) == -1 ||
+      repair_records (s) == -1)
     return -1;
   s->f.time = (uint64_t) time (NULL);
-  return repair_records (s);
+  return 0;
+}
+
+/* What was done until now is not done again.  Its failure is the caller's. */
+static void
+keep_position (struct scrub *s)
+{
+  const int err = errno;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  if (s->next_group > 0 && repair_summaries (s) == 0 &&
+      scrub_state_note (s, true) == 0 && err == EINTR)
+    snprintf (text, sizeof text, "interrupted; the next scrub goes on where "
+              "this one has stopped");
+  nbdedup_fail (err, "%s", text);
 }
 
 /* What the last scrub found, as it is now. */
@@ -717,7 +688,7 @@ lock_scrub (struct scrub *s)
   const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
 
   while (!lock_try (&s->pool->scrub)) {
-    if (go_on (s) == -1)
+    if (scrub_go_on (s) == -1)
       return -1;
     nanosleep (&pause, NULL);
   }
@@ -728,7 +699,10 @@ json_t *
 scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
            nbdedup_progress_fn *progress, void *opaque)
 {
-  struct scrub s = { .pool = pool, .progress = progress, .opaque = opaque };
+  struct scrub s = {
+    .pool = pool, .args = args, .progress = progress, .opaque = opaque,
+    .pace = { .rate = args->rate },
+  };
   json_t *result = NULL;
 
   if (lock_scrub (&s) == -1)
@@ -741,6 +715,9 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
            (args->again ? scrub_again (&s) : scrub_all (&s)) == 0 &&
            locate_damage (&s) == 0)
     result = make_result (&s);
+  if (result == NULL && !args->again && !scrub_is_readonly (&s))
+    keep_position (&s);
+  scrub_state_end (&s);
   if (result) {
     keep_report (&s, result);
     if (args->wanted)

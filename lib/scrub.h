@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lock.h"
 #include "nbdedup.h"
 
 struct scrubbed;                /* what the last one found; pool->scrubbed */
@@ -16,6 +17,16 @@ struct scrub_args {
   bool again;                   /* look at what the last one of this session
                                  * found damaged, and at nothing else */
   bool wanted;                  /* tell which contents would repair it */
+  bool restart;                 /* do not go on where one was stopped */
+  bool scheduled;               /* the server's own (scrubber.h) */
+  uint64_t rate;                /* bytes of records a second; 0: no limit */
+};
+
+/* How far one is that runs, for "status"; innermost lock. */
+struct scrub_live {
+  struct lock lock;             /* protects everything below */
+  bool running;
+  uint64_t begun, records, bytes, errors, total;
 };
 
 /* The result as command.h says.  Waits for one that is under way.  Not under
@@ -31,6 +42,11 @@ extern json_t *scrub_run (struct nbdedup_pool *pool,
  */
 extern int scrub_offer (struct nbdedup_pool *pool, uint64_t addr,
                         const void *content, uint32_t len);
+
+/* {"running", "begun", "records", "bytes", "errors", "total"} of
+ * one that runs, or was stopped before its end; JSON's null: neither.
+ */
+extern json_t *scrub_progress (struct nbdedup_pool *pool);
 
 /* NULL is allowed. */
 extern void scrubbed_free (struct scrubbed *scrubbed);

@@ -162,3 +162,145 @@ with open(sys.argv[2], "r+b") as f:
     nbdedup scrub
     nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/img"
 }
+
+# progress FILTER...: these are true of how far the scrub is.
+progress ()
+{
+    local filter
+
+    nbdedup status --json >"$BATS_TEST_TMPDIR/status" || :
+    for filter; do
+        jq -e ".scrub_progress | $filter" "$BATS_TEST_TMPDIR/status" \
+           >/dev/null || return
+    done
+}
+
+# begin_scrub: in the background, slowly; its first records are read.
+# Sets $scrub.
+begin_scrub ()
+{
+    nbdedup scrub --rate 512K >"$BATS_TEST_TMPDIR/out" \
+            2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
+    scrub=$!
+    wait_for 60 progress '.running and .records > 10'
+}
+
+# scrub_has_failed: the one in the background, with status 1.
+scrub_has_failed ()
+{
+    local status=0
+
+    wait "$scrub" || status=$?
+    assert_eq "$status" 1
+}
+
+# spoil_first: the record that stands first, and is read first.  Sets $offset,
+# where the image has it.
+spoil_first ()
+{
+    offset=$(python3 -c 'import sys
+image, records = (open(f, "rb").read() for f in sys.argv[1:])
+at, offset = min((records.index(image[i:i + 64]), i)
+                 for i in range(0, len(image), 16384))
+with open(sys.argv[2], "r+b") as f:
+    f.seek(at)
+    f.write(b"damage")
+print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
+}
+
+@test "a scrub that was interrupted goes on where it was stopped" {
+    need jq --version
+    make_pool
+    random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    serve "$pool" record-cache=0
+    begin_scrub
+    kill -TERM "$scrub"
+    scrub_has_failed
+    [[ $(<"$BATS_TEST_TMPDIR/err") == *"interrupted; the next scrub goes on"* ]]
+    progress '.running == false' '.records < 512' '.total == 512'
+    begun=$(jq .scrub_progress.begun "$BATS_TEST_TMPDIR/status")
+    run -0 nbdedup status
+    [[ $output == *"one was stopped: "*" of 512 records, 0 damaged"* ]]
+    # It does not look at the first ones again, also after a new start.
+    spoil_first
+    stop
+    serve "$pool" record-cache=0
+    run -0 --separate-stderr nbdedup scrub --json
+    assert_eq "$(jq -c '[.records, .bytes, .begun]' <<<"$output")" \
+              "[512,8388608,$begun]"
+    progress '. == null'
+    # One that has ended is not gone on with.
+    run -1 --separate-stderr nbdedup scrub --json
+    assert_eq "$(figures)" "[1,0]"
+    assert_eq "$(jq .records <<<"$output")" 512
+    nbdedup scrub --from "$BATS_TEST_TMPDIR/img"
+}
+
+@test "what a scrub found before it was stopped is told at its end" {
+    need jq --version
+    make_pool
+    damaged
+    random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    spoil_first
+    serve "$pool" commit-interval=1
+    begin_scrub
+    # It has been kept by now that the first one is damaged.
+    wait_for 60 progress '.records > 100'
+    status=0
+    nbdedup status >/dev/null || status=$?
+    assert_eq "$status" 2
+    crash
+    wait "$scrub" || :
+    progress '.running == false' '.records > 10' '.errors == 1'
+    run -1 --separate-stderr nbdedup scrub --json
+    assert_eq "$(figures)" "[1,0]"
+    assert_eq "$(jq -c '[.records, .damaged[0].offset]' <<<"$output")" "[512,$offset]"
+    progress '. == null'
+    # From the beginning.
+    begin_scrub_offline_and_stop
+    run -1 --separate-stderr nbdedup scrub --restart --json
+    assert_eq "$(jq -c '[.records, (.damaged | length)]' <<<"$output")" \
+              "[512,1]"
+}
+
+# The command has the pool itself.
+begin_scrub_offline_and_stop ()
+{
+    nbdedup scrub --rate 512K 2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
+    scrub=$!
+    wait_for 60 grep -q "nbdedup scrub" "$pool/lock"
+    sleep 1
+    kill -TERM "$scrub"
+    scrub_has_failed
+}
+
+@test "a server that ends does not wait for a scrub" {
+    need jq --version
+    make_pool
+    random_data 32M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    serve "$pool"
+    # A minute's work; other commands go on.
+    begin_scrub
+    nbdedup snapshot v@a
+    stop
+    scrub_has_failed
+    progress '.running == false' '.records > 10'
+}
+
+@test "scrub-rate is a property, and wrong ones are refused" {
+    make_pool
+    assert_eq "$(nbdedup get scrub-rate)" 104857600
+    nbdedup set scrub-rate=none
+    assert_eq "$(nbdedup get scrub-rate)" none
+    nbdedup set scrub-rate=1M
+    assert_eq "$(nbdedup get scrub-rate)" 1048576
+    for value in 0 -1 fast ''; do
+        run -1 nbdedup set "scrub-rate=$value"
+    done
+    run -2 nbdedup scrub --rate 0
+    run -2 nbdedup scrub --rate fast
+    nbdedup scrub --rate none
+}

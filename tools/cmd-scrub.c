@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "copy.h"
 #include "image.h"
@@ -24,6 +25,8 @@ enum {
   KEY_FROM = 0x2000,
   KEY_FORMAT,
   KEY_ALLOW_BACKING,
+  KEY_RATE,
+  KEY_RESTART,
 };
 
 #define SOURCES_MAX 16
@@ -32,6 +35,11 @@ static const struct argp_option options[] = {
   { "from", KEY_FROM, "FILE", 0,
     "Repair damaged records with what this image has of them; may be given "
     "several times", 0 },
+  { "rate", KEY_RATE, "SIZE", 0,
+    "Read at most so many bytes of records a second, or none: no limit; "
+    "default: the property scrub-rate, if the pool is served", 0 },
+  { "restart", KEY_RESTART, NULL, 0,
+    "Begin at the beginning, even if one was stopped before its end", 0 },
   { "format", KEY_FORMAT, "FORMAT", 0,
     "The images' format, as for import; default: by name and first bytes", 0 },
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
@@ -43,6 +51,8 @@ struct scrub {
   struct options common;        /* first: parsers get a pointer to it */
   const char *format;
   bool allow_backing;
+  bool has_rate, restart;
+  uint64_t rate;                /* 0: no limit */
   const char *files[SOURCES_MAX];
   struct image *sources[SOURCES_MAX];   /* owned */
   unsigned nr_sources;
@@ -60,6 +70,18 @@ parse (int key, char *arg, struct argp_state *state)
     if (sc->nr_sources == SOURCES_MAX)
       usage_error (&sc->common, "more than %d times --from", SOURCES_MAX);
     sc->files[sc->nr_sources++] = arg;
+    return 0;
+  case KEY_RATE:
+    sc->has_rate = true;
+    sc->rate = 0;
+    if (strcmp (arg, "none") != 0) {
+      sc->rate = options_size (state, "rate", arg);
+      if (sc->rate == 0)
+        usage_error (&sc->common, "a rate cannot be 0");
+    }
+    return 0;
+  case KEY_RESTART:
+    sc->restart = true;
     return 0;
   case KEY_FORMAT:
     sc->format = arg;
@@ -134,12 +156,25 @@ on_progress (void *opaque, uint64_t done, uint64_t total)
   return interrupted ();
 }
 
+static json_t *
+make_args (const struct scrub *sc)
+{
+  json_t *args = json_object ();
+
+  if (sc->has_rate)
+    json_object_set_new (args, "rate", json_integer ((json_int_t) sc->rate));
+  if (sc->restart)
+    json_object_set_new (args, "restart", json_true ());
+  return args;
+}
+
 /* NULL: reported. */
 static json_t *
 call (struct scrub *sc, const char *flag)
 {
-  json_t *args = pack_args (&sc->common, "{s:b}", flag, 1), *result;
+  json_t *args = make_args (sc), *result;
 
+  json_object_set_new (args, flag, json_true ());
   progress_start (&sc->progress, "scrub", PROGRESS_PARTS, sc->common.progress);
   result = nbdedup_client_call (sc->client, "scrub", args, on_progress,
                                 &sc->progress);
@@ -228,7 +263,6 @@ scrub_from (struct scrub *sc)
   json_t *first, *result = NULL;
   int r;
 
-  interrupt_catch ();
   if (open_sources (sc) == -1 ||
       (sc->client = client_open (&sc->common)) == NULL ||
       (first = call (sc, "wanted")) == NULL)
@@ -252,8 +286,9 @@ scrub (struct scrub *sc)
   json_t *result;
   unsigned i;
 
+  interrupt_catch ();
   if (sc->nr_sources == 0)
-    return run (&sc->common, NULL);
+    return run (&sc->common, make_args (sc));
   result = scrub_from (sc);
   for (i = 0; i < sc->nr_sources; ++i)
     image_close (sc->sources[i], true);
