@@ -434,9 +434,7 @@ run_scrub (const struct call *c, json_t **result)
 {
   struct scrub_args args = { .again = false };
 
-  /* A pool that is not served has no clients to give way to. */
-  if (c->pool->control)
-    args.rate = c->pool->scrub_rate;
+  args.has_rate = json_object_get (c->args, "rate") != NULL;
   if (arg_bool (c, "again", &args.again) == -1 ||
       arg_bool (c, "wanted", &args.wanted) == -1 ||
       arg_bool (c, "restart", &args.restart) == -1 ||

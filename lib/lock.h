@@ -12,8 +12,8 @@
  *                                meta->copying  ->  meta->lock
  *
  * Those separated by a comma are never held together.  The cache of
- * records, the list of readers, the merger and the sampler have locks of
- * their own, innermost; so have the second copy of pool.db (first the lock of
+ * records, the list of readers, the merger, the sampler, the scrubber, and what
+ * "status" tells of a scrub have locks of their own, innermost; so have the second copy of pool.db (first the lock of
  * who builds it, then those of its two files, then its state's) and its VFS.
  *
  * Reading and writing of records, hashing and compression run with none of

@@ -34,6 +34,7 @@
 #include "property.h"
 #include "recovery.h"
 #include "sampler.h"
+#include "scrubber.h"
 #include "volume-layers.h"
 #include "read.h"
 
@@ -610,7 +611,8 @@ start_server (struct nbdedup_pool *pool)
     if (pool->sampler == NULL)
       return -1;
   }
-  return start_control (pool);
+  pool->scrubber = scrubber_start (pool);
+  return pool->scrubber ? start_control (pool) : -1;
 }
 
 /* Tables that can be derived, or done without, must not keep a pool closed. */
@@ -713,8 +715,10 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   if (pool == NULL)
     return 0;
   sampler_cancel (pool->sampler);
+  scrubber_cancel (pool->scrubber);
   control_stop (pool->control);
   sampler_stop (pool->sampler);
+  scrubber_stop (pool->scrubber);
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {

@@ -13,6 +13,7 @@
 #include "hash.h"
 #include "pool.h"
 #include "property.h"
+#include "scrubber.h"
 #include "thin.h"
 
 /* Measured: on real VM images the sum of dedup and compression hardly
@@ -29,7 +30,7 @@
 
 const char *const pool_properties[] = {
   "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
-  "metadata-copy", "scrub-rate", "drift-keep",
+  "metadata-copy", "scrub-rate", "scrub-interval", "drift-keep",
   "block-size", "compress", "dedup", NULL,
 };
 
@@ -42,6 +43,7 @@ static const struct {
   { "copies", "1" },
   { "metadata-copy", "on" },
   { "scrub-rate", SCRUB_RATE_DEFAULT },
+  { "scrub-interval", "off" },
   { "drift-keep", THIN_DEFAULT },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
@@ -163,6 +165,8 @@ pool_property_check (const char *name, const char *value)
     return nbdedup_fail (EINVAL, "%s is fixed when the pool is made", name);
   if (strcmp (name, "scrub-rate") == 0)
     return check_rate (name, value);
+  if (strcmp (name, "scrub-interval") == 0)
+    return scrub_interval_parse (value, &bytes);
   if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
     return strcmp (value, "none") == 0 ? 0 : parse_size (name, value, &bytes);
   if (strcmp (name, "full-warn") == 0)
@@ -236,6 +240,23 @@ percent_of (struct nbdedup_pool *pool, const char *name, unsigned *percent)
     : parse_percent (name, value, percent);
 }
 
+static int
+load_scrub (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *interval = NULL;
+  uint64_t n;
+
+  if (limit_of (pool, "scrub-rate", &n) == -1)
+    return -1;
+  pool->scrub_rate = n;
+  if (stored_value (pool, "scrub-interval", &interval) == -1 ||
+      scrub_interval_parse (interval, &n) == -1)
+    return -1;
+  pool->scrub_interval_s = n;
+  scrubber_wake (pool->scrubber);
+  return 0;
+}
+
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
@@ -249,9 +270,8 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (limit_of (pool, "ddt-quota", &bytes) == -1)
     return -1;
   pool->ddt_quota_bytes = bytes;
-  if (limit_of (pool, "scrub-rate", &bytes) == -1)
+  if (load_scrub (pool) == -1)
     return -1;
-  pool->scrub_rate = bytes;
   if (percent_of (pool, "full-warn", &percent) == -1)
     return -1;
   pool->watch.full_warn = percent;

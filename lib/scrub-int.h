@@ -18,9 +18,9 @@ struct chunk_id {
   unsigned index;
 };
 
-/* Not faster than 'rate' bytes a second; 0: as fast as it can. */
+/* Not faster than 'rate' bytes a second, since it was set. */
 struct pace {
-  uint64_t rate;
+  uint64_t rate;                /* 0: as fast as it can */
   uint64_t begin_ms, begin_bytes;
 };
 

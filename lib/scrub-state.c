@@ -55,7 +55,7 @@ keep (struct scrub *s)
   for (i = 0; i < s->f.nr_damaged; ++i)
     json_array_append_new (damaged,
                            json_integer ((json_int_t) s->f.damaged[i]));
-  position = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}",
+  position = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O}",
                         "group", (json_int_t) s->next_group,
                         "begun", (json_int_t) s->f.begun,
                         "records", (json_int_t) s->f.records,
@@ -64,7 +64,6 @@ keep (struct scrub *s)
                         "repaired_records", (json_int_t) s->f.repaired,
                         "summary_errors", (json_int_t) s->f.summary_errors,
                         "total", (json_int_t) s->total,
-                        "scheduled", (int) s->args->scheduled,
                         "damaged", damaged);
   if (position)
     text = json_dumps (position, JSON_COMPACT);
@@ -196,6 +195,17 @@ scrub_progress (struct nbdedup_pool *pool)
  * Giving way
  */
 
+/* The property may change meanwhile.  A pool that is not served has no clients
+ * to give way to.
+ */
+static uint64_t
+get_rate (const struct scrub *s)
+{
+  if (s->args->has_rate)
+    return s->args->rate;
+  return s->pool->watch.on ? s->pool->scrub_rate : 0;
+}
+
 int
 scrub_pace (struct scrub *s)
 {
@@ -203,13 +213,11 @@ scrub_pace (struct scrub *s)
   uint64_t due, now = clock_ms (), rest;
   struct timespec pause = { .tv_sec = 0 };
 
-  if (p->begin_ms == 0) {
-    p->begin_ms = now;
-    p->begin_bytes = s->f.bytes;
-  }
   for (;;) {
     if (scrub_go_on (s) == -1)
       return -1;
+    if (p->rate != get_rate (s))
+      *p = (struct pace) { get_rate (s), now, s->f.bytes };
     if (p->rate == 0)
       return 0;
     now = clock_ms ();

@@ -686,13 +686,16 @@ static int
 lock_scrub (struct scrub *s)
 {
   const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
+  int r = 0;
 
-  while (!lock_try (&s->pool->scrub)) {
-    if (scrub_go_on (s) == -1)
-      return -1;
+  /* The server's own one gives way. */
+  s->pool->scrub_waiting += !s->args->scheduled;
+  while (r == 0 && !lock_try (&s->pool->scrub)) {
+    r = scrub_go_on (s);
     nanosleep (&pause, NULL);
   }
-  return 0;
+  s->pool->scrub_waiting -= !s->args->scheduled;
+  return r;
 }
 
 json_t *
@@ -701,7 +704,6 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
 {
   struct scrub s = {
     .pool = pool, .args = args, .progress = progress, .opaque = opaque,
-    .pace = { .rate = args->rate },
   };
   json_t *result = NULL;
 

@@ -19,6 +19,7 @@ struct scrub_args {
   bool wanted;                  /* tell which contents would repair it */
   bool restart;                 /* do not go on where one was stopped */
   bool scheduled;               /* the server's own (scrubber.h) */
+  bool has_rate;                /* else as scrub-rate says, in a server */
   uint64_t rate;                /* bytes of records a second; 0: no limit */
 };
 

@@ -304,3 +304,92 @@ begin_scrub_offline_and_stop ()
     run -2 nbdedup scrub --rate fast
     nbdedup scrub --rate none
 }
+
+# has_logged TEXT: the server has.
+has_logged ()
+{
+    grep -q "$1" "$server_log"
+}
+
+# has_scrubbed FILTER: the last scrub that ended says so.
+has_scrubbed ()
+{
+    nbdedup status --json >"$BATS_TEST_TMPDIR/status" || :
+    jq -e ".scrub != null and (.scrub | $1)" "$BATS_TEST_TMPDIR/status" \
+       >/dev/null
+}
+
+@test "a server scrubs as scrub-interval says, and logs it" {
+    need jq --version
+    make_pool
+    random_data 2M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    assert_eq "$(nbdedup get scrub-interval)" off
+    serve "$pool" record-cache=0
+    nbdedup set scrub-interval=5s
+    wait_for 60 has_logged "a scrub begins, as scrub-interval says"
+    wait_for 60 has_scrubbed '.records == 128 and .errors == 0'
+    wait_for 60 has_logged "128 records verified, 0 errors, 0 records and 0"
+    # It finds damage, and says where.
+    spoil_first
+    wait_for 60 has_scrubbed '.errors == 1'
+    wait_for 60 has_logged "v: 16384 bytes at offset $offset are damaged"
+    wait_for 60 has_logged "128 records verified, 1 errors"
+    run -2 nbdedup status
+    nbdedup set scrub-interval=off
+    nbdedup scrub --from "$BATS_TEST_TMPDIR/img"
+    run -1 nbdedup status
+    nbdedup scrub
+    run -0 nbdedup status
+}
+
+@test "a scrub on schedule gives way to a user's, which goes on there" {
+    need jq --version
+    make_pool
+    random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    nbdedup set scrub-rate=256K
+    nbdedup set scrub-interval=1m
+    serve "$pool" record-cache=0
+    wait_for 60 progress '.running and .records > 40'
+    begun=$(jq .scrub_progress.begun "$BATS_TEST_TMPDIR/status")
+    spoil_first
+    run -0 --separate-stderr nbdedup scrub --rate none --json
+    assert_eq "$(jq -c '[.records, .begun]' <<<"$output")" "[512,$begun]"
+    nbdedup scrub --from "$BATS_TEST_TMPDIR/img" --rate none
+}
+
+@test "a scrub on schedule goes on with the next server, and can be turned off" {
+    need jq --version
+    make_pool
+    random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    nbdedup set scrub-rate=256K
+    nbdedup set scrub-interval=1m
+    serve "$pool" record-cache=0
+    wait_for 60 progress '.running and .records > 40'
+    nbdedup set scrub-interval=off
+    wait_for 60 progress '.running == false'
+    nbdedup set scrub-interval=1m
+    stop
+    spoil_first
+    nbdedup set scrub-rate=none
+    serve "$pool" record-cache=0
+    wait_for 60 has_scrubbed '.records == 512 and .errors == 0'
+    has_logged "a scrub goes on, as"
+    nbdedup scrub --from "$BATS_TEST_TMPDIR/img"
+}
+
+@test "scrub-interval is a property, and wrong ones are refused" {
+    make_pool
+    for value in 90s 5m 12h 30d 52w off; do
+        nbdedup set "scrub-interval=$value"
+        assert_eq "$(nbdedup get scrub-interval)" "$value"
+    done
+    for value in on 0 0d 30 d 30x 30dd -1d 11000d 99999999999999999999s ''; do
+        run -1 --separate-stderr nbdedup set "scrub-interval=$value"
+        [[ $stderr == "nbdedup: set: scrub-interval"* ]] ||
+            fail "scrub-interval=$value: $stderr"
+    done
+    assert_eq "$(nbdedup get scrub-interval)" off
+}
