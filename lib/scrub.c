@@ -197,7 +197,8 @@ scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
       break;
     }
     ret = scrub_record (s, &r);
-    if (ret == 0 && map && !has_summary (s, map, &r))
+    /* Read-only it could not be written again. */
+    if (ret == 0 && map && !scrub_is_readonly (s) && !has_summary (s, map, &r))
       ret = note_summary (s, segment, r.slot / map->slots_per_chunk);
   }
   segment_map_free (map);
@@ -620,7 +621,8 @@ scrub_all (struct scrub *s)
 
   s->f.begun = (uint64_t) time (NULL);
   if (pool_sync (s->pool) == -1 ||
-      (!s->args->restart && scrub_state_load (s) == -1))
+      (!s->args->restart && !scrub_is_readonly (s) &&
+       scrub_state_load (s) == -1))
     return -1;
   txg_get_state (s->pool->txg, &state);
   s->total = state.records;

@@ -265,6 +265,29 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
               "[512,1]"
 }
 
+@test "a read-only scrub reads everything, and writes nothing" {
+    need jq --version
+    make_pool
+    damaged
+    random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
+    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
+    serve "$pool"
+    begin_scrub
+    stop
+    scrub_has_failed
+    spoil_first
+    # A summary, too.
+    chunk=$(LC_ALL=C grep -obUa NBDCHUNK "$pool/records" | head -1 |
+                cut -d: -f1)
+    printf 'damage' | dd of="$pool/records" bs=1 seek=$((chunk + 200)) \
+                         conv=notrunc status=none
+    files=$(cd "$pool" && sha256sum ./*)
+    run -1 --separate-stderr nbdedup --read-only scrub --json
+    assert_eq "$(jq -c '[.records, .errors, .repaired_records]' <<<"$output")" \
+              "[512,1,0]"
+    assert_eq "$(cd "$pool" && sha256sum ./*)" "$files"
+}
+
 # The command has the pool itself.
 begin_scrub_offline_and_stop ()
 {
