@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* check: recount everything that pool.db counts.  scrub: read every record.
- */
+/* check: recount everything that pool.db counts. */
 
 #ifndef NBDEDUP_CHECK_H
 #define NBDEDUP_CHECK_H
 
 #include "nbdedup.h"
 
-/* Both under pool->admin; results as command.h says.  NULL: the check
- * itself failed; problems found are in the result.
+/* Under pool->admin; the result as command.h says.  NULL: the check itself
+ * failed; problems found are in the result.
  */
 extern json_t *check_run (struct nbdedup_pool *pool, bool repair,
-                          nbdedup_progress_fn *progress, void *opaque);
-extern json_t *scrub_run (struct nbdedup_pool *pool,
                           nbdedup_progress_fn *progress, void *opaque);
 
 /* What the files of the pool directory take, without "records". */

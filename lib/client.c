@@ -17,6 +17,7 @@
 #include "command.h"
 #include "error.h"
 #include "lockfile.h"
+#include "scrub.h"
 #include "volume.h"
 
 /* How long to wait for another command, or for a server that starts up or
@@ -267,14 +268,45 @@ take_idle (struct nbdedup_client *client)
   return ch;
 }
 
+/* One for commands; ESHUTDOWN: nothing has been done. */
+static struct channel *
+channel_get (struct nbdedup_client *client)
+{
+  struct channel *ch;
+
+  while ((ch = take_idle (client)) != NULL && channel_is_closed (ch))
+    channel_free (ch);
+  if (ch != NULL)
+    return ch;
+  ch = channel_new (client->path, client->who);
+  if (ch == NULL &&
+      (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
+    nbdedup_fail (ESHUTDOWN, "the server went away");   /* it was there */
+  return ch;
+}
+
+/* One that failed may be in whatever state.  errno stays. */
+static void
+channel_put (struct nbdedup_client *client, struct channel *ch, bool failed)
+{
+  const int err = errno;
+
+  if (failed)
+    channel_free (ch);
+  else {
+    WITH_LOCK (&client->lock);
+    SLIST_INSERT_HEAD (&client->idle, ch, link);
+  }
+  errno = err;
+}
+
 json_t *
 nbdedup_client_call (struct nbdedup_client *client, const char *command,
                      json_t *args, nbdedup_progress_fn *progress,
                      void *opaque)
 {
-  struct channel *ch = NULL;
+  struct channel *ch;
   json_t *result;
-  int err;
 
   if (client->readonly && command_changes (command, args))
     return nbdedup_fail_null (EROFS, "it changes the pool, which is read-only "
@@ -282,27 +314,34 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
   if (client->pool != NULL)
     return command_run (client->pool, command, args, progress, opaque);
 
-  while ((ch = take_idle (client)) != NULL && channel_is_closed (ch))
-    channel_free (ch);
-  if (ch == NULL) {
-    ch = channel_new (client->path, client->who);
-    if (ch == NULL) {
-      /* It was there: nothing has been done. */
-      if (errno == ENOENT || errno == ECONNREFUSED || errno == EIO)
-        nbdedup_fail (ESHUTDOWN, "the server went away");
-      return NULL;
-    }
-  }
+  ch = channel_get (client);
+  if (ch == NULL)
+    return NULL;
   result = remote_call (ch, command, args, progress, opaque);
-  err = errno;
-  if (result == NULL)
-    channel_free (ch);          /* in whatever state it is */
-  else {
-    WITH_LOCK (&client->lock);
-    SLIST_INSERT_HEAD (&client->idle, ch, link);
-  }
-  errno = err;
+  channel_put (client, ch, result == NULL);
   return result;
+}
+
+int
+nbdedup_client_repair (struct nbdedup_client *client, uint64_t address,
+                       const void *content, uint32_t len)
+{
+  struct control_frame f = {
+    .type = CONTROL_REPAIR, .offset = address, .payload = len,
+  };
+  struct channel *ch;
+  int r;
+
+  if (client->pool != NULL)
+    return scrub_offer (client->pool, address, content, len);
+  if (len > CONTROL_PAYLOAD_MAX)
+    return nbdedup_fail (EINVAL, "no record has so much content");
+  ch = channel_get (client);
+  if (ch == NULL)
+    return -1;
+  r = channel_request (ch, &f, content, NULL, 0);
+  channel_put (client, ch, r == -1);
+  return r == -1 ? -1 : f.offset == 1;
 }
 
 int

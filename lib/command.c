@@ -19,6 +19,7 @@
 #include "rebase.h"
 #include "recovery.h"
 #include "sampler.h"
+#include "scrub.h"
 #include "status.h"
 
 /* What a command is run with. */
@@ -431,10 +432,21 @@ run_check (const struct call *c, json_t **result)
   return *result ? 0 : -1;
 }
 
+/* Scrub takes long, and lets other commands come in between. */
 static int
 run_scrub (const struct call *c, json_t **result)
 {
-  *result = scrub_run (c->pool, c->progress, c->opaque);
+  struct scrub_args args = { .again = false };
+
+  args.has_rate = json_object_get (c->args, "rate") != NULL;
+  if (arg_bool (c, "again", &args.again) == -1 ||
+      arg_bool (c, "wanted", &args.wanted) == -1 ||
+      arg_bool (c, "restart", &args.restart) == -1 ||
+      arg_size (c, "rate", &args.rate) == -1)
+    return -1;
+  lock_release (&c->pool->admin);
+  *result = scrub_run (c->pool, &args, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;
 }
 
@@ -495,7 +507,7 @@ static const struct {
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { "repair" } },
-  { "scrub", run_scrub, { NULL } },
+  { "scrub", run_scrub, { "again", "wanted", "restart", "rate" } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
   { "info", run_info, { NULL } },
@@ -561,7 +573,7 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF &&
       command_changes (command, args))
     return nbdedup_fail_null (EROFS, "the pool is open read-only");
-  /* Monitoring does not wait until a scrub is done. */
+  /* Monitoring does not wait until a check is done. */
   if (commands[i].run == run_status)
     r = commands[i].run (&c, &result);
   else {
@@ -576,7 +588,7 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
 bool
 command_is_background (const char *command, json_t *args)
 {
-  return strcmp (command, "drift") == 0 ||
+  return strcmp (command, "drift") == 0 || strcmp (command, "scrub") == 0 ||
     strcmp (command, "drift-freed") == 0 ||
     (strcmp (command, "destroy") == 0 &&
      json_is_true (json_object_get (args, "dry-run"))) ||

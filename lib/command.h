@@ -49,9 +49,15 @@
  *             "problems": [text], "stale_index_entries": N,
  *             "missing_index_entries": N; with repair also "found": N,
  *             "lost_blocks": N, "repairs": [{"problem", "repaired"}]}
- *   scrub                                               {"records": N,
- *             "bytes": N, "errors": N, "summary_errors": N,
- *             "lost_blocks": N, "damaged": [{"name", "offset", "length"}]}
+ *   scrub     again (bool: what the last one of     {"records": N,
+ *             this session found damaged, only)         "bytes": N,
+ *             wanted, restart (bools)                    "errors": N,
+ *             rate (bytes a second; 0: no limit; else the property's)
+ *             "repaired_records": N, "summary_errors": N, "lost_blocks": N,
+ *             "damaged": [{"name", "offset", "length"}],
+ *             "metadata_errors": N, "metadata": [text]; with wanted also
+ *             "wanted": {"hash", "records": [{"address", "length", "domain",
+ *             "digest"}]}, what CONTROL_REPAIR may bring}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (waits for no other command)              status.h's

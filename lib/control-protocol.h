@@ -38,6 +38,8 @@
  *   FLUSH         -       -       -              -
  *   EXTENTS       bytes   bytes   -              16 bytes for each extent:
  *                                                length, then 1 for a hole
+ *   REPAIR        a       -       its content    offset: 1 if it was written
+ *                 record                         again, else 0
  *
  * - HELLO is the first request of a connection, and must come within
  *   CONTROL_TIMEOUT_S.
@@ -53,6 +55,9 @@
  * - A connection has at most one volume open.  It is closed with the
  *   connection; only the reply to VOLUME_CLOSE says that this has happened.
  * - READ and WRITE transfer 1 to CONTROL_PAYLOAD_MAX bytes.
+ * - REPAIR needs no volume: "scrub" with "wanted" tells the addresses of
+ *   damaged records.  The content is believed only if it has the record's
+ *   digest.
  * - EXTENTS may cover less than was asked for, but something: ask again for
  *   the rest.
  *
@@ -112,6 +117,7 @@ enum control_type {
   CONTROL_ZERO = 8,
   CONTROL_FLUSH = 9,
   CONTROL_EXTENTS = 10,
+  CONTROL_REPAIR = 11,
 
   CONTROL_REPLY = 64,
   CONTROL_ERROR = 65,

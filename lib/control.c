@@ -39,6 +39,7 @@
 #include "error.h"
 #include "lock.h"
 #include "nice.h"
+#include "scrub.h"
 
 /* When there are so many, the one that has been idle for longest makes room
  * for a new one: silent or slow clients keep no command out.
@@ -367,6 +368,14 @@ serve_read (struct connection *conn, const struct control_frame *f)
 }
 
 static int
+serve_repair (struct connection *conn, const struct control_frame *f)
+{
+  int r = scrub_offer (conn->control->pool, f->offset, conn->buf, f->payload);
+
+  return r == -1 ? reply_failure (conn) : reply (conn, r, 0, NULL, 0);
+}
+
+static int
 serve_data (struct connection *conn, const struct control_frame *f)
 {
   if (conn->volume == NULL)
@@ -420,6 +429,8 @@ serve_request (struct connection *conn, const struct control_frame *f)
     return 0;                   /* too late: its command has been answered */
   case CONTROL_VOLUME_OPEN:
     return serve_volume_open (conn, f);
+  case CONTROL_REPAIR:
+    return serve_repair (conn, f);
   case CONTROL_VOLUME_CLOSE:
   case CONTROL_READ:
   case CONTROL_WRITE:

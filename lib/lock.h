@@ -5,14 +5,15 @@
  * Lock order, outermost first; a thread takes only locks to the right of
  * those that it holds:
  *
- *   pool->drift  ->  pool->admin  ->  watch->lock  ->  inside a txg (txg_enter)
+ *   pool->drift, pool->scrub  ->  pool->admin  ->  watch->lock
+ *     ->  inside a txg (txg_enter)
  *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
  *     ->  volumes->lock  ->  space->lock, journal->lock,
  *                                meta->copying  ->  meta->lock
  *
  * Those separated by a comma are never held together.  The cache of
- * records, the list of readers, the merger and the sampler have locks of
- * their own, innermost; so have the second copy of pool.db (first the lock of
+ * records, the list of readers, the merger, the sampler, the scrubber, and what
+ * "status" tells of a scrub have locks of their own, innermost; so have the second copy of pool.db (first the lock of
  * who builds it, then those of its two files, then its state's) and its VFS.
  *
  * Reading and writing of records, hashing and compression run with none of

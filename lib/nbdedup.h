@@ -311,6 +311,14 @@ extern json_t *nbdedup_client_call (struct nbdedup_client *client,
                                     void *opaque)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 
+/* The record at 'address', which "scrub" found damaged, may have this content
+ * (command.h).  1: it has, and is written again, durably; 0: not so; -1.
+ */
+extern int nbdedup_client_repair (struct nbdedup_client *client,
+                                  uint64_t address, const void *content,
+                                  uint32_t len)
+  __attribute__ ((nonnull (1, 3)));
+
 /* How is the pool in directory 'path'?  Changes nothing, whether a server has
  * it or not: if not, it is opened read-only.  The document is status.h's,
  * with "open": null, or an object with "by" ("server", "command"), "who" and
@@ -398,6 +406,33 @@ extern int nbdedup_estimate_add (struct nbdedup_estimate *estimate,
  */
 extern json_t *nbdedup_estimate_result (struct nbdedup_estimate *estimate)
   __attribute__ ((nonnull (1), warn_unused_result));
+
+/*----------------------------------------------------------------------
+ * Finding the content of damaged records in an image
+ */
+
+struct nbdedup_finder;
+
+/* 'wanted' as "scrub" tells it (command.h). */
+extern struct nbdedup_finder *nbdedup_finder_new (const json_t *wanted)
+  __attribute__ ((warn_unused_result));
+extern void nbdedup_finder_free (struct nbdedup_finder *finder);
+
+/* The largest block that is looked for; 0: nothing is. */
+extern uint32_t nbdedup_finder_block_size (struct nbdedup_finder *finder)
+  __attribute__ ((nonnull (1)));
+
+/* Data of an image: it begins at a multiple of that size in its image, and
+ * ends at one or at the image's end.  Calls 'fn' for each wanted record whose
+ * content is there, the first time; it returns 0, or -1 to fail.
+ */
+extern int nbdedup_finder_look (struct nbdedup_finder *finder,
+                                const void *buf, size_t len,
+                                int (*fn) (void *opaque, uint64_t address,
+                                           const void *content,
+                                           uint32_t len),
+                                void *opaque)
+  __attribute__ ((nonnull (1, 2, 4)));
 
 /*----------------------------------------------------------------------
  * Hashes and codecs, for "bench" and for help texts

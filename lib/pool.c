@@ -34,6 +34,7 @@
 #include "property.h"
 #include "recovery.h"
 #include "sampler.h"
+#include "scrubber.h"
 #include "volume-layers.h"
 #include "read.h"
 
@@ -466,6 +467,8 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   pool->lock_fd = -1;
   lock_init (&pool->admin);
   lock_init (&pool->drift);
+  lock_init (&pool->scrub);
+  lock_init (&pool->scrub_live.lock);
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
   watch_init (&pool->watch);
@@ -605,7 +608,8 @@ start_server (struct nbdedup_pool *pool)
     if (pool->sampler == NULL)
       return -1;
   }
-  return start_control (pool);
+  pool->scrubber = scrubber_start (pool);
+  return pool->scrubber ? start_control (pool) : -1;
 }
 
 /* Tables that can be derived, or done without, must not keep a pool closed. */
@@ -710,8 +714,10 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   if (pool == NULL)
     return 0;
   sampler_cancel (pool->sampler);
+  scrubber_cancel (pool->scrubber);
   control_stop (pool->control);
   sampler_stop (pool->sampler);
+  scrubber_stop (pool->scrubber);
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {
@@ -742,6 +748,9 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   watch_destroy (&pool->watch);
   lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
+  lock_destroy (&pool->scrub);
+  lock_destroy (&pool->scrub_live.lock);
+  scrubbed_free (pool->scrubbed);
   lock_destroy (&pool->admin);
   free (pool);
   return r;

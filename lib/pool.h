@@ -6,6 +6,7 @@
 #define NBDEDUP_POOL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,6 +20,7 @@
 #include "nbdedup.h"
 #include "quiesce.h"
 #include "record-cache.h"
+#include "scrub.h"
 #include "space.h"
 #include "store.h"
 #include "txg.h"
@@ -52,8 +54,15 @@ struct nbdedup_pool {
   struct merger *merger;        /* NULL: not started */
   struct control *control;      /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */
+  struct scrubber *scrubber;    /* NULL: not a server */
 
   struct lock drift;            /* one computation of drift at a time */
+  struct lock scrub;            /* one scrub at a time; protects ... */
+  struct scrubbed *scrubbed;    /* ... this, owned; NULL: none yet */
+  struct scrub_live scrub_live;
+  _Atomic uint64_t scrub_rate;  /* bytes a second; 0: no limit */
+  _Atomic uint64_t scrub_interval_s;    /* 0: off */
+  atomic_uint scrub_waiting;    /* users' scrubs that wait for another */
 
   /* One administrative command at a time (reads of figures included:
    * their numbers belong together).

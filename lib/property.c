@@ -13,6 +13,7 @@
 #include "hash.h"
 #include "pool.h"
 #include "property.h"
+#include "scrubber.h"
 #include "thin.h"
 
 /* Measured: on real VM images the sum of dedup and compression hardly
@@ -22,11 +23,15 @@
  */
 #define BLOCK_SIZE_DEFAULT "16384"
 
+/* A terabyte in three hours, and a disk's clients hardly notice. */
+#define SCRUB_RATE_DEFAULT "104857600"
+
 #define COPY_PATH_MAX 1000      /* the mark has room for it */
 
 const char *const pool_properties[] = {
   "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
-  "metadata-copy", "drift-keep", "block-size", "compress", "dedup", NULL,
+  "metadata-copy", "scrub-rate", "scrub-interval", "drift-keep",
+  "block-size", "compress", "dedup", NULL,
 };
 
 static const struct {
@@ -37,6 +42,8 @@ static const struct {
   { "ddt-quota", "none" },
   { "copies", "1" },
   { "metadata-copy", "on" },
+  { "scrub-rate", SCRUB_RATE_DEFAULT },
+  { "scrub-interval", "off" },
   { "drift-keep", THIN_DEFAULT },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
@@ -130,6 +137,21 @@ check_copy (const char *value)
   return 0;
 }
 
+static int
+check_rate (const char *name, const char *value)
+{
+  uint64_t bytes;
+
+  if (strcmp (value, "none") == 0)
+    return 0;
+  if (parse_size (name, value, &bytes) == -1)
+    return -1;
+  if (bytes == 0)
+    return nbdedup_fail (EINVAL, "%s '%.64s': at 0 bytes a second it would not "
+                         "end; use none for no limit", name, value);
+  return 0;
+}
+
 int
 pool_property_check (const char *name, const char *value)
 {
@@ -141,6 +163,10 @@ pool_property_check (const char *name, const char *value)
 
   if (strcmp (name, "sector") == 0 || strcmp (name, "hash") == 0)
     return nbdedup_fail (EINVAL, "%s is fixed when the pool is made", name);
+  if (strcmp (name, "scrub-rate") == 0)
+    return check_rate (name, value);
+  if (strcmp (name, "scrub-interval") == 0)
+    return scrub_interval_parse (value, &bytes);
   if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
     return strcmp (value, "none") == 0 ? 0 : parse_size (name, value, &bytes);
   if (strcmp (name, "full-warn") == 0)
@@ -214,6 +240,23 @@ percent_of (struct nbdedup_pool *pool, const char *name, unsigned *percent)
     : parse_percent (name, value, percent);
 }
 
+static int
+load_scrub (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *interval = NULL;
+  uint64_t n;
+
+  if (limit_of (pool, "scrub-rate", &n) == -1)
+    return -1;
+  pool->scrub_rate = n;
+  if (stored_value (pool, "scrub-interval", &interval) == -1 ||
+      scrub_interval_parse (interval, &n) == -1)
+    return -1;
+  pool->scrub_interval_s = n;
+  scrubber_wake (pool->scrubber);
+  return 0;
+}
+
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
@@ -227,6 +270,8 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (limit_of (pool, "ddt-quota", &bytes) == -1)
     return -1;
   pool->ddt_quota_bytes = bytes;
+  if (load_scrub (pool) == -1)
+    return -1;
   if (percent_of (pool, "full-warn", &percent) == -1)
     return -1;
   pool->watch.full_warn = percent;
@@ -262,7 +307,7 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   snprintf (s.value, sizeof s.value, "%s", value);
   /* Sizes are stored in bytes. */
   if (strcmp (name, "block-size") == 0 || strcmp (name, "max-size") == 0 ||
-      strcmp (name, "ddt-quota") == 0) {
+      strcmp (name, "ddt-quota") == 0 || strcmp (name, "scrub-rate") == 0) {
     if (strcmp (value, "none") != 0) {
       if (parse_size (name, value, &bytes) == -1)
         return -1;

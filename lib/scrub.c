@@ -8,6 +8,10 @@
  * The pool is in use meanwhile: each row of records is read and verified
  * between quiesce_enter and quiesce_leave, so that none of its sectors can
  * be reused before it is done.
+ *
+ * A damaged record is written again if its content is at hand: in the record
+ * cache, in a record that has the same digest, or in what a client offers
+ * between two calls (verify.h).
  */
 
 #include <config.h>
@@ -16,67 +20,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <xxhash.h>
 
-#include "check.h"
 #include "cleanup.h"
-#include "codec.h"
+#include "check.h"
 #include "error.h"
-#include "fold-summary.h"
-#include "hash.h"
 #include "log.h"
-#include "pool.h"
+#include "scrub-int.h"
 #include "status.h"
 
 /* Damaged records whose places in volumes are looked up. */
 #define DAMAGED_MAX 65536
 /* Summary chunks that are repaired by one fold. */
 #define REPAIR_MAX 64
+/* How often who waits for another scrub looks. */
+#define LOOK_MS 20
+/* Leaves that are read before it is asked whether to go on. */
+#define LOOK_LEAVES 64
 
-struct chunk_id {
-  uint64_t segment;
-  unsigned index;
-};
-
-struct scrub {
-  struct nbdedup_pool *pool;
-  struct hasher *hasher;        /* owned */
-  struct codec_ctx *codec;      /* owned */
-  uint8_t *raw, *block;         /* owned; BLOCK_SIZE_MAX each */
-  uint64_t records, bytes, errors, summary_errors, lost_blocks;
-  uint64_t chunk_addr;          /* what 'chunk' is; 0: nothing */
-  uint8_t chunk[SUMMARY_CHUNK_MAX];
-  struct chunk_id *suspects;    /* owned */
-  size_t nr_suspects;
-  uint64_t repaired;            /* slots, by one fold */
-  uint64_t *damaged;            /* owned; ascending */
-  size_t nr_damaged;
-  json_t *places;               /* owned */
-  json_t *metadata;             /* owned; what was wrong there */
-  uint64_t metadata_errors;     /* of it, what could not be repaired */
-  struct blob row;
-  uint64_t total;
-  nbdedup_progress_fn *progress;
-  void *opaque;
-};
-
-static bool
-is_good (struct scrub *s, const struct record *r)
+int
+scrub_go_on (struct scrub *s)
 {
-  struct digest digest;
-  const uint8_t *p = s->raw;
+  uint64_t done = s->f.records < s->total ? s->f.records : s->total;
 
-  if (store_read (s->pool->store, r->ptr.addr, s->raw, r->ptr.psize) == -1 ||
-      XXH3_64bits (s->raw, r->ptr.psize) != r->ptr.cksum)
-    return false;
-  if (r->ptr.codec != CODEC_NONE) {
-    if (codec_decompress (s->codec, r->ptr.codec, s->raw, r->ptr.psize,
-                          s->block, r->lsize) == -1)
-      return false;
-    p = s->block;
-  }
-  return hasher_digest (s->hasher, r->domain, p, r->lsize, &digest) == 0 &&
-    memcmp (&digest, &r->digest, sizeof digest) == 0;
+  if (s->progress && s->progress (s->opaque, done, s->total) != 0)
+    return nbdedup_fail (EINTR, "interrupted");
+  return 0;
 }
 
 /* Does the store itself describe the record?  The chunk's address is in
@@ -165,7 +133,7 @@ repair_summaries (struct scrub *s)
   if (txg_run (s->pool->txg, repair_chunks, NULL, s) == -1 ||
       store_sync (s->pool->store) == -1)
     return -1;
-  s->summary_errors += s->repaired;
+  s->f.summary_errors += s->repaired;
   s->nr_suspects = 0;
   return 0;
 }
@@ -175,15 +143,30 @@ note_damaged (struct scrub *s, uint64_t addr)
 {
   uint64_t *p;
 
-  s->errors++;
-  if (s->nr_damaged == DAMAGED_MAX)
+  s->f.errors++;
+  if (s->f.nr_damaged == DAMAGED_MAX)
     return 0;
-  p = realloc (s->damaged, (s->nr_damaged + 1) * sizeof *p);
+  p = realloc (s->f.damaged, (s->f.nr_damaged + 1) * sizeof *p);
   if (p == NULL)
     return nbdedup_fail (ENOMEM, "no memory to scrub");
-  s->damaged = p;
-  p[s->nr_damaged++] = addr;
+  s->f.damaged = p;
+  p[s->f.nr_damaged++] = addr;
   return 0;
+}
+
+static int
+scrub_record (struct scrub *s, const struct record *r)
+{
+  s->f.records++;
+  s->f.bytes += r->ptr.psize;
+  if (verify_read (&s->v, r))
+    return 0;
+  /* One that cannot be written is damaged all the same. */
+  if (!scrub_is_readonly (s) && verify_write_cached (&s->v, r) == 1) {
+    s->f.repaired++;
+    return 0;
+  }
+  return note_damaged (s, r->ptr.addr);
 }
 
 static struct segment_map *
@@ -210,14 +193,12 @@ scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
   for (off = 0; off < s->row.len && ret == 0; off += (size_t) n) {
     n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
     if (n == -1) {
-      s->errors++;
+      s->f.errors++;
       break;
     }
-    s->records++;
-    s->bytes += r.ptr.psize;
-    if (!is_good (s, &r))
-      ret = note_damaged (s, r.ptr.addr);
-    if (ret == 0 && map && !has_summary (s, map, &r))
+    ret = scrub_record (s, &r);
+    /* Read-only it could not be written again. */
+    if (ret == 0 && map && !scrub_is_readonly (s) && !has_summary (s, map, &r))
       ret = note_summary (s, segment, r.slot / map->slots_per_chunk);
   }
   segment_map_free (map);
@@ -241,10 +222,16 @@ note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   return 1;
 }
 
+/* Call 'fn' for the row of each group of records, from 'first' on, in s->row;
+ * with it and 'c' inside quiesce_enter.  'end', outside, for each, with the
+ * next group, and at the end with true.
+ */
 static int
-scrub_records (struct scrub *s)
+each_row (struct scrub *s, uint64_t first,
+          int (*fn) (struct scrub *s, struct meta_conn *c, uint64_t group),
+          int (*end) (struct scrub *s, uint64_t group, bool at_end))
 {
-  struct next next = { .group = 0 };
+  struct next next = { .group = first };
   struct meta_conn *c = meta_reader_get (s->pool->meta);
   unsigned ticket;
   int r;
@@ -256,18 +243,217 @@ scrub_records (struct scrub *s)
     if (r == 0 && next.found) {
       r = meta_record_get (c, next.group, &s->row);
       if (r == 1)
-        r = scrub_row (s, c, next.group);
+        r = fn (s, c, next.group);
     }
     quiesce_leave (&s->pool->quiesce, ticket);
-    if (r == 0 && (s->nr_suspects >= REPAIR_MAX || !next.found))
-      r = repair_summaries (s);
-    if (r == 0 && s->progress &&
-        s->progress (s->opaque, s->records, s->total) != 0)
-      r = nbdedup_fail (EINTR, "interrupted");
+    if (r == 0)
+      r = end (s, next.group + 1, !next.found);
     if (r == -1 || !next.found)
       break;
   }
   meta_reader_put (s->pool->meta, c);
+  return r;
+}
+
+static int
+row_scrubbed (struct scrub *s, uint64_t group, bool at_end)
+{
+  s->next_group = group;
+  if ((s->nr_suspects >= REPAIR_MAX || at_end) && repair_summaries (s) == -1)
+    return -1;
+  return scrub_state_note (s, false) == -1 ? -1 : scrub_pace (s);
+}
+
+/*----------------------------------------------------------------------
+ * Damaged records that others have the content of
+ */
+
+/* The damaged record is whole, or is no more. */
+static void
+forget_damaged (struct scrub *s, size_t i)
+{
+  s->f.errors--;
+  memmove (&s->f.damaged[i], &s->f.damaged[i + 1],
+           (--s->f.nr_damaged - i) * sizeof s->f.damaged[0]);
+}
+
+/* Look again at what was damaged; call 'fn' for what still is. */
+static int
+look_again (struct scrub *s,
+            int (*fn) (struct scrub *s, const struct record *r))
+{
+  struct meta_conn *c = meta_reader_get (s->pool->meta);
+  struct record rec;
+  unsigned ticket;
+  size_t i = 0;
+  int r = 0;
+
+  while (r != -1 && i < s->f.nr_damaged) {
+    ticket = quiesce_enter (&s->pool->quiesce);
+    r = verify_find (&s->v, c, s->f.damaged[i], &rec);
+    if (r == 0)
+      forget_damaged (s, i);
+    else if (r == 1 && verify_read (&s->v, &rec)) {
+      s->f.repaired++;
+      forget_damaged (s, i);
+    }
+    else if (r == 1) {
+      r = fn (s, &rec);
+      ++i;
+    }
+    quiesce_leave (&s->pool->quiesce, ticket);
+    if (r != -1)
+      r = scrub_go_on (s);
+  }
+  meta_reader_put (s->pool->meta, c);
+  return r == -1 ? -1 : 0;
+}
+
+static int
+note_wanted (struct scrub *s, const struct record *r)
+{
+  struct record *p = realloc (s->wanted, (s->nr_wanted + 1) * sizeof *p);
+
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  s->wanted = p;
+  p[s->nr_wanted++] = *r;
+  return 0;
+}
+
+static int
+find_wanted (struct scrub *s)
+{
+  s->nr_wanted = 0;
+  return look_again (s, note_wanted);
+}
+
+static int
+compare_digests (const void *a, const void *b)
+{
+  const struct record *x = a, *y = b;
+
+  return memcmp (&x->digest, &y->digest, sizeof x->digest);
+}
+
+/* 'r' has the digest of a damaged record, which may have changed since. */
+static int
+write_from_duplicate (struct scrub *s, struct meta_conn *c,
+                      const struct record *r, const struct record *wanted)
+{
+  const uint8_t *content;
+  struct record now;
+  int n;
+
+  if (r->ptr.addr == wanted->ptr.addr || r->lsize != wanted->lsize ||
+      r->domain != wanted->domain)
+    return 0;
+  n = verify_find (&s->v, c, wanted->ptr.addr, &now);
+  if (n == 1 && compare_digests (&now, r) == 0 && !verify_read (&s->v, &now) &&
+      (content = verify_read (&s->v, r)) != NULL)
+    verify_write_again (&s->v, &now, content, r->lsize);
+  return n == -1 ? -1 : 0;
+}
+
+static int
+look_for_duplicates (struct scrub *s, struct meta_conn *c, uint64_t group)
+{
+  const struct record *w, *end = s->wanted + s->nr_wanted;
+  struct record r;
+  size_t off;
+  int n;
+
+  for (off = 0; off < s->row.len; off += (size_t) n) {
+    n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
+    if (n == -1)
+      break;                    /* counted already */
+    w = bsearch (&r, s->wanted, s->nr_wanted, sizeof *w, compare_digests);
+    if (w == NULL)
+      continue;
+    while (w > s->wanted && compare_digests (w - 1, &r) == 0)
+      --w;
+    for (; w < end && compare_digests (w, &r) == 0; ++w)
+      if (write_from_duplicate (s, c, &r, w) == -1)
+        return -1;
+  }
+  return 0;
+}
+
+static int
+row_looked_at (struct scrub *s, uint64_t group, bool at_end)
+{
+  (void) group;
+  (void) at_end;
+  return scrub_go_on (s);
+}
+
+static int
+repair_records (struct scrub *s)
+{
+  if (scrub_is_readonly (s))
+    return 0;
+  if (find_wanted (s) == -1)
+    return -1;
+  if (s->nr_wanted > 0) {
+    qsort (s->wanted, s->nr_wanted, sizeof s->wanted[0], compare_digests);
+    if (each_row (s, 0, look_for_duplicates, row_looked_at) == -1 ||
+        find_wanted (s) == -1)
+      return -1;
+  }
+  return s->f.repaired > 0 ? store_sync (s->pool->store) : 0;
+}
+
+/* For a client that may know the content. */
+static json_t *
+describe_wanted (const struct scrub *s)
+{
+  json_t *records = json_array ();
+  char hex[2 * DIGEST_LEN + 1];
+  const struct record *r;
+  size_t i;
+  unsigned j;
+
+  for (i = 0; i < s->nr_wanted; ++i) {
+    r = &s->wanted[i];
+    for (j = 0; j < DIGEST_LEN; ++j)
+      snprintf (hex + 2 * j, 3, "%02x", r->digest.b[j]);
+    json_array_append_new (records, json_pack
+                           ("{s:I, s:I, s:I, s:s}",
+                            "address", (json_int_t) r->ptr.addr,
+                            "length", (json_int_t) r->lsize,
+                            "domain", (json_int_t) r->domain,
+                            "digest", hex));
+  }
+  return json_pack ("{s:s, s:o}", "hash", hash_name (s->pool->hash),
+                    "records", records);
+}
+
+int
+scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
+             uint32_t len)
+{
+  struct meta_conn *c;
+  struct verifier v;
+  struct record rec;
+  unsigned ticket;
+  int r;
+
+  if (len > BLOCK_SIZE_MAX || addr > ADDR_MAX)
+    return nbdedup_fail (EINVAL, "no record at sector %" PRIu64 " can have %"
+                         PRIu32 " bytes", addr, len);
+  if (verifier_init (&v, pool) == -1)
+    return -1;
+  c = meta_reader_get (pool->meta);
+  ticket = quiesce_enter (&pool->quiesce);
+  r = verify_find (&v, c, addr, &rec);
+  if (r == 1)
+    r = verify_read (&v, &rec) ? 0 : verify_write_again (&v, &rec, content,
+                                                         len);
+  quiesce_leave (&pool->quiesce, ticket);
+  meta_reader_put (pool->meta, c);
+  if (r == 1 && store_sync (pool->store) == -1)
+    r = -1;
+  verifier_free (&v);
   return r;
 }
 
@@ -286,6 +472,7 @@ compare_u64 (const void *a, const void *b)
 struct locate {
   struct scrub *s;
   struct meta_conn *c;
+  uint64_t leaves;
 };
 
 static bool
@@ -293,12 +480,24 @@ is_damaged (const struct scrub *s, const struct leaf *leaf, unsigned i)
 {
   struct pointer ptr;
 
-  if (leaf->state[i] != MAP_POINTER || s->nr_damaged == 0)
+  if (leaf->state[i] != MAP_POINTER || s->f.nr_damaged == 0)
     return leaf->state[i] == MAP_LOST;
   /* Only the address is wanted: whatever the layer's block size is. */
   (void) pointer_unpack (leaf->ptr[i], BLOCK_SIZE_MAX, &ptr);
-  return bsearch (&ptr.addr, s->damaged, s->nr_damaged, sizeof ptr.addr,
+  return bsearch (&ptr.addr, s->f.damaged, s->f.nr_damaged, sizeof ptr.addr,
                   compare_u64) != NULL;
+}
+
+/* The layer's block size; 0: it has no name any more. */
+static uint32_t
+describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
+                char name[VOLUME_FULL_NAME_MAX])
+{
+  const struct layer *layer;
+
+  WITH_LOCK (&pool->admin);
+  layer = volumes_describe_layer (pool->volumes, branch, seq, name);
+  return layer ? layer->block_size : 0;
 }
 
 /* Each damaged block is told once, by the name whose layer has it: what
@@ -309,19 +508,21 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
                 uint64_t seq, const uint8_t *buf, size_t len)
 {
   struct locate *lo = opaque;
-  struct volumes *vs = lo->s->pool->volumes;
   char name[VOLUME_FULL_NAME_MAX];
-  struct layer *layer = NULL;
+  uint32_t block_size = 0;
   struct leaf leaf;
   unsigned i;
 
   if (leaf_unpack (buf, len, &leaf) == -1)
     return -1;
+  if (++lo->leaves % LOOK_LEAVES == 0 && scrub_go_on (lo->s) == -1)
+    return -1;
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (!is_damaged (lo->s, &leaf, i))
       continue;
-    if (layer == NULL &&
-        (layer = volumes_describe_layer (vs, branch, seq, name)) == NULL)
+    if (block_size == 0 &&
+        (block_size = describe_layer (lo->s->pool, branch, seq,
+                                      name)) == 0)
       return 0;                 /* it is being given back */
     if (leaf.state[i] == MAP_LOST)
       lo->s->lost_blocks++;
@@ -329,8 +530,8 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
                            ("{s:s, s:I, s:I}", "name", name,
                             "offset", (json_int_t)
                             ((leaf_nr * LEAF_BLOCKS + i) *
-                             layer->block_size),
-                            "length", (json_int_t) layer->block_size));
+                             block_size),
+                            "length", (json_int_t) block_size));
   }
   return 0;
 }
@@ -356,7 +557,7 @@ note_page (void *opaque, bool repaired, const char *text)
 
   if (json_array_size (s->metadata) < DAMAGED_MAX)
     json_array_append_new (s->metadata, json_string (text));
-  s->metadata_errors += !repaired;
+  s->f.metadata_errors += !repaired;
 }
 
 static int
@@ -369,80 +570,170 @@ scrub_metadata (struct scrub *s)
  * What "status" tells of the last scrub
  */
 
-static int
-put_report (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  (void) state;
-  return meta_history_make (c) == -1 ? -1
-    : meta_report_put (c, SCRUB_REPORT, arg);
-}
-
 /* The result counts, not whether it could be kept. */
 static void
-keep_report (struct nbdedup_pool *pool, const json_t *result)
+keep_report (struct scrub *s, const json_t *result)
 {
+  struct nbdedup_pool *pool = s->pool;
   CLEANUP_JSON json_t *report = NULL;
   CLEANUP_FREE char *text = NULL;
 
-  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
+  if (scrub_is_readonly (s))
     return;
   report = json_deep_copy (result);
   if (report) {
     json_object_del (report, "damaged");
     json_object_del (report, "metadata");
     json_object_set_new (report, "time",
-                         json_integer ((json_int_t) time (NULL)));
+                         json_integer ((json_int_t) s->f.time));
     text = json_dumps (report, JSON_COMPACT);
   }
-  if (text == NULL || txg_run (pool->txg, put_report, NULL, text) == -1)
+  if (text == NULL || scrub_state_finish (s, text) == -1)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the result of the scrub cannot be "
                  "kept for \"status\": %s", pool->path,
                  text ? nbdedup_error () : "no memory");
 }
 
-json_t *
-scrub_run (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
-           void *opaque)
+static json_t *
+make_result (const struct scrub *s)
 {
-  struct scrub s = { .pool = pool, .progress = progress, .opaque = opaque };
+  const struct scrubbed *f = &s->f;
+
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
+                    "begun", (json_int_t) f->begun,
+                    "records", (json_int_t) f->records,
+                    "bytes", (json_int_t) f->bytes,
+                    "errors", (json_int_t)
+                    (f->errors + f->summary_errors + s->lost_blocks +
+                     f->metadata_errors),
+                    "repaired_records", (json_int_t) f->repaired,
+                    "lost_blocks", (json_int_t) s->lost_blocks,
+                    "summary_errors", (json_int_t) f->summary_errors,
+                    "damaged", s->places,
+                    "metadata_errors", (json_int_t) f->metadata_errors,
+                    "metadata", s->metadata);
+}
+
+static int
+scrub_all (struct scrub *s)
+{
   struct meta_state state;
+
+  s->f.begun = (uint64_t) time (NULL);
+  if (pool_sync (s->pool) == -1 ||
+      (!s->args->restart && !scrub_is_readonly (s) &&
+       scrub_state_load (s) == -1))
+    return -1;
+  txg_get_state (s->pool->txg, &state);
+  s->total = state.records;
+  s->f.metadata_errors = 0;     /* it is looked at as a whole */
+  if (scrub_metadata (s) == -1 ||
+      each_row (s, s->next_group, scrub_row, row_scrubbed) == -1 ||
+      repair_records (s) == -1)
+    return -1;
+  s->f.time = (uint64_t) time (NULL);
+  return 0;
+}
+
+/* What was done until now is not done again.  Its failure is the caller's. */
+static void
+keep_position (struct scrub *s)
+{
+  const int err = errno;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  if (s->next_group > 0 && repair_summaries (s) == 0 &&
+      scrub_state_note (s, true) == 0 && err == EINTR)
+    snprintf (text, sizeof text, "interrupted; the next scrub goes on where "
+              "this one has stopped");
+  nbdedup_fail (err, "%s", text);
+}
+
+/* What the last scrub found, as it is now. */
+static int
+scrub_again (struct scrub *s)
+{
+  struct scrubbed *last = TAKE_PTR (s->pool->scrubbed);
+
+  if (last == NULL)
+    return nbdedup_fail (EINVAL, "there was no scrub in this session");
+  s->f = *last;
+  free (last);
+  s->total = s->f.records;
+  return find_wanted (s) == -1 ? -1 : store_sync (s->pool->store);
+}
+
+/* For the next one that looks again. */
+static void
+keep_scrubbed (struct scrub *s)
+{
+  scrubbed_free (s->pool->scrubbed);
+  s->pool->scrubbed = malloc (sizeof *s->pool->scrubbed);
+  if (s->pool->scrubbed) {
+    *s->pool->scrubbed = s->f;
+    s->f.damaged = NULL;
+  }
+}
+
+void
+scrubbed_free (struct scrubbed *scrubbed)
+{
+  if (scrubbed)
+    free (scrubbed->damaged);
+  free (scrubbed);
+}
+
+static int
+lock_scrub (struct scrub *s)
+{
+  const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
+  int r = 0;
+
+  /* The server's own one gives way. */
+  s->pool->scrub_waiting += !s->args->scheduled;
+  while (r == 0 && !lock_try (&s->pool->scrub)) {
+    r = scrub_go_on (s);
+    nanosleep (&pause, NULL);
+  }
+  s->pool->scrub_waiting -= !s->args->scheduled;
+  return r;
+}
+
+json_t *
+scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
+           nbdedup_progress_fn *progress, void *opaque)
+{
+  struct scrub s = {
+    .pool = pool, .args = args, .progress = progress, .opaque = opaque,
+  };
   json_t *result = NULL;
 
-  assert_held (&pool->admin);
-  if (pool_sync (pool) == -1)
+  if (lock_scrub (&s) == -1)
     return NULL;
-  txg_get_state (pool->txg, &state);
-  s.total = state.records;
-  s.hasher = hasher_new (pool->hash);
-  s.codec = codec_ctx_new ();
-  s.raw = malloc (BLOCK_SIZE_MAX);
-  s.block = malloc (BLOCK_SIZE_MAX);
   s.places = json_array ();
   s.metadata = json_array ();
-  if (s.hasher == NULL || s.codec == NULL || s.raw == NULL ||
-      s.block == NULL || s.places == NULL || s.metadata == NULL)
+  if (s.places == NULL || s.metadata == NULL)
     nbdedup_fail (ENOMEM, "no memory to scrub");
-  else if (scrub_metadata (&s) == 0 && scrub_records (&s) == 0 &&
+  else if (verifier_init (&s.v, pool) == 0 &&
+           (args->again ? scrub_again (&s) : scrub_all (&s)) == 0 &&
            locate_damage (&s) == 0)
-    result = json_pack ("{s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
-                        "records", (json_int_t) s.records,
-                        "bytes", (json_int_t) s.bytes,
-                        "errors", (json_int_t)
-                        (s.errors + s.summary_errors + s.lost_blocks +
-                         s.metadata_errors),
-                        "lost_blocks", (json_int_t) s.lost_blocks,
-                        "summary_errors", (json_int_t) s.summary_errors,
-                        "damaged", s.places,
-                        "metadata_errors", (json_int_t) s.metadata_errors,
-                        "metadata", s.metadata);
-  if (result)
-    keep_report (pool, result);
-  hasher_free (s.hasher);
-  codec_ctx_free (s.codec);
-  free (s.raw);
-  free (s.block);
-  free (s.damaged);
+    result = make_result (&s);
+  if (result == NULL && !args->again && !scrub_is_readonly (&s))
+    keep_position (&s);
+  scrub_state_end (&s);
+  if (result) {
+    keep_report (&s, result);
+    if (args->wanted)
+      json_object_set_new (result, "wanted", describe_wanted (&s));
+  }
+  if (s.f.time != 0)
+    keep_scrubbed (&s);
+  lock_release (&pool->scrub);
+  verifier_free (&s.v);
+  free (s.f.damaged);
   free (s.suspects);
+  free (s.wanted);
   blob_free (&s.row);
   json_decref (s.places);
   json_decref (s.metadata);

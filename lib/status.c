@@ -173,9 +173,12 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
   const json_t *scrub = get_report (status, "scrub",
                                     status_report (pool, SCRUB_REPORT));
   json_t *damage = json_object_get (status, "damage");
+  const json_t *progress = get_report (status, "scrub_progress",
+                                       scrub_progress (pool));
   json_int_t lost = number (scrub, "lost_blocks"), dropped = 0;
   json_int_t summaries = number (scrub, "summary_errors");
   json_int_t pages = number (scrub, "metadata_errors");
+  json_int_t repaired = number (scrub, "repaired_records");
   json_int_t records = number (scrub, "errors") - lost - summaries - pages;
 
   if (number (recovery, "time") >= number (scrub, "time")) {
@@ -198,6 +201,15 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
     status_add_problem (status, false, "the last scrub found, and wrote "
                         "again, %" JSON_INTEGER_FORMAT " damaged summaries",
                         summaries);
+  if (repaired > 0)
+    status_add_problem (status, false, "the last scrub found, and wrote "
+                        "again, %" JSON_INTEGER_FORMAT " damaged record%s: "
+                        "look at the disk", repaired,
+                        repaired == 1 ? "" : "s");
+  if (number (progress, "errors") > 0)
+    status_add_problem (status, true, "the scrub that has not ended yet has "
+                        "found %" JSON_INTEGER_FORMAT " damaged records",
+                        number (progress, "errors"));
   if (dropped > 0)
     status_add_problem (status, false, "the last recovery dropped the writes "
                         "of %" JSON_INTEGER_FORMAT " blocks, which had not "

@@ -20,6 +20,7 @@
  *   recovery   recovery.h's report, or null
  *   scrub      the last one's result (command.h) without "damaged", with
  *              "time", or null
+ *   scrub_progress  scrub.h's
  */
 
 #ifndef NBDEDUP_STATUS_H
@@ -32,6 +33,7 @@
 struct nbdedup_pool;
 
 #define SCRUB_REPORT "scrub"
+#define SCRUB_POSITION "scrub-position"
 
 extern json_t *status_run (struct nbdedup_pool *pool);
 

@@ -93,6 +93,18 @@ print_places (const json_t *report, const char *key, const char *what)
 }
 
 static void
+print_progress (const json_t *progress)
+{
+  if (json_is_object (progress))
+    printf ("            %s: %" PRIu64 " of %" PRIu64 " records, %" PRIu64
+            " damaged\n",
+            json_is_true (json_object_get (progress, "running"))
+            ? "one is running" : "one was stopped",
+            json_size (progress, "records"), json_size (progress, "total"),
+            json_size (progress, "errors"));
+}
+
+static void
 print_reports (const json_t *status)
 {
   const json_t *damage = json_object_get (status, "damage");
@@ -121,6 +133,7 @@ print_reports (const json_t *status)
             json_size (scrub, "errors"));
   else
     printf ("scrub       never\n");
+  print_progress (json_object_get (status, "scrub_progress"));
 }
 
 static void

@@ -161,6 +161,10 @@ extern struct image *
 image_estimate_new (struct nbdedup_estimate *engine,
                     const struct nbdedup_estimate_settings *settings);
 
+/* A target that offers to 'client' what 'finder' finds (not owned, both). */
+extern struct image *image_finder_new (struct nbdedup_finder *finder,
+                                       struct nbdedup_client *client);
+
 /*----------------------------------------------------------------------
  * image-open.c: whatever the user named
  */

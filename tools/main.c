@@ -36,7 +36,7 @@ static const struct command {
   { "stat", "show space and ratios", cmd_stat },
   { "status", "tell how the pool is, for people and monitoring", cmd_status },
   { "drift", "show how far clones have diverged", cmd_drift },
-  { "scrub", "read and verify all data", cmd_scrub },
+  { "scrub", "read, verify and repair all data", cmd_scrub },
   { "check", "verify all metadata, and repair it", cmd_check },
   { "recover", "bring back a pool whose pool.db is lost", cmd_recover },
   { "estimate", "tell what images would take in a pool", cmd_estimate },
