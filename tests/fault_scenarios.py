@@ -12,11 +12,13 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 
 from damage_pools import Hangup, NbdError, Server, copy_pool, some_block
 from nbd_client import UNIT
 
 KIB, MIB = 1 << 10, 1 << 20
+STOP_S = 3
 PATIENCE = 60                   # commands wait for 30 s
 
 
@@ -183,6 +185,8 @@ class Run:
 
     def __init__(self, env, base, environ):
         self.env, self.base, self.environ = env, base, environ
+        self.nr_requests = 0
+        self.at_request = {}    # number: what happens right before it
         self.rng = random.Random("run")
         self.pool = env.path("pool")
         self.server = None
@@ -253,7 +257,12 @@ class Run:
         found = [w.get(name) for w in self.worlds]
         return found[0] if all(c is found[0] for c in found) else None
 
+    def tick(self):
+        self.nr_requests += 1
+        self.at_request.get(self.nr_requests, lambda run: None)(self)
+
     def request(self, name, nbd, offset, data, trim=False):
+        self.tick()
         content = self.content(name)
         if content is None or nbd is None:
             return
@@ -269,6 +278,7 @@ class Run:
         content.wrote(offset, data)
 
     def flush(self, name, nbd):
+        self.tick()
         content = self.content(name)
         if content is None or nbd is None:
             return
@@ -281,6 +291,7 @@ class Run:
 
     def change(self, new, *args, faulty=False):
         """A command that makes new(world) of a world."""
+        self.tick()
         if len(self.worlds) > 1:
             return None
         status, out, _ = self.child(*args, faulty=faulty)
@@ -371,7 +382,7 @@ class Serve(Run):
 
     def work(self):
         self.server = Server(self.env, self.pool, "dirty-max=4M",
-                             environ=self.environ)
+                             "drift-interval=1", environ=self.environ)
         nbd = self.server.open(None)
         if nbd is None:
             raise Wrong("refused", self.server.said()[-600:])
@@ -384,6 +395,18 @@ class Serve(Run):
 
     def load(self):
         raise NotImplementedError
+
+    def jump(self, seconds):
+        """The server's calendar is wrong from now on."""
+        with open(self.environ["FAULT_CLOCK"], "w") as f:
+            f.write(str(seconds))
+
+    def stop(self):
+        """The server stands still, while a request comes."""
+        process = self.server.process
+        process.send_signal(signal.SIGSTOP)
+        threading.Timer(STOP_S, process.send_signal,
+                        [signal.SIGCONT]).start()
 
 
 class SmallFlushes(Serve):

@@ -20,6 +20,8 @@
  *   FAULT_SHORT  reads and writes transfer half, and do not fail
  *   FAULT_MS     they take so many milliseconds, and do not fail
  *   FAULT_LOG    a line is appended to this file for each of them
+ *   FAULT_CLOCK  the calendar is wrong by as many seconds as this file says,
+ *                at each moment
  *   FAULT_TRACE  a line "PID CALL FILE" is appended to this file for each
  *                call on a file below the directory FAULT_BELOW, and on none
  *
@@ -49,7 +51,9 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static_assert (sizeof (off_t) == 8, "one function for both names");
@@ -62,7 +66,7 @@ void *__libc_memalign (size_t align, size_t size);
 
 enum verdict { GO_ON, FAIL, SHORT };
 
-static const char *file, *which, *arm, *log_path, *below;
+static const char *file, *which, *arm, *log_path, *below, *clock_path;
 static long nth = 1, count = 1;
 static int error = EIO, trace = -1;
 static bool transfer_less, memory;
@@ -90,6 +94,7 @@ init (void)
   arm = getenv ("FAULT_ARM");
   log_path = getenv ("FAULT_LOG");
   below = getenv ("FAULT_BELOW");
+  clock_path = getenv ("FAULT_CLOCK");
   nth = number ("FAULT_NTH", 1);
   count = number ("FAULT_COUNT", 1);
   error = number ("FAULT_ERRNO", EIO);
@@ -487,6 +492,61 @@ WRAP (int, pthread_create, judge_caller ("thread", CALLER), EAGAIN,
       (pthread_t *thread, const pthread_attr_t *attr, void *(*run) (void *),
        void *arg),
       (thread, attr, run, arg))
+
+/* ----------------------------------------------------------------------
+ * The calendar
+ */
+
+static time_t
+wrong_by (void)
+{
+  char text[32];
+  ssize_t n;
+  int fd;
+
+  if (clock_path == NULL)
+    return 0;
+  fd = syscall (SYS_openat, AT_FDCWD, clock_path, O_RDONLY|O_CLOEXEC);
+  if (fd == -1)
+    return 0;
+  n = syscall (SYS_read, fd, text, sizeof text - 1);
+  close (fd);
+  text[n > 0 ? n : 0] = '\0';
+  return atol (text);
+}
+
+int
+clock_gettime (clockid_t clock, struct timespec *ts)
+{
+  int r = syscall (SYS_clock_gettime, clock, ts);
+
+  if (r == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    ts->tv_sec += wrong_by ();
+  return r;
+}
+
+int
+gettimeofday (struct timeval *tv, void *zone)
+{
+  struct timespec ts;
+
+  (void) zone;
+  clock_gettime (CLOCK_REALTIME, &ts);
+  tv->tv_sec = ts.tv_sec;
+  tv->tv_usec = ts.tv_nsec / 1000;
+  return 0;
+}
+
+time_t
+time (time_t *result)
+{
+  struct timespec ts;
+
+  clock_gettime (CLOCK_REALTIME, &ts);
+  if (result)
+    *result = ts.tv_sec;
+  return ts.tv_sec;
+}
 
 /* ----------------------------------------------------------------------
  * SQLite: what fails is not done.
