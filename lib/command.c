@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,6 +30,27 @@ struct call {
   nbdedup_progress_fn *progress;
   void *opaque;
 };
+
+/* Results are made of many small pieces, and one for which there was no
+ * memory would only be missing: who asked must not take the rest for all.
+ */
+static _Thread_local bool piece_missing;
+
+static void *
+json_memory (size_t size)
+{
+  void *p = malloc (size);
+
+  if (p == NULL)
+    piece_missing = true;
+  return p;
+}
+
+static void
+watch_json_memory (void)
+{
+  json_set_alloc_funcs (json_memory, free);
+}
 
 /* Arguments: absent (or null) leaves the fallback. */
 
@@ -558,11 +580,14 @@ json_t *
 command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
              nbdedup_progress_fn *progress, void *opaque)
 {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   struct call c = { pool, args, progress, opaque };
   json_t *result = NULL;
   size_t i;
   int r;
 
+  pthread_once (&once, watch_json_memory);
+  piece_missing = false;
   for (i = 0; i < sizeof commands / sizeof commands[0]; ++i)
     if (strcmp (commands[i].name, command) == 0)
       break;
@@ -582,7 +607,15 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   }
   if (r == -1)
     return NULL;
-  return result ? result : json_object ();
+  if (result == NULL)
+    result = json_object ();
+  if (piece_missing) {
+    json_decref (result);
+    return nbdedup_fail_null (ENOMEM, "no memory for all of the result%s",
+                              command_changes (command, args)
+                              ? ", but it is done" : "");
+  }
+  return result;
 }
 
 bool

@@ -141,7 +141,11 @@ open_journal (const char *path, const uint8_t *uuid, bool readonly,
                     err == ELOOP ? "not a regular file" : strerror (err));
     goto fail;
   }
-  if (fstat (j->fd, &st) == -1 || !S_ISREG (st.st_mode)) {
+  if (fstat (j->fd, &st) == -1) {
+    nbdedup_fail (EIO, "%s: %s", path, strerror (errno));
+    goto fail;
+  }
+  if (!S_ISREG (st.st_mode)) {
     nbdedup_fail (EIO, "%s: not a regular file", path);
     goto fail;
   }

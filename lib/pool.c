@@ -171,11 +171,14 @@ add_segment (void *opaque, uint64_t segment, uint32_t nr_free,
              uint32_t largest_run)
 {
   struct nbdedup_pool *pool = opaque;
+  uint64_t length;
 
-  if ((segment + 1) * SEGMENT_BYTES > store_length (pool->store))
+  if (store_length (pool->store, &length) == -1)
+    return -1;
+  if ((segment + 1) * SEGMENT_BYTES > length)
     return nbdedup_fail (EIO, "%s/records: %" PRIu64 " bytes, shorter than "
                          "pool.db says: it was truncated; restore it from a "
-                         "backup", pool->path, store_length (pool->store));
+                         "backup", pool->path, length);
   return space_add_segment (pool->space, segment, nr_free, largest_run);
 }
 

@@ -69,10 +69,12 @@ find_records (struct found *f, const char *path)
   CLEANUP_FREE uint8_t *buf = malloc (PIECE_BYTES);
   uint32_t sector = f->header->sector_bytes;
   uint32_t step = sector > CHUNK_BYTES ? sector : CHUNK_BYTES;
-  uint64_t length = store_length (f->store), offset, n, i;
+  uint64_t length, offset, n, i;
 
   if (buf == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", path);
+  if (store_length (f->store, &length) == -1)
+    return -1;
   for (offset = 0; offset + step <= length; offset += n) {
     n = length - offset < PIECE_BYTES ? length - offset : PIECE_BYTES;
     n -= n % step;

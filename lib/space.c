@@ -112,10 +112,12 @@ int
 space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
                    uint32_t largest_run)
 {
-  const uint64_t length = store_length (space->store);
+  uint64_t length;
   struct seg *s;
   WITH_LOCK (&space->lock);
 
+  if (store_length (space->store, &length) == -1)
+    return -1;
   if (segment >= NONE || segment >= length / SEGMENT_BYTES)
     return nbdedup_fail (EIO, "space: pool.db knows segment %" PRIu64 ", but "
                          "records has only %" PRIu64 " bytes: it is "
@@ -195,7 +197,9 @@ space_claim (struct space *space, const struct placement *p,
   int err;
   WITH_LOCK (&space->lock);
 
-  known = store_length (space->store) / SEGMENT_BYTES;
+  if (store_length (space->store, &known) == -1)
+    return -1;
+  known /= SEGMENT_BYTES;
   if (known < space->nr_segs)
     known = space->nr_segs;
   if (segment >= known + CLAIM_DISTANCE_MAX || segment >= NONE)

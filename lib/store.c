@@ -115,7 +115,7 @@ open_records (const char *path, int how, struct stat *st)
 {
   int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | how;
   bool existed = true;
-  int fd;
+  int fd, err;
 
   if (stat (path, st) == -1) {
     if (errno != ENOENT || !(how & O_CREAT))
@@ -132,13 +132,15 @@ open_records (const char *path, int how, struct stat *st)
   fd = open (path, flags, 0600);
   if (fd == -1)
     return -1;
-  if (fstat (fd, st) == -1 ||
-      (!S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode))) {
-    close (fd);
-    errno = ENOTBLK;
-    return -1;
-  }
-  return fd;
+  if (fstat (fd, st) == -1)
+    err = errno;
+  else if (!S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode))
+    err = ENOTBLK;
+  else
+    return fd;
+  close (fd);
+  errno = err;
+  return -1;
 }
 
 static const char *
@@ -623,7 +625,8 @@ store_get_fs (struct store *store, uint64_t nr_segments, struct store_fs *fs)
   if (store->is_device) {
     used = nr_segments * SEGMENT_BYTES;
     fs->dev = st.st_rdev;
-    fs->total_bytes = store_length (store);
+    if (store_length (store, &fs->total_bytes) == -1)
+      return -1;
     fs->free_bytes = fs->total_bytes > used ? fs->total_bytes - used : 0;
     return 0;
   }
@@ -638,10 +641,11 @@ store_get_fs (struct store *store, uint64_t nr_segments, struct store_fs *fs)
 uint64_t
 store_file_bytes (struct store *store)
 {
+  uint64_t length;
   struct stat st;
 
   if (store->is_device)
-    return store_length (store);
+    return get_length (store->fd, true, &length) == -1 ? 0 : length;
   if (fstat (store->fd, &st) == -1)
     return 0;
   return (uint64_t) st.st_blocks * 512;
@@ -653,12 +657,11 @@ store_overlay_bytes (struct store *store)
   return store->overlay ? overlay_bytes (store->overlay) : 0;
 }
 
-uint64_t
-store_length (struct store *store)
+int
+store_length (struct store *store, uint64_t *length)
 {
-  uint64_t length;
-
-  if (get_length (store->fd, store->is_device, &length) == -1)
-    return 0;
-  return length;
+  if (get_length (store->fd, store->is_device, length) == -1)
+    return nbdedup_fail (EIO, "%s: reading its length: %s", store->path,
+                         strerror (errno));
+  return 0;
 }

@@ -100,7 +100,7 @@ extern int store_get_fs (struct store *store, uint64_t nr_segments,
 extern uint64_t store_file_bytes (struct store *store);
 /* Opened read-only: what store_write holds in memory. */
 extern uint64_t store_overlay_bytes (struct store *store);
-/* Its length (or the device's size). */
-extern uint64_t store_length (struct store *store);
+/* Its length (or the device's size).  One that cannot be read is not 0. */
+extern int store_length (struct store *store, uint64_t *length);
 
 #endif /* NBDEDUP_STORE_H */

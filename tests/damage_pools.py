@@ -26,7 +26,7 @@ CLONES = {"ac": "a@s", "bc": "b@s"}
 class Server:
     """nbdkit with a pool; it may end by itself, or refuse to start."""
 
-    def __init__(self, env, pool, *args):
+    def __init__(self, env, pool, *args, environ=None):
         # Under a preloaded libasan nbdkit may hang after its pool is closed:
         # see "stop" in helpers.bash.
         self.preloaded = bool(env.preload)
@@ -36,10 +36,7 @@ class Server:
         self.socket = os.path.join(env.dir, "s")
         if os.path.exists(self.socket):
             os.unlink(self.socket)
-        environ = dict(os.environ)
-        if env.preload:
-            environ["LD_PRELOAD"] = env.preload
-            environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")
+        environ = env.environ(environ)
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 ["nbdkit", "-f", "-U", self.socket, env.plugin,
@@ -107,6 +104,15 @@ class Env:
 
     def path(self, *names):
         return os.path.join(self.dir, *names)
+
+    def environ(self, more=None):
+        """A server's environment; LD_PRELOAD in 'more' is added."""
+        environ = dict(os.environ, **(more or {}))
+        if self.preload:
+            environ["LD_PRELOAD"] = ":".join(
+                [self.preload] + [p for p in [environ.get("LD_PRELOAD")] if p])
+            environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")
+        return environ
 
 
 def copy_pool(source, target):

@@ -119,3 +119,17 @@ fault ()
 @test "a file system that refuses fallocate does not lose data" {
     fault records fallocate 1 100000
 }
+
+@test "one call after the other fails, everywhere: nothing is lost" {
+    local dir status=0
+
+    # Its sockets stand there, so the name is short.
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-faults.XXXXXX")
+    python3 "$top_srcdir/tests/fault-sweep" --plugin "$plugin" \
+        --nbdedup "$top_builddir/tools/nbdedup" --dir "$dir" \
+        --faults "$test_programs/.libs/faults.so" \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} --fixed \
+        3>&- 4>&- || status=$?
+    rm -rf "$dir"
+    return "$status"
+}

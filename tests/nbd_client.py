@@ -154,7 +154,7 @@ class Nbd:
     def flush(self):
         self.request(FLUSH)
 
-    def read_units(self):
+    def read_units(self, errors=(5,)):
         """(number, content or None for an error) of all units of 4 KiB."""
         for offset in range(0, self.size, CHUNK):
             n = min(CHUNK, self.size - offset)
@@ -165,13 +165,13 @@ class Nbd:
                 continue
             except NbdError as e:
                 whole = e
-            if whole.errno != 5:
+            if whole.errno not in errors:
                 raise whole
             for at in range(offset, offset + n, UNIT):
                 try:
                     yield at // UNIT, self.read(at, UNIT)
                 except NbdError as e:
-                    if e.errno != 5:
+                    if e.errno not in errors:
                         raise
                     yield at // UNIT, None
 

@@ -52,6 +52,15 @@ rnd (unsigned n)
   return (unsigned) random () % n;
 }
 
+uint64_t
+length_of (struct store *s)
+{
+  uint64_t length;
+
+  assert (store_length (s, &length) == 0);
+  return length;
+}
+
 static int
 load (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
 {
@@ -140,7 +149,7 @@ take (unsigned i)
   assert (r->p.chunk_addr % chunk_sectors == 0);
   assert (r->p.chunk_addr >= STORE_HEADER_BYTES / sector_bytes);
   assert (r->p.slot % spc != 0);
-  assert ((r->p.addr + r->nr) * sector_bytes <= store_length (store));
+  assert ((r->p.addr + r->nr) * sector_bytes <= length_of (store));
 
   assert (slot_owner[seg][r->p.slot] == 0);
   slot_owner[seg][r->p.slot] = i + 1;
@@ -203,7 +212,7 @@ check_info (void)
   assert (info.used_bytes >=
           (live_sectors + live_chunks * chunk_sectors) * sector_bytes);
   assert (info.nr_segments * SEGMENT_BYTES <=
-          store_length (store) + SEGMENT_BYTES);
+          length_of (store) + SEGMENT_BYTES);
 }
 
 unsigned

@@ -19,6 +19,8 @@
 #define CHUNK_OWNER UINT32_MAX
 
 extern struct store *store;
+
+extern uint64_t length_of (struct store *s);
 extern struct space *space;
 extern uint32_t sector_bytes;
 extern unsigned nr_sectors, spc;        /* of a segment, slots of a chunk */

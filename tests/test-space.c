@@ -460,7 +460,7 @@ test_damage (void)
   p = (struct placement) { .addr = 9 * 8192 + 100, .slot = 1,
                            .chunk_addr = 9 * 8192 };
   assert (space_claim (space, &p, 10) == 0);
-  assert (store_length (store) == 10 * (uint64_t) SEGMENT_BYTES);
+  assert (length_of (store) == 10 * (uint64_t) SEGMENT_BYTES);
   release (p.addr, 10, 1);
   close_space ();
 }

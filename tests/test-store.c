@@ -86,6 +86,15 @@ fallocate (int fd, int mode, off_t offset, off_t len)
   return syscall (SYS_fallocate, fd, mode, offset, len);
 }
 
+static uint64_t
+length_of (struct store *s)
+{
+  uint64_t length;
+
+  assert (store_length (s, &length) == 0);
+  return length;
+}
+
 static void
 expect_text (const char *text)
 {
@@ -120,11 +129,11 @@ test_basic (void)
   assert (store_get_header (s)->epoch == 7);
   assert (store_get_header (s)->sector_bytes == 4096);
   assert (store_get_header (s)->features_compat == 0x8000);
-  assert (store_length (s) == STORE_HEADER_BYTES);
+  assert (length_of (s) == STORE_HEADER_BYTES);
   assert (fcntl (3, F_GETFD) == -1 || (fcntl (3, F_GETFD) & FD_CLOEXEC));
 
   assert (store_allocate_segment (s, 0) == 0);
-  assert (store_length (s) == SEGMENT_BYTES);
+  assert (length_of (s) == SEGMENT_BYTES);
   memset (buf, 'x', sizeof buf);
   assert (store_write (s, 4, buf, sizeof buf) == 0);
   assert (store_write (s, 3, buf, 4096) == -1 && errno == EIO);
@@ -331,7 +340,7 @@ test_full (void)
   assert (store_create ("records", &header) == 0);
   s = store_open ("records", false);
   assert (s && store_allocate_segment (s, 2) == 0);
-  assert (store_length (s) == 3 * (uint64_t) SEGMENT_BYTES);
+  assert (length_of (s) == 3 * (uint64_t) SEGMENT_BYTES);
   before = store_file_bytes (s);
   assert (before >= SEGMENT_BYTES && before < 2 * SEGMENT_BYTES);
   assert (store_punch (s, 2048, 1024) == 0);
@@ -343,10 +352,10 @@ test_full (void)
   limit.rlim_cur = 4 * (uint64_t) SEGMENT_BYTES + 12345;
   assert (setrlimit (RLIMIT_FSIZE, &limit) == 0);
   assert (store_allocate_segment (s, 3) == 0);
-  length = store_length (s);
+  length = length_of (s);
   assert (store_allocate_segment (s, 4) == -1 && errno == ENOSPC);
   expect_text ("no room");
-  assert (store_length (s) == length);
+  assert (length_of (s) == length);
   assert (store_allocate_segment (s, 1) == 0);
   assert (store_write (s, 8 * 1024, buf, sizeof buf) == -1);
   assert (errno == ENOSPC);
@@ -502,7 +511,7 @@ test_no_fallocate (void)
   assert (store_sync (s) == 0);
   assert (store_allocate_segment (s, 1) == 0);
   assert (store_sync (s) == 0);
-  assert (store_length (s) == 2 * (uint64_t) SEGMENT_BYTES);
+  assert (length_of (s) == 2 * (uint64_t) SEGMENT_BYTES);
   assert (store_file_bytes (s) >= SEGMENT_BYTES);
   assert (store_file_bytes (s) < SEGMENT_BYTES + SEGMENT_BYTES / 2);
   assert (store_read (s, 1024 + 500, back, sizeof back) == 0);
@@ -513,7 +522,7 @@ test_no_fallocate (void)
   assert (store_allocate_segment (s, 0) == 0);
   assert (store_sync (s) == 0);
   assert (store_file_bytes (s) >= 2 * (uint64_t) SEGMENT_BYTES);
-  assert (store_length (s) == 2 * (uint64_t) SEGMENT_BYTES);
+  assert (length_of (s) == 2 * (uint64_t) SEGMENT_BYTES);
   assert (store_punch (s, 1024, 1024) == 0);
   atomic_store (&no_fallocate, false);
   assert (store_read (s, 1024 + 500, back, sizeof back) == 0);

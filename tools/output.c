@@ -90,7 +90,11 @@ write_all (int fd, const char *p, size_t len)
 void
 print_json (const json_t *json)
 {
-  json_dumpf (json, stdout, JSON_INDENT (2));
+  /* If it is the writing that failed, close_stdout tells. */
+  if (json_dumpf (json, stdout, JSON_INDENT (2)) == -1 && !ferror (stdout)) {
+    note ("no memory to print the result");
+    exit (failure_status);
+  }
   putchar ('\n');
 }
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "interrupt.h"
 #include "progress.h"
@@ -41,8 +42,10 @@ pack_args (const struct options *opts, const char *fmt, ...)
   va_start (ap, fmt);
   args = json_vpack_ex (&err, 0, fmt, ap);
   va_end (ap);
-  if (args == NULL)
+  if (args == NULL && json_error_code (&err) == json_error_invalid_utf8)
     usage_error (opts, "an argument is not valid UTF-8");
+  if (args == NULL)
+    exit (fail ("%s: no memory", opts->command));
   return args;
 }
 
