@@ -247,6 +247,40 @@ change_space (struct meta_conn *c, struct meta_state *state)
   segment_map_free (map);
 }
 
+/* Figures that cannot be. */
+static void
+spoil_figures (struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+
+  (void) state;
+  expect (meta_segment_get (c, 0, &b) == 1);
+  must (meta_segment_put (c, 0, 10, 5000, b.p, b.len));
+}
+
+/* One slot of a summary is free by mistake, another one in use. */
+static void
+change_slots (struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  struct segment_map *map;
+  unsigned first, len;
+  uint8_t *packed;
+  size_t packed_len;
+
+  expect (meta_segment_get (c, 0, &b) == 1);
+  map = segment_map_unpack (0, state->sector_bytes, b.p, b.len);
+  expect (map != NULL);
+  must (segment_map_set_slot (map, segment_map_find_slot (map)));
+  must (segment_map_clear_slot (map, 3));
+  len = segment_map_largest_run (map, &first);
+  packed = segment_map_pack (map, &packed_len);
+  must (meta_segment_put (c, 0, map->nr_sectors - map->nr_used, len, packed,
+                          packed_len));
+  free (packed);
+  segment_map_free (map);
+}
+
 static void
 spoil_leaf (struct meta_conn *c, struct meta_state *state)
 {
@@ -435,6 +469,8 @@ BOTH (limbo_names_a_used_record, RECORD (3, 0), put_limbo, "errors")
 BOTH (totals, (void) 0, change_totals, "errors")
 BOTH (space_is_not_known, (void) 0, drop_segment, "errors")
 BOTH (space_map_is_damaged, (void) 0, spoil_segment, "errors")
+BOTH (space_figures, (void) 0, spoil_figures, "errors")
+BOTH (slots, (void) 0, change_slots, "errors")
 BOTH (space_is_free_by_mistake, RECORD (3, -1), change_space, "errors")
 BOTH (space_is_used_by_mistake, RECORD (3, 1), change_space, "errors")
 BOTH (leaf_of_no_layer, (void) 0, add_foreign_leaf, "errors")
@@ -753,6 +789,8 @@ static const struct engine_case cases[] = {
   CASE (totals),
   CASE (space_is_not_known),
   CASE (space_map_is_damaged),
+  CASE (space_figures),
+  CASE (slots),
   CASE (space_is_free_by_mistake),
   CASE (space_is_used_by_mistake),
   CASE (while_it_is_written),
