@@ -430,6 +430,8 @@ fix_window (struct repair *rp)
   if (meta_record_scan (rp->c, w->first, load_group, rp) == -1 ||
       meta_leaf_scan_all (rp->c, count_leaf, rp) == -1)
     return -1;
+  /* The dedup table in memory may have what pool.db has not. */
+  rp->records_gone = w->nr_strays > 0;
   if (w->nr_strays > 0 &&
       (judge_strays (rp, w) == -1 || count_again (rp, w) == -1))
     return -1;

@@ -561,6 +561,38 @@ test_record_and_content_are_gone (void)
   }
 }
 
+/* The pointers stand in a snapshot's layer: what inherits them is lost, too. */
+static void
+test_lost_in_a_snapshot (void)
+{
+  struct nbdedup_volume *clone;
+  uint8_t buf[BLOCK];
+
+  start_pool ();
+  run ("snapshot", json_pack ("{s:s}", "name", "v@a"));
+  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "v@a", "name", "c"));
+  clone = open_volume ("c");
+  must (nbdedup_volume_read (clone, buf, BLOCK, 3 * BLOCK));
+  RECORD (3, 0);
+  plant (drop_record);
+  spoil_content (planted_addr);
+  repair (2);
+  expect_lost (3);
+  write_block (3, 4);
+  settle ();
+  expect_content (3, 4);
+  expect (nbdedup_volume_read (clone, buf, BLOCK, 3 * BLOCK) == -1 &&
+          errno == EIO && strstr (nbdedup_error (), "lost") != NULL);
+  must (nbdedup_volume_read (clone, buf, BLOCK, 4 * BLOCK));
+  nbdedup_volume_close (clone);
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "c", "wait", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "v@a", "wait", 1));
+  write_block (NR_EQUAL + 3, 4);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
 /* A read that fails proves nothing: another day the block can be read. */
 static void
 test_read_error_loses_nothing (void)
@@ -778,6 +810,7 @@ static const struct engine_case cases[] = {
   CASE (record_is_gone),
   CASE (records_are_damaged),
   CASE (record_and_content_are_gone),
+  CASE (lost_in_a_snapshot),
   CASE (read_error_loses_nothing),
   CASE (leaf_is_damaged),
   CASE (leaf_of_no_layer),
