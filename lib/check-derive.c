@@ -76,8 +76,10 @@ derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
   if (ptr->codec == CODEC_NONE)
     return CONTENT_GOOD;
   d->content = d->block;
-  return codec_decompress (d->codec, ptr->codec, d->raw, ptr->psize, d->block,
-                           lsize) == -1 ? CONTENT_LOST : CONTENT_GOOD;
+  if (codec_decompress (d->codec, ptr->codec, d->raw, ptr->psize, d->block,
+                        lsize) == 0)
+    return CONTENT_GOOD;
+  return errno == ENOMEM ? CONTENT_UNKNOWN : CONTENT_LOST;
 }
 
 /* Chunks are aligned to their size.  Those of a segment's earlier life may

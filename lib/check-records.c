@@ -4,16 +4,15 @@
  *
  * Windows of records, as check reads them, one transaction each: all maps are
  * read, and each pointer into the window is counted for its record, or is a
- * stray: no record is there, or another.  What a stray names is read.
- * Are its bytes others, its block is lost: it reads as an error already.  Are
- * they right, its record is made again from its summary.  If there is none, or
- * the disk cannot be read, the pointer stays as it is, and keeps its record
- * from dying.
+ * stray: no record is there, or another.  What a stray names is read.  Are its
+ * bytes others, its block is lost: it reads as an error already.  Are they
+ * right, its record is made again from its summary.  If there is none, or the
+ * disk cannot be read, the pointer stays as it is: what is at its address does
+ * not die, and no space is given back (check-space.c).
  */
 
 #include <config.h>
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -431,6 +430,8 @@ fix_window (struct repair *rp)
   if (meta_record_scan (rp->c, w->first, load_group, rp) == -1 ||
       meta_leaf_scan_all (rp->c, count_leaf, rp) == -1)
     return -1;
+  /* The dedup table in memory may have what pool.db has not. */
+  rp->records_gone = w->nr_strays > 0;
   if (w->nr_strays > 0 &&
       (judge_strays (rp, w) == -1 || count_again (rp, w) == -1))
     return -1;

@@ -49,6 +49,8 @@ struct check {
 
   uint64_t records, record_bytes, stored_sectors; /* with references */
   struct segment_map *map;      /* what the records of a segment say */
+  uint16_t *slots;              /* owned; theirs in the summaries */
+  size_t nr_slots;
 
   struct layer_count {
     uint64_t id, branch, seq, pointers, found;
@@ -122,8 +124,36 @@ step (struct check *ck)
 static bool
 same_bits (const struct segment_map *a, const struct segment_map *b)
 {
-  return a->nr_used == b->nr_used && a->nr_slots_used == b->nr_slots_used &&
+  return a->nr_used == b->nr_used &&
     memcmp (a->bitmap, b->bitmap, a->nr_sectors / 8) == 0;
+}
+
+static bool
+same_slots (const struct segment_map *a, const struct segment_map *b)
+{
+  return a->nr_slots_used == b->nr_slots_used &&
+    memcmp (a->slots, b->slots, a->nr_chunks * a->slots_per_chunk / 8) == 0;
+}
+
+/* Chunks stand only in the row. */
+static void
+take_chunks (struct check *ck, const struct segment_map *row)
+{
+  struct segment_map *map = ck->map;
+  size_t i;
+
+  if (segment_map_set_chunks (map, row->chunks, row->nr_chunks) == -1) {
+    problem (ck, "segment %" PRIu64 ": a summary and a record overlap",
+             map->id);
+    return;
+  }
+  for (i = 0; i < ck->nr_slots; ++i)
+    if (segment_map_set_slot (map, ck->slots[i]) == -1)
+      problem (ck, "%s", nbdedup_error ());
+  if (!same_slots (map, row))
+    problem (ck, "segment %" PRIu64 ": the space map has %" PRIu32
+             " slots in use, records take %" PRIu32, map->id,
+             row->nr_slots_used, map->nr_slots_used);
 }
 
 static void
@@ -131,7 +161,6 @@ end_segment (struct check *ck)
 {
   struct segment_map *map = ck->map, *row = NULL;
   struct blob b CLEANUP_BLOB = { NULL };
-  unsigned i;
   int r;
 
   if (map == NULL)
@@ -143,13 +172,7 @@ end_segment (struct check *ck)
     problem (ck, "segment %" PRIu64 ": %s", map->id,
              r == 0 ? "has records, but no space map" : nbdedup_error ());
   else {
-    /* Chunks stand only in the row. */
-    for (i = 0; i < row->nr_chunks; ++i)
-      if (row->chunks[i] != SEGMENT_CHUNK_LOST &&
-          segment_map_set (map, row->chunks[i], row->chunk_sectors) == -1)
-        problem (ck, "segment %" PRIu64 ": a summary and a record overlap",
-                 map->id);
-    map->nr_slots_used = row->nr_slots_used;
+    take_chunks (ck, row);
     if (!same_bits (map, row))
       problem (ck, "segment %" PRIu64 ": the space map has %" PRIu32
                " sectors in use, records and summaries take %" PRIu32,
@@ -158,6 +181,7 @@ end_segment (struct check *ck)
   segment_map_free (row);
   segment_map_free (map);
   ck->map = NULL;
+  ck->nr_slots = 0;
 }
 
 static int
@@ -165,6 +189,7 @@ take_sectors (struct check *ck, const struct record *r)
 {
   uint32_t per = SEGMENT_BYTES / ck->state.sector_bytes;
   uint64_t segment = r->ptr.addr / per;
+  uint16_t *slot;
 
   if (ck->map && ck->map->id != segment)
     end_segment (ck);
@@ -172,6 +197,10 @@ take_sectors (struct check *ck, const struct record *r)
     ck->map = segment_map_new (segment, ck->state.sector_bytes);
   if (ck->map == NULL)
     return -1;
+  slot = array_add (&ck->slots, &ck->nr_slots, sizeof *slot);
+  if (slot == NULL)
+    return -1;
+  *slot = r->slot;
   if (r->ptr.addr % per + sectors_of (r->ptr.psize, ck->state.sector_bytes)
       > per ||
       segment_map_set (ck->map, r->ptr.addr % per,
@@ -625,6 +654,7 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
   blob_free (&ck.row);
   free (ck.window);
   free (ck.layers);
+  free (ck.slots);
   json_decref (ck.problems);
   return result;
 }

@@ -125,7 +125,7 @@ load_map (struct space *space, uint32_t id)
     return segment_map_unpack (id, space->sector_bytes, buf, len);
   case 0:
     return nbdedup_fail_null (EIO, "space: segment %" PRIu32 " has records, "
-                              "but no row in pool.db: run nbdedup check",
+                              "but no row in pool.db: run nbdedup check --repair",
                               id);
   default:
     return NULL;
@@ -150,7 +150,7 @@ space_entry_get (struct space *space, uint32_t id)
 
   if (space->segs[id].damaged)
     return nbdedup_fail_null (EIO, "space: segment %" PRIu32 ": its map is "
-                              "damaged: run nbdedup check", id);
+                              "damaged: run nbdedup check --repair", id);
   evict_some (space);
   e = calloc (1, sizeof *e);
   if (e == NULL)

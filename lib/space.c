@@ -17,6 +17,7 @@
 #include <sys/queue.h>
 
 #include "error.h"
+#include "log.h"
 #include "space-int.h"
 
 /* How far past the end of what is known a segment in the journal can be:
@@ -112,6 +113,7 @@ int
 space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
                    uint32_t largest_run)
 {
+  bool is_known = true;
   uint64_t length;
   struct seg *s;
   WITH_LOCK (&space->lock);
@@ -127,10 +129,14 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is out of order",
                          segment);
   if (nr_free > seg_usable_sectors (space, segment) || largest_run > nr_free ||
-      (nr_free > 0 && largest_run == 0))
-    return nbdedup_fail (EIO, "space: segment %" PRIu64 ": %" PRIu32 " free "
-                         "sectors, longest run %" PRIu32 ": cannot be: run "
-                         "nbdedup check", segment, nr_free, largest_run);
+      (nr_free > 0 && largest_run == 0)) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "space: segment %" PRIu64 ": %" PRIu32
+                 " free sectors, longest run %" PRIu32 ": cannot be: nothing "
+                 "is stored there before \"nbdedup check --repair\"", segment,
+                 nr_free, largest_run);
+    nr_free = largest_run = 0;
+    is_known = false;
+  }
   if (seg_extend (space, segment + 1) == -1)
     return -1;
   seg_set_absent (space, segment, false);
@@ -140,6 +146,8 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
   s->largest = largest_run;
   seg_set_slots (s, false, 0);
   seg_insert (space, segment);
+  if (!is_known)
+    seg_mark_damaged (space, segment);
   return 0;
 }
 
@@ -370,11 +378,14 @@ set_damaged (struct space *space, uint32_t id, bool damaged)
 int
 space_hold (struct space *space, uint64_t segment)
 {
+  uint64_t length;
   unsigned c;
   bool was;
   WITH_LOCK (&space->lock);
 
-  if (segment >= store_length (space->store) / SEGMENT_BYTES ||
+  if (store_length (space->store, &length) == -1)
+    return -1;
+  if (segment >= length / SEGMENT_BYTES ||
       segment >= NONE)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
                          "records", segment);

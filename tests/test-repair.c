@@ -247,6 +247,40 @@ change_space (struct meta_conn *c, struct meta_state *state)
   segment_map_free (map);
 }
 
+/* Figures that cannot be. */
+static void
+spoil_figures (struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+
+  (void) state;
+  expect (meta_segment_get (c, 0, &b) == 1);
+  must (meta_segment_put (c, 0, 10, 5000, b.p, b.len));
+}
+
+/* One slot of a summary is free by mistake, another one in use. */
+static void
+change_slots (struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  struct segment_map *map;
+  unsigned first, len;
+  uint8_t *packed;
+  size_t packed_len;
+
+  expect (meta_segment_get (c, 0, &b) == 1);
+  map = segment_map_unpack (0, state->sector_bytes, b.p, b.len);
+  expect (map != NULL);
+  must (segment_map_set_slot (map, segment_map_find_slot (map)));
+  must (segment_map_clear_slot (map, 3));
+  len = segment_map_largest_run (map, &first);
+  packed = segment_map_pack (map, &packed_len);
+  must (meta_segment_put (c, 0, map->nr_sectors - map->nr_used, len, packed,
+                          packed_len));
+  free (packed);
+  segment_map_free (map);
+}
+
 static void
 spoil_leaf (struct meta_conn *c, struct meta_state *state)
 {
@@ -435,6 +469,8 @@ BOTH (limbo_names_a_used_record, RECORD (3, 0), put_limbo, "errors")
 BOTH (totals, (void) 0, change_totals, "errors")
 BOTH (space_is_not_known, (void) 0, drop_segment, "errors")
 BOTH (space_map_is_damaged, (void) 0, spoil_segment, "errors")
+BOTH (space_figures, (void) 0, spoil_figures, "errors")
+BOTH (slots, (void) 0, change_slots, "errors")
 BOTH (space_is_free_by_mistake, RECORD (3, -1), change_space, "errors")
 BOTH (space_is_used_by_mistake, RECORD (3, 1), change_space, "errors")
 BOTH (leaf_of_no_layer, (void) 0, add_foreign_leaf, "errors")
@@ -523,6 +559,38 @@ test_record_and_content_are_gone (void)
     expect_blocks ();
     use_and_end ();
   }
+}
+
+/* The pointers stand in a snapshot's layer: what inherits them is lost, too. */
+static void
+test_lost_in_a_snapshot (void)
+{
+  struct nbdedup_volume *clone;
+  uint8_t buf[BLOCK];
+
+  start_pool ();
+  run ("snapshot", json_pack ("{s:s}", "name", "v@a"));
+  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "v@a", "name", "c"));
+  clone = open_volume ("c");
+  must (nbdedup_volume_read (clone, buf, BLOCK, 3 * BLOCK));
+  RECORD (3, 0);
+  plant (drop_record);
+  spoil_content (planted_addr);
+  repair (2);
+  expect_lost (3);
+  write_block (3, 4);
+  settle ();
+  expect_content (3, 4);
+  expect (nbdedup_volume_read (clone, buf, BLOCK, 3 * BLOCK) == -1 &&
+          errno == EIO && strstr (nbdedup_error (), "lost") != NULL);
+  must (nbdedup_volume_read (clone, buf, BLOCK, 4 * BLOCK));
+  nbdedup_volume_close (clone);
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "c", "wait", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "v@a", "wait", 1));
+  write_block (NR_EQUAL + 3, 4);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
 }
 
 /* A read that fails proves nothing: another day the block can be read. */
@@ -742,6 +810,7 @@ static const struct engine_case cases[] = {
   CASE (record_is_gone),
   CASE (records_are_damaged),
   CASE (record_and_content_are_gone),
+  CASE (lost_in_a_snapshot),
   CASE (read_error_loses_nothing),
   CASE (leaf_is_damaged),
   CASE (leaf_of_no_layer),
@@ -753,6 +822,8 @@ static const struct engine_case cases[] = {
   CASE (totals),
   CASE (space_is_not_known),
   CASE (space_map_is_damaged),
+  CASE (space_figures),
+  CASE (slots),
   CASE (space_is_free_by_mistake),
   CASE (space_is_used_by_mistake),
   CASE (while_it_is_written),
