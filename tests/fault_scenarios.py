@@ -202,7 +202,7 @@ class Run:
 
     # -- with the fault
 
-    def child(self, *args, faulty):
+    def child(self, *args, faulty, judged=True):
         """(status, stdout, stderr) of a command."""
         environ = self.environ if faulty else {}
         process = subprocess.Popen(
@@ -223,7 +223,7 @@ class Run:
         if status < 0 or "Sanitizer" in err or "runtime error:" in err:
             raise Wrong("crash", "%s: status %d: %s" % (args[0], status,
                                                         err[-600:]))
-        if status != 0:
+        if status != 0 and judged:
             self.judge_error(args[0], status, err)
         return status, out, err
 
@@ -514,7 +514,9 @@ class Init(Run):
         shutil.rmtree(self.pool)
         status, _, _ = self.child("init", faulty=True)
         self.worlds = [{}]
-        if status != 0 and self.child("list", faulty=False)[0] != 0:
+        # What is half made is no pool, and may be removed.
+        if status != 0 and \
+                self.child("list", faulty=False, judged=False)[0] != 0:
             shutil.rmtree(self.pool, ignore_errors=True)
             self.child("init", faulty=False)
         self.change(lambda w: w.update(v=Content(bytes(MIB))),
