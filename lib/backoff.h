@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* So often, in 4 seconds: it was no bottleneck of a moment. */
@@ -34,6 +35,33 @@ backoff_sleep (unsigned *tries)
   ts = (struct timespec) { ms / 1000, ms % 1000 * 1000000 };
   nanosleep (&ts, NULL);
   return true;
+}
+
+/* For what an answered write needs to be stored: if that fails the pool
+ * stops, and a moment without memory is no reason.
+ */
+static inline void *
+patient_realloc (void *p, size_t size)
+{
+  unsigned tries = 0;
+  void *new;
+
+  do
+    new = realloc (p, size);
+  while (new == NULL && backoff_sleep (&tries));
+  return new;
+}
+
+static inline void *
+patient_calloc (size_t nr, size_t size)
+{
+  unsigned tries = 0;
+  void *new;
+
+  do
+    new = calloc (nr, size);
+  while (new == NULL && backoff_sleep (&tries));
+  return new;
 }
 
 #endif /* NBDEDUP_BACKOFF_H */

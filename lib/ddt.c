@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "backoff.h"
 #include "ddt.h"
 #include "error.h"
 #include "lock.h"
@@ -127,7 +128,7 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
 
   if (r)
     return r;
-  r = calloc (1, sizeof *r);
+  r = patient_calloc (1, sizeof *r);
   if (r == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a reference");
   r->addr = addr;
@@ -346,7 +347,7 @@ ddt_insert (struct ddt *ddt, const struct record *record,
   if (old && (r = take_ref_locked (ddt, &old->record, ptr)) == -1)
     return -1;
   ref = get_ref_locked (ddt, record->ptr.addr);
-  e = calloc (1, sizeof *e);
+  e = patient_calloc (1, sizeof *e);
   if (ref == NULL || e == NULL) {
     free (e);
     return nbdedup_fail (ENOMEM, "no memory for a record");

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "array.h"
+#include "backoff.h"
 #include "error.h"
 #include "leaf-cache.h"
 #include "lock.h"
@@ -123,7 +124,7 @@ get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
   assert_held (&map->lock);
   if (lc)
     return lc;
-  lc = calloc (1, sizeof *lc);
+  lc = patient_calloc (1, sizeof *lc);
   if (lc == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a map change");
   lc->layer = layer;
@@ -156,7 +157,7 @@ grow_changes (struct map *map, struct leaf_changes *lc)
 
   if (lc->nr < lc->cap)
     return 0;
-  p = realloc (lc->blocks, cap * sizeof *p);
+  p = patient_realloc (lc->blocks, cap * sizeof *p);
   if (p == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a map change");
   map->pending_bytes += (cap - lc->cap) * sizeof *p;

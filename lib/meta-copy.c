@@ -38,6 +38,7 @@ struct meta_copy {
   struct cksum_mirror *mirror;  /* owned */
   struct meta_conn conn;        /* the thread's; before it runs, the opener's */
   bool has_conn, has_thread;
+  bool attached;                /* the choice is known, and the mark says it */
   pthread_t thread;
 
   struct lock building;         /* held by the one that uses 'conn' */
@@ -424,6 +425,7 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
   struct meta_copy *c = calloc (1, sizeof *c);
   struct cksum_mirror_ops ops = { lost, wake, c };
   bool current;
+  int r = -1;
 
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
@@ -432,17 +434,28 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
   cond_init (&c->wake);
   c->db = strdup (db);
   c->mark_path = meta_pair_mark_path (db);
-  if (c->db == NULL || c->mark_path == NULL ||
-      meta_pair_open (db, session, force, &c->mark, &current) == -1)
+  if (c->db != NULL && c->mark_path != NULL)
+    r = meta_pair_open (db, session, force, &c->mark, &current);
+  if (r == -1)
     goto err;
   c->mirror = cksum_mirror_new (db, &ops);
-  if (c->mirror == NULL || attach (c, current) == -1)
+  if (c->mirror == NULL || (r == 0 && attach (c, current) == -1))
     goto err;
+  c->attached = r == 0;
   return c;
 
  err:
   meta_copy_free (c, false);
   return NULL;
+}
+
+int
+meta_copy_opened (struct meta_copy *c)
+{
+  if (c->attached)
+    return 0;
+  c->attached = true;
+  return attach (c, false);
 }
 
 /* A copy that is not finished goes on where it was. */

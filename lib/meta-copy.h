@@ -23,6 +23,10 @@ struct meta_copy;
 extern struct meta_copy *meta_copy_new (const char *db,
                                         const struct meta_session *session,
                                         bool force);
+/* After pool.db was opened, before it is written.  Until then a copy that
+ * could not be used keeps its mark.
+ */
+extern int meta_copy_opened (struct meta_copy *copy);
 /* 'conn' is a connection for it alone, closed by meta_copy_stop. */
 extern int meta_copy_start (struct meta_copy *copy,
                             const struct meta_conn *conn);

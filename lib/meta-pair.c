@@ -99,16 +99,22 @@ open_file (const char *path)
 {
   struct stat st;
   const int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
-  int fd = open (path, O_RDWR | flags);
+  int fd = open (path, O_RDWR | flags), err;
 
   /* Enough to choose. */
   if (fd == -1 && (errno == EROFS || errno == EACCES || errno == EPERM))
     fd = open (path, O_RDONLY | flags);
-  if (fd != -1 && (fstat (fd, &st) == -1 || !S_ISREG (st.st_mode))) {
-    close (fd);
-    fd = -1;
-  }
-  return fd;
+  if (fd == -1)
+    return -1;
+  if (fstat (fd, &st) == -1)
+    err = errno;
+  else if (!S_ISREG (st.st_mode))
+    err = EINVAL;
+  else
+    return fd;
+  close (fd);
+  errno = err;
+  return -1;
 }
 
 static uint32_t
@@ -549,7 +555,7 @@ decide (struct pair *p, const struct meta_session *session,
   bool has_copy;
 
   if (p->sides[FIRST].newer || p->sides[SECOND].newer)
-    return 0;                   /* meta_probe says so */
+    return 1;                   /* meta_probe says so */
   leave_foreign (p, session->uuid);
   if (read_logs (p) == -1)
     return -1;
@@ -558,7 +564,7 @@ decide (struct pair *p, const struct meta_session *session,
     /* Opening it says what is wrong, but for this. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
       return fail_other_time (EIO, p->sides[FIRST].wal);
-    return 0;
+    return 1;
   }
   if (c.log == -1 && p->logs[0].there && !may_do_without_wal (p, &c))
     return fail_other_time (EIO, p->sides[FIRST].wal);

@@ -64,6 +64,10 @@ extern void meta_pair_choice_free (struct meta_pair_choice *choice);
  * against one of 'session', and one of another pool is not used.  'force': let the copy take part although there
  * is no mark.
  *
+ * 1: neither can be used, and opening pool.db will say why.  Nothing was
+ * changed, and nothing may be: a copy that cannot be read today is one that
+ * may be read tomorrow.
+ *
  * 0: pool.db can be opened, or fails by itself; *current tells if the copy is
  * as good as it, *mark what the mark said (all zero: none), with the pool's
  * UUID if pool.db tells it.  -1 with a text.

@@ -286,7 +286,8 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
       goto err;
   }
   if (meta_probe (path) == -1 || open_connections (m, budget_bytes) == -1 ||
-      (!readonly && start_writing (m) == -1))
+      (!readonly && (meta_copy_opened (m->copy) == -1 ||
+                     start_writing (m) == -1)))
     goto err;
   return m;
 

@@ -28,6 +28,7 @@
 
 #include <xxhash.h>
 
+#include "backoff.h"
 #include "bytes.h"
 #include "error.h"
 #include "geometry.h"
@@ -115,7 +116,7 @@ segment_map_new (uint64_t id, uint32_t sector_bytes)
   assert (sector_bytes >= 512 && sector_bytes <= 8192 &&
           (sector_bytes & (sector_bytes - 1)) == 0);
 
-  map = calloc (1, sizeof *map);
+  map = patient_calloc (1, sizeof *map);
   if (map == NULL)
     goto nomem;
   map->id = id;
@@ -127,9 +128,9 @@ segment_map_new (uint64_t id, uint32_t sector_bytes)
   map->max_chunks = (map->nr_sectors - map->chunk_sectors) /
     (map->chunk_sectors + map->slots_per_chunk - 1) + 1;
 
-  map->bitmap = calloc (1, map->nr_sectors / 8);
-  map->chunks = calloc (map->max_chunks, sizeof map->chunks[0]);
-  map->slots = calloc (map->max_chunks, map->slots_per_chunk / 8);
+  map->bitmap = patient_calloc (1, map->nr_sectors / 8);
+  map->chunks = patient_calloc (map->max_chunks, sizeof map->chunks[0]);
+  map->slots = patient_calloc (map->max_chunks, map->slots_per_chunk / 8);
   if (map->bitmap == NULL || map->chunks == NULL || map->slots == NULL)
     goto nomem;
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/queue.h>
 
+#include "backoff.h"
 #include "cleanup.h"
 #include "error.h"
 #include "space-int.h"
@@ -152,7 +153,7 @@ space_entry_get (struct space *space, uint32_t id)
     return nbdedup_fail_null (EIO, "space: segment %" PRIu32 ": its map is "
                               "damaged: run nbdedup check --repair", id);
   evict_some (space);
-  e = calloc (1, sizeof *e);
+  e = patient_calloc (1, sizeof *e);
   if (e == NULL)
     return nbdedup_fail_null (ENOMEM, "space: no memory for a map");
   e->id = id;

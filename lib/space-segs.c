@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "error.h"
 #include "space-int.h"
 
@@ -162,11 +163,11 @@ seg_extend (struct space *space, uint64_t nr)
   if (nr > max) {
     max = nr + nr / 4 + 64;
     max -= max % 64;
-    segs = realloc (space->segs, max * sizeof *segs);
+    segs = patient_realloc (space->segs, max * sizeof *segs);
     if (segs == NULL)
       goto nomem;
     space->segs = segs;
-    absent = realloc (space->absent, max / 64 * sizeof *absent);
+    absent = patient_realloc (space->absent, max / 64 * sizeof *absent);
     if (absent == NULL)
       goto nomem;
     memset (absent + space->max_segs / 64, 0,

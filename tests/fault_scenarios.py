@@ -181,7 +181,7 @@ class Run:
 
     state = "clean"
     arms = False                # the fault waits until the server serves
-    passing = True              # the fault says nothing about the files
+    must_go_on = False          # the fault is no reason to stop a pool
 
     def __init__(self, env, base, environ):
         self.env, self.base, self.environ = env, base, environ
@@ -202,7 +202,7 @@ class Run:
 
     # -- with the fault
 
-    def child(self, *args, faulty):
+    def child(self, *args, faulty, judged=True):
         """(status, stdout, stderr) of a command."""
         environ = self.environ if faulty else {}
         process = subprocess.Popen(
@@ -223,7 +223,7 @@ class Run:
         if status < 0 or "Sanitizer" in err or "runtime error:" in err:
             raise Wrong("crash", "%s: status %d: %s" % (args[0], status,
                                                         err[-600:]))
-        if status != 0:
+        if status != 0 and judged:
             self.judge_error(args[0], status, err)
         return status, out, err
 
@@ -237,8 +237,7 @@ class Run:
         # "status" speaks to monitoring.
         last = 3 if command == "status" else 1
         # What is over soon is no reason to fetch a backup.
-        bad_advice = self.passing and ("restore" in err or
-                                       "run nbdedup check" in err)
+        bad_advice = "restore" in err or "run nbdedup check" in err
         if bad_advice or not 1 <= status <= last or \
                 len(lines) != (status == 3 or last == 1):
             raise Wrong("message", "%s: status %d: %s" % (command, status,
@@ -330,6 +329,11 @@ class Run:
         """The pool again, without the fault: nothing is lost."""
         if self.server:
             self.end(sig)
+            for line in self.server.said().splitlines():
+                if "the pool stops" in line:
+                    self.note(line)
+                    if self.must_go_on:
+                        raise Wrong("stopped", line)
         self.server = Server(self.env, self.pool)
         self.read_all(True)
         self.end(signal.SIGTERM)
@@ -510,7 +514,9 @@ class Init(Run):
         shutil.rmtree(self.pool)
         status, _, _ = self.child("init", faulty=True)
         self.worlds = [{}]
-        if status != 0 and self.child("list", faulty=False)[0] != 0:
+        # What is half made is no pool, and may be removed.
+        if status != 0 and \
+                self.child("list", faulty=False, judged=False)[0] != 0:
             shutil.rmtree(self.pool, ignore_errors=True)
             self.child("init", faulty=False)
         self.change(lambda w: w.update(v=Content(bytes(MIB))),
@@ -543,7 +549,7 @@ class Reader(Command):
         except ValueError as e:
             raise Wrong("wrong", "no JSON: %s" % e) from None
         if self.args[0] == "drift":
-            figures.pop("time")
+            figures.pop("time", None)
         return figures
 
     def strip(self, value):
