@@ -639,29 +639,48 @@ meta_copy_blank (struct meta_copy *c)
   return cksum_mirror_blank (c->mirror, c->conn.db);
 }
 
+/* The pages from 'first' on, and behind the last one the WAL.  How many; 0: all
+ * are done, or there is no current copy any more.
+ */
+static int64_t
+compare_piece (struct meta_copy *c, uint64_t first, struct comparing *cmp,
+               bool *lost)
+{
+  uint64_t pages;
+  unsigned n;
+
+  WITH_LOCK (&c->building);
+  *lost = cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED;
+  if (*lost)
+    return 0;
+  if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+    return -1;
+  if (first > pages)
+    return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference,
+                                   cmp);
+  n = pages - first + 1 < PIECE_PAGES ? (unsigned) (pages - first + 1)
+    : PIECE_PAGES;
+  if (cksum_mirror_check (c->mirror, c->conn.db, first, n, tell_difference,
+                          cmp) == -1)
+    return -1;
+  return n;
+}
+
 int
 meta_copy_compare (struct meta_copy *c,
                    void (*fn) (void *opaque, bool repaired,
                                const char *text),
-                   void *opaque)
+                   int (*step) (void *opaque, uint64_t bytes), void *opaque)
 {
   struct comparing cmp = { c, fn, opaque };
-  uint64_t first = 1, pages;
+  uint64_t first = 1;
+  bool lost;
+  int64_t n;
 
-  WITH_LOCK (&c->building);
-  if (cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED)
-    return 1;
-  do {
-    if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+  while ((n = compare_piece (c, first, &cmp, &lost)) > 0) {
+    first += (uint64_t) n;
+    if (step (opaque, 2 * (uint64_t) n * PAGE_BYTES) == -1)
       return -1;
-    if (first <= pages &&
-        cksum_mirror_check (c->mirror, c->conn.db, first,
-                            pages - first + 1 < PIECE_PAGES
-                            ? (unsigned) (pages - first + 1) : PIECE_PAGES,
-                            tell_difference, &cmp) == -1)
-      return -1;
-    first += PIECE_PAGES;
-  } while (first <= pages);
-  return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference,
-                                 &cmp);
+  }
+  return n == -1 ? -1 : lost;
 }

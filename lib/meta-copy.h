@@ -46,6 +46,7 @@ extern int meta_copy_blank (struct meta_copy *copy);
 extern int meta_copy_compare (struct meta_copy *copy,
                               void (*fn) (void *opaque, bool repaired,
                                           const char *text),
+                              int (*step) (void *opaque, uint64_t bytes),
                               void *opaque);
 
 #endif /* NBDEDUP_META_COPY_H */

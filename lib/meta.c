@@ -446,10 +446,10 @@ meta_copy_get_status (struct meta *m, struct meta_copy_status *status)
 int
 meta_copy_check (struct meta *m,
                  void (*fn) (void *opaque, bool repaired, const char *text),
-                 void *opaque)
+                 int (*step) (void *opaque, uint64_t bytes), void *opaque)
 {
   /* Read-only there is only the one that was chosen. */
-  return m->copy ? meta_copy_compare (m->copy, fn, opaque) : 0;
+  return m->copy ? meta_copy_compare (m->copy, fn, step, opaque) : 0;
 }
 
 struct meta_conn *

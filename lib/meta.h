@@ -149,12 +149,14 @@ extern void meta_copy_get_status (struct meta *m,
                                   struct meta_copy_status *status);
 
 /* Read every page of both copies of pool.db and of its WAL, and write the good
- * one over the bad one; 'fn' gets each that was not good.  0; 1: there is no
- * current copy to compare with; -1.
+ * one over the bad one; 'fn' gets each that was not good.  'step' is called
+ * after each few, with the bytes read, outside of all locks; -1 ends it.  0;
+ * 1: there is no current copy to compare with; -1.
  */
 extern int meta_copy_check (struct meta *m,
                             void (*fn) (void *opaque, bool repaired,
                                         const char *text),
+                            int (*step) (void *opaque, uint64_t bytes),
                             void *opaque);
 
 extern struct meta_conn *meta_writer (struct meta *m);

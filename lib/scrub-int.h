@@ -55,6 +55,7 @@ struct scrub {
   uint64_t next_group;          /* of records: those before are done */
   uint64_t total;
   uint64_t kept_ms;             /* when the position was kept */
+  uint64_t metadata_bytes;      /* read, of both copies */
   struct pace pace;
   nbdedup_progress_fn *progress;
   void *opaque;

@@ -209,6 +209,7 @@ get_rate (const struct scrub *s)
 int
 scrub_pace (struct scrub *s)
 {
+  const uint64_t bytes = s->f.bytes + s->metadata_bytes;
   struct pace *p = &s->pace;
   uint64_t due, now = clock_ms (), rest;
   struct timespec pause = { .tv_sec = 0 };
@@ -217,12 +218,12 @@ scrub_pace (struct scrub *s)
     if (scrub_go_on (s) == -1)
       return -1;
     if (p->rate != get_rate (s))
-      *p = (struct pace) { get_rate (s), now, s->f.bytes };
+      *p = (struct pace) { get_rate (s), now, bytes };
     if (p->rate == 0)
       return 0;
     now = clock_ms ();
     due = p->begin_ms + (uint64_t)
-      ((double) (s->f.bytes - p->begin_bytes) * 1000 / (double) p->rate);
+      ((double) (bytes - p->begin_bytes) * 1000 / (double) p->rate);
     if (now >= due) {
       if (now - due > CREDIT_MS)
         p->begin_ms += now - due;

@@ -561,9 +561,21 @@ note_page (void *opaque, bool repaired, const char *text)
 }
 
 static int
+pages_compared (void *opaque, uint64_t bytes)
+{
+  struct scrub *s = opaque;
+
+  s->metadata_bytes += bytes;
+  return scrub_pace (s);
+}
+
+static int
 scrub_metadata (struct scrub *s)
 {
-  return meta_copy_check (s->pool->meta, note_page, s) == -1 ? -1 : 0;
+  /* The first one says when it begins. */
+  return scrub_pace (s) == -1 ||
+    meta_copy_check (s->pool->meta, note_page, pages_compared, s) == -1
+    ? -1 : 0;
 }
 
 /*----------------------------------------------------------------------

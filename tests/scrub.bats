@@ -299,6 +299,13 @@ begin_scrub_offline_and_stop ()
     scrub_has_failed
 }
 
+@test "comparing the copies of pool.db is throttled, too, and can be stopped" {
+    make_pool
+    # Nothing but metadata: it would take 20 s.
+    run -124 timeout -k 10 2 nbdedup scrub --rate 16K
+    nbdedup scrub
+}
+
 @test "a server that ends does not wait for a scrub" {
     need jq --version
     make_pool
