@@ -165,6 +165,27 @@ crash_after (uint64_t (*fn) (void))
   return result;
 }
 
+bool
+crashes_at_sync (unsigned nth, void (*before) (void), void (*fn) (void))
+{
+  int status;
+  pid_t pid;
+
+  fflush (stdout);
+  pid = fork ();
+  expect (pid != -1);
+  if (pid == 0) {
+    if (before)
+      before ();
+    crash_at_sync = nth;
+    fn ();
+    _exit (0);
+  }
+  expect (waitpid (pid, &status, 0) == pid);
+  expect (WIFSIGNALED (status) || WEXITSTATUS (status) == 0);
+  return WIFSIGNALED (status);
+}
+
 void
 end (void)
 {

@@ -79,6 +79,12 @@ extern atomic_uint fail_reads;
  */
 extern uint64_t crash_after (uint64_t (*fn) (void));
 
+/* Run 'before', if not NULL, and 'fn' in a process that crashes at the 'nth'
+ * sync of 'fn'; false: it has not so many.
+ */
+extern bool crashes_at_sync (unsigned nth, void (*before) (void),
+                             void (*fn) (void));
+
 /* Something that runs beside us. */
 struct job {
   void (*fn) (uint64_t arg);

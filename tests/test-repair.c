@@ -721,26 +721,17 @@ test_while_it_is_written (void)
  * Killed
  */
 
-static bool
-is_killed_while_repairing (unsigned nth)
+static void
+open_and_attach (void)
 {
-  int status;
-  pid_t pid;
+  open_pool (1);
+  attach ();
+}
 
-  fflush (stdout);
-  pid = fork ();
-  expect (pid != -1);
-  if (pid == 0) {
-    open_pool (1);
-    attach ();
-    crash_at_sync = nth;
-    repair (2);
-    crash_at_sync = 0;
-    _exit (0);
-  }
-  expect (waitpid (pid, &status, 0) == pid);
-  expect (WIFSIGNALED (status) || WEXITSTATUS (status) == 0);
-  return WIFSIGNALED (status);
+static void
+repair_all (void)
+{
+  repair (2);
 }
 
 /* Block 3 is lost. */
@@ -779,7 +770,7 @@ test_killed_while_repairing (void)
   close_pool ();
   for (nth = 1; killed; ++nth) {
     crash_after (plant_all);
-    killed = is_killed_while_repairing (nth);
+    killed = crashes_at_sync (nth, open_and_attach, repair_all);
     open_pool (1);
     attach ();
     result = call ("check", json_pack ("{s:b}", "repair", 1));

@@ -426,26 +426,10 @@ test_replay_of_two_batches (void)
   end ();
 }
 
-/* A process that dies at the 'nth' sync of opening the pool: false when
- * there are not so many.
- */
-static bool
-is_killed_while_opening (unsigned nth)
+static void
+open_with_a_worker (void)
 {
-  int status;
-  pid_t pid;
-
-  fflush (stdout);
-  pid = fork ();
-  expect (pid != -1);
-  if (pid == 0) {
-    crash_at_sync = nth;
-    open_pool (1);
-    _exit (0);
-  }
-  expect (waitpid (pid, &status, 0) == pid);
-  expect (WIFSIGNALED (status) || WEXITSTATUS (status) == 0);
-  return WIFSIGNALED (status);
+  open_pool (1);
 }
 
 /* Twice at the same place, wherever that is. */
@@ -461,8 +445,8 @@ test_killed_while_opening (void)
   close_pool ();
   for (nth = 1; killed; ++nth) {
     crash_after (overwrite_twice);
-    killed = is_killed_while_opening (nth);
-    is_killed_while_opening (nth);
+    killed = crashes_at_sync (nth, NULL, open_with_a_worker);
+    crashes_at_sync (nth, NULL, open_with_a_worker);
     open_pool (1);
     attach ();
     expect_content (0, 2000);
