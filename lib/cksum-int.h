@@ -131,6 +131,8 @@ extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
 /* What cksum_readonly_prepare said; -1: no database stands in. */
 extern int cksum_get_stand_in (struct cksum_shared *s);
 extern bool cksum_is_without_wal (struct cksum_shared *s);
+/* The file that is read instead; -1: none. */
+extern int cksum_get_wal (struct cksum_shared *s);
 /* True once: the log need not have every page. */
 extern bool cksum_is_first_help (struct cksum_shared *s);
 

@@ -172,6 +172,59 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
   return true;
 }
 
+/*----------------------------------------------------------------------
+ * A file that was given, in the place of the real VFS's: SQLite opens none by
+ * /proc/self/fd.
+ */
+
+struct given_file {
+  sqlite3_file base;            /* must be first */
+  int fd;                       /* not owned */
+};
+
+static int
+given_close (sqlite3_file *file)
+{
+  (void) file;
+  return SQLITE_OK;
+}
+
+static int
+given_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset)
+{
+  const struct given_file *g = (struct given_file *) file;
+  int64_t n = full_pread (g->fd, buf, (size_t) len, (uint64_t) offset);
+
+  if (n == -1)
+    return SQLITE_IOERR_READ;
+  memset ((uint8_t *) buf + n, 0, (size_t) (len - n));
+  return n == len ? SQLITE_OK : SQLITE_IOERR_SHORT_READ;
+}
+
+static int
+given_size (sqlite3_file *file, sqlite3_int64 *size)
+{
+  const struct given_file *g = (struct given_file *) file;
+  struct stat st;
+
+  if (fstat (g->fd, &st) == -1)
+    return SQLITE_IOERR_FSTAT;
+  *size = st.st_size;
+  return SQLITE_OK;
+}
+
+/* What the functions above call. */
+static const sqlite3_io_methods given_methods = {
+  .iVersion = 1,
+  .xClose = given_close,
+  .xRead = given_read,
+  .xFileSize = given_size,
+};
+
+/*----------------------------------------------------------------------
+ * Opening
+ */
+
 /* Is there no such file?  Any other reason not to see it is no answer: a WAL
  * that is there must be read.
  */
@@ -209,6 +262,13 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
   f->shared = cksum_shared_get (path, len);
   if (f->shared == NULL)
     return SQLITE_NOMEM;
+  if (f->role == ROLE_WAL && cksum_get_wal (f->shared) != -1) {
+    *(struct given_file *) real = (struct given_file) {
+      .base.pMethods = &given_methods, .fd = cksum_get_wal (f->shared),
+    };
+    f->base.pMethods = &readonly_methods;
+    return SQLITE_OK;
+  }
   if (f->role == ROLE_WAL &&
       (cksum_is_without_wal (f->shared) || is_missing (path))) {
     f->role = ROLE_EMPTY;
@@ -246,6 +306,7 @@ cksum_readonly_register (sqlite3_vfs *real, const sqlite3_vfs *writable)
 {
   static sqlite3_vfs readonly_vfs;
 
+  assert (real->szOsFile >= (int) sizeof (struct given_file));
   real_vfs = real;
   readonly_vfs = *writable;
   readonly_vfs.pNext = NULL;

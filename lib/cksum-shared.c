@@ -41,7 +41,7 @@ struct cksum_shared {
   struct cksum_mirror *mirror;  /* not owned; constant while it is open */
 
   struct lock lock;             /* protects everything below */
-  int stand_in;                 /* owned, until the end; -1: none */
+  int stand_in, wal;            /* owned, until the end; -1: none */
   bool without_wal;
   bool has_helped;
   uint32_t page_size;           /* of the main database; 0: not known yet */
@@ -83,7 +83,7 @@ cksum_shared_get (const char *path, size_t len)
     return NULL;
   }
   lock_init (&s->lock);
-  s->stand_in = -1;
+  s->stand_in = s->wal = -1;
   s->refs = 1;
   s->next = databases;
   databases = s;
@@ -107,6 +107,8 @@ cksum_shared_put (struct cksum_shared *s)
   lock_destroy (&s->lock);
   if (s->stand_in != -1)
     close (s->stand_in);
+  if (s->wal != -1)
+    close (s->wal);
   free (s->frames.p);
   free (s->pages.p);
   free (s->path);
@@ -157,22 +159,33 @@ cksum_get_mirror (struct cksum_shared *s)
   return s == NULL ? NULL : s->mirror;
 }
 
+static void
+take_file (int *owned, int fd)
+{
+  if (fd == -1)
+    return;
+  if (*owned == -1)
+    *owned = fd;
+  else                          /* another pool of this process reads it, too */
+    close (fd);
+}
+
 struct cksum_shared *
-cksum_readonly_prepare (const char *path, int stand_in, bool without_wal)
+cksum_readonly_prepare (const char *path, int stand_in, int wal,
+                        bool without_wal)
 {
   struct cksum_shared *s = get_by_name (path);
 
   if (s == NULL) {
     if (stand_in != -1)
       close (stand_in);
+    if (wal != -1)
+      close (wal);
     return nbdedup_fail_null (ENOMEM, "no memory");
   }
   WITH_LOCK (&s->lock);
-  /* Another pool of this process may read the same files. */
-  if (stand_in != -1 && s->stand_in != -1)
-    close (stand_in);
-  else if (stand_in != -1)
-    s->stand_in = stand_in;
+  take_file (&s->stand_in, stand_in);
+  take_file (&s->wal, wal);
   s->without_wal = without_wal;
   return s;
 }
@@ -188,6 +201,13 @@ cksum_get_stand_in (struct cksum_shared *s)
 {
   WITH_LOCK (&s->lock);
   return s->stand_in;
+}
+
+int
+cksum_get_wal (struct cksum_shared *s)
+{
+  WITH_LOCK (&s->lock);
+  return s->wal;
 }
 
 bool

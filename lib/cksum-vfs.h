@@ -52,12 +52,14 @@ struct cksum_shared;
  *
  * 'stand_in' is another database with the same pages, or -1: a page that is
  * damaged in 'path' is read there.  It belongs to the VFS then.
- * 'without_wal': as if there were no WAL.
+ * 'wal', if not -1, is read in the place of its WAL, and belongs to the VFS,
+ * too.  'without_wal': as if there were no WAL.
  *
  * NULL with a text; NULL can be released.
  */
 extern struct cksum_shared *
-cksum_readonly_prepare (const char *path, int stand_in, bool without_wal);
+cksum_readonly_prepare (const char *path, int stand_in, int wal,
+                        bool without_wal);
 extern void cksum_readonly_release (struct cksum_shared *shared);
 
 #endif /* NBDEDUP_CKSUM_VFS_H */

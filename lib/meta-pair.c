@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -646,8 +647,8 @@ has_whole_wal (const struct pair *p, int i, const struct choice *c)
   return c->log == -1 || p->logs[c->log].chain.bad[i] == 0;
 }
 
-/* The side to be read; its damaged pages from *stand_in, -1: none.  -1: neither
- * can be read.
+/* The side to be read; its damaged pages from *stand_in, -1: none.  One of them
+ * can be read, or nothing had been chosen.
  */
 static int
 choose_side (const struct pair *p, const struct choice *c, int *stand_in)
@@ -657,46 +658,64 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
 
   for (i = FIRST; i <= SECOND; ++i) {
     has[i] = is_of_same_moment (p, i, c);
-    can[i] = has[i] && p->sides[i].header && has_whole_wal (p, i, c);
+    can[i] = has[i] && p->sides[i].header;
   }
-  if (!can[FIRST] && !can[SECOND])
-    return -1;
-  side = can[FIRST] ? FIRST : SECOND;
+  side = can[FIRST] && (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
+                        !has_whole_wal (p, SECOND, c)) ? FIRST : SECOND;
   *stand_in = has[!side] ? !side : -1;
   return side;
 }
 
-/* The indexes of what is to be opened. */
+/* The WAL of side i with the frames that only the other one has, in memory:
+ * losing power may leave the last commit torn in both.  A file descriptor.
+ */
+static int
+merge_wals (const struct pair *p, int i, int k)
+{
+  int fd = memfd_create ("nbdedup-wal", MFD_CLOEXEC), fds[2];
+
+  fds[i] = fd;
+  fds[!i] = p->fds[!i];
+  if (fd == -1 || (p->fds[i] != -1 && copy_bytes (p->fds[i], fd) == -1) ||
+      cksum_chain_repair (fds, (unsigned) i, &p->logs[k].chain) == -1) {
+    nbdedup_fail (errno == ENOMEM || errno == ENOSPC ? ENOMEM : EIO,
+                  "%s: it cannot be put together with its copy: %s",
+                  p->sides[i].wal, strerror (errno));
+    if (fd != -1)
+      close (fd);
+    return -1;
+  }
+  return fd;
+}
+
+/* What is to be opened: the indexes, and the choice but for its paths. */
 static int
 decide_readonly (struct pair *p, const struct meta_session *session,
-                 bool force, int *side, int *stand_in, bool *without_wal)
+                 bool force, int *side, int *stand_in,
+                 struct meta_pair_choice *choice)
 {
   const struct side *first = &p->sides[FIRST];
   struct choice c;
 
   *side = FIRST;
   *stand_in = -1;
-  *without_wal = false;
   if (first->newer || p->sides[SECOND].newer)
     return 0;                   /* meta_probe says so */
   leave_foreign (p, session->uuid);
   if (read_logs (p) == -1)
     return -1;
   c = choose (p, session->epoch);
-  *without_wal = p->logs[0].there && c.log == -1 &&
+  choice->without_wal = p->logs[0].there && c.log == -1 &&
     (c.side != -1 || (first->header && first->state));
-  if (*without_wal && !may_do_without_wal (p, &c))
+  if (choice->without_wal && !may_do_without_wal (p, &c))
     return force ? 0 : fail_other_time (ESTALE, first->wal);
   if (c.side == -1)
     return 0;                   /* opening it says what is wrong */
   *side = choose_side (p, &c, stand_in);
-  if (*side != -1)
+  if (has_whole_wal (p, *side, &c))
     return 0;
-  *side = c.side;
-  if (force)
-    return 0;
-  return nbdedup_fail (ESTALE, "%s: damaged, and its copy has the rest: "
-                       "neither can be read without repairing it", first->wal);
+  choice->wal = merge_wals (p, *side, c.log);
+  return choice->wal == -1 ? -1 : 0;
 }
 
 int
@@ -707,11 +726,10 @@ meta_pair_choose (const char *db, const struct meta_session *session,
   struct pair p;
   int side, stand_in, r;
 
-  memset (choice, 0, sizeof *choice);
+  *choice = (struct meta_pair_choice) { .wal = -1 };
   r = open_pair (&p, db, false, &mark);
   if (r == 0)
-    r = decide_readonly (&p, session, force, &side, &stand_in,
-                         &choice->without_wal);
+    r = decide_readonly (&p, session, force, &side, &stand_in, choice);
   if (r == 0) {
     choice->path = strdup (p.sides[side].db);
     if (stand_in != -1)
@@ -730,7 +748,9 @@ meta_pair_choice_free (struct meta_pair_choice *choice)
 {
   free (choice->path);
   free (choice->stand_in);
-  memset (choice, 0, sizeof *choice);
+  if (choice->wal != -1)
+    close (choice->wal);
+  *choice = (struct meta_pair_choice) { .wal = -1 };
 }
 
 int

@@ -43,14 +43,16 @@ struct meta_pair_choice {
   char *path;                   /* owned; of pool.db or of its copy */
   char *stand_in;               /* owned; the other one, if it has the same
                                  * pages; NULL: there is none */
+  int wal;                      /* owned; to be read in its WAL's place; -1:
+                                 * none */
   bool without_wal;             /* that beside 'path' is not to be read */
 };
 
 struct meta_session;
 
 /* Without changing anything, choose the one of the two copies that ends with
- * the newest commit and whose own WAL is whole.  If both are damaged, that is
- * pool.db, as it is.
+ * the newest commit, with a WAL that is whole, or is put together from both in
+ * memory.  If both databases are damaged, that is pool.db, as it is.
  *
  * 0; -1 with a text, ESTALE: what could be read is of an older moment than the
  * pool.  'force': then it is what is chosen.

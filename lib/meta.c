@@ -340,8 +340,9 @@ meta_open_readonly (const char *path, uint64_t budget_bytes,
   if (choice.stand_in)
     stand_in = open (choice.stand_in, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
                      O_NONBLOCK);
-  prepared = cksum_readonly_prepare (choice.path, stand_in,
+  prepared = cksum_readonly_prepare (choice.path, stand_in, choice.wal,
                                      choice.without_wal);
+  choice.wal = -1;              /* it is the VFS's now */
   if (prepared)
     m = open_meta (choice.path, budget_bytes, true, session, false);
   err = errno;

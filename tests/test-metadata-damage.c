@@ -97,6 +97,26 @@ test_frames (void)
   }
 }
 
+/* Each WAL has frames that the other one has not. */
+static void
+test_both_wals (void)
+{
+  uint64_t i, n = size_of ("killed", "pool.db-wal") / FRAME;
+
+  for (i = 0; i + 1 < n; ++i) {
+    if (is_left_out ())
+      continue;
+    snprintf (doing, sizeof doing, "frames %" PRIu64 " and %" PRIu64, i,
+              n - 1 - i);
+    copy_pool ("killed", "work");
+    flip ("work", "pool.db-wal", WAL_HEADER + i * FRAME + 5000);
+    if (i != n - 1 - i)
+      flip ("work", "pool.db.copy-wal", WAL_HEADER + (n - 1 - i) * FRAME + 9);
+    expect_readable ("work", true);
+    expect_whole ("work", true, true);
+  }
+}
+
 static void
 one_file (bool killed)
 {
@@ -272,6 +292,7 @@ main (void)
   test_killed ();
   test_pages ();
   test_frames ();
+  test_both_wals ();
   test_two_files ();
   end_samples ();
   return 0;
