@@ -243,7 +243,9 @@ fast_fill ()
 full_model ()
 {
     "$test_programs/full-model" --plugin "$plugin" \
-        --nbdedup "$top_builddir/tools/nbdedup" "$small" "$1" || {
+        --nbdedup "$top_builddir/tools/nbdedup" \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} \
+        "$small" "$1" || {
         tail -n 5 "$small.server-log"
         [ -z "${KEEP:-}" ] || cp -a --sparse=never "$pool" "$KEEP"
         return 1

@@ -38,7 +38,7 @@
 #define NR_DUPS 20
 #define OPS_PER_ROUND 400
 
-static const char *plugin, *nbdedup = "nbdedup";
+static const char *plugin, *nbdedup = "nbdedup", *preload;
 static char *pool, *log_path, *other_path;
 static uint64_t seed;
 static struct server_process server;
@@ -246,7 +246,7 @@ start_server (void)
 
   snprintf (key, sizeof key, "pool=%s", pool);
   unlink (server.socket);
-  server.pid = process_start (argv, log_path, NULL);
+  server.pid = process_start (argv, log_path, preload);
   for (i = 0; i < NR_CLIENTS; ++i) {
     clients[i].nbd = server_connect (&server, clients[i].name, 60);
     if (clients[i].nbd == NULL)
@@ -331,6 +331,7 @@ main (int argc, char *argv[])
   static const struct option options[] = {
     { "plugin", required_argument, NULL, 'p' },
     { "nbdedup", required_argument, NULL, 'n' },
+    { "preload", required_argument, NULL, 'l' },
     { NULL, 0, NULL, 0 },
   };
   unsigned rounds, i;
@@ -341,11 +342,12 @@ main (int argc, char *argv[])
     switch (c) {
     case 'p': plugin = optarg; break;
     case 'n': nbdedup = optarg; break;
+    case 'l': preload = optarg; break;
     default: return 2;
     }
   if (argc - optind != 2 || plugin == NULL) {
     fprintf (stderr, "usage: full-model --plugin FILE --nbdedup FILE "
-             "DIRECTORY ROUNDS\n");
+             "[--preload FILE] DIRECTORY ROUNDS\n");
     return 2;
   }
   seed = seed_from_environment ();
