@@ -373,6 +373,7 @@ read_until_logged ()
 
 @test "a server that does not start leaves no socket, and its parent does not wait" {
     local socket="$BATS_TEST_TMPDIR/s" port
+    local preload=(env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"})
 
     need perl -MIO::Socket::UNIX -e 1
     make_pool
@@ -386,20 +387,20 @@ read_until_logged ()
 
     # The command of --run is there before the pool is open.
     for i in 1 2 3; do
-        run timeout 20 nbdkit -U - "$plugin" "$pool" \
+        run timeout 20 "${preload[@]}" nbdkit -U - "$plugin" "$pool" \
             --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?; sleep 0.5; exit $r'
         [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
         # The server may still be at work on it when the client is gone.
         [[ $output == *journal* ]]
     done
     port=$(( 20000 + RANDOM % 20000 ))
-    run timeout 20 nbdkit -p $port -i 127.0.0.1 "$plugin" "$pool" \
-        --run 'unset LD_PRELOAD; nbdinfo nbd://127.0.0.1:'$port
+    run timeout 20 "${preload[@]}" nbdkit -p $port -i 127.0.0.1 "$plugin" \
+        "$pool" --run 'unset LD_PRELOAD; nbdinfo nbd://127.0.0.1:'$port
     [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
 
     # A socket that was handed to it is not its own.
-    run -1 perl "$top_srcdir/tests/socket-activate.pl" "$socket" \
-        nbdkit -f "$plugin" "$pool"
+    run -1 "${preload[@]}" perl "$top_srcdir/tests/socket-activate.pl" \
+        "$socket" nbdkit -f "$plugin" "$pool"
     [ -S "$socket" ]
 
     cp "$BATS_TEST_TMPDIR/journal" "$pool/journal"
