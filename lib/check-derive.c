@@ -19,12 +19,11 @@
 #include "error.h"
 #include "fold-summary.h"
 #include "hash.h"
+#include "verify.h"
 
 struct derive {
   struct nbdedup_pool *pool;
-  struct hasher *hasher;        /* owned */
-  struct codec_ctx *codec;      /* owned */
-  uint8_t *raw, *block;         /* owned; BLOCK_SIZE_MAX each */
+  struct verifier v;
   const uint8_t *content;       /* of the last derive_content */
 };
 
@@ -36,16 +35,10 @@ derive_new (struct nbdedup_pool *pool)
   if (d == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory to repair");
   d->pool = pool;
-  d->hasher = hasher_new (pool->hash);
-  d->codec = codec_ctx_new ();
-  d->raw = malloc (BLOCK_SIZE_MAX);
-  d->block = malloc (BLOCK_SIZE_MAX);
-  if (d->hasher == NULL || d->codec == NULL || d->raw == NULL ||
-      d->block == NULL) {
-    derive_free (d);
-    return nbdedup_fail_null (ENOMEM, "no memory to repair");
-  }
-  return d;
+  if (verifier_init (&d->v, pool) == 0)
+    return d;
+  free (d);
+  return NULL;
 }
 
 void
@@ -53,10 +46,7 @@ derive_free (struct derive *d)
 {
   if (d == NULL)
     return;
-  hasher_free (d->hasher);
-  codec_ctx_free (d->codec);
-  free (d->raw);
-  free (d->block);
+  verifier_free (&d->v);
   free (d);
 }
 
@@ -64,20 +54,20 @@ derive_free (struct derive *d)
 enum content
 derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
 {
-  int64_t n = store_read_most (d->pool->store, ptr->addr, d->raw,
+  int64_t n = store_read_most (d->pool->store, ptr->addr, d->v.raw,
                                ptr->psize);
 
   if (n == -1)
     return CONTENT_UNKNOWN;
   if ((uint64_t) n < ptr->psize ||
-      XXH3_64bits (d->raw, ptr->psize) != ptr->cksum)
+      XXH3_64bits (d->v.raw, ptr->psize) != ptr->cksum)
     return CONTENT_LOST;
-  d->content = d->raw;
+  d->content = d->v.raw;
   if (ptr->codec == CODEC_NONE)
     return CONTENT_GOOD;
-  d->content = d->block;
-  if (codec_decompress (d->codec, ptr->codec, d->raw, ptr->psize, d->block,
-                        lsize) == 0)
+  d->content = d->v.block;
+  if (codec_decompress (d->v.codec, ptr->codec, d->v.raw, ptr->psize,
+                        d->v.block, lsize) == 0)
     return CONTENT_GOOD;
   return errno == ENOMEM ? CONTENT_UNKNOWN : CONTENT_LOST;
 }
@@ -160,7 +150,7 @@ find_slot (struct derive *d, uint64_t addr, unsigned index,
         r->ptr.addr == ptr->addr && r->ptr.psize == ptr->psize &&
         r->ptr.codec == ptr->codec && r->ptr.cksum == ptr->cksum &&
         r->lsize == lsize &&
-        hasher_digest (d->hasher, r->domain, d->content, lsize,
+        hasher_digest (d->v.hasher, r->domain, d->content, lsize,
                        &digest) == 0 &&
         memcmp (&digest, &r->digest, sizeof digest) == 0) {
       r->slot = (uint16_t) (index * slots + i);

@@ -13,6 +13,7 @@
 #include "cleanup.h"
 #include "error.h"
 #include "fold-index.h"
+#include "verify.h"
 
 struct index_scan {
   struct repair *rp;
@@ -24,27 +25,6 @@ struct index_scan {
   uint64_t next_group, end_group;
   struct blob row;
 };
-
-/* The record at an address: 1, 0, -1. */
-static int
-get_record (struct repair *rp, uint64_t addr, struct blob *row,
-            struct record *r)
-{
-  uint64_t group = addr / RECORD_GROUP_SECTORS;
-  size_t off;
-  int n = meta_record_get (rp->c, group, row);
-
-  if (n == -1)
-    return -1;
-  for (off = 0; n != 0 && off < row->len; off += (size_t) n) {
-    n = record_unpack (group, row->p + off, row->len - off, r);
-    if (n == -1)
-      break;
-    if (r->ptr.addr == addr)
-      return 1;
-  }
-  return 0;
-}
 
 /*----------------------------------------------------------------------
  * Rows out of order, and entries of no record
@@ -105,7 +85,7 @@ look_at_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
   }
   for (off = 0; off < len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (buf + off, &e);
-    found = get_record (s->rp, e.addr, &s->row, &r);
+    found = verify_find (s->rp->c, e.addr, &s->row, &r);
     if (found == -1)
       return -1;
     if (!(found && index_entry_matches (&e, &r.digest) &&
@@ -282,7 +262,7 @@ fix_limbo (struct repair *rp)
     return -1;
   last = l->nr > 0 ? l->addrs[l->nr - 1] : 0;
   for (i = 0; i < l->nr; ++i) {
-    found = get_record (rp, l->addrs[i], &l->row, &r);
+    found = verify_find (rp->c, l->addrs[i], &l->row, &r);
     if (found == -1)
       return -1;
     if (found && r.refcount == 0)

@@ -51,7 +51,7 @@ struct scrub {
   json_t *metadata;             /* owned; what was wrong there */
   struct record *wanted;        /* owned; the damaged ones, by digest */
   size_t nr_wanted;
-  struct blob row;
+  struct blob row, found;       /* of records */
   uint64_t next_group;          /* of records: those before are done */
   uint64_t total;
   uint64_t kept_ms;             /* when the position was kept */

@@ -232,11 +232,13 @@ each_row (struct scrub *s, uint64_t first,
           int (*end) (struct scrub *s, uint64_t group, bool at_end))
 {
   struct next next = { .group = first };
-  struct meta_conn *c = meta_reader_get (s->pool->meta);
+  struct meta_conn *c;
   unsigned ticket;
   int r;
 
   for (;; next.group++) {
+    /* Others want it while this one keeps its pace. */
+    c = meta_reader_get (s->pool->meta);
     ticket = quiesce_enter (&s->pool->quiesce);
     next.found = false;
     r = meta_record_scan (c, next.group, note_group, &next);
@@ -246,13 +248,12 @@ each_row (struct scrub *s, uint64_t first,
         r = fn (s, c, next.group);
     }
     quiesce_leave (&s->pool->quiesce, ticket);
+    meta_reader_put (s->pool->meta, c);
     if (r == 0)
       r = end (s, next.group + 1, !next.found);
     if (r == -1 || !next.found)
-      break;
+      return r;
   }
-  meta_reader_put (s->pool->meta, c);
-  return r;
 }
 
 static int
@@ -290,7 +291,7 @@ look_again (struct scrub *s,
 
   while (r != -1 && i < s->f.nr_damaged) {
     ticket = quiesce_enter (&s->pool->quiesce);
-    r = verify_find (&s->v, c, s->f.damaged[i], &rec);
+    r = verify_find (c, s->f.damaged[i], &s->found, &rec);
     if (r == 0)
       forget_damaged (s, i);
     else if (r == 1 && verify_read (&s->v, &rec)) {
@@ -348,7 +349,7 @@ write_from_duplicate (struct scrub *s, struct meta_conn *c,
   if (r->ptr.addr == wanted->ptr.addr || r->lsize != wanted->lsize ||
       r->domain != wanted->domain)
     return 0;
-  n = verify_find (&s->v, c, wanted->ptr.addr, &now);
+  n = verify_find (c, wanted->ptr.addr, &s->found, &now);
   if (n == 1 && compare_digests (&now, r) == 0 && !verify_read (&s->v, &now) &&
       (content = verify_read (&s->v, r)) != NULL)
     verify_write_again (&s->v, &now, content, r->lsize);
@@ -432,6 +433,7 @@ int
 scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
              uint32_t len)
 {
+  struct blob row CLEANUP_BLOB = { NULL };
   struct meta_conn *c;
   struct verifier v;
   struct record rec;
@@ -445,7 +447,7 @@ scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
     return -1;
   c = meta_reader_get (pool->meta);
   ticket = quiesce_enter (&pool->quiesce);
-  r = verify_find (&v, c, addr, &rec);
+  r = verify_find (c, addr, &row, &rec);
   if (r == 1)
     r = verify_read (&v, &rec) ? 0 : verify_write_again (&v, &rec, content,
                                                          len);
@@ -747,6 +749,7 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
   free (s.suspects);
   free (s.wanted);
   blob_free (&s.row);
+  blob_free (&s.found);
   json_decref (s.places);
   json_decref (s.metadata);
   return result;

@@ -385,8 +385,7 @@ space_hold (struct space *space, uint64_t segment)
 
   if (store_length (space->store, &length) == -1)
     return -1;
-  if (segment >= length / SEGMENT_BYTES ||
-      segment >= NONE)
+  if (segment >= length / SEGMENT_BYTES || segment >= NONE)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
                          "records", segment);
   if (segment >= space->nr_segs && seg_extend (space, segment + 1) == -1)

@@ -35,7 +35,6 @@ verifier_free (struct verifier *v)
   free (v->raw);
   free (v->block);
   free (v->out);
-  blob_free (&v->row);
   *v = (struct verifier) { NULL };
 }
 
@@ -67,18 +66,18 @@ verify_read (struct verifier *v, const struct record *r)
 }
 
 int
-verify_find (struct verifier *v, struct meta_conn *c, uint64_t addr,
+verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
              struct record *r)
 {
   uint64_t group = addr / RECORD_GROUP_SECTORS;
   size_t off;
   int n;
 
-  n = meta_record_get (c, group, &v->row);
+  n = meta_record_get (c, group, row);
   if (n != 1)
     return n;
-  for (off = 0; off < v->row.len; off += (size_t) n) {
-    n = record_unpack (group, v->row.p + off, v->row.len - off, r);
+  for (off = 0; off < row->len; off += (size_t) n) {
+    n = record_unpack (group, row->p + off, row->len - off, r);
     if (n == -1)
       return -1;
     if (r->ptr.addr == addr)

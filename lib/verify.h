@@ -34,7 +34,6 @@ struct verifier {
   struct hasher *hasher;        /* owned */
   struct codec_ctx *codec;      /* owned */
   uint8_t *raw, *block, *out;   /* owned; BLOCK_SIZE_MAX each */
-  struct blob row;
 };
 
 extern int verifier_init (struct verifier *v, struct nbdedup_pool *pool);
@@ -44,9 +43,11 @@ extern void verifier_free (struct verifier *v);
 /* The record's content, borrowed until the next call; NULL: it is damaged. */
 extern const uint8_t *verify_read (struct verifier *v, const struct record *r);
 
-/* The record at 'addr', as pool.db knows it: 1; 0: there is none. */
-extern int verify_find (struct verifier *v, struct meta_conn *c,
-                        uint64_t addr, struct record *r);
+/* The record at 'addr', as pool.db knows it: 1; 0: there is none; -1.  'row'
+ * is room for its row.  It needs no verifier, and no quiesce_enter.
+ */
+extern int verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
+                        struct record *r);
 
 /* The record is damaged: write it again, if 'content', 'len' bytes, is its
  * own.  1: it is written (store_sync makes it durable); 0: it is not its

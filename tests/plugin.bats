@@ -388,9 +388,10 @@ read_until_logged ()
     # The command of --run is there before the pool is open.
     for i in 1 2 3; do
         run timeout 20 "${preload[@]}" nbdkit -U - "$plugin" "$pool" \
-            --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?; sleep 0.5; exit $r'
+            --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?
+                   while [ -S "$unixsocket" ]; do sleep 0.05; done; exit $r'
         [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
-        # The server may still be at work on it when the client is gone.
+        # It has said so before it removes its socket.
         [[ $output == *journal* ]]
     done
     port=$(( 20000 + RANDOM % 20000 ))

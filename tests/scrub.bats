@@ -291,10 +291,10 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
 # The command has the pool itself.
 begin_scrub_offline_and_stop ()
 {
-    nbdedup scrub --rate 512K 2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
+    nbdedup scrub --progress --rate 512K 2>"$BATS_TEST_TMPDIR/err" \
+            3>&- 4>&- &
     scrub=$!
-    wait_for 60 grep -q "nbdedup scrub" "$pool/lock"
-    sleep 1
+    wait_for 60 grep -q '[1-9]%' "$BATS_TEST_TMPDIR/err"
     kill -TERM "$scrub"
     scrub_has_failed
 }
@@ -373,8 +373,9 @@ has_scrubbed ()
     run -0 nbdedup status
 }
 
-@test "a scrub on schedule gives way to a user's, which goes on there" {
-    need jq --version
+# A server's own, slow one is under way.
+scheduled_scrub_begins ()
+{
     make_pool
     random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
     nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
@@ -382,6 +383,11 @@ has_scrubbed ()
     nbdedup set scrub-interval=1m
     serve "$pool" record-cache=0
     wait_for 60 progress '.running and .records > 40'
+}
+
+@test "a scrub on schedule gives way to a user's, which goes on there" {
+    need jq --version
+    scheduled_scrub_begins
     begun=$(jq .scrub_progress.begun "$BATS_TEST_TMPDIR/status")
     spoil_first
     run -0 --separate-stderr nbdedup scrub --rate none --json
@@ -391,13 +397,7 @@ has_scrubbed ()
 
 @test "a scrub on schedule goes on with the next server, and can be turned off" {
     need jq --version
-    make_pool
-    random_data 8M 1 >"$BATS_TEST_TMPDIR/img"
-    nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
-    nbdedup set scrub-rate=256K
-    nbdedup set scrub-interval=1m
-    serve "$pool" record-cache=0
-    wait_for 60 progress '.running and .records > 40'
+    scheduled_scrub_begins
     nbdedup set scrub-interval=off
     wait_for 60 progress '.running == false'
     nbdedup set scrub-interval=1m
