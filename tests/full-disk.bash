@@ -11,6 +11,9 @@ bats_require_minimum_version () { :; }
 # shellcheck source=tests/helpers.bash
 source "$(dirname "$0")/helpers.bash"
 trap 'kill "${servers[@]}" 2>/dev/null || :' EXIT
+# bats names a line of fault.bats only.
+set -E
+trap 'echo "line $LINENO: $BASH_COMMAND: $?" >&2' ERR
 
 small="$BATS_TEST_TMPDIR/small"
 mkdir -p "$small"
@@ -216,7 +219,7 @@ fast_fill ()
     for i in 1 2 3; do
         random_data 1M "$((10 + i))" >"$BATS_TEST_TMPDIR/over"
         qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/over 0 1M" -c flush \
-                "$(uri_of keep)" >/dev/null
+                "$(uri_of keep)" || fail "$(cat "$server_log")"
     done
     head -c 1M <(nbdcopy "$(uri_of keep)" -) | cmp - "$BATS_TEST_TMPDIR/over"
     qemu-io -f raw -c 'discard 0 16M' -c flush "$(uri_of v)" >/dev/null
