@@ -187,7 +187,8 @@ fits (const struct looking *l, uint64_t segments, uint64_t metadata)
 static bool
 fits_at_worst (const struct looking *l, uint32_t block_size, uint64_t nr)
 {
-  uint64_t pages = room_missing (&l->pages, l->accepted + nr);
+  uint64_t pages = room_missing (&l->pages, l->accepted + nr,
+                                 l->pool->copies.nr);
   uint64_t journal = l->pool->journal && nr > 1
     ? journal_may_grow (l->pool->journal) : 0;
 
@@ -272,7 +273,7 @@ look_at_volumes (struct looking *l)
                      nbdedup_parse_size (value, &bytes) == 0
                      ? (uint32_t) bytes : BLOCK_SIZE_MIN);
   txg_get_state (pool->txg, &s);
-  bytes = s.stored_sectors * s.sector_bytes;
+  bytes = (s.stored_sectors - s.copy_sectors) * s.sector_bytes;
   l->dedup = l->compress = 1;
   /* As long as there are few, what was destroyed, and snapshots that alone
    * have a record, would say that dedup loses.

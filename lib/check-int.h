@@ -54,6 +54,7 @@ extern struct repair_layer *repair_find_layer (struct repair *rp,
 
 /* The passes, in their order. */
 extern int repair_leaves (struct repair *rp);
+extern int repair_copies (struct repair *rp);   /* check-copies.c */
 extern int repair_records (struct repair *rp);  /* check-records.c */
 extern int repair_space (struct repair *rp);    /* check-space.c */
 extern int repair_index (struct repair *rp);    /* check-index.c */

@@ -168,6 +168,34 @@ count_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   return 0;
 }
 
+/* What table "copy" refers to; repair_copies has seen to it that these are
+ * copies.
+ */
+static int
+count_copies (void *opaque, uint64_t addr, const uint64_t *copies,
+              unsigned nr)
+{
+  struct repair *rp = opaque;
+  struct window *w = rp->arg;
+  struct entry *e;
+  unsigned i;
+
+  (void) addr;
+  for (i = 0; i < nr; ++i) {
+    e = find_entry (w, copies[i]);
+    if (e != NULL)
+      e->equal++;
+  }
+  return 0;
+}
+
+static int
+count_all (struct repair *rp)
+{
+  return meta_leaf_scan_all (rp->c, count_leaf, rp) == -1 ? -1
+    : meta_copies_scan (rp->c, 0, count_copies, rp);
+}
+
 /*----------------------------------------------------------------------
  * Strays
  */
@@ -417,7 +445,7 @@ count_again (struct repair *rp, struct window *w)
     w->entries[i].equal = w->entries[i].other = 0;
   w->collecting = false;
   w->kept = 0;
-  return meta_leaf_scan_all (rp->c, count_leaf, rp);
+  return count_all (rp);
 }
 
 static int
@@ -428,7 +456,7 @@ fix_window (struct repair *rp)
   reset (w);
   w->collecting = true;
   if (meta_record_scan (rp->c, w->first, load_group, rp) == -1 ||
-      meta_leaf_scan_all (rp->c, count_leaf, rp) == -1)
+      count_all (rp) == -1)
     return -1;
   /* The dedup table in memory may have what pool.db has not. */
   rp->records_gone = w->nr_strays > 0;

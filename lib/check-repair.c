@@ -9,6 +9,8 @@
  *            and are others: what can be read stays as it is
  *   records  follow from the maps (their counts) and, where a row is gone,
  *            from the pointers and the summaries in "records"
+ *   copies   are believed if both they and their primaries are there, and
+ *            are the same; others go
  *   space    follows from the records and the summaries' chunks
  *   index    follows from the records
  *   totals   follow from all of them
@@ -307,6 +309,7 @@ struct right_blocks {
 
 struct totals {
   uint64_t records, record_bytes, stored_sectors, index_entries;
+  uint64_t copy_sectors;
   struct right_blocks *blocks;  /* owned; of layers whose count is wrong */
   size_t nr_blocks;
   struct repair *rp;
@@ -317,6 +320,7 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 {
   struct totals *t = opaque;
   struct record r;
+  uint32_t sectors;
   size_t off;
   int n;
 
@@ -326,9 +330,14 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
       break;                    /* as check counts */
     if (r.refcount == 0)
       continue;
+    sectors = sectors_of (r.ptr.psize, t->rp->state->sector_bytes);
+    t->stored_sectors += sectors;
+    if (r.flags & RECORD_COPY) {
+      t->copy_sectors += sectors;
+      continue;
+    }
     t->records++;
     t->record_bytes += r.lsize;
-    t->stored_sectors += sectors_of (r.ptr.psize, t->rp->state->sector_bytes);
   }
   return 0;
 }
@@ -419,7 +428,8 @@ fix_totals (struct repair *rp)
   state->record_bytes = t->record_bytes;
   state->stored_sectors = t->stored_sectors;
   state->index_entries = t->index_entries;
-  return 0;
+  state->copy_sectors = t->copy_sectors;
+  return meta_copies_put_sectors (rp->c, t->copy_sectors);
 }
 
 static void
@@ -475,7 +485,7 @@ static int
 run_passes (struct repair *rp)
 {
   static int (*const passes[]) (struct repair *rp) = {
-    repair_leaves, repair_records, repair_space, repair_index, repair_limbo,
+    repair_leaves, repair_copies, repair_records, repair_space, repair_index, repair_limbo,
     repair_totals,
   };
   size_t i;

@@ -32,6 +32,7 @@ struct seen {
   struct pointer ptr;
   uint64_t refcount, found;
   uint32_t lsize;
+  bool is_copy;
 };
 
 struct check {
@@ -44,10 +45,12 @@ struct check {
 
   struct seen *window;          /* owned; ascending by address */
   size_t nr, max;
+  uint64_t first_addr;          /* of the window's first group */
   uint64_t next_group;          /* first group past the window */
   bool more;                    /* there are records past the window */
 
   uint64_t records, record_bytes, stored_sectors; /* with references */
+  uint64_t copy_sectors;        /* of stored_sectors */
   struct segment_map *map;      /* what the records of a segment say */
   uint16_t *slots;              /* owned; theirs in the summaries */
   size_t nr_slots;
@@ -219,13 +222,20 @@ check_record (struct check *ck, const struct record *r)
 {
   struct seen *s = &ck->window[ck->nr++];
 
-  *s = (struct seen) { r->ptr, r->refcount, 0, r->lsize };
+  const uint32_t sectors = sectors_of (r->ptr.psize, ck->state.sector_bytes);
+
+  *s = (struct seen) {
+    r->ptr, r->refcount, 0, r->lsize, (r->flags & RECORD_COPY) != 0,
+  };
   ck->indexed += (r->flags & RECORD_INDEXED) != 0;
   ck->unreferenced += r->refcount == 0;
-  if (r->refcount > 0) {
+  if (r->refcount > 0)
+    ck->stored_sectors += sectors;
+  if (r->refcount > 0 && s->is_copy)
+    ck->copy_sectors += sectors;
+  else if (r->refcount > 0) {
     ck->records++;
     ck->record_bytes += r->lsize;
-    ck->stored_sectors += sectors_of (r->ptr.psize, ck->state.sector_bytes);
   }
   return take_sectors (ck, r);
 }
@@ -267,7 +277,7 @@ find_seen (struct check *ck, uint64_t addr)
 }
 
 /*----------------------------------------------------------------------
- * Maps
+ * Maps, and copies
  */
 
 static struct layer_count *
@@ -404,29 +414,6 @@ set_ends (struct check *ck)
   }
 }
 
-static int
-check_window (struct check *ck)
-{
-  size_t i;
-
-  ck->nr = 0;
-  ck->more = false;
-  if (meta_record_scan (ck->c, ck->next_group, window_group, ck) == -1 ||
-      meta_leaf_scan_all (ck->c, check_leaf, ck) == -1)
-    return -1;
-  for (i = 0; i < ck->nr; ++i)
-    if (ck->window[i].found != ck->window[i].refcount)
-      problem (ck, "record at %" PRIu64 ": %" PRIu64 " references counted, "
-               "%" PRIu64 " found", ck->window[i].ptr.addr,
-               ck->window[i].refcount, ck->window[i].found);
-  ck->first_window = false;
-  return 0;
-}
-
-/*----------------------------------------------------------------------
- * Index, totals
- */
-
 /* The record at an address: 1, 0, -1. */
 static int
 get_record (struct check *ck, uint64_t addr, struct record *r)
@@ -447,6 +434,75 @@ get_record (struct check *ck, uint64_t addr, struct record *r)
   }
   return 0;
 }
+
+/* A copy in this window: table "copy" has a reference to it. */
+static void
+check_copy (struct check *ck, const struct record *primary, uint64_t addr)
+{
+  struct seen *s = find_seen (ck, addr);
+
+  if (s != NULL)
+    s->found++;
+  if (s == NULL || !s->is_copy)
+    problem (ck, "copies of the record at %" PRIu64 ": at %" PRIu64 " there "
+             "is none", primary->ptr.addr, addr);
+  else if (s->ptr.psize != primary->ptr.psize ||
+           s->ptr.codec != primary->ptr.codec ||
+           s->ptr.cksum != primary->ptr.cksum || s->lsize != primary->lsize)
+    problem (ck, "copies of the record at %" PRIu64 ": the one at %" PRIu64
+             " differs", primary->ptr.addr, addr);
+}
+
+static int
+check_copies (void *opaque, uint64_t addr, const uint64_t *copies,
+              unsigned nr)
+{
+  struct check *ck = opaque;
+  uint64_t end = ck->more ? ck->next_group * RECORD_GROUP_SECTORS
+    : UINT64_MAX;
+  struct record r;
+  unsigned i;
+  int found = get_record (ck, addr, &r);
+
+  if (found == -1)
+    return -1;
+  if (ck->first_window && nr == 0)
+    problem (ck, "copies of the record at %" PRIu64 ": the row is damaged",
+             addr);
+  if (ck->first_window && (!found || r.flags & RECORD_COPY))
+    problem (ck, "copies of the record at %" PRIu64 ": there is no such "
+             "record", addr);
+  r.ptr.addr = addr;
+  for (i = 0; found && i < nr; ++i)
+    if (copies[i] >= ck->first_addr && copies[i] < end)
+      check_copy (ck, &r, copies[i]);
+  return step (ck);
+}
+
+static int
+check_window (struct check *ck)
+{
+  size_t i;
+
+  ck->nr = 0;
+  ck->more = false;
+  ck->first_addr = ck->next_group * RECORD_GROUP_SECTORS;
+  if (meta_record_scan (ck->c, ck->next_group, window_group, ck) == -1 ||
+      meta_leaf_scan_all (ck->c, check_leaf, ck) == -1 ||
+      meta_copies_scan (ck->c, 0, check_copies, ck) == -1)
+    return -1;
+  for (i = 0; i < ck->nr; ++i)
+    if (ck->window[i].found != ck->window[i].refcount)
+      problem (ck, "record at %" PRIu64 ": %" PRIu64 " references counted, "
+               "%" PRIu64 " found", ck->window[i].ptr.addr,
+               ck->window[i].refcount, ck->window[i].found);
+  ck->first_window = false;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Index, totals
+ */
 
 /* Does the record that an entry names exist, with a digest like that? */
 static int
@@ -599,6 +655,8 @@ check_all (struct check *ck)
   check_total (ck, "record bytes", ck->state.record_bytes, ck->record_bytes);
   check_total (ck, "stored sectors", ck->state.stored_sectors,
                ck->stored_sectors);
+  check_total (ck, "sectors of copies", ck->state.copy_sectors,
+               ck->copy_sectors);
   check_total (ck, "hash index entries", ck->state.index_entries,
                ck->index_entries);
   return 0;

@@ -27,6 +27,7 @@ struct ddt_entry {
   TAILQ_ENTRY (ddt_entry) lru;
   struct record record;
   uint64_t chunk_addr;
+  uint64_t copy_of;             /* 0: it is no copy */
   bool is_new;
 };
 
@@ -332,9 +333,9 @@ ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   return r;
 }
 
-int
-ddt_insert (struct ddt *ddt, const struct record *record,
-            uint64_t chunk_addr, struct pointer *ptr)
+static int
+insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
+        uint64_t copy_of, struct pointer *ptr)
 {
   struct ddt_entry *e, *old = NULL;
   struct ref *ref;
@@ -357,6 +358,7 @@ ddt_insert (struct ddt *ddt, const struct record *record,
   assert (ref->delta[0] == 0 && ref->delta[1] == 0);
   e->record = *record;
   e->chunk_addr = chunk_addr;
+  e->copy_of = copy_of;
   e->is_new = true;
   ref->entry = e;
   ref->new_in = (uint8_t) ddt->open;
@@ -374,6 +376,23 @@ ddt_insert (struct ddt *ddt, const struct record *record,
   ref->delta[ddt->open] = 1;
   *ptr = record->ptr;
   return 0;
+}
+
+int
+ddt_insert (struct ddt *ddt, const struct record *record,
+            uint64_t chunk_addr, struct pointer *ptr)
+{
+  return insert (ddt, record, chunk_addr, 0, ptr);
+}
+
+int
+ddt_insert_copy (struct ddt *ddt, const struct record *record,
+                 uint64_t chunk_addr, uint64_t copy_of)
+{
+  struct pointer ptr;
+
+  assert (!(record->flags & RECORD_INDEXED));
+  return insert (ddt, record, chunk_addr, copy_of, &ptr);
 }
 
 int
@@ -454,6 +473,7 @@ add_change (void *opaque, struct table_link *l)
   c->p[c->nr++] = (struct ddt_change) {
     .addr = r->addr, .delta = r->delta[c->parity],
     .record = e ? &e->record : NULL, .chunk_addr = e ? e->chunk_addr : 0,
+    .copy_of = e ? e->copy_of : 0,
   };
 }
 

@@ -71,6 +71,13 @@ extern int ddt_lookup (struct ddt *ddt, const struct digest *digest,
 extern int ddt_insert (struct ddt *ddt, const struct record *record,
                        uint64_t chunk_addr, struct pointer *ptr);
 
+/* Add a copy of the record at 'copy_of' (copies.h), which the caller has just
+ * written.  The journal does not know it: after a crash it is in pool.db, or
+ * its space is free.  The fold decides whether it is wanted.  -1: ENOMEM.
+ */
+extern int ddt_insert_copy (struct ddt *ddt, const struct record *record,
+                            uint64_t chunk_addr, uint64_t copy_of);
+
 /* At replay: a record of the journal, without references yet. */
 extern int ddt_replay_record (struct ddt *ddt, const struct record *record,
                               uint64_t chunk_addr);
@@ -95,6 +102,7 @@ struct ddt_change {
   int64_t delta;
   struct record *record;        /* NEW: borrowed until ddt_fold_done */
   uint64_t chunk_addr;
+  uint64_t copy_of;             /* it is a copy of this record; 0: it is not */
 };
 
 /* With no thread inside the txg: the open txg becomes the folding one. */

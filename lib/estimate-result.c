@@ -102,7 +102,7 @@ metadata_bytes (double records, double pointers, double stored_bytes)
 
   /* pool.db and its copy, what is kept for it and its WAL. */
   return 2 * db + OTHER_FILES_BYTES + journal_bytes (records, pointers) +
-    (double) (room_kept_pages (used) - used + room_kept_wal_pages (used)) *
+    (double) (room_kept_pages (used) - used + room_kept_wal_pages (used, 1)) *
     META_PAGE_BYTES;
 }
 

@@ -46,8 +46,15 @@ struct fold {
   struct vec unlinked;          /* uint64_t: pinned by space_unlink */
   struct vec inserted;          /* uint64_t: NEW records now in pool.db */
   struct vec index;             /* struct fold_index_op */
+  struct vec reached;           /* uint64_t: records that may have copies now */
   bool has_more;
   bool index_damaged;
+
+  bool copies_damaged;          /* the table: do without it */
+  bool copies_failed;           /* ... since the last attempt */
+  bool looked_at_copies;        /* for such as are too many: ... */
+  unsigned copies_wanted;       /* ... for which time, ... */
+  uint64_t copies_cursor;       /* ... how far; 0: to the end */
 };
 
 /* These addresses lose one reference each. */
@@ -75,5 +82,20 @@ extern int fold_records (struct fold *f, struct meta_conn *c);
 
 /* A bounded part of what dying and merging layers wait for. */
 extern int fold_background (struct fold *f, struct meta_conn *c);
+
+/* The record at 'addr', as the transaction has it: 1, 0, -1. */
+extern int fold_find_record (struct fold *f, struct meta_conn *c,
+                             uint64_t addr, struct record *r);
+
+/* These copies, each once, lose the reference that table "copy" had.  What is
+ * not a copy stays as it is.
+ */
+extern int fold_release_copies (struct fold *f, struct meta_conn *c,
+                                const uint64_t *addrs, size_t nr);
+
+/* fold-copies.c: what has happened to the records that have copies, or may
+ * have some; after fold_records.
+ */
+extern int fold_copies (struct fold *f, struct meta_conn *c);
 
 #endif /* NBDEDUP_FOLD_INT_H */

@@ -35,6 +35,7 @@ struct pass {
   struct blob row;
   struct segment_map *map;      /* of the current segment; NULL: untouched */
   bool has_chunks;              /* ... with the allocator's chunks */
+  bool copies;                  /* what loses references must be copies */
 };
 
 static int
@@ -243,10 +244,33 @@ add_index_op (struct fold *f, const struct record *r, bool add)
 static void
 count_record (struct fold *f, const struct record *r, int sign)
 {
+  uint64_t sectors = (uint64_t)
+    (sign * (int64_t) sectors_of (r->ptr.psize, f->sector_bytes));
+
+  f->state.stored_sectors += sectors;
+  if (r->flags & RECORD_COPY) {
+    f->state.copy_sectors += sectors;
+    return;
+  }
   f->state.records += (uint64_t) sign;
   f->state.record_bytes += (uint64_t) (sign * (int64_t) r->lsize);
-  f->state.stored_sectors +=
-    (uint64_t) (sign * (int64_t) sectors_of (r->ptr.psize, f->sector_bytes));
+}
+
+/* It has 'old' references no more: may it have copies now? */
+static int
+note_reached (struct fold *f, const struct record *r, uint64_t old)
+{
+  const struct copies *copies = f->parts->copies;
+  uint64_t *u;
+
+  if (r->flags & RECORD_COPY || copies_wanted (copies, r->refcount) == 0 ||
+      copies_wanted (copies, old) > 0)
+    return 0;
+  u = vec_add (&f->reached, sizeof *u);
+  if (u == NULL)
+    return -1;
+  *u = r->ptr.addr;
+  return 0;
 }
 
 /* A record of pool.db gains or loses references. */
@@ -269,6 +293,8 @@ change_record (struct pass *p, struct record *r, int64_t delta)
   r->refcount = new;
   if ((old > 0) != (new > 0))
     count_record (f, r, new > 0 ? 1 : -1);
+  if (note_reached (f, r, old) == -1)
+    return -1;
   if (new > 0)
     return old > 0 ? 0 : meta_limbo_delete (p->c, r->ptr.addr);
   given = give_space (p, r);
@@ -311,8 +337,11 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
     if (meta_limbo_put (p->c, r.ptr.addr) == -1)
       return -1;
   }
-  else
+  else {
     count_record (f, &r, 1);
+    if (note_reached (f, &r, 0) == -1)
+      return -1;
+  }
   for (i = 0; i < g->nr && g->records[i].ptr.addr < r.ptr.addr; ++i)
     ;
   if (g->nr == RECORD_GROUP_SECTORS ||
@@ -366,6 +395,17 @@ squeeze_group (struct group *g)
   g->nr = n;
 }
 
+/* Table "copy" may be wrong: it must not free what is not its own. */
+static bool
+is_copy (const struct record *r, uint64_t addr)
+{
+  if (r != NULL && r->flags & RECORD_COPY && r->refcount == 1)
+    return true;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: there is no copy of a record at "
+               "%" PRIu64 ": run nbdedup check", addr);
+  return false;
+}
+
 /* Both lists are ascending by address: merge them, a group at a time.
  * Within a group, records that go are dropped before new ones come: the
  * order does not matter, their sectors cannot be the same (freed space is
@@ -413,6 +453,11 @@ fold_group (struct pass *p, size_t *pi, size_t *pj)
       continue;
     }
     r = find_in_group (p->group, addr);
+    if (p->copies) {
+      if (!is_copy (r, addr))
+        continue;
+      delta = -1;               /* also if two rows name it */
+    }
     if (r == NULL) {
       if (note_missing (f, addr, delta) == -1)
         return -1;
@@ -450,11 +495,12 @@ sort_displaced (struct fold *f)
     qsort (f->displaced.p, f->displaced.nr, sizeof *p, compare_u64);
 }
 
-int
-fold_records (struct fold *f, struct meta_conn *c)
+/* What f->displaced has, and the changes from 'i' on. */
+static int
+fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
 {
-  struct pass p = { .f = f, .c = c };
-  size_t i = 0, j = 0;
+  struct pass p = { .f = f, .c = c, .copies = copies };
+  size_t j = 0;
   int r = 0;
 
   sort_displaced (f);
@@ -469,4 +515,48 @@ fold_records (struct fold *f, struct meta_conn *c)
   blob_free (&p.row);
   free (p.group);
   return r;
+}
+
+int
+fold_records (struct fold *f, struct meta_conn *c)
+{
+  return fold_from (f, c, 0, false);
+}
+
+int
+fold_release_copies (struct fold *f, struct meta_conn *c,
+                     const uint64_t *addrs, size_t nr)
+{
+  size_t i;
+  uint64_t *u;
+
+  f->displaced.nr = 0;          /* they are done */
+  for (i = 0; i < nr; ++i) {
+    if ((u = vec_add (&f->displaced, sizeof *u)) == NULL)
+      return -1;
+    *u = addrs[i];
+  }
+  return fold_from (f, c, f->nr_changes, true);
+}
+
+int
+fold_find_record (struct fold *f, struct meta_conn *c, uint64_t addr,
+                  struct record *r)
+{
+  struct pass p = { .f = f, .c = c };
+  const struct record *found;
+  int ret = -1;
+
+  p.group = malloc (sizeof *p.group);
+  if (p.group == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a fold");
+  if (load_group (&p, addr / RECORD_GROUP_SECTORS) == 0) {
+    found = find_in_group (p.group, addr);
+    ret = found != NULL;
+    if (found)
+      *r = *found;
+  }
+  blob_free (&p.row);
+  free (p.group);
+  return ret;
 }

@@ -61,6 +61,7 @@ fold_free (struct fold *f)
   free (f->unlinked.p);
   free (f->inserted.p);
   free (f->index.p);
+  free (f->reached.p);
   free (f);
 }
 
@@ -80,6 +81,16 @@ bool
 fold_index_is_damaged (struct fold *f)
 {
   return f->index_damaged;
+}
+
+bool
+fold_copies_are_damaged (struct fold *f)
+{
+  bool failed = f->copies_failed;
+
+  f->copies_failed = false;
+  f->copies_damaged |= failed;
+  return failed;
 }
 
 bool
@@ -210,8 +221,8 @@ reset (struct fold *f)
   for (i = 0; i < f->unlinked.nr; ++i)
     space_committed (f->parts->space, ((uint64_t *) f->unlinked.p)[i]);
   f->displaced.nr = f->layers.nr = f->gone.nr = 0;
-  f->unlinked.nr = f->inserted.nr = f->index.nr = 0;
-  f->has_more = false;
+  f->unlinked.nr = f->inserted.nr = f->index.nr = f->reached.nr = 0;
+  f->has_more = f->looked_at_copies = false;
   f->state = f->base;
 }
 
@@ -225,7 +236,7 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
     if (fold_leaf (f, c, &f->map_changes[i]) == -1)
       return -1;
   if (fold_background (f, c) == -1 || fold_layers (f, c) == -1 ||
-      fold_records (f, c) == -1)
+      fold_records (f, c) == -1 || fold_copies (f, c) == -1)
     return -1;
   if (with_index && fold_index (c, f->index.p, f->index.nr,
                                 &f->state.index_entries) == -1) {
@@ -239,6 +250,21 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
 /*----------------------------------------------------------------------
  * Step 3
  */
+
+static void
+note_copies (struct fold *f)
+{
+  struct copies *copies = f->parts->copies;
+
+  if (f->looked_at_copies) {
+    copies->under_way = f->copies_wanted;
+    copies->cursor = f->copies_cursor;
+    if (f->copies_cursor == 0)
+      copies->done = f->copies_wanted;
+  }
+  if (f->reached.nr > 0)
+    f->parts->reached (f->parts->opaque, f->reached.p, f->reached.nr);
+}
 
 void
 fold_finish (struct fold *f)
@@ -268,6 +294,7 @@ fold_finish (struct fold *f)
   }
   for (i = 0; i < f->inserted.nr; ++i)
     space_committed (parts->space, ((uint64_t *) f->inserted.p)[i]);
+  note_copies (f);
   if (f->gone.nr == 0)
     return;
   quiesce_wait (parts->quiesce);

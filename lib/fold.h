@@ -51,6 +51,11 @@ extern void fold_set_background_rows (struct fold *f, unsigned rows);
 /* Was it damage in the hash index that made it fail? */
 extern bool fold_index_is_damaged (struct fold *f);
 
+/* Was it damage in the table of copies?  Then no later attempt uses that:
+ * space may stay in use, until "check --repair".
+ */
+extern bool fold_copies_are_damaged (struct fold *f);
+
 /* The row with this fold's totals, for whoever runs in the transaction. */
 extern struct meta_state *fold_state (struct fold *f);
 

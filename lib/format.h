@@ -77,6 +77,7 @@ extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
 
 #define RECORD_INDEXED  1       /* has an entry in the hash index */
 #define RECORD_EXTENDED 2
+#define RECORD_COPY     4       /* table "copy" has its one reference */
 #define RECORD_REFCOUNT_MAX ((UINT64_C (1) << 48) - 1)
 
 struct record {

@@ -58,7 +58,7 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
     n = record_unpack (group, buf + off, len - off, &r);
     if (n == -1)
       return -1;
-    if (r.refcount > 0)
+    if (r.refcount > 0 && !(r.flags & RECORD_COPY))
       add_record (h, &r)->references += r.refcount;
     h->passed++;
   }

@@ -12,9 +12,10 @@
  *                                meta->copying  ->  meta->lock
  *
  * Those separated by a comma are never held together.  The cache of
- * records, the list of readers, the merger, the sampler, the scrubber, and what
- * "status" tells of a scrub have locks of their own, innermost; so have the second copy of pool.db (first the lock of
- * who builds it, then those of its two files, then its state's) and its VFS.
+ * records, the list of readers, the merger, the sampler, the scrubber, the
+ * copier, and what "status" tells of a scrub have locks of their own,
+ * innermost; so have the second copy of pool.db (first the lock of who builds
+ * it, then those of its two files, then its state's) and its VFS.
  *
  * Reading and writing of records, hashing and compression run with none of
  * them held; being inside a txg is no lock, but a cut waits for it.

@@ -8,6 +8,7 @@
  *
  *   limbo     addresses that are lost there leak their sectors until they
  *             are found by a check: nothing refers to them
+ *   copy      copies that are lost there leak their sectors, as above
  *   ddt       what is lost is stored a second time when it is written again
  *   drift     samples of the past
  *   report    what the last recovery and scrub found
@@ -51,6 +52,8 @@ static const struct salvage_table {
   { "volume", false, NULL },
   { "snapshot", false, NULL },
   { "limbo", true, "some space may stay in use until it is looked for" },
+  { "copy", true, "the space of some records' copies may stay in use until "
+    "\"nbdedup check --repair\"" },
   { "ddt", true, "known data may be stored again when it is written again" },
   { "drift", true, "a part of the drift history is lost" },
   { "report", true, "what the last recovery and scrub found is forgotten" },

@@ -118,6 +118,11 @@ static const char *const sql[NR_STMTS] = {
   [ST_LIMBO_PUT] = "INSERT OR REPLACE INTO limbo VALUES (?)",
   [ST_LIMBO_DELETE] = "DELETE FROM limbo WHERE addr = ?",
   [ST_LIMBO_SCAN] = "SELECT addr FROM limbo ORDER BY addr",
+  [ST_COPIES_GET] = "SELECT data FROM copy WHERE addr = ?",
+  [ST_COPIES_PUT] = "INSERT OR REPLACE INTO copy VALUES (?, ?)",
+  [ST_COPIES_DELETE] = "DELETE FROM copy WHERE addr = ?",
+  [ST_COPIES_SCAN] =
+    "SELECT addr, data FROM copy WHERE addr >= ? ORDER BY addr",
   [ST_SAMPLE_PUT] =
     "INSERT INTO drift (id, golden, time, codec, length, flags, data)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -203,7 +208,7 @@ meta_state_get (struct meta_conn *c, struct meta_state *s)
   s->record_bytes = col (st, 13);
   s->stored_sectors = col (st, 14);
   s->index_entries = col (st, 15);
-  return 0;
+  return meta_copies_get_sectors (c, &s->copy_sectors);
 }
 
 int

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "copies.h"
 #include "geometry.h"
 
 struct meta;
@@ -47,6 +48,7 @@ struct meta_state {
   int hash;
   uint64_t folded, journal_position, fold, next_id;
   uint64_t records, record_bytes, stored_sectors, index_entries;
+  uint64_t copy_sectors;        /* of stored_sectors; stands in table "copy" */
 };
 
 #define META_PAGE_BYTES 8192
@@ -415,6 +417,24 @@ extern int meta_limbo_delete (struct meta_conn *c, uint64_t addr);
 extern int meta_limbo_scan (struct meta_conn *c,
                             int (*fn) (void *opaque, uint64_t addr),
                             void *opaque);
+
+/* The copies of the record at 'addr' (copies.h); meta-copies.c.  1; 0: there
+ * is no row; -1.  A row of another length names none: *nr is 0.
+ */
+extern int meta_copies_get (struct meta_conn *c, uint64_t addr,
+                            uint64_t copies[COPIES_BESIDE], unsigned *nr);
+/* Without any the row goes. */
+extern int meta_copies_put (struct meta_conn *c, uint64_t addr,
+                            const uint64_t copies[COPIES_BESIDE],
+                            unsigned nr);
+/* Those of records from 'first' on, by address. */
+extern int meta_copies_scan (struct meta_conn *c, uint64_t first,
+                             int (*fn) (void *opaque, uint64_t addr,
+                                        const uint64_t *copies, unsigned nr),
+                             void *opaque);
+/* Sectors of all copies; meta_state_get asks, too. */
+extern int meta_copies_get_sectors (struct meta_conn *c, uint64_t *sectors);
+extern int meta_copies_put_sectors (struct meta_conn *c, uint64_t sectors);
 
 
 /* Samples of drift (history.h); meta-history.c. */

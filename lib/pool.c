@@ -26,6 +26,7 @@
 
 #include "backoff.h"
 #include "cleanup.h"
+#include "copier.h"
 #include "error.h"
 #include "hash.h"
 #include "lockfile.h"
@@ -211,6 +212,12 @@ layer_gone (void *opaque, struct layer *layer)
 }
 
 static void
+reached (void *opaque, const uint64_t *addrs, size_t nr)
+{
+  copier_note (((struct nbdedup_pool *) opaque)->copier, addrs, nr);
+}
+
+static void
 folded (void *opaque)
 {
   watch_look (opaque, false);
@@ -338,13 +345,13 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   parts = (struct txg_parts) {
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
-    .quiesce = &pool->quiesce, .wal_max_bytes = wal_max (pool->path),
+    .quiesce = &pool->quiesce, .copies = &pool->copies, .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
     .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
     .layer_gone = layer_gone, .forget_record = forget_record,
-    .folded = folded, .opaque = pool,
+    .reached = reached, .folded = folded, .opaque = pool,
   };
   pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
   return pool->txg ? 0 : -1;
@@ -475,6 +482,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
   watch_init (&pool->watch);
+  pool->copies.nr = 1;
   if (settings)
     pool->settings = *settings;
   else
@@ -612,7 +620,10 @@ start_server (struct nbdedup_pool *pool)
       return -1;
   }
   pool->scrubber = scrubber_start (pool);
-  return pool->scrubber ? start_control (pool) : -1;
+  if (pool->scrubber == NULL)
+    return -1;
+  pool->copier = copier_start (pool);
+  return pool->copier ? start_control (pool) : -1;
 }
 
 /* Tables that can be derived, or done without, must not keep a pool closed. */
@@ -718,9 +729,11 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
     return 0;
   sampler_cancel (pool->sampler);
   scrubber_cancel (pool->scrubber);
+  copier_cancel (pool->copier);
   control_stop (pool->control);
   sampler_stop (pool->sampler);
   scrubber_stop (pool->scrubber);
+  copier_stop (pool->copier);
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {
@@ -730,6 +743,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   }
   if (pool->txg && txg_stop (pool->txg) == -1)
     r = -1;
+  copier_free (pool->copier);   /* folds told it */
   writeback_free (pool->writeback);
   txg_free (pool->txg);
   volumes_free (pool->volumes);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "control.h"
+#include "copies.h"
 #include "ddt.h"
 #include "journal.h"
 #include "lock.h"
@@ -55,6 +56,10 @@ struct nbdedup_pool {
   struct control *control;      /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */
   struct scrubber *scrubber;    /* NULL: not a server */
+  _Atomic (struct copier *) copier;     /* NULL: not a server */
+
+  struct copies copies;         /* of records */
+  _Atomic uint64_t copy_reads;  /* answered from a copy */
 
   struct lock drift;            /* one computation of drift at a time */
   struct lock scrub;            /* one scrub at a time; protects ... */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "copier.h"
 #include "error.h"
 #include "hash.h"
 #include "pool.h"
@@ -112,16 +113,6 @@ check_block_size (uint64_t bytes, uint32_t sector_bytes)
   return 0;
 }
 
-/* These belong to later versions; only their default can be had. */
-static int
-check_only (const char *name, const char *value, const char *only)
-{
-  if (strcmp (value, only) != 0)
-    return nbdedup_fail (ENOTSUP, "%s: this version of nbdedup has only "
-                         "'%s'", name, only);
-  return 0;
-}
-
 static int
 check_copy (const char *value)
 {
@@ -172,7 +163,7 @@ pool_property_check (const char *name, const char *value)
   if (strcmp (name, "full-warn") == 0)
     return parse_percent (name, value, &percent);
   if (strcmp (name, "copies") == 0)
-    return check_only (name, value, "1");
+    return copies_parse (value, &percent, &bytes);
   if (strcmp (name, "metadata-copy") == 0)
     return check_copy (value);
   if (strcmp (name, "drift-keep") == 0)
@@ -257,6 +248,24 @@ load_scrub (struct nbdedup_pool *pool)
   return 0;
 }
 
+static int
+load_copies (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *value = NULL;
+  uint64_t refs;
+  unsigned nr;
+
+  if (stored_value (pool, "copies", &value) == -1 ||
+      copies_parse (value, &nr, &refs) == -1)
+    return -1;
+  if (nr == pool->copies.nr && refs == pool->copies.refs)
+    return 0;
+  txg_set_copies (pool->txg, nr);
+  copies_set (&pool->copies, nr, refs);
+  copier_look_again (pool->copier);
+  return 0;
+}
+
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
@@ -270,7 +279,7 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (limit_of (pool, "ddt-quota", &bytes) == -1)
     return -1;
   pool->ddt_quota_bytes = bytes;
-  if (load_scrub (pool) == -1)
+  if (load_scrub (pool) == -1 || load_copies (pool) == -1)
     return -1;
   if (percent_of (pool, "full-warn", &percent) == -1)
     return -1;

@@ -2,13 +2,16 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "codec.h"
 #include "error.h"
+#include "log.h"
 #include "pool.h"
 #include "read.h"
 
@@ -117,6 +120,56 @@ read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
   return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
 }
 
+/* The copies of this record, whatever the table says: what they give is
+ * verified like the record's own bytes.
+ */
+static unsigned
+find_copies (struct nbdedup_pool *pool, uint64_t addr,
+             uint64_t copies[COPIES_BESIDE])
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  unsigned nr;
+
+  if (meta_copies_get (c, addr, copies, &nr) == -1)
+    nr = 0;
+  meta_reader_put (pool->meta, c);
+  return nr;
+}
+
+static void
+note_copy (struct nbdedup_pool *pool, uint64_t addr)
+{
+  /* One line says where to look; "status" counts. */
+  if (pool->copy_reads++ == 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the record at sector %" PRIu64
+                 " is damaged, and its copy was read: run nbdedup scrub",
+                 pool->path, addr);
+}
+
+/* The record is damaged.  0: a copy of it is not; -1, with what is wrong with
+ * the record itself.
+ */
+static int
+read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
+           uint32_t lsize, struct reader *r, uint8_t *out)
+{
+  uint64_t copies[COPIES_BESIDE];
+  struct pointer copy = *ptr;
+  char text[512];
+  unsigned i, nr;
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  nr = find_copies (pool, ptr->addr, copies);
+  for (i = 0; i < nr; ++i) {
+    copy.addr = copies[i];
+    if (read_stored (pool, &copy, lsize, r, out) == 0) {
+      note_copy (pool, ptr->addr);
+      return 0;
+    }
+  }
+  return nbdedup_fail (EIO, "%s", text);
+}
+
 int
 read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
              uint32_t lsize, void *buf, size_t offset, size_t len)
@@ -133,6 +186,8 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
     return -1;
   out = len == lsize ? buf : r->block;
   ret = read_stored (pool, ptr, lsize, r, out);
+  if (ret == -1 && errno == EIO)
+    ret = read_copy (pool, ptr, lsize, r, out);
   if (ret == 0) {
     record_cache_put (pool->records, ptr->addr, ptr->cksum, out, lsize);
     if (out != buf)

@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "error.h"
@@ -28,6 +29,7 @@
 struct room {
   struct room_ops ops;
   uint64_t wal_max;
+  atomic_uint copies;           /* 1: records have none; else their most */
 
   struct lock lock;             /* protects everything below */
   uint64_t reserved;            /* blocks, accepted and not yet installed */
@@ -43,7 +45,9 @@ room_new (const struct room_ops *ops, uint64_t wal_max)
   if (room == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   room->ops = *ops;
-  room->wal_max = wal_max < ROOM_WAL_MIN_PAGES ? ROOM_WAL_MIN_PAGES : wal_max;
+  room->wal_max = wal_max < ROOM_WAL_MIN_PAGES * COPIES_MAX
+    ? ROOM_WAL_MIN_PAGES * COPIES_MAX : wal_max;
+  room->copies = 1;
   lock_init (&room->lock);
   return room;
 }
@@ -55,6 +59,19 @@ room_free (struct room *room)
     return;
   lock_destroy (&room->lock);
   free (room);
+}
+
+void
+room_set_copies (struct room *room, unsigned nr)
+{
+  if (nr > room->copies)
+    room->copies = nr;
+}
+
+unsigned
+room_get_copies (struct room *room)
+{
+  return room->copies;
 }
 
 static uint64_t
@@ -85,13 +102,19 @@ room_kept_pages (uint64_t used)
   return used + kept_growth (used);
 }
 
+static uint64_t
+wal_min (unsigned copies)
+{
+  return (uint64_t) ROOM_HOLES_PAGES * copies + ROOM_FOLD_PAGES;
+}
+
 uint64_t
-room_kept_wal_pages (uint64_t used)
+room_kept_wal_pages (uint64_t used, unsigned copies)
 {
   /* Overwriting may let it grow by what is kept for that, and needs room in
    * the WAL for these pages as well.
    */
-  return min_u64 (ROOM_WAL_MIN_PAGES, used + 2 * kept_growth (used));
+  return min_u64 (wal_min (copies), used + 2 * kept_growth (used));
 }
 
 static uint64_t
@@ -117,7 +140,7 @@ room_keep (struct room *room)
 
   room->ops.get (room->ops.opaque, &p);
   return room->ops.allocate (room->ops.opaque, room_kept_pages (p.used),
-                             room_kept_wal_pages (p.used)) == 0;
+                             room_kept_wal_pages (p.used, room->copies)) == 0;
 }
 
 void
@@ -130,8 +153,8 @@ room_give_back (struct room *room)
   WITH_LOCK (&room->lock);
   ops->get (ops->opaque, &p);
   wal = bound_locked (room, room->open_pages + room->folding_pages, p.used);
-  if (wal < room_kept_wal_pages (p.used))
-    wal = room_kept_wal_pages (p.used);
+  if (wal < room_kept_wal_pages (p.used, room->copies))
+    wal = room_kept_wal_pages (p.used, room->copies);
   ops->give_back (ops->opaque, p.used + growth (blocks_locked (room), p.used) +
                   kept_growth (p.used), wal);
 }
@@ -165,7 +188,7 @@ reserve_batch_locked (struct room *room, uint64_t nr,
   uint64_t need = p->used + growth (nr, p->used) + kept_growth (p->used);
 
   assert_held (&room->lock);
-  need = min_u64 (need, ROOM_WAL_MIN_PAGES);
+  need = min_u64 (need, wal_min (room->copies));
   return need <= p->wal_allocated ? 0 : ops->allocate (ops->opaque, 0, need);
 }
 
@@ -197,10 +220,10 @@ room_unreserve (struct room *room, unsigned nr)
 }
 
 uint64_t
-room_missing (const struct room_pages *p, uint64_t nr)
+room_missing (const struct room_pages *p, uint64_t nr, unsigned copies)
 {
   uint64_t need = p->used + growth (nr, p->used) + kept_growth (p->used);
-  uint64_t wal = min_u64 (need, ROOM_WAL_MIN_PAGES);
+  uint64_t wal = min_u64 (need, wal_min (copies));
 
   return (need > p->allocated ? need - p->allocated : 0) +
     (wal > p->wal_allocated ? wal - p->wal_allocated : 0);
@@ -248,6 +271,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   uint64_t inside;
   struct room_pages p;
 
+  pages *= room->copies;
   WITH_LOCK (&room->lock);
   inside = room->open_pages + room->folding_pages;
   room->ops.get (room->ops.opaque, &p);
@@ -276,7 +300,7 @@ at_once (struct room *room, uint64_t pages)
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
   n = p.wal_allocated < ROOM_FOLD_PAGES ? 0 :
-    (p.wal_allocated - ROOM_FOLD_PAGES) / pages;
+    (p.wal_allocated - ROOM_FOLD_PAGES) / (pages * room->copies);
   return n > 0 ? n : 1;
 }
 
@@ -331,7 +355,7 @@ room_background_leaves (struct room *room, uint64_t extra, unsigned max)
     return max;
   pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
   n = p.wal_allocated > pages ?
-    (p.wal_allocated - pages) / ROOM_HOLES_PAGES : 0;
+    (p.wal_allocated - pages) / (ROOM_HOLES_PAGES * room->copies) : 0;
   if (n == 0 && room->folding_pages == 0)
     n = 1;                      /* alone it has room in what is kept */
   return n < max ? (unsigned) n : max;

@@ -32,6 +32,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "copies.h"
+
 struct room;
 
 /* Pages that one block's change touches; its own leaf is counted apart.  A
@@ -52,8 +54,8 @@ struct room;
 /* State, layers, what a small command changes. */
 #define ROOM_FOLD_PAGES 48
 
-/* The WAL has room for so many pages always, if pool.db has as many: for a
- * leaf that is given back, or ROOM_BATCH_BLOCKS, each in a leaf of its own.
+/* The WAL has room for so many pages always, if pool.db has as many, and more
+ * if there are copies: for a leaf that is given back, or ROOM_BATCH_BLOCKS, each in a leaf of its own.
  */
 #define ROOM_WAL_MIN_PAGES (ROOM_HOLES_PAGES + ROOM_FOLD_PAGES)
 #define ROOM_BATCH_BLOCKS \
@@ -89,11 +91,18 @@ struct room_ops {
 extern struct room *room_new (const struct room_ops *ops, uint64_t wal_max);
 extern void room_free (struct room *room);
 
+/* Records have up to so many copies, themselves included (copies.h): one that
+ * dies takes them with it, and what a change touches is so many times what
+ * ROOM_*_PAGES say.  It is never less again.
+ */
+extern void room_set_copies (struct room *room, unsigned nr);
+extern unsigned room_get_copies (struct room *room);
+
 /* What a pool with so many pages in use keeps always, also while it is
  * closed: pages of pool.db in all, and of its WAL.
  */
 extern uint64_t room_kept_pages (uint64_t used);
-extern uint64_t room_kept_wal_pages (uint64_t used);
+extern uint64_t room_kept_wal_pages (uint64_t used, unsigned copies);
 
 /* Allocate what is kept.  False: the file system has no room for it. */
 extern bool room_keep (struct room *room);
@@ -119,8 +128,11 @@ extern int room_check (struct room *room, uint64_t pages);
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
 
-/* Pages that both files together lack for 'nr' new blocks. */
-extern uint64_t room_missing (const struct room_pages *pages, uint64_t nr);
+/* Pages that both files together lack for 'nr' new blocks, in a pool whose
+ * records have up to so many copies.
+ */
+extern uint64_t room_missing (const struct room_pages *pages, uint64_t nr,
+                              unsigned copies);
 /* What there is, and how many blocks are accepted and not yet folded. */
 extern uint64_t room_get (struct room *room, struct room_pages *pages);
 

@@ -20,5 +20,12 @@ CREATE TABLE IF NOT EXISTS report (
   value TEXT NOT NULL               -- a document, JSON
 ) STRICT, WITHOUT ROWID;
 
+-- Copies of records (property "copies"): more of the same stored bytes.
+CREATE TABLE IF NOT EXISTS copy (
+  addr INTEGER PRIMARY KEY,         -- of the primary; 0: not one
+  data BLOB NOT NULL                -- its copies' addresses, 8 bytes each;
+                                    -- of 0: sectors of all copies
+) STRICT;
+
 -- All that thinning asks for.
 CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time, flags);

@@ -342,7 +342,6 @@ static int
 write_from_duplicate (struct scrub *s, struct meta_conn *c,
                       const struct record *r, const struct record *wanted)
 {
-  const uint8_t *content;
   struct record now;
   int n;
 
@@ -350,9 +349,8 @@ write_from_duplicate (struct scrub *s, struct meta_conn *c,
       r->domain != wanted->domain)
     return 0;
   n = verify_find (c, wanted->ptr.addr, &s->found, &now);
-  if (n == 1 && compare_digests (&now, r) == 0 && !verify_read (&s->v, &now) &&
-      (content = verify_read (&s->v, r)) != NULL)
-    verify_write_again (&s->v, &now, content, r->lsize);
+  if (n == 1 && compare_digests (&now, r) == 0 && !verify_read (&s->v, &now))
+    verify_write_from (&s->v, &now, r);
   return n == -1 ? -1 : 0;
 }
 

@@ -200,4 +200,9 @@ extern int space_place_some (struct space *space, unsigned nr,
                              const uint32_t *nr_sectors,
                              struct placement *out);
 
+/* One, in none of these segments.  0, or -1. */
+extern int space_place_apart (struct space *space, uint32_t nr_sectors,
+                              const uint64_t *segments, unsigned nr_segments,
+                              struct placement *out);
+
 #endif /* NBDEDUP_SPACE_INT_H */

@@ -242,3 +242,67 @@ space_place_some (struct space *space, unsigned nr,
                          "too large", nr_sectors[0]);
   return r;
 }
+
+static bool
+is_one_of (uint32_t id, const uint64_t *segments, unsigned nr)
+{
+  unsigned i;
+
+  for (i = 0; i < nr; ++i)
+    if (segments[i] == id)
+      return true;
+  return false;
+}
+
+/* The segment with the shortest longest run that is at least 'len', if it is
+ * none of these.  NONE if there is none.
+ */
+static uint32_t
+find_apart (const struct space *space, const struct buckets *b, uint64_t len,
+            const uint64_t *segments, unsigned nr)
+{
+  unsigned bucket;
+  uint32_t id;
+
+  for (bucket = find_bucket (space, b, len); bucket != UINT_MAX;
+       bucket = find_bucket (space, b, (uint64_t) bucket + 1))
+    for (id = b->heads[bucket]; id != NONE; id = space->segs[id].next)
+      if (!is_one_of (id, segments, nr))
+        return id;
+  return NONE;
+}
+
+/* As space_place_some does with the first one. */
+int
+space_place_apart (struct space *space, uint32_t nr_sectors,
+                   const uint64_t *segments, unsigned nr_segments,
+                   struct placement *out)
+{
+  uint32_t id;
+  bool known;
+  int r;
+
+  for (;;) {
+    id = find_apart (space, &space->with_slots, nr_sectors, segments,
+                     nr_segments);
+    if (id == NONE)
+      id = find_apart (space, &space->without_slots,
+                       nr_sectors + space->chunk_cost, segments, nr_segments);
+    if (id == NONE)
+      break;
+    known = space->segs[id].slots_known;
+    r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
+    if (r != 0)
+      return r == 1 ? 0 : -1;
+    if (known && !space->segs[id].damaged)
+      seg_mark_damaged (space, id);
+  }
+  if (space->empty == NONE && seg_grow (space) == -1)
+    return -1;
+  id = seg_pick_empty (space, false);
+  r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
+  if (r == 0)
+    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
+                         "too large", nr_sectors);
+  return r == 1 ? 0 : -1;
+}

@@ -193,6 +193,25 @@ space_alloc (struct space *space, unsigned nr, const uint32_t *nr_sectors,
 }
 
 int
+space_alloc_apart (struct space *space, uint32_t nr_sectors,
+                   const uint64_t *segments, unsigned nr_segments,
+                   struct placement *out)
+{
+  WITH_LOCK (&space->lock);
+
+  return space_place_apart (space, nr_sectors, segments, nr_segments, out);
+}
+
+void
+space_undo (struct space *space, const struct placement *p,
+            uint32_t nr_sectors)
+{
+  WITH_LOCK (&space->lock);
+
+  undo (space, p, nr_sectors);
+}
+
+int
 space_claim (struct space *space, const struct placement *p,
              uint32_t nr_sectors)
 {

@@ -97,6 +97,18 @@ extern void space_unreserve (struct space *space, uint32_t lsize, unsigned nr);
 extern int space_alloc (struct space *space, unsigned nr,
                         const uint32_t *nr_sectors, struct placement *out);
 
+/* One record, like space_alloc, but in none of these segments: the same bytes
+ * stand there already.  It may want a new segment, so that it can fail for
+ * lack of space in spite of a reservation.
+ */
+extern int space_alloc_apart (struct space *space, uint32_t nr_sectors,
+                              const uint64_t *segments, unsigned nr_segments,
+                              struct placement *out);
+
+/* An allocation that comes to nothing, before anything refers to it. */
+extern void space_undo (struct space *space, const struct placement *p,
+                        uint32_t nr_sectors);
+
 /* During replay: the record at 'p' was allocated before the crash, after
  * the last fold.  Marks it used (EIO if it overlaps), pins like
  * space_alloc, and makes sure that the segment is BACKED.

@@ -70,7 +70,7 @@ volume_stat (const struct volume *v, uint64_t logical)
 static json_t *
 pool_stat (struct nbdedup_pool *pool, uint64_t logical)
 {
-  uint64_t stored, metadata = pool_metadata_bytes (pool->path);
+  uint64_t stored, copies, metadata = pool_metadata_bytes (pool->path);
   struct capacity cap = { 0 };
   bool has_capacity;
   struct ddt_info info;
@@ -80,6 +80,7 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   txg_get_state (pool->txg, &s);
   ddt_get_info (pool->ddt, &info);
   stored = s.stored_sectors * s.sector_bytes;
+  copies = s.copy_sectors * s.sector_bytes;
   ddt = json_pack ("{s:I, s:I, s:I, s:I}",
                    "entries", (json_int_t) s.index_entries,
                    "cache_hits", (json_int_t) info.hits,
@@ -90,12 +91,13 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                          json_integer ((json_int_t) pool->over_quota));
   /* Damage there must not cost the other figures. */
   has_capacity = capacity_get (pool, &cap) == 0;
-  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, "
-                    "s:o, s:o}",
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
+                    "s:o, s:o, s:o}",
                     "logical_bytes", (json_int_t) logical,
                     "records", (json_int_t) s.records,
                     "record_bytes", (json_int_t) s.record_bytes,
                     "stored_bytes", (json_int_t) stored,
+                    "copy_bytes", (json_int_t) copies,
                     "file_bytes", (json_int_t) store_file_bytes (pool->store),
                     "metadata_bytes", (json_int_t) metadata,
                     "freeing_bytes", (json_int_t)
@@ -105,7 +107,7 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                     "writable_min_bytes", !has_capacity ? json_null ()
                     : json_integer ((json_int_t) cap.min_bytes),
                     "dedup_ratio", ratio (logical, s.record_bytes),
-                    "compress_ratio", ratio (s.record_bytes, stored),
+                    "compress_ratio", ratio (s.record_bytes, stored - copies),
                     "reduction", ratio (logical, stored + metadata),
                     "ddt", ddt);
 }

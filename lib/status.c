@@ -11,6 +11,7 @@
 #include "capacity.h"
 #include "check.h"
 #include "cleanup.h"
+#include "copier.h"
 #include "error.h"
 #include "pool.h"
 #include "property.h"
@@ -144,6 +145,20 @@ add_copy (struct nbdedup_pool *pool, json_t *status)
                         "the disk", copy.taken, copy.repaired);
 }
 
+/* Read-only, and in a command, none are made: null. */
+static void
+add_copies (struct nbdedup_pool *pool, json_t *status)
+{
+  json_t *copies = copier_status (pool->copier);
+  uint64_t reads = pool->copy_reads;
+
+  json_object_set_new (status, "copies", copies ? copies : json_null ());
+  if (reads > 0)
+    status_add_problem (status, false, "%" PRIu64 " reads of damaged records "
+                        "were answered from copies since the pool was opened: "
+                        "run nbdedup scrub", reads);
+}
+
 static json_int_t
 number (const json_t *report, const char *key)
 {
@@ -231,6 +246,7 @@ status_run (struct nbdedup_pool *pool)
     status_add_problem (status, true, "%s", nbdedup_error ());
   add_space (pool, status);
   add_copy (pool, status);
+  add_copies (pool, status);
   add_reports (pool, status);
   return status;
 }

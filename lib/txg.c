@@ -82,6 +82,8 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
     txg_free (t);
     return NULL;
   }
+  if (state->copy_sectors > 0)
+    room_set_copies (t->room, COPIES_MAX);
   return t;
 }
 
@@ -537,6 +539,9 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
      */
     if (errno == EIO && with_index && fold_index_is_damaged (f))
       with_index = false;
+    else if (errno == EIO && fold_copies_are_damaged (f))
+      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: space of copies may stay in use "
+                   "until \"nbdedup check --repair\"", nbdedup_error ());
     else if (errno == ENOMEM) {
       if (wait_for_memory (t, taken, &tries) == -1)
         return -1;
@@ -569,7 +574,7 @@ keep_room (struct txg *t)
 
   meta_get_pages (t->parts.meta, &p);
   meta_set_kept (t->parts.meta, room_kept_pages (p.used),
-                 room_kept_wal_pages (p.used));
+                 room_kept_wal_pages (p.used, room_get_copies (t->room)));
   room_keep (t->room);
 }
 
@@ -782,6 +787,12 @@ void
 txg_unreserve (struct txg *t, unsigned nr)
 {
   room_unreserve (t->room, nr);
+}
+
+void
+txg_set_copies (struct txg *t, unsigned nr)
+{
+  room_set_copies (t->room, nr);
 }
 
 uint64_t

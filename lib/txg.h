@@ -49,6 +49,7 @@ struct txg_parts {
   struct map *map;
   struct ddt *ddt;
   struct quiesce *quiesce;
+  struct copies *copies;        /* of records */
   uint64_t wal_max_bytes;       /* what the WAL may be given in advance */
   /* Leaves that one fold gives back or moves in the background: bounds its
    * length, and what it holds in memory.
@@ -69,6 +70,10 @@ struct txg_parts {
   bool repairing;
   /* A record's space is about to be reused: forget cached copies of it. */
   void (*forget_record) (void *opaque, uint64_t addr);
+  /* These records have come to have as many references as the property
+   * "copies" says.  In the folding thread.
+   */
+  void (*reached) (void *opaque, const uint64_t *addrs, size_t nr);
   /* A fold has ended, in the folding thread, with no lock held. */
   void (*folded) (void *opaque);
   void *opaque;
@@ -190,6 +195,9 @@ extern void txg_get_state (struct txg *txg, struct meta_state *state);
 /* Room for what accepted writes will need in pool.db (room.h); -1: ENOSPC. */
 extern int txg_reserve (struct txg *txg, unsigned nr, enum room_use use);
 extern void txg_unreserve (struct txg *txg, unsigned nr);
+
+/* Records may have up to so many copies, themselves included. */
+extern void txg_set_copies (struct txg *txg, unsigned nr);
 
 /* What pool.db has room for; how many accepted blocks are not yet in it. */
 extern uint64_t txg_get_room (struct txg *txg, struct room_pages *pages);

@@ -113,19 +113,42 @@ compress_as_it_was (struct verifier *v, const struct record *r,
   return false;
 }
 
-int
-verify_write_again (struct verifier *v, const struct record *r,
-                    const uint8_t *content, uint32_t len)
+/* What v->raw or v->out has, in whole sectors. */
+static int
+write_stored (struct verifier *v, const struct record *r, uint8_t *stored)
 {
   size_t bytes = (size_t) sectors_of (r->ptr.psize, v->pool->sector_bytes) *
     v->pool->sector_bytes;
 
+  memset (stored + r->ptr.psize, 0, bytes - r->ptr.psize);
+  return store_write (v->pool->store, r->ptr.addr, stored, bytes) == -1
+    ? -1 : 1;
+}
+
+int
+verify_write_again (struct verifier *v, const struct record *r,
+                    const uint8_t *content, uint32_t len)
+{
   if (len != r->lsize || !has_digest (v, r, content) ||
       !compress_as_it_was (v, r, content))
     return 0;
-  memset (v->out + r->ptr.psize, 0, bytes - r->ptr.psize);
-  return store_write (v->pool->store, r->ptr.addr, v->out, bytes) == -1
-    ? -1 : 1;
+  return write_stored (v, r, v->out);
+}
+
+int
+verify_write_from (struct verifier *v, const struct record *r,
+                   const struct record *from)
+{
+  const uint8_t *content = verify_read (v, from);
+
+  if (content == NULL)
+    return 0;
+  /* Whatever compressed it, and whether that would do the same again. */
+  if (from->ptr.psize == r->ptr.psize && from->ptr.codec == r->ptr.codec &&
+      from->ptr.cksum == r->ptr.cksum && from->lsize == r->lsize &&
+      memcmp (&from->digest, &r->digest, sizeof r->digest) == 0)
+    return write_stored (v, r, v->raw);
+  return verify_write_again (v, r, content, from->lsize);
 }
 
 int

@@ -38,7 +38,7 @@ LEAF_BLOCKS = 64
 CODECS = {0: "none", 1: "lz4", 2: "zstd"}
 HASHES = {1: "sha256", 2: "sha512_256", 3: "blake2b", 4: "blake2s"}
 INHERIT, HOLE, POINTER, LOST = 0, 1, 2, 3
-INDEXED, EXTENDED = 1, 2
+INDEXED, EXTENDED, COPY = 1, 2, 4
 
 
 class Bad(Exception):
@@ -237,6 +237,9 @@ class Database:
             "SELECT id, nr_free, largest_run, map FROM segment ORDER BY id")
         self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
         # Pools of the first versions have none.
+        self.copies = dict([] if not self.rows(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'copy'") else
+            self.rows("SELECT addr, data FROM copy"))
         self.samples = [] if not self.rows(
             "SELECT 1 FROM sqlite_schema WHERE name = 'drift'") else \
             self.rows("SELECT id, golden, time, codec, length, flags, data"
@@ -314,9 +317,9 @@ class Record:
         need(self.codec or self.psize == self.lsize, "record", self.addr,
              "is not compressed and has psize", self.psize)
 
-    def same_as(self, p):
+    def same_as(self, p, addr=None):
         return (self.addr, self.psize, self.codec, self.cksum) == \
-            (p.addr, p.psize, p.codec, p.cksum)
+            (addr or p.addr, p.psize, p.codec, p.cksum)
 
 
 def read_group(group, data):
@@ -626,17 +629,42 @@ class Pool:
                 counts[p.addr] = counts.get(p.addr, 0) + 1
             need(found == layer["pointers"], "layer", ident, "has", found,
                  "pointers, not", layer["pointers"])
+        nr_copies = self.check_copies(counts)
         for addr, r in self.records.items():
             need(r.refcount == counts.get(addr, 0), "record at", addr, "has",
                  counts.get(addr, 0), "references, not", r.refcount)
         live = [r for r in self.records.values() if r.refcount]
         need(self.db.limbo == {a for a, r in self.records.items()
                                if r.refcount == 0}, "limbo")
-        need(s["records"] == len(live), "state: records")
-        need(s["record_bytes"] == sum(r.lsize for r in live),
+        need(sum(1 for r in live if r.flags & COPY) == nr_copies,
+             "there are more copies than table copy names")
+        need(s["records"] == len(live) - nr_copies, "state: records")
+        need(s["record_bytes"] == sum(r.lsize for r in live
+                                      if not r.flags & COPY),
              "state: record_bytes")
         need(s["stored_sectors"] == sum(map(self.nr_sectors, live)),
              "state: stored_sectors")
+
+    def check_copies(self, counts):
+        """Table copy refers to copies, which say what their primaries do."""
+        total, nr, sectors = u64(self.db.copies.pop(0, bytes(8)), 0), 0, 0
+        for addr, data in self.db.copies.items():
+            p, places = self.records.get(addr), {addr // self.per_segment}
+            need(p and not p.flags & COPY and len(data) in (8, 16),
+                 "copies of", addr)
+            for copy in struct.unpack("<%dQ" % (len(data) // 8), data):
+                r = self.records.get(copy)
+                need(r and r.flags & (COPY | INDEXED) == COPY and
+                     r.same_as(p, copy) and (r.lsize, r.digest, r.domain) ==
+                     (p.lsize, p.digest, p.domain) and copy not in counts and
+                     copy // self.per_segment not in places,
+                     "copies of", addr, "the one at", copy)
+                places.add(copy // self.per_segment)
+                counts[copy] = 1
+                nr += 1
+                sectors += self.nr_sectors(r)
+        need(total == sectors, "copies: not", total, "sectors but", sectors)
+        return nr
 
     def nr_sectors(self, r):
         return -(-r.psize // self.sector)

@@ -331,7 +331,7 @@ crashed_pool ()
     damaged
     old_pool
     need page_of record
-    for table in record ddt segment limbo drift drift_golden property domain \
+    for table in record ddt segment limbo copy drift drift_golden property domain \
                  sqlite_autoindex_domain_1 sqlite_autoindex_layer_1 \
                  sqlite_autoindex_volume_1 sqlite_autoindex_snapshot_1; do
         spoil "$table"

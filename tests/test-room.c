@@ -239,9 +239,10 @@ full (uint64_t used)
 static void
 kept (void)
 {
-  assert (room_kept_pages (20) + room_kept_wal_pages (20) <= 70);
+  assert (room_kept_pages (20) + room_kept_wal_pages (20, 1) <= 70);
   assert (room_kept_pages (100000) == 100000 + ROOM_GROWTH_MIN_PAGES);
-  assert (room_kept_wal_pages (100000) == ROOM_WAL_MIN_PAGES);
+  assert (room_kept_wal_pages (100000, 1) == ROOM_WAL_MIN_PAGES);
+  assert (room_kept_wal_pages (100000, 3) > 2 * ROOM_WAL_MIN_PAGES);
 }
 
 int

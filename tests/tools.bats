@@ -268,7 +268,7 @@ json ()
     json stat >"$BATS_TEST_TMPDIR/stat"
     assert_eq "$(jq -c '.pool | keys' "$BATS_TEST_TMPDIR/stat")" \
         "$(jq -nc '["logical_bytes", "records", "record_bytes", "stored_bytes",
-             "file_bytes", "metadata_bytes", "freeing_bytes", "dedup_ratio",
+             "copy_bytes", "file_bytes", "metadata_bytes", "freeing_bytes", "dedup_ratio",
              "compress_ratio", "reduction", "ddt", "writable_bytes",
              "writable_min_bytes"] | sort')"
     assert_eq "$(jq -c '.pool.ddt | keys' "$BATS_TEST_TMPDIR/stat")" \
