@@ -134,6 +134,30 @@ stop_server (void)
   }
 }
 
+static bool has_copies;
+
+void
+change_copies (uint64_t round)
+{
+  static const char *const values[] = {
+    "copies=1", "copies=2:1", "copies=2:2", "copies=3:1",
+  };
+  struct rng own = rng_make (seed, ~round - 100), *rng = &own;
+
+  if (rng_percent (rng, 70))
+    return;
+  MUST_RUN ("set", PICK (values));
+  has_copies = true;
+}
+
+void
+verify_copies (void)
+{
+  if (has_copies)
+    MUST_RUN ("scrub");
+  has_copies = false;
+}
+
 static void
 do_round (void)
 {
@@ -162,6 +186,7 @@ do_round (void)
       check_stat ();
     if (rng_percent (&rng, 15))
       resize_volume (models[rng_below (&rng, NR_VOLUMES)], &rng);
+    change_copies (round_nr);
   }
   load (&rng);
 }

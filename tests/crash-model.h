@@ -63,6 +63,13 @@ extern void free_volumes (void);
 
 extern struct nbd_handle *connect_to (const char *name);
 
+/* Sometimes: let the server keep more copies of records, or fewer; for that
+ * it is running.  Choices of their own, beside those of the round.
+ */
+extern void change_copies (uint64_t round);
+/* At the end: what pool.db calls a copy has the bytes of its record. */
+extern void verify_copies (void);
+
 /* Read all of a volume, and its extents, and compare.  Adopt what is there.
  */
 extern void verify_volume (struct block_model *m);

@@ -278,6 +278,7 @@ power_round (void)
       MUST_RUN ("check");
     start_server (rng);
     check_everything (rng);
+    change_copies (i);
     load (rng);
     cut_power (rng);
     damage_metadata (rng);
@@ -286,6 +287,7 @@ power_round (void)
   start_server (rng);
   check_everything (rng);
   MUST_RUN ("check");
+  verify_copies ();
   stop_server ();
   cut_power (rng);
   MUST_RUN ("check");
