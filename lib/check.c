@@ -624,6 +624,7 @@ check_all (struct check *ck)
   if (meta_quick_check (ck->c, quick_check_problem, ck) == -1)
     problem (ck, "%s", nbdedup_error ());
   if (meta_state_get (ck->c, &ck->state) == -1 ||
+      meta_copies_get_sectors (ck->c, &ck->state.copy_sectors) == -1 ||
       meta_layer_scan (ck->c, collect_layer, ck) == -1)
     return -1;
   if (ck->nr_layers > 0)

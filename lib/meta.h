@@ -432,7 +432,7 @@ extern int meta_copies_scan (struct meta_conn *c, uint64_t first,
                              int (*fn) (void *opaque, uint64_t addr,
                                         const uint64_t *copies, unsigned nr),
                              void *opaque);
-/* Sectors of all copies; meta_state_get asks, too. */
+/* Sectors of all copies: what meta_state_get leaves out. */
 extern int meta_copies_get_sectors (struct meta_conn *c, uint64_t *sectors);
 extern int meta_copies_put_sectors (struct meta_conn *c, uint64_t sectors);
 

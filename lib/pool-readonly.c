@@ -173,6 +173,9 @@ open_files (struct opening *o)
   header = store_get_header (pool->store);
   if (!has_state)
     state_from_header (state, header);
+  /* A figure of "stat", no more: damage there is no reason to refuse. */
+  (void) meta_copies_get_sectors (meta_writer (pool->meta),
+                                  &state->copy_sectors);
   if (pool_check_state (pool, state) == -1)
     return -1;
   if (memcmp (header->uuid, state->uuid, UUID_LEN) != 0 ||

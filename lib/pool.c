@@ -278,6 +278,8 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
                           flags & NBDEDUP_OPEN_RECOVER);
   if (pool->meta == NULL ||
       meta_state_get (meta_writer (pool->meta), state) == -1 ||
+      meta_copies_get_sectors (meta_writer (pool->meta),
+                               &state->copy_sectors) == -1 ||
       pool_check_state (pool, state) == -1)
     return -1;
   pool->store = store_open (records, cache != NBDEDUP_CACHE_ALL);
