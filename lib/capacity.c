@@ -188,7 +188,7 @@ static bool
 fits_at_worst (const struct looking *l, uint32_t block_size, uint64_t nr)
 {
   uint64_t pages = room_missing (&l->pages, l->accepted + nr,
-                                 l->pool->copies.nr);
+                                 l->pool->copies.nr > 1 ? COPIES_MAX : 1);
   uint64_t journal = l->pool->journal && nr > 1
     ? journal_may_grow (l->pool->journal) : 0;
 

@@ -260,7 +260,8 @@ load_copies (struct nbdedup_pool *pool)
     return -1;
   if (nr == pool->copies.nr && refs == pool->copies.refs)
     return 0;
-  txg_set_copies (pool->txg, nr);
+  if (nr > 1)
+    txg_set_copies (pool->txg);
   copies_set (&pool->copies, nr, refs);
   copier_look_again (pool->copier);
   return 0;
@@ -329,6 +330,11 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   if (strcmp (name, "metadata-copy") == 0 &&
       meta_copy_check_value (pool->meta, value) == -1)
     return -1;
+  /* Clients' writes must not have to find it when there is none. */
+  if (strcmp (name, "copies") == 0 && value[0] != '1' &&
+      txg_check_copies (pool->txg) == -1)
+    return nbdedup_fail (ENOSPC, "copies: there is no room in the pool's file "
+                         "system for what they need in pool.db: free some");
   if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;
   if (pool_properties_load (pool) == -1)

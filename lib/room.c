@@ -68,6 +68,17 @@ room_set_copies (struct room *room, unsigned nr)
     room->copies = nr;
 }
 
+int
+room_check_copies (struct room *room, unsigned nr)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  return room->ops.allocate (room->ops.opaque, 0,
+                             room_kept_wal_pages (p.used, nr));
+}
+
 unsigned
 room_get_copies (struct room *room)
 {

@@ -96,6 +96,8 @@ extern void room_free (struct room *room);
  * ROOM_*_PAGES say.  It is never less again.
  */
 extern void room_set_copies (struct room *room, unsigned nr);
+/* Allocate what that keeps; -1: ENOSPC. */
+extern int room_check_copies (struct room *room, unsigned nr);
 extern unsigned room_get_copies (struct room *room);
 
 /* What a pool with so many pages in use keeps always, also while it is

@@ -790,9 +790,15 @@ txg_unreserve (struct txg *t, unsigned nr)
 }
 
 void
-txg_set_copies (struct txg *t, unsigned nr)
+txg_set_copies (struct txg *t)
 {
-  room_set_copies (t->room, nr);
+  room_set_copies (t->room, COPIES_MAX);
+}
+
+int
+txg_check_copies (struct txg *t)
+{
+  return room_check_copies (t->room, COPIES_MAX);
 }
 
 uint64_t

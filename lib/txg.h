@@ -196,8 +196,12 @@ extern void txg_get_state (struct txg *txg, struct meta_state *state);
 extern int txg_reserve (struct txg *txg, unsigned nr, enum room_use use);
 extern void txg_unreserve (struct txg *txg, unsigned nr);
 
-/* Records may have up to so many copies, themselves included. */
-extern void txg_set_copies (struct txg *txg, unsigned nr);
+/* Records may have copies from now on (copies.h): that a fold gives back more
+ * of them is part of what is promised.  check: -1 (ENOSPC) if there is no room
+ * for that.
+ */
+extern void txg_set_copies (struct txg *txg);
+extern int txg_check_copies (struct txg *txg);
 
 /* What pool.db has room for; how many accepted blocks are not yet in it. */
 extern uint64_t txg_get_room (struct txg *txg, struct room_pages *pages);

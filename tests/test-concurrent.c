@@ -163,6 +163,7 @@ setter (void *arg)
     { "allow", { "all", "0", "0,1000", "CN=somebody" }, false },
     { "ddt-quota", { "none", "20000", "none", "100000" }, true },
     { "compress", { "none", "lz4", "zstd", "lz4" }, true },
+    { "copies", { "1", "2:1", "3:1", "2:2" }, true },
   };
   struct rng rng = rng_make (seed, 700);
   unsigned k, value;
