@@ -304,7 +304,8 @@ has_room (struct nbdedup_pool *pool)
 
   if (most > COPIER_FULL_PERCENT)
     most = COPIER_FULL_PERCENT;
-  return !pool->watch.full && !txg_is_stuck (pool->txg) &&
+  return txg_check (pool->txg) == 0 && !pool->watch.full &&
+    !txg_is_stuck (pool->txg) &&
     capacity_used (pool, &cap) == 0 && cap.used_percent < most;
 }
 

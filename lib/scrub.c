@@ -157,7 +157,8 @@ note_damaged (struct scrub *s, uint64_t addr)
 static int
 scrub_record (struct scrub *s, const struct record *r)
 {
-  s->f.records++;
+  /* As the total: copies of records are no more of them. */
+  s->f.records += !(r->flags & RECORD_COPY);
   s->f.bytes += r->ptr.psize;
   if (verify_read (&s->v, r))
     return 0;

@@ -272,6 +272,20 @@ find_apart (const struct space *space, const struct buckets *b, uint64_t len,
   return NONE;
 }
 
+/* The first empty one of those that were emptied last; NONE. */
+static uint32_t
+find_empty_apart (const struct space *space, const uint64_t *segments,
+                  unsigned nr)
+{
+  uint32_t id, n, best = NONE;
+
+  for (id = space->empty, n = 0; id != NONE && n < 64;
+       id = space->segs[id].next, ++n)
+    if (id < best && !is_one_of (id, segments, nr))
+      best = id;
+  return best;
+}
+
 /* As space_place_some does with the first one. */
 int
 space_place_apart (struct space *space, uint32_t nr_sectors,
@@ -297,9 +311,10 @@ space_place_apart (struct space *space, uint32_t nr_sectors,
     if (known && !space->segs[id].damaged)
       seg_mark_damaged (space, id);
   }
-  if (space->empty == NONE && seg_grow (space) == -1)
-    return -1;
-  id = seg_pick_empty (space, false);
+  /* Each time it is another one. */
+  while ((id = find_empty_apart (space, segments, nr_segments)) == NONE)
+    if (seg_grow (space) == -1)
+      return -1;
   r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
   if (r == 0)
     return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "

@@ -859,7 +859,9 @@ txg_start (struct txg *t)
   int err;
 
   keep_room (t);
-  t->more = has_background (t);
+  /* Copies that are too many go, also if nothing else comes. */
+  t->more = has_background (t) ||
+    (t->state.copy_sectors > 0 && copies_has_surplus (t->parts.copies));
   t->has_thread = true;
   err = pthread_create (&t->thread, NULL, folding_thread, t);
   if (err != 0) {

@@ -234,6 +234,29 @@ alloc (unsigned nr, const uint32_t *sizes)
   return nr;
 }
 
+bool
+alloc_apart (uint32_t size, const uint64_t *segments, unsigned nr_segments)
+{
+  struct placement out;
+  unsigned i, k = 0;
+
+  if (space_alloc_apart (space, size, segments, nr_segments, &out) == -1)
+    return false;
+  for (i = 0; i < nr_segments; ++i)
+    assert (out.addr / nr_sectors != segments[i]);
+  if (rnd (8) == 0) {
+    space_undo (space, &out, size);
+    return true;
+  }
+  while (records[k].state != FREE)
+    assert (++k < MAX_RECORDS);
+  records[k].p = out;
+  records[k].nr = size;
+  records[k].state = ALLOCATED;
+  take (k);
+  return true;
+}
+
 unsigned
 nr_in_state (enum state state)
 {

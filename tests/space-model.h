@@ -55,6 +55,11 @@ extern void forget_rows (void);
  * was allocated: all or, on error, none.
  */
 extern unsigned alloc (unsigned nr, const uint32_t *sizes);
+/* One, in another segment than these; sometimes it is taken back at once.
+ * False: there is no space.
+ */
+extern bool alloc_apart (uint32_t size, const uint64_t *segments,
+                         unsigned nr_segments);
 
 /* Give sectors and a slot back; forget record 'i'. */
 extern void release (uint64_t addr, uint32_t nr, uint16_t slot);

@@ -64,6 +64,17 @@ reserve_some (uint64_t *refused)
   nr_reservations++;
 }
 
+/* A copy: it may want a segment that no reservation has seen to. */
+static void
+copy_one (uint32_t size)
+{
+  const uint64_t segments[] = { rnd (4), rnd (8) };
+
+  errno = 0;
+  if (!alloc_apart (size, segments, 1 + rnd (2)))
+    assert (errno == ENOSPC);
+}
+
 /* Use a reservation up, or give it back: duplicates and holes. */
 static void
 use_some (void)
@@ -82,7 +93,10 @@ use_some (void)
 
     for (i = 0; i < want; ++i)
       sizes[i] = way == 0 ? max : way == 1 ? 1 : 1 + rnd (max);
-    if (rnd (8) != 0) {
+    /* They pin maps in all segments: then none has to be read. */
+    if (want == 1 && budget > 0 && rnd (4) == 0)
+      copy_one (sizes[0]);
+    else if (rnd (8) != 0) {
       if (alloc (want, sizes) != want) {
         fprintf (stderr, "promise broken: %s\n", nbdedup_error ());
         abort ();
