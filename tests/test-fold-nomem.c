@@ -7,7 +7,9 @@
 
 #include <config.h>
 
+#include "copier.h"
 #include "engine-rig.h"
+#include "verify.h"
 #include "writeback.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -68,7 +70,9 @@ who_folds (void *arg, struct meta_conn *c, struct meta_state *state)
   return 0;
 }
 
-/* What a fold may have to do: new records, dying ones, holes, duplicates. */
+/* What a fold may have to do: new records, dying ones, holes, duplicates (and
+ * copies: see copy_records).
+ */
 static void
 write_all_kinds (uint64_t nth)
 {
@@ -79,12 +83,27 @@ write_all_kinds (uint64_t nth)
   must (wb_drain (pool->writeback, NULL));
 }
 
+/* One that the next fold keeps, and one whose record dies in it. */
+static void
+copy_records (uint64_t nth)
+{
+  uint64_t bytes = 0;
+  struct verifier v;
+
+  must (verifier_init (&v, pool));
+  expect (copier_copy (pool, &v, address_of (nth % 100 * 16 + 200),
+                       &bytes) == 1);
+  expect (copier_copy (pool, &v, address_of (0), &bytes) == 1);
+  verifier_free (&v);
+}
+
 static void
 test_fold (void)
 {
   uint64_t nth;
 
   start (1);
+  run ("set", json_pack ("{s:s,s:s}", "property", "copies", "value", "2:1"));
   must (txg_run (pool->txg, who_folds, NULL, NULL));
   has_failed = true;
   for (nth = 1; has_failed; ++nth) {
@@ -96,6 +115,7 @@ test_fold (void)
     expect_content (39, 1000 * nth + 39);
     expect_content (nth % 100 * 16 + 201, 0);
     check_pool ();
+    copy_records (nth);
   }
   printf ("%" PRIu64 " requests\n", nth - 2);
   expect (nth > 20);
