@@ -405,7 +405,7 @@ write_first_pages (const struct pair *p, int i)
   if (!cksum_chain_db_page (other->db_fd, PAGE_BYTES, number, page) ||
       full_pwrite (s->db_fd, page, PAGE_BYTES,
                    (number - 1) * PAGE_BYTES) == -1 ||
-      fdatasync (s->db_fd) == -1)
+      full_datasync (s->db_fd) == -1)
     return fail_file (s->db);
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: it was "
                "written again from the other copy", s->db, number);
@@ -426,7 +426,7 @@ copy_bytes (int from, int to)
       return -1;
     offset += (uint64_t) n;
   }
-  return n == -1 ? -1 : fdatasync (to);
+  return n == -1 ? -1 : full_datasync (to);
 }
 
 /* The copy is on another file system, and stays there. */
