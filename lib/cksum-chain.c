@@ -208,7 +208,7 @@ cksum_chain_repair (const int fds[2], unsigned which,
   if (!has_header (fds[which], c->header) &&
       full_pwrite (fds[which], c->header, sizeof c->header, 0) == -1)
     return -1;
-  return fdatasync (fds[which]);
+  return full_datasync (fds[which]);
 }
 
 bool

@@ -324,7 +324,7 @@ mirror_sync_locked (struct mirror_file *file)
   assert_held (&file->lock);
   if (file->fd == -1)
     return 0;                   /* nothing was written */
-  if (flush_locked (file) == -1 || fdatasync (file->fd) == -1)
+  if (flush_locked (file) == -1 || full_datasync (file->fd) == -1)
     return -1;
   if (file->is_new && sync_directory_of (file->path) == -1)
     return -1;
@@ -382,6 +382,22 @@ cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
   return rc;
 }
 
+/* SQLite takes a sync that a signal interrupted for one that failed. */
+static int
+sync_real (sqlite3_file *real, int flags)
+{
+  int rc, err;
+
+  do {
+    err = 0;
+    rc = real->pMethods->xSync (real, flags);
+  } while (rc == SQLITE_IOERR_FSYNC &&
+           real->pMethods->xFileControl (real, SQLITE_FCNTL_LAST_ERRNO,
+                                         &err) == SQLITE_OK &&
+           err == EINTR);
+  return rc;
+}
+
 int
 cksum_mirror_sync (struct cksum_file *f, int flags)
 {
@@ -391,7 +407,7 @@ cksum_mirror_sync (struct cksum_file *f, int flags)
   int rc;
 
   if (m == NULL || f->role == ROLE_OTHER)
-    return real->pMethods->xSync (real, flags);
+    return sync_real (real, flags);
   file = mirror_file (m, f);
   {
     WITH_LOCK (&file->lock);
@@ -403,7 +419,7 @@ cksum_mirror_sync (struct cksum_file *f, int flags)
         sync_file_range (file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     }
   }
-  rc = real->pMethods->xSync (real, flags);
+  rc = sync_real (real, flags);
   WITH_LOCK (&file->lock);
   if (rc == SQLITE_OK && is_usable_locked (m, file) &&
       mirror_sync_locked (file) == -1)

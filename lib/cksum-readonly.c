@@ -301,6 +301,28 @@ readonly_delete (sqlite3_vfs *vfs, const char *path, int sync_dir)
   return SQLITE_READONLY;
 }
 
+/* SQLite asks for a WAL before it reads page 1, which may be torn if the WAL
+ * has it: one that was put together is there, whatever stands beside pool.db.
+ */
+static int
+readonly_access (sqlite3_vfs *vfs, const char *path, int flags, int *result)
+{
+  size_t len = cksum_wal_path_len (path);
+  struct cksum_shared *shared;
+
+  (void) vfs;
+  if (len > 0) {
+    shared = cksum_shared_get (path, len);
+    if (shared == NULL)
+      return SQLITE_IOERR_NOMEM;
+    *result = cksum_get_wal (shared) != -1;
+    cksum_shared_put (shared);
+    if (*result)
+      return SQLITE_OK;
+  }
+  return real_vfs->xAccess (real_vfs, path, flags, result);
+}
+
 int
 cksum_readonly_register (sqlite3_vfs *real, const sqlite3_vfs *writable)
 {
@@ -313,5 +335,6 @@ cksum_readonly_register (sqlite3_vfs *real, const sqlite3_vfs *writable)
   readonly_vfs.zName = CKSUM_READONLY_VFS_NAME;
   readonly_vfs.xOpen = readonly_open;
   readonly_vfs.xDelete = readonly_delete;
+  readonly_vfs.xAccess = readonly_access;
   return sqlite3_vfs_register (&readonly_vfs, 0);
 }

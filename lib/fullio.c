@@ -120,6 +120,17 @@ full_write_zeroes (int fd, uint64_t offset, uint64_t end)
 }
 
 int
+full_datasync (int fd)
+{
+  int r;
+
+  do
+    r = fdatasync (fd);
+  while (r == -1 && errno == EINTR);
+  return r;
+}
+
+int
 sync_directory (const char *path)
 {
   int fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -127,7 +138,9 @@ sync_directory (const char *path)
 
   if (fd == -1)
     return -1;
-  r = fsync (fd);
+  do
+    r = fsync (fd);
+  while (r == -1 && errno == EINTR);
   close (fd);
   return r;
 }

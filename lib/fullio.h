@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* pread and pwrite that finish (EINTR and short transfers are handled), and
- * directories.
+/* pread, pwrite and fdatasync that finish (EINTR and short transfers are
+ * handled), and directories.
  */
 
 #ifndef NBDEDUP_FULLIO_H
@@ -25,6 +25,11 @@ extern int full_pwritev (int fd, struct iovec *iov, int nr_iov,
 
 /* The same with zeroes, over [offset, end). */
 extern int full_write_zeroes (int fd, uint64_t offset, uint64_t end);
+
+/* fdatasync.  What a signal interrupted goes on: no error of the disk has been
+ * reported then, and none is lost.
+ */
+extern int full_datasync (int fd);
 
 /* fsync a directory, or the one that holds 'path': makes new, renamed and
  * removed names durable.  0, or -1 with errno (no text recorded).

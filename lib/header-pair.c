@@ -135,7 +135,7 @@ header_pair_write (struct header_pair *pair, int fd,
     copy = !pair->good_copy;
     if (full_pwrite (fd, buf, sizeof buf,
                      copy * pair->kind->copy_distance) == -1 ||
-        fdatasync (fd) == -1)
+        full_datasync (fd) == -1)
       return -1;
     pair->good_copy = copy;
     pair->header = *header;

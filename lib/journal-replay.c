@@ -291,7 +291,7 @@ journal_replay (struct journal *journal, uint64_t position,
   /* What is read from here on is what is on disk: a killed process may
    * have left pages that were not written, or that failed to be.
    */
-  if (!j->readonly && fdatasync (j->fd) == -1)
+  if (!j->readonly && full_datasync (j->fd) == -1)
     return nbdedup_fail (EIO, "%s: fdatasync: %s", j->path,
                          strerror (errno));
   posix_fadvise (j->fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -400,7 +400,8 @@ journal_wipe_leftovers_locked (struct journal *j)
   assert_held (&j->lock);
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
-  if (scan_ring (j, body, wipe_one, NULL) == -1 || fdatasync (j->fd) == -1) {
+  if (scan_ring (j, body, wipe_one, NULL) == -1 ||
+      full_datasync (j->fd) == -1) {
     j->dead = true;
     return nbdedup_fail (EIO, "%s: clearing old batches: %s", j->path,
                          strerror (errno));

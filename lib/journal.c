@@ -241,9 +241,7 @@ journal_sync (struct journal *journal, uint64_t seq)
     covers = j->appended;
     lock_release (&j->lock);
 
-    do
-      r = fdatasync (j->fd);
-    while (r == -1 && errno == EINTR);
+    r = full_datasync (j->fd);
     err = errno;
 
     lock_acquire (&j->lock);

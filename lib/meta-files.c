@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "fullio.h"
 #include "lock.h"
 #include "meta-files.h"
 
@@ -196,7 +197,7 @@ meta_files_trim (struct meta_files *f, uint64_t db_pages, uint64_t wal_pages)
 {
   WITH_LOCK (&f->lock);
   trim_locked (f, &f->db, db_pages * f->page_bytes);
-  if (fdatasync (f->wal.fd) == -1)
+  if (full_datasync (f->wal.fd) == -1)
     return;                     /* the next commit fails, too */
   trim_locked (f, &f->wal, WAL_HEADER_BYTES + wal_pages * frame_bytes (f));
 }

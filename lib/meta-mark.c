@@ -96,7 +96,7 @@ meta_mark_write (const char *file, const struct meta_mark *mark)
   pack (mark, block);
   for (i = 0; i < 2; ++i)
     if (full_pwrite (fd, block, BLOCK, i * BLOCK) == -1 ||
-        fdatasync (fd) == -1)
+        full_datasync (fd) == -1)
       return nbdedup_fail (errno, "%s: %s", file, strerror (errno));
   if (st.st_size == 0 && sync_directory_of (file) == -1)
     return nbdedup_fail (errno, "%s: %s", file, strerror (errno));

@@ -27,6 +27,7 @@
 
 #define PAGE_BYTES 8192
 /* SQLite's file format, big-endian. */
+#define DB_MAGIC "SQLite format 3"      /* with its NUL: 16 bytes */
 #define DB_PAGES_OFFSET 28
 #define DB_USER_VERSION_OFFSET 60
 #define DB_APPLICATION_OFFSET 68
@@ -39,6 +40,7 @@ struct side {
   char *db, *wal;               /* owned */
   int db_fd, wal_fd;            /* -1: not there, or not to be opened */
   uint64_t size;
+  bool begins;                  /* as SQLite's do, to be opened at all */
   bool header, state;           /* are pages 1 and 2 right? */
   bool newer;                   /* not of a format that is known here */
   uint64_t pages;               /* that page 1 says */
@@ -49,13 +51,15 @@ struct side {
 struct log {
   bool there;
   struct cksum_chain chain;
-  bool stamped;                 /* the next two are valid */
+  bool header;                  /* it has page 1 */
+  bool stamped;                 /* the next two are valid: it has page 2 */
   struct meta_stamp first, last;
-  bool pending_valid;
+  bool pending_header, pending_valid;
   struct meta_stamp pending;
 };
 
 struct pair {
+  const struct meta_session *session;
   struct side sides[2];
   bool has_copy;                /* the second side takes part */
   struct log logs[2];
@@ -66,6 +70,7 @@ struct pair {
 struct choice {
   int side, log;                /* -1: none */
   struct meta_stamp end;
+  unsigned nr_torn;             /* of pages 1 and 2: the log has them */
 };
 
 /*----------------------------------------------------------------------
@@ -124,6 +129,16 @@ get_be (const uint8_t *p)
   return (uint32_t) p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3];
 }
 
+static bool
+begins_like_database (int fd)
+{
+  char magic[sizeof DB_MAGIC];
+
+  return fd != -1 &&
+    full_pread (fd, magic, sizeof magic, 0) == sizeof magic &&
+    memcmp (magic, DB_MAGIC, sizeof magic) == 0;
+}
+
 static void
 look_at (struct side *s)
 {
@@ -135,6 +150,7 @@ look_at (struct side *s)
   s->size = 0;
   if (s->db_fd != -1 && fstat (s->db_fd, &st) == 0)
     s->size = (uint64_t) st.st_size;
+  s->begins = begins_like_database (s->db_fd);
   s->header = cksum_chain_db_page (s->db_fd, PAGE_BYTES, 1, page) &&
     cksum_chain_db_page_size (page) == PAGE_BYTES;
   s->pages = s->header ? get_be (page + DB_PAGES_OFFSET) : 0;
@@ -174,17 +190,19 @@ note_page (void *opaque, uint32_t number, const uint8_t *page,
 {
   struct log *log = opaque;
 
+  log->pending_header |= number == 1;
   if (number == META_STAMP_PAGE)
     log->pending_valid = meta_stamp_parse (page, page_size, &log->pending);
   if (!commit)
     return;
+  log->header |= log->pending_header;
   if (log->pending_valid) {
     if (!log->stamped)
       log->first = log->pending;
     log->last = log->pending;
     log->stamped = true;
   }
-  log->pending_valid = false;
+  log->pending_header = log->pending_valid = false;
 }
 
 static int
@@ -243,30 +261,68 @@ is_usable (const struct pair *p, int i)
     ((s->header && s->state) || lacks_one_page (p, i));
 }
 
-/* Do the database of side i and log k (-1: none) belong together, and what do
- * they end with?
+/* A loss of power amid a checkpoint tears pages of both databases, and then
+ * the WAL has them: pages 1 and 2, too.
  */
 static bool
-belong_together (const struct pair *p, int i, int k, struct meta_stamp *end)
+is_torn (const struct pair *p, int i, int k)
+{
+  const struct side *s = &p->sides[i];
+  const struct log *log = &p->logs[k];
+
+  return (i == FIRST || p->has_copy) && s->begins &&
+    s->size >= 2 * PAGE_BYTES && (s->header || log->header) &&
+    (s->state || log->stamped);
+}
+
+static bool
+is_of_this_pool (const struct pair *p, int i, const struct meta_stamp *stamp)
+{
+  const struct side *other = &p->sides[!i];
+
+  return p->has_copy && other->state ? same_pool (stamp, &other->stamp) :
+    memcmp (stamp->uuid, p->session->uuid, UUID_LEN) == 0;
+}
+
+static bool
+fits_log (const struct pair *p, int i, const struct log *log)
 {
   const struct side *s = &p->sides[i];
   const struct meta_stamp *stamp =
     s->state ? &s->stamp : &p->sides[!i].stamp;
-  const struct log *log;
 
-  if (!is_usable (p, i))
-    return false;
-  *end = *stamp;
-  if (k == -1)
-    return !s->header || s->size / PAGE_BYTES >= s->pages;
-  log = &p->logs[k];
-  if (!log->there)
-    return false;
-  if (!log->stamped)            /* a commit of a program that is not ours */
-    return true;
-  *end = log->last;
+  /* Nothing says of what moment the database is.  If it is of another one
+   * than the WAL, then two things have happened to it.
+   */
+  if (!s->state && !lacks_one_page (p, i))
+    return is_of_this_pool (p, i, &log->last);
   return same_pool (stamp, &log->last) &&
     log->first.fold <= stamp->fold + 1 && stamp->fold <= log->last.fold;
+}
+
+/* Do the database of side i and log k (-1: none) belong together, and what do
+ * they end with?
+ */
+static bool
+belong_together (const struct pair *p, int i, int k, struct choice *c)
+{
+  const struct side *s = &p->sides[i];
+  const struct log *log;
+
+  *c = (struct choice) { .side = i, .log = k };
+  c->end = s->state ? s->stamp : p->sides[!i].stamp;
+  if (k == -1)
+    return is_usable (p, i) &&
+      (!s->header || s->size / PAGE_BYTES >= s->pages);
+  log = &p->logs[k];
+  if (!log->there || !(is_usable (p, i) || is_torn (p, i, k)))
+    return false;
+  if (!is_usable (p, i))
+    c->nr_torn = !s->header + !s->state;
+  if (!log->stamped)            /* a commit of a program that is not ours */
+    return true;
+  c->end = log->last;
+  return fits_log (p, i, log);
 }
 
 static bool
@@ -285,20 +341,24 @@ is_better (const struct choice *a, const struct choice *b, uint64_t epoch)
     return true;
   if (epoch != 0 && fits_a != fits_b)
     return fits_a;
+  if (a->end.fold != b->end.fold)
+    return a->end.fold > b->end.fold;
   /* A log has what a checkpoint may not have finished. */
-  return a->end.fold > b->end.fold ||
-    (a->end.fold == b->end.fold && a->log != -1 && b->log == -1);
+  if ((a->log != -1) != (b->log != -1))
+    return a->log != -1;
+  return a->nr_torn < b->nr_torn;
 }
 
 static struct choice
-choose (const struct pair *p, uint64_t epoch)
+choose (const struct pair *p)
 {
   struct choice best = { .side = -1, .log = -1 }, c;
+  int i, k;
 
-  for (c.side = 0; c.side < 2; ++c.side)
-    for (c.log = 1; c.log >= -1; --c.log)
-      if (belong_together (p, c.side, c.log, &c.end) &&
-          is_better (&c, &best, epoch))
+  for (i = 0; i < 2; ++i)
+    for (k = 1; k >= -1; --k)
+      if (belong_together (p, i, k, &c) &&
+          is_better (&c, &best, p->session->epoch))
         best = c;
   return best;
 }
@@ -309,10 +369,11 @@ choose (const struct pair *p, uint64_t epoch)
 static bool
 is_of_same_moment (const struct pair *p, int i, const struct choice *c)
 {
-  struct meta_stamp end;
+  struct choice other;
 
-  return belong_together (p, i, c->log, &end) && end.fold == c->end.fold &&
-    end.epoch == c->end.epoch && same_pool (&end, &c->end);
+  return belong_together (p, i, c->log, &other) &&
+    other.end.fold == c->end.fold && other.end.epoch == c->end.epoch &&
+    same_pool (&other.end, &c->end);
 }
 
 /*----------------------------------------------------------------------
@@ -393,6 +454,7 @@ drop_wal (struct side *s)
   return set_aside (s->wal);
 }
 
+/* What the log has is read from there, and written by the next checkpoint. */
 static int
 write_first_pages (const struct pair *p, int i)
 {
@@ -400,12 +462,12 @@ write_first_pages (const struct pair *p, int i)
   uint64_t number = s->header ? META_STAMP_PAGE : 1;
   uint8_t page[PAGE_BYTES];
 
-  if (s->header && s->state)
+  if (!lacks_one_page (p, i))
     return 0;
   if (!cksum_chain_db_page (other->db_fd, PAGE_BYTES, number, page) ||
       full_pwrite (s->db_fd, page, PAGE_BYTES,
                    (number - 1) * PAGE_BYTES) == -1 ||
-      fdatasync (s->db_fd) == -1)
+      full_datasync (s->db_fd) == -1)
     return fail_file (s->db);
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: it was "
                "written again from the other copy", s->db, number);
@@ -426,7 +488,7 @@ copy_bytes (int from, int to)
       return -1;
     offset += (uint64_t) n;
   }
-  return n == -1 ? -1 : fdatasync (to);
+  return n == -1 ? -1 : full_datasync (to);
 }
 
 /* The copy is on another file system, and stays there. */
@@ -512,7 +574,7 @@ put_second_right (struct pair *p, const struct choice *c)
 
 /* Files of another pool are not ours to use, nor to overwrite. */
 static void
-leave_foreign (struct pair *p, const uint8_t uuid[UUID_LEN])
+leave_foreign (struct pair *p)
 {
   struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
 
@@ -520,7 +582,7 @@ leave_foreign (struct pair *p, const uint8_t uuid[UUID_LEN])
       same_pool (&first->stamp, &second->stamp))
     return;
   /* The pool's other files decide. */
-  if (memcmp (second->stamp.uuid, uuid, UUID_LEN) == 0) {
+  if (memcmp (second->stamp.uuid, p->session->uuid, UUID_LEN) == 0) {
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than the "
                  "files beside it: it is not used", first->db);
     first->header = first->state = first->newer = false;
@@ -549,18 +611,17 @@ may_do_without_wal (const struct pair *p, const struct choice *c)
 }
 
 static int
-decide (struct pair *p, const struct meta_session *session,
-        const struct meta_mark *mark, bool *current)
+decide (struct pair *p, struct meta_mark *mark, bool *current)
 {
   struct choice c;
   bool has_copy;
 
   if (p->sides[FIRST].newer || p->sides[SECOND].newer)
     return 1;                   /* meta_probe says so */
-  leave_foreign (p, session->uuid);
+  leave_foreign (p);
   if (read_logs (p) == -1)
     return -1;
-  c = choose (p, session->epoch);
+  c = choose (p);
   if (c.side == -1) {
     /* Opening it says what is wrong, but for this. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
@@ -569,6 +630,7 @@ decide (struct pair *p, const struct meta_session *session,
   }
   if (c.log == -1 && p->logs[0].there && !may_do_without_wal (p, &c))
     return fail_other_time (EIO, p->sides[FIRST].wal);
+  memcpy (mark->uuid, c.end.uuid, UUID_LEN);
   if (!p->has_copy)
     return 0;
   if (put_first_right (p, &c, mark, &has_copy) == -1)
@@ -588,14 +650,15 @@ may_use_copy (const struct meta_mark *mark, bool has_mark, bool force)
 }
 
 static int
-open_pair (struct pair *p, const char *db, bool force, struct meta_mark *mark)
+open_pair (struct pair *p, const char *db, const struct meta_session *session,
+           bool force, struct meta_mark *mark)
 {
   CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
   CLEANUP_FREE char *copy = NULL;
   bool has_mark;
   unsigned i;
 
-  memset (p, 0, sizeof *p);
+  *p = (struct pair) { .session = session };
   for (i = 0; i < 2; ++i)
     p->sides[i].db_fd = p->sides[i].wal_fd = -1;
   memset (mark, 0, sizeof *mark);
@@ -629,13 +692,11 @@ meta_pair_open (const char *db, const struct meta_session *session, bool force,
                 struct meta_mark *mark, bool *current)
 {
   struct pair p;
-  int r = open_pair (&p, db, force, mark);
+  int r = open_pair (&p, db, session, force, mark);
 
   *current = false;
   if (r == 0)
-    r = decide (&p, session, mark, current);
-  if (r == 0 && p.has_copy && !p.sides[FIRST].state && p.sides[SECOND].state)
-    memcpy (mark->uuid, p.sides[SECOND].stamp.uuid, UUID_LEN);
+    r = decide (&p, mark, current);
   close_pair (&p);
   return r;
 }
@@ -658,7 +719,7 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
 
   for (i = FIRST; i <= SECOND; ++i) {
     has[i] = is_of_same_moment (p, i, c);
-    can[i] = has[i] && p->sides[i].header;
+    can[i] = has[i] && (p->sides[i].header || i == c->side);
   }
   side = can[FIRST] && (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
                         !has_whole_wal (p, SECOND, c)) ? FIRST : SECOND;
@@ -690,8 +751,7 @@ merge_wals (const struct pair *p, int i, int k)
 
 /* What is to be opened: the indexes, and the choice but for its paths. */
 static int
-decide_readonly (struct pair *p, const struct meta_session *session,
-                 bool force, int *side, int *stand_in,
+decide_readonly (struct pair *p, bool force, int *side, int *stand_in,
                  struct meta_pair_choice *choice)
 {
   const struct side *first = &p->sides[FIRST];
@@ -701,10 +761,10 @@ decide_readonly (struct pair *p, const struct meta_session *session,
   *stand_in = -1;
   if (first->newer || p->sides[SECOND].newer)
     return 0;                   /* meta_probe says so */
-  leave_foreign (p, session->uuid);
+  leave_foreign (p);
   if (read_logs (p) == -1)
     return -1;
-  c = choose (p, session->epoch);
+  c = choose (p);
   choice->without_wal = p->logs[0].there && c.log == -1 &&
     (c.side != -1 || (first->header && first->state));
   if (choice->without_wal && !may_do_without_wal (p, &c))
@@ -727,9 +787,9 @@ meta_pair_choose (const char *db, const struct meta_session *session,
   int side, stand_in, r;
 
   *choice = (struct meta_pair_choice) { .wal = -1 };
-  r = open_pair (&p, db, false, &mark);
+  r = open_pair (&p, db, session, false, &mark);
   if (r == 0)
-    r = decide_readonly (&p, session, force, &side, &stand_in, choice);
+    r = decide_readonly (&p, force, &side, &stand_in, choice);
   if (r == 0) {
     choice->path = strdup (p.sides[side].db);
     if (stand_in != -1)
@@ -798,7 +858,8 @@ meta_copy_can_help (const char *db)
   if (copy == NULL)
     return false;
   fd = open_file (copy);
-  r = cksum_chain_db_page (fd, PAGE_BYTES, 1, page) ||
+  /* Both of its first pages may be torn: the WAL has them then. */
+  r = begins_like_database (fd) ||
     cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page);
   if (fd != -1)
     close (fd);

@@ -134,6 +134,15 @@ blocks_locked (const struct room *room)
   return room->reserved + room->open + room->folding;
 }
 
+/* Pages that pool.db may have when all that is accepted, and 'nr' blocks more,
+ * are folded.
+ */
+static uint64_t
+after_locked (const struct room *room, unsigned nr, uint64_t used)
+{
+  return used + growth (blocks_locked (room) + nr, used);
+}
+
 /* Pages that a fold of 'pages' may write. */
 static uint64_t
 bound_locked (struct room *room, uint64_t pages, uint64_t used)
@@ -159,15 +168,15 @@ room_give_back (struct room *room)
 {
   const struct room_ops *ops = &room->ops;
   struct room_pages p;
-  uint64_t wal;
+  uint64_t after, wal;
 
   WITH_LOCK (&room->lock);
   ops->get (ops->opaque, &p);
+  after = after_locked (room, 0, p.used);
   wal = bound_locked (room, room->open_pages + room->folding_pages, p.used);
-  if (wal < room_kept_wal_pages (p.used, room->copies))
-    wal = room_kept_wal_pages (p.used, room->copies);
-  ops->give_back (ops->opaque, p.used + growth (blocks_locked (room), p.used) +
-                  kept_growth (p.used), wal);
+  if (wal < room_kept_wal_pages (after, room->copies))
+    wal = room_kept_wal_pages (after, room->copies);
+  ops->give_back (ops->opaque, room_kept_pages (after), wal);
 }
 
 /* Let pool.db have 'need' pages; the last of them may be missing what a step
@@ -187,36 +196,53 @@ grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
   return ops->allocate (ops->opaque, need, 0);
 }
 
-/* The fold of one batch alone has room in the WAL, also after pool.db has
- * grown for all 'nr' accepted blocks: then all of them get folded, a batch at
- * a time if need be.
+/* When all is folded, as much is kept as a pool of that size keeps: if not,
+ * a pool that grew while the file system was full could not even be
+ * overwritten.
  */
 static int
-reserve_batch_locked (struct room *room, uint64_t nr,
-                      const struct room_pages *p)
+reserve_new_locked (struct room *room, unsigned nr,
+                    const struct room_pages *p)
 {
-  const struct room_ops *ops = &room->ops;
-  uint64_t need = p->used + growth (nr, p->used) + kept_growth (p->used);
+  uint64_t after = after_locked (room, nr, p->used);
+  uint64_t wal = room_kept_wal_pages (after, room->copies);
 
   assert_held (&room->lock);
-  need = min_u64 (need, wal_min (room->copies));
-  return need <= p->wal_allocated ? 0 : ops->allocate (ops->opaque, 0, need);
+  if (grow_locked (room, room_kept_pages (after), p) == -1)
+    return -1;
+  return wal <= p->wal_allocated ? 0 :
+    room->ops.allocate (room->ops.opaque, 0, wal);
+}
+
+/* Overwriting uses what is kept, and leaves a half of it in pool.db to what
+ * gives space back.  The fold of one batch alone has room in the WAL, also
+ * after pool.db has grown for all accepted blocks: then all of them get
+ * folded, a batch at a time if need be.
+ */
+static int
+reserve_overwrite_locked (struct room *room, unsigned nr,
+                          const struct room_pages *p)
+{
+  uint64_t after = after_locked (room, nr, p->used);
+  uint64_t wal = min_u64 (after + kept_growth (p->used),
+                          wal_min (room->copies));
+
+  assert_held (&room->lock);
+  if (grow_locked (room, after + kept_growth (p->used) / 2, p) == -1)
+    return -1;
+  return wal <= p->wal_allocated ? 0 :
+    room->ops.allocate (room->ops.opaque, 0, wal);
 }
 
 int
 room_reserve (struct room *room, unsigned nr, enum room_use use)
 {
   struct room_pages p;
-  uint64_t need, all;
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
-  all = blocks_locked (room) + nr;
-  need = p.used + growth (all, p.used);
-  /* Overwriting leaves a half of it to what gives space back. */
-  need += kept_growth (p.used) / (use == ROOM_NEW ? 1 : 2);
-  if (grow_locked (room, need, &p) == -1 ||
-      reserve_batch_locked (room, all, &p) == -1)
+  if ((use == ROOM_NEW ? reserve_new_locked (room, nr, &p) :
+       reserve_overwrite_locked (room, nr, &p)) == -1)
     return -1;
   room->reserved += nr;
   return 0;
@@ -233,8 +259,9 @@ room_unreserve (struct room *room, unsigned nr)
 uint64_t
 room_missing (const struct room_pages *p, uint64_t nr, unsigned copies)
 {
-  uint64_t need = p->used + growth (nr, p->used) + kept_growth (p->used);
-  uint64_t wal = min_u64 (need, wal_min (copies));
+  uint64_t after = p->used + growth (nr, p->used);
+  uint64_t need = room_kept_pages (after);
+  uint64_t wal = room_kept_wal_pages (after, copies);
 
   return (need > p->allocated ? need - p->allocated : 0) +
     (wal > p->wal_allocated ? wal - p->wal_allocated : 0);
@@ -255,8 +282,8 @@ room_check (struct room *room, uint64_t pages)
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
-  return grow_locked (room, p.used + growth (blocks_locked (room), p.used) +
-                      kept_growth (p.used) + pages, &p);
+  return grow_locked (room, room_kept_pages (after_locked (room, 0, p.used)) +
+                      pages, &p);
 }
 
 /* Give the WAL room for 'pages', as far as it may have it. */

@@ -483,9 +483,7 @@ store_sync (struct store *store)
     number = ++store->started;
     lock_release (&store->lock);
 
-    do
-      r = fdatasync (store->fd);
-    while (r == -1 && errno == EINTR);
+    r = full_datasync (store->fd);
     err = errno;
     if (r == 0 && store->drop_cache)
       /* The pages are clean now.  This visits only what is cached. */

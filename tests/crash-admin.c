@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The nbdedup command: a fourth volume that it makes, fills, renames,
- * changes and destroys, and what it says of the others.
+/* The nbdedup command: a fourth volume that it makes or imports, fills,
+ * renames, changes and destroys, and what it says of the others.
  */
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <poll.h>
 
 #include "crash-model.h"
@@ -58,11 +60,13 @@ must_run (const char *const *args)
 
 static const char *const names[] = { "scratch", "other" };
 static const char *const codecs[] = { "lz4", "zstd", "none" };
+#define ANY_CODEC (-1U)         /* the pool's, of an imported volume */
 
 struct scratch {
   bool exists;
   unsigned name, codec;         /* of those above */
   uint64_t size;
+  bool imported;                /* its content is the image's */
 };
 
 /* What the last command that exited 0 made of it; and if one was cut off,
@@ -72,6 +76,7 @@ static struct scratch now, next;
 static bool unsure;
 static struct block_model *model;       /* of what it contains, if it exists */
 static uint8_t *content;                /* as if all writes were durable */
+static uint8_t image[MAX_SECTORS * 512 + MODEL_BLOCK];  /* the last one */
 static unsigned op_number;
 
 static void
@@ -101,6 +106,34 @@ forget_scratch (void)
   set_model (false, 0);
   unsure = false;
   memset (&now, 0, sizeof now);
+}
+
+/* What an import has made is durable. */
+static void
+adopt_image (void)
+{
+  uint64_t i;
+
+  memcpy (content, image, model->size);
+  for (i = 0; i < model->nr_blocks; ++i)
+    block_model_adopt (model, i, content + i * MODEL_BLOCK);
+}
+
+/* An image of 'size' bytes, partly zeroes, beside the pool. */
+static void
+make_image (struct rng *rng, const char *path, uint64_t size)
+{
+  size_t len = 65536;
+  unsigned i;
+  FILE *f;
+
+  memset (image, 0, sizeof image);
+  for (i = 0; i < size / len; ++i)
+    fill_content (image + rng_below (rng, size - len) / MODEL_BLOCK *
+                  MODEL_BLOCK, len, MODEL_BLOCK, NR_DUPS, rng);
+  f = fopen (path, "w");
+  if (f == NULL || fwrite (image, 1, size, f) != size || fclose (f) != 0)
+    die ("%s: %s", path, strerror (errno));
 }
 
 /* Write something; with 'flush', each block has one state then. */
@@ -171,7 +204,7 @@ static bool
 change_scratch (struct rng *rng)
 {
   const char *args[8] = { NULL };
-  char size[32], *output;   /* or another argument */
+  char size[32], path[PATH_MAX], *output;     /* 'size': or another argument */
   unsigned n = rng_below (rng, 100), i = 0;
   int status;
 
@@ -181,12 +214,20 @@ change_scratch (struct rng *rng)
   if (!now.exists) {
     next = (struct scratch) {
       true, 0, rng_below (rng, sizeof codecs / sizeof codecs[0]), next.size,
+      rng_percent (rng, 50),
     };
-    args[i++] = "create";
+    args[i++] = next.imported ? "import" : "create";
     args[i++] = names[0];
-    args[i++] = size;
-    args[i++] = "--compress";
-    args[i++] = codecs[next.codec];
+    args[i++] = next.imported ? path : size;
+    if (next.imported) {
+      next.codec = ANY_CODEC;
+      snprintf (path, sizeof path, "%s/image.raw", dir);
+      make_image (rng, path, next.size);
+    }
+    else {
+      args[i++] = "--compress";
+      args[i++] = codecs[next.codec];
+    }
   }
   else if (n < 30) {
     next = (struct scratch) { .exists = false };
@@ -231,6 +272,9 @@ change_scratch (struct rng *rng)
   now = next;
   unsure = false;
   set_model (now.exists, now.size);
+  if (now.imported)
+    adopt_image ();
+  now.imported = false;
   return true;
 }
 
@@ -309,8 +353,9 @@ static bool
 same (const struct scratch *a, const struct scratch *b)
 {
   return a->exists == b->exists &&
-    (!a->exists || (a->name == b->name && a->codec == b->codec &&
-                    a->size == b->size));
+    (!a->exists || (a->name == b->name && a->size == b->size &&
+                    (a->codec == b->codec || a->codec == ANY_CODEC ||
+                     b->codec == ANY_CODEC)));
 }
 
 static void
@@ -330,6 +375,7 @@ check_scratch (void)
 {
   struct scratch found = { .exists = false };
   json_t *list = COMMAND_JSON ("list"), *v;
+  bool imported;
   unsigned i;
 
   for (i = 0; i < 2; ++i) {
@@ -341,7 +387,7 @@ check_scratch (void)
     if (v)
       found = (struct scratch) {
         true, i, find_codec (names[i]),
-        json_integer_value (json_object_get (v, "size")),
+        json_integer_value (json_object_get (v, "size")), false,
       };
   }
   json_decref (list);
@@ -353,11 +399,14 @@ check_scratch (void)
       print_scratch ("or", &next);
     give_up ();
   }
+  imported = unsure && next.imported && same (&found, &next);
   now = found;
   unsure = false;
   set_model (now.exists, now.size);
   if (!now.exists)
     return;
+  if (imported)
+    adopt_image ();
   snprintf (model->name, sizeof model->name, "%s", names[now.name]);
   verify_volume (model);
   for (i = 0; i < model->nr_blocks; ++i)

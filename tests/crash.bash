@@ -11,7 +11,7 @@ model_directory ()
     local room
 
     room=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
-    if [[ " $* " == *" --powercut "* ]] && [ -w /dev/shm ] &&
+    if [[ " $* " == *" --power"* ]] && [ -w /dev/shm ] &&
             [ "${room:-0}" -gt $((4 << 20)) ]; then
         mktemp -d /dev/shm/nbdedup-crash.XXXXXX
     else
@@ -41,13 +41,13 @@ run_model ()
     rm -rf "$dir"
 }
 
-# run_lineage: the same for lineage-crash.
+# run_lineage ARG...: the same for lineage-crash.
 run_lineage ()
 {
     local dir kept
 
-    dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-lineage.XXXXXX")
-    if ! "$test_programs/lineage-crash" "$dir" >"$dir/output" 2>&1 \
+    dir=$(model_directory "$@")
+    if ! "$test_programs/lineage-crash" "$@" "$dir" >"$dir/output" 2>&1 \
             3>&- 4>&-; then
         kept="$test_programs/lineage-failed"
         rm -rf "$kept"

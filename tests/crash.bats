@@ -5,7 +5,7 @@
 # What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
 # crash-power.c, block-model.h, powercut-undo.h, lineage-crash.c.  As many
 # rounds as you like: "make check-crash ROUNDS=N SEED=S", "make check-power
-# ROUNDS=N SEED=S".
+# ROUNDS=N SEED=S", "make check-lineage ROUNDS=N SEED=S".
 
 load helpers
 load crash
@@ -51,4 +51,8 @@ SCRIPT
 
 @test "a snapshot, clone, rollback, rebase or destroy cut off by kill -9 has happened or has not" {
     ROUNDS="${LINEAGE_ROUNDS:-25}" run_lineage
+}
+
+@test "the same, cut off by a loss of power" {
+    ROUNDS="${LINEAGE_ROUNDS:-30}" run_lineage --power
 }

@@ -24,6 +24,11 @@
  *  - in some rounds all of that first in the pool opened read-only, and then
  *    that recovery comes to the same.
  *
+ * With --power not only the process goes, but the power: what was not synced
+ * is lost, too (powercut-undo.h), of the child and of those that recover, at
+ * a random moment or after so many changes to files; and in some rounds of
+ * this process, which has closed the pool then: nothing may be lost.
+ *
  * The pool lives through 40 rounds, then comes another one.  SEED and ROUNDS
  * come from the environment; SEED repeats the operations, not the moments.
  *
@@ -39,13 +44,19 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "lineage-model.h"
 #include "op-log.h"
+#include "powercut-undo.h"
 
 #define ROUNDS_PER_POOL 40
 #define MAX_OPS 600
+
+/* About as many changes as 60 operations make, and as opening does. */
+#define CHANGES 3000
+#define OPEN_CHANGES 80
 
 static const lineage_weights weights[] = {
   /* cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
@@ -62,8 +73,11 @@ enum { READY, BEGIN, DONE, REFUSED, CLOSED };
 static struct nbdedup_pool *pool;
 static struct nbdedup_settings settings;
 static struct lineage lineage;
-static const char *directory;
+static char *directory;
 static char pool_path[PATH_MAX];
+static bool power;
+/* What powercut.c remembers, and files whose names went. */
+static char undo_path[PATH_MAX], undo_names[PATH_MAX + 2];
 static char noted_path[PATH_MAX];       /* recorded samples, one a line */
 static uint64_t seed;
 static unsigned round_nr, nr_in_flight, nr_happened, nr_samples;
@@ -161,6 +175,8 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
 
   prctl (PR_SET_PDEATHSIG, SIGKILL);
   alarm (300);
+  if (power)
+    powercut_begin (undo_path, pool_path);
   if (open_pool () == -1)
     give_up (nbdedup_error ());
   tell (fd, READY);
@@ -434,7 +450,6 @@ make_pool (struct rng *rng)
   snprintf (command, sizeof command, "rm -rf '%s'", pool_path);
   if (pool_path[0] && system (command) != 0)
     give_up (command);
-  snprintf (pool_path, sizeof pool_path, "%s/pool%u", directory, round_nr);
   snprintf (noted_path, sizeof noted_path, "%s/samples", directory);
   if (nbdedup_pool_create (pool_path, options) == -1 ||
       (unlink (noted_path) == -1 && errno != ENOENT))
@@ -473,6 +488,57 @@ replay_readonly (struct rng ops, const unsigned *mixture, const uint8_t *told,
     lineage.nodes[i]->tail_counts = false;
 }
 
+/*----------------------------------------------------------------------
+ * Rounds
+ */
+
+/* The child's power may go by itself, after so many changes. */
+static void
+cut_within (struct rng *rng, uint64_t changes)
+{
+  if (power && rng_percent (rng, 50))
+    powercut_after (undo_path, rng_between (rng, 1, changes), false);
+}
+
+static void
+cut_power (struct rng *rng)
+{
+  if (power)
+    powercut_undo (undo_path, pool_path, rng);
+}
+
+/* Take up what is there, and close it: then a loss of power takes nothing. */
+static void
+verify_pool (struct rng ops, const unsigned *mixture, const uint8_t *told,
+             size_t len, bool is_replayed, struct rng *rng)
+{
+  char why[400];
+
+  if (power)
+    powercut_begin (undo_path, pool_path);
+  if (open_pool () == -1)
+    give_up (nbdedup_error ());
+  if (!is_replayed)
+    replay (ops, mixture, told, len);
+  else if (!matches (&lineage, why, sizeof why))
+    give_up (why);
+  check_samples ();
+  check ();
+  if (rng_percent (rng, 25)) {
+    drain ();
+    check ();
+  }
+  if (nbdedup_pool_close (pool) == -1)
+    give_up (nbdedup_error ());
+  if (!power)
+    return;
+  powercut_end ();
+  if (rng_percent (rng, 50))
+    cut_power (rng);
+  else if (unlink (undo_path) == -1 && errno != ENOENT)
+    give_up (strerror (errno));
+}
+
 static void
 run_round (void)
 {
@@ -480,41 +546,32 @@ run_round (void)
   struct rng rng = rng_make (seed, round_nr), ops = rng_make (seed, ~round_nr);
   const unsigned *mixture = weights[rng_below (&rng, NR_WEIGHTS)];
   bool polite = rng_percent (&rng, 6), readonly = rng_percent (&rng, 40);
-  char why[400];
+  struct rng cuts = rng_make (seed, round_nr + 2000000);
   size_t len;
 
   alarm (300);
   if (round_nr % ROUNDS_PER_POOL == 0)
     make_pool (&rng);
   pick_settings (&rng);
+  cut_within (&cuts, CHANGES);
   /* Often a command or two, sometimes hundreds. */
   len = run_child (ops, mixture, polite ? 30 : MAX_OPS, polite ? -1 :
                    (int) rng_below (&rng, rng_percent (&rng, 50) ? 60 : 700),
                    rng_percent (&rng, 10), told);
+  cut_power (&cuts);
   while (rng_percent (&rng, 20)) {
     /* Another one does not get far: it dies while it recovers. */
     static uint8_t nothing[2 * MAX_OPS + 2];
 
     pick_settings (&rng);
+    cut_within (&cuts, OPEN_CHANGES);
     run_child (ops, mixture, 0, rng_below (&rng, 25), true, nothing);
+    cut_power (&cuts);
   }
   pick_settings (&rng);
   if (readonly)
     replay_readonly (ops, mixture, told, len);
-  if (open_pool () == -1)
-    give_up (nbdedup_error ());
-  if (!readonly)
-    replay (ops, mixture, told, len);
-  else if (!matches (&lineage, why, sizeof why))
-    give_up (why);
-  check_samples ();
-  check ();
-  if (rng_percent (&rng, 25)) {
-    drain ();
-    check ();
-  }
-  if (nbdedup_pool_close (pool) == -1)
-    give_up (nbdedup_error ());
+  verify_pool (ops, mixture, told, len, readonly, &rng);
 }
 
 int
@@ -522,11 +579,20 @@ main (int argc, char **argv)
 {
   uint64_t rounds = number_from_environment ("ROUNDS", 20);
 
-  if (argc != 2) {
-    fprintf (stderr, "usage: ROUNDS=N SEED=S lineage-crash DIRECTORY\n");
+  power = argc == 3 && strcmp (argv[1], "--power") == 0;
+  if (argc != 2 + power) {
+    fprintf (stderr, "usage: ROUNDS=N SEED=S lineage-crash [--power] "
+             "DIRECTORY\n");
     return 2;
   }
-  directory = argv[1];
+  directory = realpath (argv[1 + power], NULL);
+  if (directory == NULL)
+    die ("%s: %s", argv[1 + power], strerror (errno));
+  snprintf (pool_path, sizeof pool_path, "%s/pool", directory);
+  snprintf (undo_path, sizeof undo_path, "%s/undo", directory);
+  snprintf (undo_names, sizeof undo_names, "%s.d", undo_path);
+  if (power && mkdir (undo_names, 0777) == -1 && errno != EEXIST)
+    die ("%s: %s", undo_names, strerror (errno));
   seed = seed_from_environment ();
   printf ("SEED=%" PRIu64 "\n", seed);
   signal (SIGALRM, too_long);
@@ -536,5 +602,6 @@ main (int argc, char **argv)
           "%u samples compared\n", round_nr, nr_in_flight, nr_happened,
           nr_samples);
   lineage_free (&lineage);
+  free (directory);
   return 0;
 }

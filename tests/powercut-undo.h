@@ -69,6 +69,13 @@ struct powercut_entry {
   char path[POWERCUT_PATH_MAX];
 };
 
+/* For a program that powercut.c is linked with: record from now on what this
+ * process does; no longer.  Both strings are borrowed until then; 'dir' is as
+ * realpath has it.  A child of fork begins by itself.
+ */
+extern void powercut_begin (const char *log, const char *dir);
+extern void powercut_end (void);
+
 /* Kill whoever makes the 'nr'th entry from now on, or a later one.
  * 'names_only' counts names and the syncs of directories: they are few among
  * the others.  Holds until the power is cut.

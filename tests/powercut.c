@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Preloaded into servers and commands: remember what is overwritten, made
- * and removed, and what is synced.  See powercut-undo.h.
+/* Preloaded into servers and commands, or linked with a test: remember what is
+ * overwritten, made and removed, and what is synced.  See powercut-undo.h.
  */
 
 #include <config.h>
@@ -51,16 +51,14 @@ find_functions (void)
   LIBC_FUNCTIONS (FIND)
 }
 
-static void __attribute__ ((constructor))
-init (void)
+void
+powercut_begin (const char *log, const char *directory)
 {
   char *copy;
 
   find_functions ();
-  log_path = getenv ("POWERCUT_LOG");
-  dir = getenv ("POWERCUT_DIR");
-  if (log_path == NULL || dir == NULL)
-    return;
+  log_path = log;
+  dir = directory;
   copy = strdup (dir);
   if (copy == NULL)
     give_up ("strdup");
@@ -79,6 +77,25 @@ init (void)
   if (header->end < sizeof *header)
     header->end = sizeof *header;
   flock (log_fd, LOCK_UN);
+}
+
+void
+powercut_end (void)
+{
+  munmap (header, sizeof *header);
+  close (log_fd);
+  log_fd = -1;
+}
+
+static void __attribute__ ((constructor))
+init (void)
+{
+  const char *log = getenv ("POWERCUT_LOG");
+  const char *directory = getenv ("POWERCUT_DIR");
+
+  find_functions ();
+  if (log && directory)
+    powercut_begin (log, directory);
 }
 
 void

@@ -333,6 +333,43 @@ test_wal_alone (void)
   }
 }
 
+/* A loss of power amid a checkpoint tears pages of both databases, the first
+ * ones, too: the WAL has them.  One file is damaged besides.
+ */
+static void
+test_torn (void)
+{
+  static const struct { const char *file; enum damage damage; } others[] = {
+    { NULL, 0 },
+    { "pool.db", MISSING }, { "pool.db", ZEROES }, { "pool.db", NOISE },
+    { "pool.db-wal", MISSING }, { "pool.db-wal", HALF },
+    { "pool.db-wal", NOISE }, { "pool.db-wal", EARLIER },
+    { "pool.db.copy", MISSING }, { "pool.db.copy", NOISE },
+    { "pool.db.copy-wal", MISSING }, { "pool.db.copy-wal", HALF },
+  };
+  unsigned i, pages;
+
+  for (pages = 1; pages <= 3; ++pages)
+    for (i = 0; i < sizeof others / sizeof others[0]; ++i) {
+      snprintf (doing, sizeof doing, "pages %u torn, and %s %s", pages,
+                others[i].file ? others[i].file : "nothing",
+                others[i].file ? damages[others[i].damage] : "");
+      copy_pool ("killed", "work");
+      if (pages & 1) {
+        flip ("work", "pool.db", 5000);
+        flip ("work", "pool.db.copy", 6000);
+      }
+      if (pages & 2) {
+        flip ("work", "pool.db", PAGE + 5000);
+        flip ("work", "pool.db.copy", PAGE + 6000);
+      }
+      if (others[i].file)
+        spoil ("work", others[i].file, others[i].damage);
+      expect_readable ("work", true);
+      expect_whole ("work", true, true);
+    }
+}
+
 /* With force what is read may be old, but it is one moment of pool.db alone:
  * no pages of a WAL that belongs to another.
  */
@@ -368,6 +405,7 @@ main (void)
   test_made_late ();
   test_foreign ();
   test_wal_alone ();
+  test_torn ();
   test_forced ();
   test_in_use ();
   end_samples ();

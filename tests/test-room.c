@@ -139,6 +139,8 @@ fold (void)
   if (grows > fills)
     full_pages -= grows - fills;
   full_pages += folding_blocks / 64;
+  if (full_pages > files.used)
+    full_pages = files.used;
   folding_blocks = folding_pages = 0;
   room_folded (room);
   room_keep (room);
@@ -173,12 +175,12 @@ write_some (void)
 }
 
 static void
-random_life (uint64_t used, uint64_t free_pages)
+random_life (uint64_t used, uint64_t free_pages, unsigned steps)
 {
   unsigned i;
 
   begin (used, free_pages);
-  for (i = 0; i < 2000; ++i) {
+  for (i = 0; i < steps; ++i) {
     switch (rng_below (&rng, 12)) {
     case 0:
       fold ();
@@ -208,6 +210,14 @@ random_life (uint64_t used, uint64_t free_pages)
     write_some ();
     fold ();
   }
+  /* However much pool.db has grown meanwhile. */
+  fs_free = 0;
+  fold ();
+  if (room_reserve (room, 1, ROOM_OVERWRITE) == -1)
+    die ("SEED=%" PRIu64 ": with %" PRIu64 " pages of %" PRIu64 ", and %"
+         PRIu64 " in the WAL, nothing can be overwritten", seed, files.used,
+         files.allocated, files.wal_allocated);
+  waiting++;
   end ();
 }
 
@@ -260,7 +270,13 @@ main (void)
   for (i = 0; i < 200; ++i, ++seed) {
     rng = rng_make (seed, 0);
     random_life (rng_between (&rng, 18, i % 2 ? 40 : 20000),
-                 rng_between (&rng, 1000, 200000));
+                 rng_between (&rng, 1000, 200000), 2000);
+  }
+  /* What a fresh pool takes at once. */
+  for (i = 0; i < 2000; ++i, ++seed) {
+    rng = rng_make (seed, 0);
+    random_life (rng_between (&rng, 18, 200), 2000,
+                 (unsigned) rng_between (&rng, 5, 50));
   }
   return 0;
 }
