@@ -249,12 +249,14 @@ salvage_table (struct salvage *s, const struct salvage_table *t)
   return 0;
 }
 
-/* What the new tables must have for the rest. */
+/* What the new tables must have for the rest: the hash index's first row, whose
+ * prefix 0 is SQLite's least integer (TOP_BIT in meta-tables.c).
+ */
 static int
 finish (struct salvage *s)
 {
-  return run_sql (s->writer, "INSERT OR IGNORE INTO ddt VALUES (0, x'')", NULL,
-                  NULL) == -1 ||
+  return run_sql (s->writer, "INSERT OR IGNORE INTO ddt VALUES "
+                  "(-9223372036854775808, x'')", NULL, NULL) == -1 ||
     run_sql (s->writer, "UPDATE state SET index_entries = (SELECT "
              "coalesce (sum (length (data)), 0) / 16 FROM ddt)", NULL,
              NULL) == -1 ? -1 : 0;
