@@ -88,3 +88,25 @@ expect_whole ()
     run -1 nbdedup --read-only check
     nbdedup check --repair
 }
+
+@test "a damaged page of the hash index costs no entry twice" {
+    need sqlite3 -version
+    need jq --version
+    local page
+
+    make_pool
+    nbdedup set metadata-copy=off
+    random_data 8M 7 >"$BATS_TEST_TMPDIR/image"
+    nbdedup import v "$BATS_TEST_TMPDIR/image" --block-size 4K
+    page=$(sqlite3 "file:$pool/pool.db?immutable=1" \
+               "SELECT max (pageno) FROM dbstat
+                WHERE name = 'ddt' AND pagetype = 'leaf'")
+    printf '\x5a' | dd of="$pool/pool.db" bs=1 conv=notrunc status=none \
+        seek=$(( (page - 1) * 8192 + 4000 ))
+    run -1 nbdedup check
+    nbdedup recover
+    nbdedup check --repair
+    nbdedup check
+    nbdedup stat --json | jq -e '.pool | .ddt.entries == .records'
+    nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/image"
+}
