@@ -636,7 +636,8 @@ decide (struct pair *p, struct meta_mark *mark, bool *current)
   if (put_first_right (p, &c, mark, &has_copy) == -1)
     return -1;
   *current = has_copy && put_second_right (p, &c);
-  if (!*current && has_copy)
+  /* Without a mark the caller asked for a copy that there need not be. */
+  if (!*current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
                  "damaged, or of another moment: it will be made again",
                  p->sides[SECOND].db);

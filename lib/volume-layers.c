@@ -264,7 +264,10 @@ layers_settle (struct volumes *vs)
       break;
     /* Before the first of its rows changes. */
     map_set_unstable (vs->pool->map, l, true);
-    l->merge_state = MERGE_TRIM;
+    {
+      WITH_LOCK (&vs->lock);
+      l->merge_state = MERGE_TRIM;
+    }
     merger_wake (vs->pool->merger);
   }
 }
