@@ -17,6 +17,8 @@
 #include <stdint.h>
 
 #define CKSUM_WAL_HEADER_BYTES 32
+/* What a database begins with, its NUL included. */
+#define CKSUM_DB_MAGIC "SQLite format 3"
 
 struct cksum_chain {
   uint8_t header[CKSUM_WAL_HEADER_BYTES];

@@ -24,10 +24,10 @@
 #include <xxhash.h>
 
 #include "bytes.h"
+#include "cksum-chain.h"
 #include "cksum-int.h"
 
 /* SQLite's file format, big-endian. */
-#define DB_MAGIC "SQLite format 3"      /* with its NUL: 16 bytes */
 #define DB_PAGE_SIZE_OFFSET 16
 #define DB_RESERVE_OFFSET 20
 #define DB_PAGE_COUNT_OFFSET 28
@@ -37,7 +37,7 @@ cksum_parse_db_header (const uint8_t *h)
 {
   uint32_t size;
 
-  if (memcmp (h, DB_MAGIC, sizeof DB_MAGIC) != 0 ||
+  if (memcmp (h, CKSUM_DB_MAGIC, sizeof CKSUM_DB_MAGIC) != 0 ||
       h[DB_RESERVE_OFFSET] != CKSUM_RESERVE)
     return 0;
   size = h[DB_PAGE_SIZE_OFFSET] << 8 | h[DB_PAGE_SIZE_OFFSET + 1];

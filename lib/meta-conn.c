@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "bytes.h"
+#include "cksum-chain.h"
 #include "cksum-vfs.h"
 #include "cleanup.h"
 #include "error.h"
@@ -254,7 +255,7 @@ meta_probe (const char *path)
   if (!S_ISREG (st.st_mode))
     return nbdedup_fail (EIO, "%s: not a regular file", path);
   if (full_pread (fd, h, sizeof h, 0) != sizeof h ||
-      memcmp (h, "SQLite format 3", 16) != 0)
+      memcmp (h, CKSUM_DB_MAGIC, sizeof CKSUM_DB_MAGIC) != 0)
     return nbdedup_fail (EIO, "%s: damaged: it does not begin like a "
                          "database; restore it from a backup", path);
   id = be32toh (*(uint32_t *) (h + 68));

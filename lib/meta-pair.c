@@ -27,7 +27,6 @@
 
 #define PAGE_BYTES 8192
 /* SQLite's file format, big-endian. */
-#define DB_MAGIC "SQLite format 3"      /* with its NUL: 16 bytes */
 #define DB_PAGES_OFFSET 28
 #define DB_USER_VERSION_OFFSET 60
 #define DB_APPLICATION_OFFSET 68
@@ -132,11 +131,11 @@ get_be (const uint8_t *p)
 static bool
 begins_like_database (int fd)
 {
-  char magic[sizeof DB_MAGIC];
+  char magic[sizeof CKSUM_DB_MAGIC];
 
   return fd != -1 &&
     full_pread (fd, magic, sizeof magic, 0) == sizeof magic &&
-    memcmp (magic, DB_MAGIC, sizeof magic) == 0;
+    memcmp (magic, CKSUM_DB_MAGIC, sizeof magic) == 0;
 }
 
 static void

@@ -11,6 +11,9 @@
  * is current: see cksum-mirror.h why it then has every commit that was
  * answered.
  *
+ * A loss of power amid a checkpoint tears pages of both databases, the first
+ * two as well: the WAL has them, and a database is not refused for that.
+ *
  * What is found wrong is put right in an order that can be interrupted
  * anywhere: the WAL first, whose frames no database lacks by that; then
  * pool.db.  A page at its beginning is written again; a pool.db that is

@@ -386,10 +386,11 @@ read_until_logged ()
     [ ! -e "$socket" ]
 
     # The command of --run is there before the pool is open.
+    export -f wait_for fail
     for i in 1 2 3; do
         run timeout 20 "${preload[@]}" nbdkit -U - "$plugin" "$pool" \
             --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?
-                   while [ -S "$unixsocket" ]; do sleep 0.05; done; exit $r'
+                   bash -c "wait_for 15 test ! -S $unixsocket"; exit $r'
         [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
         # It has said so before it removes its socket.
         [[ $output == *journal* ]]
