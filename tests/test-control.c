@@ -304,11 +304,12 @@ raw_command (int fd, const char *command)
   raw_expect (fd, CONTROL_COMMAND, 0, 0, command, strlen (command), 0);
 }
 
-/* Of a server, always: the sampler and the scrubber. */
-#define NR_LOW 2
+/* Of a server, always: the sampler, the scrubber and the copier. */
+#define NR_LOW 3
 
 /* What measures drift leaves the CPUs to others: the sampler, and the
- * connections that have asked for it, however often; so does the scrubber.
+ * connections that have asked for it, however often; so do the scrubber and the
+ * copier.
  */
 static void
 test_nice (void)
