@@ -62,13 +62,17 @@ cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db, uint64_t *pages)
   return 0;
 }
 
+typedef bool is_right_fn (struct cksum_shared *s, const uint8_t *page,
+                          uint32_t page_size, uint64_t offset);
+
+/* 'is_right' knows which copy's it is. */
 static enum cksum_page_state
-page_state (struct cksum_mirror *m, int64_t got, const uint8_t *page,
-            uint32_t page_size, uint64_t offset)
+page_state (struct cksum_mirror *m, is_right_fn *is_right, int64_t got,
+            const uint8_t *page, uint32_t page_size, uint64_t offset)
 {
   if (got != (int64_t) page_size)
     return CKSUM_PAGE_UNREADABLE;
-  if (cksum_page_is_right (m->shared, page, page_size, offset))
+  if (is_right (m->shared, page, page_size, offset))
     return CKSUM_PAGE_GOOD;
   /* SQLite does not write the pages that it has freed at once. */
   return is_zero (page, page_size) ? CKSUM_PAGE_UNUSED : CKSUM_PAGE_BAD;
@@ -132,7 +136,8 @@ cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       if (got == (int64_t) page_size &&
           mirror_write_locked (file, file->page, page_size, offset) == -1)
         return lost (m, "writing");
-      r.first = page_state (m, got, file->page, page_size, offset);
+      r.first = page_state (m, cksum_first_is_right, got, file->page,
+                            page_size, offset);
     }
     r.number = first + i;
     if (r.first == CKSUM_PAGE_BAD ||
@@ -189,16 +194,39 @@ cksum_mirror_copy_wal (struct cksum_mirror *m, sqlite3 *db)
 
 /* Write the good page over the bad one. */
 static bool
-repair_locked (struct cksum_file *f, struct mirror_file *file,
-               const struct cksum_page_report *r, const uint8_t *first,
-               const uint8_t *second, uint32_t len, uint64_t offset)
+repair_locked (struct cksum_mirror *m, struct cksum_file *f,
+               struct mirror_file *file, const struct cksum_page_report *r,
+               const uint8_t *first, const uint8_t *second, uint32_t len,
+               uint64_t offset)
 {
   if (r->first == CKSUM_PAGE_GOOD && r->second != CKSUM_PAGE_GOOD)
     return mirror_write_locked (file, first, len, offset) == 0;
-  if (r->second == CKSUM_PAGE_GOOD && r->first != CKSUM_PAGE_GOOD)
-    return real_write (f, second, (int) len,
-                       (sqlite3_int64) offset) == SQLITE_OK;
+  /* Of a distrusted one zeroes are as good: the copy has all that was written. */
+  if ((r->second == CKSUM_PAGE_GOOD && r->first != CKSUM_PAGE_GOOD) ||
+      (r->second == CKSUM_PAGE_UNUSED && r->first == CKSUM_PAGE_BAD &&
+       cksum_mirror_is_distrusted (m)))
+    return mirror_write_first (f, second, (int) len,
+                               (sqlite3_int64) offset) == SQLITE_OK;
   return false;
+}
+
+/* What nothing is known of yet is as the one that is looked at first has it. */
+static void
+look_at_both (struct cksum_mirror *m, struct cksum_file *f, uint8_t *one,
+              uint8_t *two, uint32_t page_size, uint64_t offset,
+              struct cksum_page_report *r)
+{
+  struct mirror_file *file = &m->files[CKSUM_DB];
+  int64_t first = read_first (f, one, page_size, offset);
+  int64_t second = mirror_read_locked (m, file, two, page_size, offset);
+
+  r->first = page_state (m, cksum_first_is_right, first, one, page_size,
+                         offset);
+  r->second = page_state (m, cksum_page_is_right, second, two, page_size,
+                          offset);
+  if (r->second == CKSUM_PAGE_GOOD)     /* is it known by now? */
+    r->first = page_state (m, cksum_first_is_right, first, one, page_size,
+                           offset);
 }
 
 static bool
@@ -234,19 +262,36 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       WITH_LOCK (&file->lock);
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
-      r.first = page_state (m, read_first (f, one, page_size, offset), one,
-                            page_size, offset);
-      r.second = page_state (m, mirror_read_locked (file, two, page_size,
-                                                    offset),
-                             two, page_size, offset);
+      look_at_both (m, f, one, two, page_size, offset, &r);
       r.differ = r.first == CKSUM_PAGE_GOOD && r.second == CKSUM_PAGE_GOOD &&
         memcmp (one, two, page_size) != 0;
-      r.repaired = repair_locked (f, file, &r, one, two, page_size, offset);
+      r.repaired = repair_locked (m, f, file, &r, one, two, page_size,
+                                  offset);
     }
     if (is_worth_telling (&r))
       fn (opaque, &r);
   }
   return 0;
+}
+
+int
+cksum_mirror_trust_first (struct cksum_mirror *m, sqlite3 *db,
+                          uint64_t changes)
+{
+  struct cksum_file *f = db_of (db);
+  bool trusted;
+
+  if (f == NULL || cksum_mirror_sync (f, SQLITE_SYNC_NORMAL) != SQLITE_OK)
+    return nbdedup_fail (EIO, "pool.db: it cannot be synced");
+  cksum_own_begin (&m->first);
+  trusted = m->nr_foreign == changes &&
+    cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED;
+  if (trusted)
+    atomic_store (&m->distrusted, false);
+  cksum_own_end (&m->first);
+  if (trusted)
+    m->ops.distrusted (m->ops.opaque);
+  return trusted;
 }
 
 static bool
@@ -255,11 +300,13 @@ has_page_locked (struct cksum_mirror *m, struct cksum_file *f, uint8_t *page,
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
 
-  if (page_state (m, read_first (f, page, page_size, offset), page, page_size,
+  if (page_state (m, cksum_first_is_right,
+                  read_first (f, page, page_size, offset), page, page_size,
                   offset) == CKSUM_PAGE_GOOD)
     return true;
   return cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
-    page_state (m, mirror_read_locked (file, page, page_size, offset), page,
+    page_state (m, cksum_page_is_right,
+                mirror_read_locked (m, file, page, page_size, offset), page,
                 page_size, offset) == CKSUM_PAGE_GOOD;
 }
 
@@ -328,10 +375,11 @@ cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
         break;
       r.first = frame_state (read_first (f, one, page_size, offset), one,
                              page_size, frame, expected);
-      r.second = frame_state (mirror_read_locked (file, two, page_size,
+      r.second = frame_state (mirror_read_locked (m, file, two, page_size,
                                                   offset),
                               two, page_size, frame, expected);
-      r.repaired = repair_locked (f, file, &r, one, two, page_size, offset);
+      r.repaired = repair_locked (m, f, file, &r, one, two, page_size,
+                                  offset);
     }
     if (is_worth_telling (&r))
       fn (opaque, &r);

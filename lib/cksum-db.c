@@ -133,7 +133,7 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
 
   rc = real_read (f, page, page_size, offset);
   if (rc == SQLITE_OK &&
-      cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
+      cksum_first_is_right (f->shared, page, page_size, (uint64_t) offset))
     return SQLITE_OK;
   if (cksum_mirror_read_page (f, page, page_size, offset) ||
       cksum_readonly_read_page (f, page, page_size, offset))

@@ -3,8 +3,9 @@
 /* Inside of the checksumming VFS: cksum-vfs.c (what SQLite calls),
  * cksum-readonly.c (the same for files that must not change), cksum-db.c
  * (pages of the main database), cksum-wal.c (frames of the WAL),
- * cksum-shared.c (what the connections to one database share) and
- * cksum-mirror.c (the second copy).
+ * cksum-shared.c (what the connections to one database share),
+ * cksum-mirror.c (the second copy) and cksum-distrust.c (when the first one is
+ * not to be trusted).
  */
 
 #ifndef NBDEDUP_CKSUM_INT_H
@@ -155,6 +156,7 @@ extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
  */
 extern bool cksum_expect_page (struct cksum_shared *s, uint64_t page,
                                uint64_t cksum);
+extern bool cksum_knows_page (struct cksum_shared *s, uint64_t page);
 /* FRAME_UNKNOWN: a write has failed. */
 extern void cksum_set_page (struct cksum_shared *s, uint64_t page,
                             uint64_t cksum);
@@ -177,6 +179,11 @@ extern bool cksum_page_is_good (const uint8_t *page, uint32_t page_size,
  */
 extern bool cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
                                  uint32_t page_size, uint64_t offset);
+/* The same for a page of the first file, which something else may have written
+ * to: then one that nothing is known of is not.
+ */
+extern bool cksum_first_is_right (struct cksum_shared *s, const uint8_t *page,
+                                  uint32_t page_size, uint64_t offset);
 /* Write the checksum into the page. */
 extern void cksum_page_seal (uint8_t *page, uint32_t page_size,
                              uint64_t offset);

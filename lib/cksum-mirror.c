@@ -30,6 +30,15 @@
 
 #define GATHER_BYTES (256 << 10)
 
+/* Of the copy; with its file's lock. */
+static void
+note_foreign (void *opaque)
+{
+  struct mirror_file *file = opaque;
+
+  file->is_foreign = true;
+}
+
 struct cksum_mirror *
 cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
 {
@@ -39,15 +48,18 @@ cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
   if (m == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   m->ops = *ops;
+  m->path = strdup (path);
   lock_init (&m->events_lock);
+  cksum_own_init (&m->first, mirror_distrust, m);
   for (i = 0; i < 2; ++i) {
     lock_init (&m->files[i].lock);
+    cksum_own_init (&m->files[i].own, note_foreign, &m->files[i]);
     m->files[i].fd = -1;
     m->files[i].gathered = malloc (GATHER_BYTES);
     m->files[i].page = malloc (2 * (FRAME_HEADER_BYTES + PAGE_SIZE_MAX));
   }
   m->shared = cksum_shared_get_mirrored (path, m);
-  if (m->shared == NULL || m->files[0].gathered == NULL ||
+  if (m->path == NULL || m->shared == NULL || m->files[0].gathered == NULL ||
       m->files[0].page == NULL || m->files[1].gathered == NULL ||
       m->files[1].page == NULL) {
     cksum_mirror_free (m);
@@ -66,11 +78,14 @@ cksum_mirror_free (struct cksum_mirror *m)
   cksum_mirror_stop (m);
   cksum_shared_put_mirrored (m->shared);
   for (i = 0; i < 2; ++i) {
+    cksum_own_destroy (&m->files[i].own);
     lock_destroy (&m->files[i].lock);
     free (m->files[i].gathered);
     free (m->files[i].page);
   }
+  cksum_own_destroy (&m->first);
   lock_destroy (&m->events_lock);
+  free (m->path);
   free (m);
 }
 
@@ -99,8 +114,9 @@ close_locked (struct mirror_file *file)
   if (file->fd != -1)
     close (file->fd);
   file->fd = -1;
+  cksum_own_unwatch (&file->own);
   file->nr_gathered = 0;
-  file->is_new = false;
+  file->is_new = file->is_foreign = false;
 }
 
 /* The names go at once, as far as that is possible: the space of a full disk
@@ -118,8 +134,11 @@ mirror_lose (struct cksum_mirror *m, const char *why)
   } while (!atomic_compare_exchange_weak (&m->state, &state,
                                           CKSUM_MIRROR_LOST));
   m->ops.lost (m->ops.opaque, why);
-  unlink (m->files[CKSUM_DB].path);
-  unlink (m->files[CKSUM_WAL].path);
+  /* The administrator may need what is left of both. */
+  if (!cksum_mirror_is_distrusted (m)) {
+    unlink (m->files[CKSUM_DB].path);
+    unlink (m->files[CKSUM_WAL].path);
+  }
   m->ops.wake (m->ops.opaque);
 }
 
@@ -129,7 +148,8 @@ lose_errno (struct cksum_mirror *m, struct mirror_file *file,
 {
   char why[160];
 
-  snprintf (why, sizeof why, "%s: %s", what, strerror (errno));
+  snprintf (why, sizeof why, "%s: %s", what, file->is_foreign
+            ? "something else wrote to it" : strerror (errno));
   mirror_lose (m, why);
   close_locked (file);
 }
@@ -159,6 +179,7 @@ cksum_mirror_stop (struct cksum_mirror *m)
   WITH_LOCK (&m->files[CKSUM_DB].lock);
   WITH_LOCK (&m->files[CKSUM_WAL].lock);
   atomic_store (&m->state, CKSUM_MIRROR_OFF);
+  cksum_own_unwatch (&m->first);
   close_locked (&m->files[CKSUM_DB]);
   close_locked (&m->files[CKSUM_WAL]);
 }
@@ -193,11 +214,16 @@ start_locked (struct cksum_mirror *m, bool synced, bool keep)
   if (open_locked (db) == -1)
     return -1;
   if (synced)
-    return 0;
+    goto done;
   /* Now, so that a name that cannot be made is no surprise later. */
-  if (open_locked (wal) == -1 || ftruncate (wal->fd, 0) == -1)
+  if (open_locked (wal) == -1 || ftruncate (wal->fd, 0) == -1 ||
+      (!keep && ftruncate (db->fd, 0) == -1))
     return -1;
-  return keep ? 0 : ftruncate (db->fd, 0);
+ done:
+  m->nr_foreign = 0;
+  cksum_own_watch (&m->first, m->path);
+  cksum_own_watch (&db->own, db->path);
+  return 0;
 }
 
 int
@@ -276,15 +302,37 @@ cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
  */
 
 static int
+begin_own (struct mirror_file *file)
+{
+  cksum_own_begin (&file->own);
+  if (!file->is_foreign)
+    return 0;
+  cksum_own_end (&file->own);
+  errno = EIO;
+  return -1;
+}
+
+static int
+write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
+           uint64_t offset)
+{
+  int r;
+
+  if (begin_own (file) == -1)
+    return -1;
+  r = full_pwrite (file->fd, buf, len, offset);
+  cksum_own_end (&file->own);
+  return r;
+}
+
+static int
 flush_locked (struct mirror_file *file)
 {
   size_t n = file->nr_gathered;
 
   assert_held (&file->lock);
   file->nr_gathered = 0;
-  if (n == 0)
-    return 0;
-  return full_pwrite (file->fd, file->gathered, n, file->gathered_at);
+  return n == 0 ? 0 : write_own (file, file->gathered, n, file->gathered_at);
 }
 
 int
@@ -300,7 +348,7 @@ mirror_write_locked (struct mirror_file *file, const void *buf, size_t len,
       flush_locked (file) == -1)
     return -1;
   if (len > GATHER_BYTES)
-    return full_pwrite (file->fd, buf, len, offset);
+    return write_own (file, buf, len, offset);
   if (file->nr_gathered == 0)
     file->gathered_at = offset;
   memcpy (file->gathered + file->nr_gathered, buf, len);
@@ -309,13 +357,20 @@ mirror_write_locked (struct mirror_file *file, const void *buf, size_t len,
 }
 
 int64_t
-mirror_read_locked (struct mirror_file *file, void *buf, size_t len,
-                    uint64_t offset)
+mirror_read_locked (struct cksum_mirror *m, struct mirror_file *file,
+                    void *buf, size_t len, uint64_t offset)
 {
+  int64_t n;
+
   assert_held (&file->lock);
   if (file->fd == -1 || flush_locked (file) == -1)
     return -1;
-  return full_pread (file->fd, buf, len, offset);
+  n = full_pread (file->fd, buf, len, offset);
+  cksum_own_look (&file->own);
+  if (!file->is_foreign)
+    return n;
+  lose_errno (m, file, "reading");
+  return -1;
 }
 
 int
@@ -351,10 +406,25 @@ is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
 }
 
 int
+mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
+                    sqlite3_int64 offset)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  int rc;
+
+  if (m == NULL || f->role != ROLE_MAIN)
+    return real_write (f, buf, len, offset);
+  cksum_own_begin (&m->first);
+  rc = real_write (f, buf, len, offset);
+  cksum_own_end (&m->first);
+  return rc;
+}
+
+int
 cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
                    sqlite3_int64 offset)
 {
-  int rc = real_write (f, buf, len, offset);
+  int rc = mirror_write_first (f, buf, len, offset);
 
   if (f->role == ROLE_MAIN)
     cksum_set_page (f->shared, (uint64_t) (offset / len), rc != SQLITE_OK
@@ -434,6 +504,7 @@ static int
 truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
 {
   struct stat st;
+  int r;
 
   /* What does not exist has no more than 'size' bytes. */
   if (file->fd == -1 && access (file->path, F_OK) == -1)
@@ -441,21 +512,33 @@ truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
   if (open_locked (file) == -1 || flush_locked (file) == -1 ||
       fstat (file->fd, &st) == -1)
     return -1;
-  return (uint64_t) st.st_size > size ||
-    (exactly && (uint64_t) st.st_size < size)
-    ? ftruncate (file->fd, (off_t) size) : 0;
+  if ((uint64_t) st.st_size <= size &&
+      !(exactly && (uint64_t) st.st_size < size))
+    return 0;
+  if (begin_own (file) == -1)
+    return -1;
+  r = ftruncate (file->fd, (off_t) size);
+  cksum_own_end (&file->own);
+  return r;
 }
 
 static int
 truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
 {
   static const uint8_t zeroes[WAL_HEADER_BYTES];
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
   sqlite3_file *real = real_file (f);
+  int rc;
 
-  if (!keep)
+  if (keep)
+    return f->role == ROLE_WAL ? real_write (f, zeroes, sizeof zeroes, 0)
+      : SQLITE_OK;
+  if (m == NULL || f->role != ROLE_MAIN)
     return real->pMethods->xTruncate (real, size);
-  return f->role == ROLE_WAL ? real_write (f, zeroes, sizeof zeroes, 0)
-    : SQLITE_OK;
+  cksum_own_begin (&m->first);
+  rc = real->pMethods->xTruncate (real, size);
+  cksum_own_end (&m->first);
+  return rc;
 }
 
 int
@@ -498,12 +581,13 @@ cksum_mirror_wal_removed (struct cksum_mirror *m)
  * a sync that clients wait for.  With the lock, no checkpoint writes there.
  */
 static bool
-repair_locked (struct cksum_file *f, const void *good, int len,
+repair_locked (struct cksum_file *f, const uint8_t *good, int len,
                uint64_t offset, int read_rc)
 {
   if (read_rc != SQLITE_OK && read_rc != SQLITE_IOERR_SHORT_READ)
     return false;
-  return real_write (f, good, len, (sqlite3_int64) offset) == SQLITE_OK;
+  return mirror_write_first (f, good, len,
+                             (sqlite3_int64) offset) == SQLITE_OK;
 }
 
 bool
@@ -526,10 +610,10 @@ cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
       return false;
     /* A checkpoint may have written it meanwhile. */
     rc = real_read (f, page, (int) page_size, offset);
-    if (rc == SQLITE_OK && cksum_page_is_right (f->shared, page, page_size,
-                                                (uint64_t) offset))
+    if (rc == SQLITE_OK && cksum_first_is_right (f->shared, page, page_size,
+                                                 (uint64_t) offset))
       return true;
-    if (mirror_read_locked (file, page, page_size, (uint64_t) offset) !=
+    if (mirror_read_locked (m, file, page, page_size, (uint64_t) offset) !=
         (int64_t) page_size ||
         !cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
       return false;
@@ -564,7 +648,7 @@ cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
     if (rc == SQLITE_OK &&
         cksum_frame_cksum (page, page_size, frame) == expected)
       return true;
-    if (mirror_read_locked (file, page, page_size, offset) !=
+    if (mirror_read_locked (m, file, page, page_size, offset) !=
         (int64_t) page_size ||
         cksum_frame_cksum (page, page_size, frame) != expected)
       return false;
@@ -586,7 +670,7 @@ cksum_mirror_header (struct cksum_file *f)
   file = &m->files[CKSUM_DB];
   WITH_LOCK (&file->lock);
   if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED ||
-      mirror_read_locked (file, header, sizeof header, 0) != sizeof header)
+      mirror_read_locked (m, file, header, sizeof header, 0) != sizeof header)
     return 0;
   return cksum_parse_db_header (header);
 }

@@ -33,6 +33,13 @@
  * is done; and before that a page of the copy is read only if the WAL does not
  * hold it, which is where both are equal already.
  *
+ * Something else may write to the database while it is open (cksum-own.h):
+ * an older pool.db, copied over it.  From then on, in SYNCED, the first one is
+ * *distrusted*: a page that nothing is known of is taken from the copy, and
+ * written over it.  "distrusted" makes that durable before the next change of
+ * ours, which might make the first file look new.  When all its pages have been
+ * compared it is trusted again.  A copy that something else wrote to is lost.
+ *
  * Threads: SQLite's connections, and one thread that builds and checks.  A
  * lock per file makes a write to both one step: no page is copied, repaired or
  * compared between its two writes.
@@ -65,7 +72,13 @@ struct cksum_mirror_ops {
    * for each time that it was BUILDING or SYNCED; with a lock held.
    */
   void (*lost) (void *opaque, const char *why);
-  /* There is an event to fetch, or the copy was lost. */
+  /* The first one is distrusted from now on, or no more (its pages are
+   * durable): remember it durably.
+   */
+  void (*distrusted) (void *opaque);
+  /* There is an event to fetch, or the copy was lost, or the first is
+   * distrusted.
+   */
   void (*wake) (void *opaque);
   void *opaque;
 };
@@ -99,6 +112,14 @@ extern int cksum_mirror_next_event (struct cksum_mirror *m,
 /* Pages read from the copy; of them, those that were written back. */
 extern void cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
                                      uint64_t *repaired);
+
+/* Around a change of the database's file that goes not through the VFS. */
+extern void cksum_mirror_change_begin (struct cksum_mirror *m);
+extern void cksum_mirror_change_end (struct cksum_mirror *m);
+
+extern bool cksum_mirror_is_distrusted (struct cksum_mirror *m);
+/* How often something else wrote to the database since the copy is written. */
+extern uint64_t cksum_mirror_foreign_changes (struct cksum_mirror *m);
 
 /*----------------------------------------------------------------------
  * For the thread that builds and checks.  'db' is a connection of its own.
@@ -153,6 +174,13 @@ extern int cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
                                                const struct
                                                cksum_page_report *r),
                                    void *opaque);
+
+/* After all pages were compared, and each was good in the end: sync them, and
+ * trust the first one again, unless something else wrote to it since there were
+ * 'changes'.  1; 0: not yet; -1 with a text.
+ */
+extern int cksum_mirror_trust_first (struct cksum_mirror *m, sqlite3 *db,
+                                     uint64_t changes);
 
 /* Write zeroes over each page that no copy has: nothing refers to them any
  * more.  -1 with a text.

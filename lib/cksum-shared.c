@@ -346,6 +346,13 @@ cksum_expect_page (struct cksum_shared *s, uint64_t page, uint64_t cksum)
   return known == FRAME_UNKNOWN || known == cksum;
 }
 
+bool
+cksum_knows_page (struct cksum_shared *s, uint64_t page)
+{
+  WITH_LOCK (&s->lock);
+  return sums_get (&s->pages, page) != FRAME_UNKNOWN;
+}
+
 void
 cksum_set_page (struct cksum_shared *s, uint64_t page, uint64_t cksum)
 {

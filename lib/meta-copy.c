@@ -59,6 +59,7 @@ struct meta_copy {
   uint64_t built, total;
   uint64_t since;
   char why[160];
+  char unmarked[PATH_MAX + 100];        /* not in the log yet; "": nothing */
 };
 
 /*----------------------------------------------------------------------
@@ -68,7 +69,8 @@ struct meta_copy {
 static bool
 is_same_mark (const struct meta_mark *a, const struct meta_mark *b)
 {
-  return a->current == b->current && a->copied == b->copied &&
+  return a->current == b->current && a->distrusted == b->distrusted &&
+    a->copied == b->copied &&
     memcmp (a->uuid, b->uuid, sizeof a->uuid) == 0 &&
     strcmp (a->path, b->path) == 0;
 }
@@ -80,6 +82,7 @@ put_mark_locked (struct meta_copy *c, bool current, uint64_t copied)
 
   assert_held (&c->lock);
   mark.current = current;
+  mark.distrusted = c->mirror && cksum_mirror_is_distrusted (c->mirror);
   mark.copied = copied;
   snprintf (mark.path, sizeof mark.path, "%s", c->path);
   if (c->has_mark && is_same_mark (&mark, &c->mark))
@@ -114,6 +117,17 @@ lost (void *opaque, const char *why)
 }
 
 static void
+distrusted (void *opaque)
+{
+  struct meta_copy *c = opaque;
+
+  WITH_LOCK (&c->lock);
+  /* If this fails, only a crash before the comparison ends is left. */
+  if (put_mark_locked (c, c->mark.current, 0) == -1)
+    snprintf (c->unmarked, sizeof c->unmarked, "%s", nbdedup_error ());
+}
+
+static void
 wake (void *opaque)
 {
   struct meta_copy *c = opaque;
@@ -140,7 +154,7 @@ static void
 tell (struct meta_copy *c)
 {
   struct cksum_mirror_event e;
-  char why[sizeof c->why];
+  char why[sizeof c->why], unmarked[sizeof c->unmarked];
   bool untold;
 
   while (cksum_mirror_next_event (c->mirror, &e) == 1)
@@ -150,7 +164,11 @@ tell (struct meta_copy *c)
     untold = c->untold;
     c->untold = false;
     memcpy (why, c->why, sizeof why);
+    memcpy (unmarked, c->unmarked, sizeof unmarked);
+    c->unmarked[0] = '\0';
   }
+  if (unmarked[0] != '\0')
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s", unmarked);
   if (untold)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): it is "
                  "made again when that is possible", c->db, why);
@@ -204,6 +222,10 @@ begin (struct meta_copy *c, uint64_t *first)
 {
   CLEANUP_FREE char *path = NULL;
   uint64_t pages, resume;
+
+  if (cksum_mirror_is_distrusted (c->mirror))
+    return nbdedup_fail (EIO, "something else wrote to pool.db while it was "
+                         "open, and to its copy: restore a backup");
 
   {
     WITH_LOCK (&c->lock);
@@ -259,6 +281,9 @@ finish (struct meta_copy *c)
 {
   if (cksum_mirror_copy_wal (c->mirror, c->conn.db) == -1)
     return -1;
+  /* The copy may have that by now. */
+  if (cksum_mirror_foreign_changes (c->mirror) > 0)
+    return nbdedup_fail (EIO, "something else wrote to pool.db meanwhile");
   /* If it is lost now, "lost" waits for the lock and has the last word. */
   WITH_LOCK (&c->lock);
   if (cksum_mirror_state (c->mirror) != CKSUM_MIRROR_BUILDING ||
@@ -293,6 +318,119 @@ build (struct meta_copy *c)
   if (r == -1)
     cksum_mirror_lose (c->mirror, nbdedup_error ());
   return r;
+}
+
+/*----------------------------------------------------------------------
+ * Comparing
+ */
+
+struct comparing {
+  const struct meta_copy *c;
+  void (*fn) (void *opaque, bool repaired, const char *text);
+  void *opaque;
+};
+
+static void
+tell_difference (void *opaque, const struct cksum_page_report *r)
+{
+  static const char *const states[] = {
+    [CKSUM_PAGE_GOOD] = "good", [CKSUM_PAGE_UNUSED] = "zeroes",
+    [CKSUM_PAGE_BAD] = "damaged", [CKSUM_PAGE_UNREADABLE] = "unreadable",
+  };
+  const struct comparing *cmp = opaque;
+  char text[PATH_MAX + 160];
+
+  if (r->differ)
+    snprintf (text, sizeof text, "%s: page %" PRIu64 " differs from its copy, "
+              "though both verify", cmp->c->db, r->number);
+  else
+    snprintf (text, sizeof text, "%s%s: %s %" PRIu64 " is %s, its copy %s%s",
+              cmp->c->db, r->wal ? "-wal" : "", r->wal ? "frame" : "page",
+              r->number, states[r->first], states[r->second],
+              r->repaired ? ": repaired" : "");
+  cmp->fn (cmp->opaque, r->repaired, text);
+}
+
+/* The pages from 'first' on, and behind the last one the WAL.  How many; 0: all
+ * are done, or there is no current copy any more.
+ */
+static int64_t
+compare_piece (struct meta_copy *c, uint64_t first, struct comparing *cmp,
+               bool *lost)
+{
+  uint64_t pages;
+  unsigned n;
+
+  WITH_LOCK (&c->building);
+  *lost = cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED;
+  if (*lost)
+    return 0;
+  if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
+    return -1;
+  if (first > pages)
+    return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference,
+                                   cmp);
+  n = pages - first + 1 < PIECE_PAGES ? (unsigned) (pages - first + 1)
+    : PIECE_PAGES;
+  if (cksum_mirror_check (c->mirror, c->conn.db, first, n, tell_difference,
+                          cmp) == -1)
+    return -1;
+  return n;
+}
+
+struct putting_right {
+  uint64_t repaired, damaged;
+};
+
+static void
+note_difference (void *opaque, bool repaired, const char *text)
+{
+  struct putting_right *p = opaque;
+
+  if (repaired)
+    p->repaired++;
+  else if (p->damaged++ == 0)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s", text);
+}
+
+/* Something else wrote to pool.db.  If this is interrupted, or a page is in
+ * neither, the first one stays distrusted; if it happens meanwhile, the thread
+ * is woken once more.
+ */
+static void
+put_right (struct meta_copy *c)
+{
+  const uint64_t changes = cksum_mirror_foreign_changes (c->mirror);
+  struct putting_right p = { 0, 0 };
+  struct comparing cmp = { c, note_difference, &p };
+  uint64_t first = 1;
+  bool lost = false;
+  int64_t n;
+  int r;
+
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: something else wrote to it while it "
+               "is in use: its pages are compared with the copy", c->db);
+  while ((n = compare_piece (c, first, &cmp, &lost)) > 0) {
+    first += (uint64_t) n;
+    if (should_stop (c))
+      return;
+  }
+  if (n == -1 || lost || p.damaged > 0) {
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: not all of its pages could be "
+                 "compared with the copy%s%s", c->db, n == -1 ? ": " : "",
+                 n == -1 ? nbdedup_error () : "");
+    return;
+  }
+  {
+    WITH_LOCK (&c->building);
+    r = cksum_mirror_trust_first (c->mirror, c->conn.db, changes);
+  }
+  if (r == -1)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s", nbdedup_error ());
+  else if (r == 1)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %" PRIu64 " pages were not those "
+                 "that this server wrote: they were written again from the "
+                 "copy", c->db, p.repaired);
 }
 
 /*----------------------------------------------------------------------
@@ -332,6 +470,8 @@ copy_thread (void *arg)
 
   while (wait_for_work (c, &retry)) {
     tell (c);
+    if (cksum_mirror_is_distrusted (c->mirror))
+      put_right (c);
     {
       WITH_LOCK (&c->lock);
       wants = c->wanted && (c->begin || (retry && is_missing (c)));
@@ -423,7 +563,7 @@ struct meta_copy *
 meta_copy_new (const char *db, const struct meta_session *session, bool force)
 {
   struct meta_copy *c = calloc (1, sizeof *c);
-  struct cksum_mirror_ops ops = { lost, wake, c };
+  struct cksum_mirror_ops ops = { lost, distrusted, wake, c };
   bool current;
   int r = -1;
 
@@ -554,12 +694,16 @@ meta_copy_configure (struct meta_copy *c, const char *value)
   bool moves;
 
   WITH_LOCK (&c->building);
-  if (strcmp (value, "off") == 0)
-    return turn_off (c);
   {
     WITH_LOCK (&c->lock);
     moves = strcmp (c->path, path) != 0;
   }
+  if ((moves || strcmp (value, "off") == 0) &&
+      cksum_mirror_is_distrusted (c->mirror))
+    return nbdedup_fail (EBUSY, "%s: something else wrote to it, and its pages "
+                         "are compared with the copy: try again later", c->db);
+  if (strcmp (value, "off") == 0)
+    return turn_off (c);
   if (moves && turn_off (c) == -1)
     return -1;
   {
@@ -605,65 +749,11 @@ meta_copy_status (struct meta_copy *c, struct meta_copy_status *s)
   snprintf (s->why, sizeof s->why, "%s", c->why);
 }
 
-struct comparing {
-  const struct meta_copy *c;
-  void (*fn) (void *opaque, bool repaired, const char *text);
-  void *opaque;
-};
-
-static void
-tell_difference (void *opaque, const struct cksum_page_report *r)
-{
-  static const char *const states[] = {
-    [CKSUM_PAGE_GOOD] = "good", [CKSUM_PAGE_UNUSED] = "zeroes",
-    [CKSUM_PAGE_BAD] = "damaged", [CKSUM_PAGE_UNREADABLE] = "unreadable",
-  };
-  const struct comparing *cmp = opaque;
-  char text[PATH_MAX + 160];
-
-  if (r->differ)
-    snprintf (text, sizeof text, "%s: page %" PRIu64 " differs from its copy, "
-              "though both verify", cmp->c->db, r->number);
-  else
-    snprintf (text, sizeof text, "%s%s: %s %" PRIu64 " is %s, its copy %s%s",
-              cmp->c->db, r->wal ? "-wal" : "", r->wal ? "frame" : "page",
-              r->number, states[r->first], states[r->second],
-              r->repaired ? ": repaired" : "");
-  cmp->fn (cmp->opaque, r->repaired, text);
-}
-
 int
 meta_copy_blank (struct meta_copy *c)
 {
   WITH_LOCK (&c->building);
   return cksum_mirror_blank (c->mirror, c->conn.db);
-}
-
-/* The pages from 'first' on, and behind the last one the WAL.  How many; 0: all
- * are done, or there is no current copy any more.
- */
-static int64_t
-compare_piece (struct meta_copy *c, uint64_t first, struct comparing *cmp,
-               bool *lost)
-{
-  uint64_t pages;
-  unsigned n;
-
-  WITH_LOCK (&c->building);
-  *lost = cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED;
-  if (*lost)
-    return 0;
-  if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
-    return -1;
-  if (first > pages)
-    return cksum_mirror_check_wal (c->mirror, c->conn.db, tell_difference,
-                                   cmp);
-  n = pages - first + 1 < PIECE_PAGES ? (unsigned) (pages - first + 1)
-    : PIECE_PAGES;
-  if (cksum_mirror_check (c->mirror, c->conn.db, first, n, tell_difference,
-                          cmp) == -1)
-    return -1;
-  return n;
 }
 
 int
@@ -683,4 +773,16 @@ meta_copy_compare (struct meta_copy *c,
       return -1;
   }
   return n == -1 ? -1 : lost;
+}
+
+void
+meta_copy_change_begin (struct meta_copy *c)
+{
+  cksum_mirror_change_begin (c->mirror);
+}
+
+void
+meta_copy_change_end (struct meta_copy *c)
+{
+  cksum_mirror_change_end (c->mirror);
 }

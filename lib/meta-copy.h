@@ -43,6 +43,9 @@ extern int meta_copy_configure (struct meta_copy *copy, const char *value);
 extern void meta_copy_status (struct meta_copy *copy,
                               struct meta_copy_status *status);
 extern int meta_copy_blank (struct meta_copy *copy);
+/* Around a change of pool.db that SQLite does not make. */
+extern void meta_copy_change_begin (struct meta_copy *copy);
+extern void meta_copy_change_end (struct meta_copy *copy);
 extern int meta_copy_compare (struct meta_copy *copy,
                               void (*fn) (void *opaque, bool repaired,
                                           const char *text),

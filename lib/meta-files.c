@@ -13,6 +13,7 @@
 #include "error.h"
 #include "fullio.h"
 #include "lock.h"
+#include "meta-copy.h"
 #include "meta-files.h"
 
 /* Of the WAL, in SQLite's file format. */
@@ -30,6 +31,7 @@ struct file {
 
 struct meta_files {
   uint32_t page_bytes;
+  struct meta_copy *copy;       /* not owned */
   struct lock lock;             /* protects everything below; innermost */
   struct file db, wal;
   bool endless;
@@ -69,7 +71,8 @@ open_file (struct file *file, const char *path, const char *suffix)
 }
 
 struct meta_files *
-meta_files_open (const char *db_path, uint32_t page_bytes)
+meta_files_open (const char *db_path, uint32_t page_bytes,
+                 struct meta_copy *copy)
 {
   struct meta_files *f = calloc (1, sizeof *f);
   int err;
@@ -78,6 +81,7 @@ meta_files_open (const char *db_path, uint32_t page_bytes)
     return nbdedup_fail_null (ENOMEM, "no memory");
   lock_init (&f->lock);
   f->page_bytes = page_bytes;
+  f->copy = copy;
   f->db.fd = f->wal.fd = -1;
   if (open_file (&f->db, db_path, "") == -1 ||
       open_file (&f->wal, db_path, "-wal") == -1) {
@@ -131,17 +135,35 @@ meta_files_wal_pages (struct meta_files *f)
     (f->wal.bytes - WAL_HEADER_BYTES) / frame_bytes (f);
 }
 
+static void
+begin_change (struct meta_files *f, const struct file *file)
+{
+  if (file == &f->db)
+    meta_copy_change_begin (f->copy);
+}
+
+static void
+end_change (struct meta_files *f, const struct file *file)
+{
+  if (file == &f->db)
+    meta_copy_change_end (f->copy);
+}
+
 static int
 allocate_locked (struct meta_files *f, struct file *file, uint64_t bytes)
 {
-  int r;
+  int r, err;
 
   assert_held (&f->lock);
   if (bytes <= file->bytes || f->endless)
     return 0;
+  begin_change (f, file);
   do
     r = fallocate (file->fd, 0, 0, (off_t) bytes);
   while (r == -1 && errno == EINTR);
+  err = errno;
+  end_change (f, file);
+  errno = err;
   if (r == 0) {
     file->bytes = bytes;
     return 0;
@@ -151,8 +173,6 @@ allocate_locked (struct meta_files *f, struct file *file, uint64_t bytes)
     return 0;
   }
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-    int err = errno;
-
     /* Some of it may have been allocated. */
     count_bytes (file);
     errno = err;
@@ -188,8 +208,10 @@ trim_locked (struct meta_files *f, struct file *file, uint64_t bytes)
   /* What stays is not given back for a moment, not even to be taken again
    * at once: others may be waiting for it.
    */
+  begin_change (f, file);
   if (ftruncate (file->fd, (off_t) bytes) == 0 && file->bytes > bytes)
     file->bytes = bytes;
+  end_change (f, file);
 }
 
 void

@@ -18,13 +18,16 @@
 
 #include <stdint.h>
 
+struct meta_copy;
 struct meta_files;
 
-/* After SQLite has opened them.  Closing a descriptor of a file drops the
+/* After SQLite has opened them; 'copy' is told of each change of pool.db.
+ * Closing a descriptor of a file drops the
  * process's POSIX locks on it: close after SQLite has.
  */
 extern struct meta_files *meta_files_open (const char *db_path,
-                                           uint32_t page_bytes);
+                                           uint32_t page_bytes,
+                                           struct meta_copy *copy);
 extern void meta_files_close (struct meta_files *f);
 
 /* Pages that are really allocated; a file system that cannot do that has no

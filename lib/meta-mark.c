@@ -23,7 +23,11 @@
 #define PATH_OFFSET 44
 #define CKSUM_OFFSET (BLOCK - 8)
 
-enum { STATE_CURRENT = 1, STATE_OLD = 2 };
+enum {
+  STATE_CURRENT = 1, STATE_OLD,
+  STATE_ONLY,                   /* current, and pool.db is distrusted */
+  STATE_NONE                    /* neither can be trusted */
+};
 
 static void
 pack (const struct meta_mark *mark, uint8_t *block)
@@ -33,7 +37,9 @@ pack (const struct meta_mark *mark, uint8_t *block)
   memset (block, 0, BLOCK);
   memcpy (block, MAGIC, 8);
   put_le32 (block + 8, MARK_VERSION);
-  put_le32 (block + 12, mark->current ? STATE_CURRENT : STATE_OLD);
+  put_le32 (block + 12, mark->distrusted
+            ? mark->current ? STATE_ONLY : STATE_NONE
+            : mark->current ? STATE_CURRENT : STATE_OLD);
   memcpy (block + 16, mark->uuid, UUID_LEN);
   put_le64 (block + 32, mark->copied);
   put_le32 (block + 40, (uint32_t) len);
@@ -44,13 +50,14 @@ pack (const struct meta_mark *mark, uint8_t *block)
 static bool
 unpack (const uint8_t *block, struct meta_mark *mark)
 {
-  uint32_t len = get_le32 (block + 40);
+  uint32_t len = get_le32 (block + 40), state = get_le32 (block + 12);
 
   if (memcmp (block, MAGIC, 8) != 0 ||
       get_le64 (block + CKSUM_OFFSET) != XXH3_64bits (block, CKSUM_OFFSET) ||
       get_le32 (block + 8) != MARK_VERSION || len > META_MARK_PATH_MAX)
     return false;
-  mark->current = get_le32 (block + 12) == STATE_CURRENT;
+  mark->current = state == STATE_CURRENT || state == STATE_ONLY;
+  mark->distrusted = state == STATE_ONLY || state == STATE_NONE;
   memcpy (mark->uuid, block + 16, UUID_LEN);
   mark->copied = get_le64 (block + 32);
   memcpy (mark->path, block + PATH_OFFSET, len);
@@ -75,6 +82,7 @@ meta_mark_read (const char *file, struct meta_mark *mark)
       *mark = m;
     else {
       mark->current &= m.current;
+      mark->distrusted |= m.distrusted;
       if (m.copied < mark->copied)
         mark->copied = m.copied;
     }

@@ -8,7 +8,8 @@
  *   OFFSET  SIZE  FIELD
  *      0      8   magic "NBDDUPMC"
  *      8      4   format version, 1
- *     12      4   state: 1 current, 2 not
+ *     12      4   state: 1 current, 2 not; 3 and 4 the same, but pool.db is
+ *                 distrusted
  *     16     16   uuid of the pool
  *     32      8   pages that are copied already, if a clean end interrupted it
  *     40      4   length of the path
@@ -18,7 +19,8 @@
  *
  * It is overwritten in place, one block after the other, a sync between them:
  * a full disk cannot keep it from saying that the copy is not current.  The
- * copy is current only if each valid block says so.
+ * copy is current only if each valid block says so, and pool.db distrusted if one
+ * does: something else wrote to it while it was open (cksum-mirror.h).
  */
 
 #ifndef NBDEDUP_META_MARK_H
@@ -32,7 +34,7 @@
 #define META_MARK_PATH_MAX 1023
 
 struct meta_mark {
-  bool current;
+  bool current, distrusted;
   uint8_t uuid[UUID_LEN];
   uint64_t copied;
   char path[META_MARK_PATH_MAX + 1];    /* "": the default */

@@ -502,11 +502,25 @@ copy_over (const struct side *copy, const char *name)
   return 0;
 }
 
+/* The distrusted one has its name no more: what is there next is right.  Later
+ * the mark would be about the copy, which has taken its place.
+ */
+static int
+trust_again (const char *db, struct meta_mark *mark)
+{
+  CLEANUP_FREE char *path = meta_pair_mark_path (db);
+
+  mark->distrusted = false;
+  if (sync_directory_of (db) == -1)
+    return fail_file (db);
+  return path == NULL ? -1 : meta_mark_write (path, mark);
+}
+
 /* The copy becomes pool.db.  Killed at any point: pool.db is missing or as it
  * was, and this begins again; or it is the copy.  *stays: there still is one.
  */
 static int
-promote (struct pair *p, const struct meta_mark *mark, bool *stays)
+promote (struct pair *p, struct meta_mark *mark, bool *stays)
 {
   struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
   CLEANUP_FREE char *name = NULL;
@@ -519,7 +533,8 @@ promote (struct pair *p, const struct meta_mark *mark, bool *stays)
   }
   if (*stays && copy_over (second, name) == -1)
     return -1;
-  if (set_aside (first->db) == -1)
+  if (set_aside (first->db) == -1 ||
+      (mark->distrusted && trust_again (first->db, mark) == -1))
     return -1;
   if (rename (name, first->db) == -1 || sync_directory_of (first->db) == -1)
     return fail_file (first->db);
@@ -532,7 +547,7 @@ promote (struct pair *p, const struct meta_mark *mark, bool *stays)
 
 static int
 put_first_right (struct pair *p, const struct choice *c,
-                 const struct meta_mark *mark, bool *has_copy)
+                 struct meta_mark *mark, bool *has_copy)
 {
   bool stays = true;
 
@@ -593,6 +608,25 @@ leave_foreign (struct pair *p)
   p->has_copy = false;
 }
 
+static void
+leave_distrusted (struct pair *p, const struct meta_mark *mark)
+{
+  struct side *first = &p->sides[FIRST];
+
+  if (!mark->distrusted)
+    return;
+  first->begins = first->header = first->state = first->newer = false;
+  first->size = 0;
+}
+
+static int
+fail_distrusted (int err, const char *db)
+{
+  return nbdedup_fail (err, "%s: something else wrote to it while it was in "
+                       "use, and its copy cannot be used: restore all files "
+                       "of the pool from the same backup", db);
+}
+
 static int
 fail_other_time (int err, const char *wal)
 {
@@ -615,12 +649,15 @@ decide (struct pair *p, struct meta_mark *mark, bool *current)
   struct choice c;
   bool has_copy;
 
+  leave_distrusted (p, mark);
   if (p->sides[FIRST].newer || p->sides[SECOND].newer)
     return 1;                   /* meta_probe says so */
   leave_foreign (p);
   if (read_logs (p) == -1)
     return -1;
   c = choose (p);
+  if (c.side == -1 && mark->distrusted)
+    return fail_distrusted (EIO, p->sides[FIRST].db);
   if (c.side == -1) {
     /* Opening it says what is wrong, but for this. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
@@ -751,20 +788,23 @@ merge_wals (const struct pair *p, int i, int k)
 
 /* What is to be opened: the indexes, and the choice but for its paths. */
 static int
-decide_readonly (struct pair *p, bool force, int *side, int *stand_in,
-                 struct meta_pair_choice *choice)
+decide_readonly (struct pair *p, const struct meta_mark *mark, bool force,
+                 int *side, int *stand_in, struct meta_pair_choice *choice)
 {
   const struct side *first = &p->sides[FIRST];
   struct choice c;
 
   *side = FIRST;
   *stand_in = -1;
+  leave_distrusted (p, mark);
   if (first->newer || p->sides[SECOND].newer)
     return 0;                   /* meta_probe says so */
   leave_foreign (p);
   if (read_logs (p) == -1)
     return -1;
   c = choose (p);
+  if (c.side == -1 && mark->distrusted)
+    return force ? 0 : fail_distrusted (ESTALE, first->db);
   choice->without_wal = p->logs[0].there && c.log == -1 &&
     (c.side != -1 || (first->header && first->state));
   if (choice->without_wal && !may_do_without_wal (p, &c))
@@ -789,7 +829,7 @@ meta_pair_choose (const char *db, const struct meta_session *session,
   *choice = (struct meta_pair_choice) { .wal = -1 };
   r = open_pair (&p, db, session, false, &mark);
   if (r == 0)
-    r = decide_readonly (&p, force, &side, &stand_in, choice);
+    r = decide_readonly (&p, &mark, force, &side, &stand_in, choice);
   if (r == 0) {
     choice->path = strdup (p.sides[side].db);
     if (stand_in != -1)

@@ -66,8 +66,9 @@ extern int meta_pair_choose (const char *db,
 extern void meta_pair_choice_free (struct meta_pair_choice *choice);
 
 /* Decide and repair; each step is logged.  A pair of another session loses
- * against one of 'session', and one of another pool is not used.  'force': let the copy take part although there
- * is no mark.
+ * against one of 'session', and one of another pool is not used; nor is pool.db
+ * if the mark says that something else wrote to it.  'force': let the copy take
+ * part although there is no mark.
  *
  * 1: neither can be used, and opening pool.db will say why.  Nothing was
  * changed, and nothing may be: a copy that cannot be read today is one that

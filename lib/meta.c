@@ -246,7 +246,7 @@ start_writing (struct meta *m)
 {
   int err;
 
-  m->files = meta_files_open (m->path, META_PAGE_BYTES);
+  m->files = meta_files_open (m->path, META_PAGE_BYTES, m->copy);
   if (m->files == NULL || count_pages (m) == -1 || start_copy (m) == -1)
     return -1;
   err = pthread_create (&m->thread, NULL, checkpoint_thread, m);

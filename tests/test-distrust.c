@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Something else writes to pool.db, or to its copy, while a pool is open: an
+ * older pool.db, or another pool's, is copied over it.  All of its pages are
+ * right in themselves.
+ */
+
+#include <config.h>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#include "meta.h"
+#include "metadata-rig.h"
+#include "pool.h"
+
+static atomic_uint nr_warnings, nr_begun, nr_compared;
+static bool crash_before_comparing, touch_at_sync;
+static atomic_bool touch_when_begun;
+static int steps_left = -1;     /* until the process ends; -1: it does not */
+
+static void
+touch (void)
+{
+  expect (utimensat (AT_FDCWD, in ("work", "pool.db"), NULL, 0) == 0);
+}
+
+/* Before a name is changed, or after it. */
+static void
+step (void)
+{
+  if (steps_left == 0)
+    crash ();
+  if (steps_left > 0)
+    steps_left--;
+}
+
+int
+rename (const char *from, const char *to)
+{
+  static int (*real) (const char *, const char *);
+  int r;
+
+  if (real == NULL)
+    real = (int (*) (const char *, const char *)) dlsym (RTLD_NEXT, "rename");
+  step ();
+  r = real (from, to);
+  step ();
+  return r;
+}
+
+static bool
+is_copy (int fd)
+{
+  char link[32], path[PATH_MAX];
+  ssize_t n;
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  n = readlink (link, path, sizeof path);
+  return n > 5 && memcmp (path + n - 5, ".copy", 5) == 0;
+}
+
+/* While the copy is being made. */
+int
+fdatasync (int fd)
+{
+  static int (*real) (int);
+
+  if (real == NULL)
+    real = (int (*) (int)) dlsym (RTLD_NEXT, "fdatasync");
+  if (touch_at_sync && is_copy (fd)) {
+    touch_at_sync = false;
+    touch ();
+  }
+  return real (fd);
+}
+
+static void
+note_line (enum nbdedup_log_level level, const char *line)
+{
+  if (level != NBDEDUP_LOG_INFO)
+    nr_warnings++;
+  if (strstr (line, "are compared with the copy")) {
+    nr_begun++;
+    if (crash_before_comparing)
+      crash ();
+    if (touch_when_begun)
+      touch ();
+    touch_when_begun = false;
+  }
+  if (strstr (line, ": 0 pages were not those that this server wrote"))
+    nr_compared++;
+}
+
+/* A pool whose every block is newer than in "closed". */
+static void
+make_newer (void)
+{
+  snprintf (doing, sizeof doing, "newer");
+  copy_pool ("closed", "newer");
+  must (try_open ("newer"));
+  write_some (true, 0, 5);
+  must (nbdedup_pool_close (pool));
+}
+
+static unsigned
+read_all (void)
+{
+  struct nbdedup_volume *v = nbdedup_volume_open (pool, "v", 0, 0, NULL);
+  unsigned b, right = 0;
+
+  if (v == NULL)
+    return 0;
+  for (b = 0; b < NR_BLOCKS; ++b)
+    right += get (v, b, content_of (b, true)) == 1;
+  nbdedup_volume_close (v);
+  return right;
+}
+
+/* The same content: what the checkpoint writes are the pages above it. */
+static void
+write_and_copy (void)
+{
+  struct nbdedup_volume *v = open_volume ("v");
+
+  put (v, 3, content_of (3, true));
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+  fold ();
+  must (meta_checkpoint (pool->meta));
+}
+
+enum { READ = 1, WRITE = 2, CRASH = 4, TWICE = 8 };
+
+static void
+use (const char *source, unsigned what)
+{
+  must (try_open ("work"));
+  copy_file (in (source, "pool.db"), in ("work", "pool.db"));
+  if (what & WRITE)
+    write_and_copy ();
+  if (what & READ)
+    expect (read_all () == NR_BLOCKS);
+  if (what & TWICE) {
+    copy_file (in (source, "pool.db"), in ("work", "pool.db"));
+    write_and_copy ();
+  }
+  if (what & CRASH)
+    crash ();
+  must (nbdedup_pool_close (pool));
+}
+
+static void
+test_pool_db (const char *source)
+{
+  unsigned what;
+  pid_t pid;
+
+  for (what = 0; what < 16; ++what) {
+    snprintf (doing, sizeof doing, "%s's pool.db, %u", source, what);
+    copy_pool ("newer", "work");
+    if (what & CRASH) {
+      pid = fork ();
+      if (pid == 0)
+        use (source, what);
+      expect_crash (pid);
+    }
+    else
+      use (source, what);
+    expect_readable ("work", true);
+    expect_whole ("work", true, true);
+  }
+}
+
+static _Noreturn void
+use_until_compared (const char *source)
+{
+  crash_before_comparing = true;
+  must (try_open ("work"));
+  copy_file (in (source, "pool.db"), in ("work", "pool.db"));
+  write_and_copy ();
+  sleep (60);
+  die ("nothing is compared");
+}
+
+/* A checkpoint made pool.db look new, and the server is killed before it has
+ * compared all pages: the copy takes its place, and killing that does no harm.
+ */
+static void
+test_killed (const char *source)
+{
+  unsigned i;
+  pid_t pid;
+
+  copy_pool ("newer", "work");
+  pid = fork ();
+  if (pid == 0)
+    use_until_compared (source);
+  expect_crash (pid);
+  copy_pool ("work", "distrusted");
+  for (i = 0; i < 5; ++i) {
+    snprintf (doing, sizeof doing, "%s's, killed at step %u", source, i);
+    copy_pool ("distrusted", "work");
+    pid = fork ();
+    if (pid == 0) {
+      steps_left = (int) i;
+      must (try_open ("work"));
+      crash ();
+    }
+    expect_crash (pid);
+    expect_readable ("work", true);
+    expect_whole ("work", true, true);
+  }
+
+  copy_pool ("distrusted", "work");
+  spoil ("work", "pool.db.copy", MISSING);
+  expect (try_open ("work") == -1);
+  expect (strstr (nbdedup_error (), "something else wrote to it") != NULL);
+}
+
+/* It is lost, and made again from pool.db. */
+static void
+test_copy (bool reads)
+{
+  struct meta_copy_status status;
+
+  snprintf (doing, sizeof doing, "copy");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db.copy"));
+  if (reads)
+    expect (read_all () == NR_BLOCKS);
+  write_and_copy ();
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state != META_COPY_CURRENT);
+  expect (strstr (status.why, "something else") != NULL);
+  expect (read_all () == NR_BLOCKS);
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, true);
+}
+
+/* An error, never an old block; and no way back to trust. */
+static void
+test_both (void)
+{
+  snprintf (doing, sizeof doing, "both");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db.copy"));
+  expect (read_all () < NR_BLOCKS);
+  nbdedup_pool_close (pool);
+  expect (size_of ("work", "pool.db") > 0 &&
+          size_of ("work", "pool.db.copy") > 0);
+  expect (try_open ("work") == -1);
+  expect (strstr (nbdedup_error (), "something else wrote to it") != NULL);
+  expect (try_open_readonly ("work") == -1);
+  expect (strstr (nbdedup_error (), "something else wrote to it") != NULL);
+  must (force_open_readonly ("work"));
+  must (nbdedup_pool_close (pool));
+}
+
+/* The copy may have pages of both, and is made once more. */
+static void
+test_building (void)
+{
+  struct meta_copy_status status;
+
+  snprintf (doing, sizeof doing, "building");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  touch_at_sync = true;
+  set_copy ("on");
+  expect (!touch_at_sync);
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state != META_COPY_CURRENT);
+  expect (strstr (status.why, "something else") != NULL);
+  set_copy ("off");
+  set_copy ("on");
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, true);
+}
+
+/* Not beside pool.db. */
+static void
+test_elsewhere (void)
+{
+  unsigned i;
+  pid_t pid;
+
+  for (i = 0; i < 5; ++i) {
+    snprintf (doing, sizeof doing, "copy elsewhere, %u", i);
+    copy_pool ("newer", "work");
+    must (try_open ("work"));
+    set_copy (in (".", "elsewhere"));
+    must (nbdedup_pool_close (pool));
+    pid = fork ();
+    if (pid == 0)
+      use_until_compared ("closed");
+    expect_crash (pid);
+    pid = fork ();
+    if (pid == 0) {
+      steps_left = (int) i;
+      must (try_open ("work"));
+      crash ();
+    }
+    expect_crash (pid);
+    expect_readable ("work", true);
+    /* The mark is about neither any more. */
+    must (try_open ("work"));
+    must (nbdedup_pool_close (pool));
+    expect (unlink (in (".", "elsewhere")) == 0);
+    expect_whole ("work", true, false);
+  }
+}
+
+/* Only its time is another one; once more while its pages are compared. */
+static void
+test_touch (bool twice)
+{
+  const unsigned begun = nr_begun, compared = nr_compared;
+  unsigned i;
+
+  snprintf (doing, sizeof doing, "touch");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  touch_when_begun = twice;
+  touch ();
+  expect (read_all () == NR_BLOCKS);
+  for (i = 0; nr_compared == compared && i < 2000; ++i)
+    usleep (10000);
+  expect (nr_compared == compared + 1 && nr_begun == begun + 1 + twice);
+  /* It cannot be turned off sooner. */
+  set_copy ("off");
+  set_copy ("on");
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, true);
+}
+
+/* Our own changes: folds, checkpoints, room that is taken and given back. */
+static void
+test_own (void)
+{
+  unsigned before = nr_warnings, i;
+
+  snprintf (doing, sizeof doing, "own changes");
+  copy_pool ("closed", "work");
+  for (i = 0; i < 5; ++i) {
+    must (try_open ("work"));
+    write_some (true, i, 5);
+    run ("create", json_pack ("{s:s,s:I}", "name", "large", "size",
+                              (json_int_t) 1 << 30));
+    if (i % 2)
+      must (meta_checkpoint (pool->meta));
+    meta_give_back (pool->meta, 0, 16);
+    run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "large", "force", 1,
+                               "wait", 1));
+    must (nbdedup_pool_close (pool));
+  }
+  expect (nr_warnings == before);
+  expect_whole ("work", true, true);
+}
+
+int
+main (void)
+{
+  start_samples ();
+  make_newer ();
+  nbdedup_set_log (note_line);
+  test_own ();
+  test_pool_db ("closed");
+  test_pool_db ("foreign");
+  test_killed ("closed");
+  test_killed ("foreign");
+  test_copy (false);
+  test_copy (true);
+  test_building ();
+  test_elsewhere ();
+  test_both ();
+  test_touch (false);
+  test_touch (true);
+  end_samples ();
+  return 0;
+}
