@@ -103,24 +103,27 @@ golden_and_clones ()
 }
 
 @test "drift-interval=0: only when asked" {
+    local low
+
+    low=$(low_priority)
     golden_and_clones
     serve "$pool" drift-interval=0
     nbdedup snapshot c1@monday
     assert_eq "$(engine info | jq -c .sampler)" null
     engine drift '{"record":true}' >/dev/null
     assert_eq "$(samples golden@v1)" 1
-    # There is no thread that could, but for the scrubber's.
-    assert_eq "$(priorities)" "$(low_priority)"
+    # There is no thread that could, but for the scrubber's and the copier's.
+    wait_for 20 has_priorities "$low"$'\n'"$low"
 }
 
-@test "the sampler and the scrubber have a low priority, and no other thread has" {
+@test "sampler, scrubber and copier have a low priority, and no other thread has" {
     local low
 
     low=$(low_priority)
     golden_and_clones
     serve "$pool" drift-interval=60
     # Their threads may start after the server is there.
-    wait_for 20 has_priorities "$low"$'\n'"$low"
+    wait_for 20 has_priorities "$low"$'\n'"$low"$'\n'"$low"
 }
 
 @test "what was recorded survives kill -9" {
