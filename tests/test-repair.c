@@ -228,6 +228,53 @@ test_leaked_record (void)
   }
 }
 
+static void
+zero_layer_counts (struct meta_conn *c, struct meta_state *state)
+{
+  struct meta_layer l;
+
+  (void) state;
+  expect (meta_layer_get (c, volume->layer->id, &l) == 1);
+  l.pointers = l.blocks = 0;
+  must (meta_layer_put (c, &l));
+}
+
+static uint64_t
+trim_and_flush (void)
+{
+  trim_block (3);
+  must (nbdedup_volume_flush (handle));
+  return 0;
+}
+
+/* Fewer blocks than a fold takes away, also the one after a crash: no write
+ * is refused, and no opening.
+ */
+static void
+test_layer_counts_too_low (void)
+{
+  int crashed;
+
+  for (crashed = 0; crashed < 2; ++crashed) {
+    start_pool ();
+    plant (zero_layer_counts);
+    close_pool ();
+    if (crashed)
+      crash_after (trim_and_flush);
+    open_pool (1);
+    attach ();
+    if (!crashed)
+      trim_and_flush ();
+    settle ();
+    expect (nr_found ("errors") > 0);
+    repair (0);
+    write_block (3, 4);
+    settle ();
+    expect_blocks ();
+    use_and_end ();
+  }
+}
+
 /*----------------------------------------------------------------------
  * What is lost
  */
@@ -531,6 +578,7 @@ test_killed_while_repairing (void)
 
 static const struct engine_case cases[] = {
   CASE (killed_while_repairing),        /* forks: first */
+  CASE (layer_counts_too_low),
   CASE (replay_meets_the_damage),
   CASE (count_too_low),
   CASE (count_too_high),
