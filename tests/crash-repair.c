@@ -7,17 +7,19 @@
  *   recover   pool.db, its WAL or both are lost, spoiled or of an older moment
  *             (crash-metadata.c); often it is not known any more if the copy
  *             is current
- *   repair    tables that can be derived are wrong (plant-damage.c); offline,
- *             or in a server, which in some rounds has written meanwhile
+ *   check     --repair: tables that can be derived are wrong (plant-damage.c);
+ *             offline, or in a server; in some rounds servers write before
+ *             the repair, and between its parts
  *   scrub     records are damaged, in one segment each time; all of them have
  *             copies, or stand in images that the command is given
  *
  * It is cut off after a random part of the time that it takes, or, losing
  * power, of the changes to files that it makes.
  *
- * This is done in REPAIRS per cent of all rounds, from the environment.  With
- * REPAIRS=100 each round has a pool of its own, and a seed of its own: the
- * run's, plus the number of the round.
+ * This is done in REPAIRS per cent of all rounds, from the environment, and
+ * with REPAIR=recover, check or scrub only that.  With REPAIRS=100 each round
+ * has a pool of its own, and a seed of its own: the run's, plus the number of
+ * the round.
  */
 
 #include <config.h>
@@ -48,14 +50,11 @@ struct work {
   } takes[2];                   /* offline; by a server */
 };
 
-static struct work recover = {
-  .name = "recover", .takes = { { 60000, 300 }, { 0, 0 } }
-};
-static struct work repair = {
-  .name = "check --repair", .takes = { { 60000, 200 }, { 30000, 60 } }
-};
-static struct work scrub = {
-  .name = "scrub", .takes = { { 60000, 200 }, { 60000, 60 } }
+enum { RECOVER, REPAIR, SCRUB, NR_WORKS };
+static struct work works[NR_WORKS] = {
+  { .name = "recover", .takes = { { 60000, 300 }, { 0, 0 } } },
+  { .name = "check", .takes = { { 60000, 200 }, { 30000, 60 } } },
+  { .name = "scrub", .takes = { { 60000, 200 }, { 60000, 60 } } },
 };
 
 static uint64_t
@@ -114,7 +113,8 @@ static bool
 cut_power_off (struct rng *rng, struct work *w, const char *const *args,
                bool served)
 {
-  bool by_changes = rng_percent (rng, 80), names = rng_percent (rng, 25);
+  bool by_changes = rng_percent (rng, 80);
+  bool names = w == &works[RECOVER] && rng_percent (rng, 25);
   pid_t pid;
   int status;
 
@@ -193,7 +193,7 @@ cut_and_complete (struct rng *rng, struct work *w, const char *const *args,
     if (served && server.pid == 0)
       start_and_wait (rng);
     done = (powercut ? cut_power_off : kill_off) (rng, w, args, served);
-    if (!done && between && server.pid == 0 && rng_percent (rng, 30))
+    if (!done && between && server.pid == 0 && rng_percent (rng, 60))
       between (rng);
   }
   if (done) {
@@ -206,7 +206,7 @@ cut_and_complete (struct rng *rng, struct work *w, const char *const *args,
   complete (w, args, served);
   w->cuts += i;
   w->rounds++;
-  printf ("  %s%s, cut off %u times\n", w->name,
+  printf ("  %s%s, cut off %u times\n", args[0],
           served ? " by the server" : "", i);
   fflush (stdout);
 }
@@ -288,7 +288,7 @@ recover_some (struct rng *rng)
     return false;
   if (!needed && rng_percent (rng, 30))
     open_and_kill (rng);
-  cut_and_complete (rng, &recover, (const char *const []) { "recover", NULL },
+  cut_and_complete (rng, &works[RECOVER], (const char *const []) { "recover", NULL },
                     false, needed ? NULL : open_and_kill);
   cut_power (rng);
   expect_whole (rng);
@@ -326,7 +326,7 @@ plant_damage (struct rng *rng, bool mild)
 static void
 repair_some (struct rng *rng)
 {
-  bool mild = rng_percent (rng, 30), served = rng_percent (rng, 50);
+  bool mild = rng_percent (rng, 40), served = rng_percent (rng, 50);
 
   plant_damage (rng, mild);
   if (mild)
@@ -335,7 +335,7 @@ repair_some (struct rng *rng)
     start_server (rng);
     verify ();
   }
-  cut_and_complete (rng, &repair,
+  cut_and_complete (rng, &works[REPAIR],
                     (const char *const []) { "check", "--repair", NULL },
                     served, mild ? load_again : NULL);
   expect_whole (rng);
@@ -532,7 +532,7 @@ scrub_some (struct rng *rng)
     else
       expect_right_or_error ();
   }
-  cut_and_complete (rng, &scrub, args, served, NULL);
+  cut_and_complete (rng, &works[SCRUB], args, served, NULL);
   expect_whole (rng);
 }
 
@@ -550,6 +550,18 @@ repairs_only (void)
   return percent () >= 100;
 }
 
+static unsigned
+pick_work (struct rng *rng)
+{
+  unsigned picked = rng_below (rng, NR_WORKS), i;
+  const char *wanted = getenv ("REPAIR");
+
+  for (i = 0; i < NR_WORKS && wanted; ++i)
+    if (strcmp (works[i].name, wanted) == 0)
+      return i;
+  return picked;
+}
+
 bool
 repair_sometimes (uint64_t round)
 {
@@ -557,10 +569,10 @@ repair_sometimes (uint64_t round)
 
   if (server_script || !rng_percent (rng, percent ()))
     return false;
-  switch (rng_below (rng, 3)) {
-  case 0: return recover_some (rng);
-  case 1: repair_some (rng); break;
-  case 2: scrub_some (rng); break;
+  switch (pick_work (rng)) {
+  case RECOVER: return recover_some (rng);
+  case REPAIR: repair_some (rng); break;
+  case SCRUB: scrub_some (rng); break;
   }
   return true;
 }
@@ -587,10 +599,9 @@ repair_round (void)
 void
 print_repairs (void)
 {
-  const struct work *works[] = { &recover, &repair, &scrub };
   unsigned i;
 
-  for (i = 0; i < 3; ++i)
-    printf ("%s: %u rounds, cut off %u times\n", works[i]->name,
-            works[i]->rounds, works[i]->cuts);
+  for (i = 0; i < NR_WORKS; ++i)
+    printf ("%s%s: %u rounds, cut off %u times\n", works[i].name,
+            i == REPAIR ? " --repair" : "", works[i].rounds, works[i].cuts);
 }
