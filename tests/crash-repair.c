@@ -54,7 +54,7 @@ enum { RECOVER, REPAIR, SCRUB, NR_WORKS };
 static struct work works[NR_WORKS] = {
   { .name = "recover", .takes = { { 60000, 300 }, { 0, 0 } } },
   { .name = "check", .takes = { { 60000, 200 }, { 30000, 60 } } },
-  { .name = "scrub", .takes = { { 60000, 200 }, { 60000, 60 } } },
+  { .name = "scrub", .takes = { { 60000, 200 }, { 300000, 60 } } },
 };
 
 static uint64_t
@@ -515,13 +515,18 @@ scrub_some (struct rng *rng)
 {
   bool copied = rng_percent (rng, 50), served = rng_percent (rng, 50);
   const char *args[12] = { "scrub" };
+  unsigned i = 1;
 
   start_server (rng);
   verify ();
   check_scratch ();
   settle (copied);
+  if (served) {                 /* else most cuts come before its first row */
+    args[i++] = "--rate";
+    args[i++] = "12M";
+  }
   if (!copied)
-    write_images (args, 1);
+    write_images (args, i);
   stop_server ();
   cut_power (rng);
   damage_records (rng);
