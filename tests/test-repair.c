@@ -228,6 +228,29 @@ test_leaked_record (void)
   }
 }
 
+/* Sectors that no record has outlive all records of their segment: that stops
+ * no fold, and no opening.
+ */
+static void
+test_only_a_leak_is_left (void)
+{
+  start_pool ();
+  RECORD (3, 1);
+  plant (change_space);
+  must (nbdedup_volume_trim (handle, (uint64_t) NR_BLOCKS * BLOCK, 0));
+  settle ();
+  settle ();
+  expect (stat_records () == 0);
+  write_blocks (0, NR_EQUAL, 1);
+  write_blocks (NR_EQUAL, NR_EQUAL, 1);
+  write_blocks (FIRST_OTHER, NR_OTHER, 1000);
+  settle ();
+  expect (nr_found ("errors") > 0);
+  repair (0);
+  expect_blocks ();
+  use_and_end ();
+}
+
 static void
 zero_layer_counts (struct meta_conn *c, struct meta_state *state)
 {
@@ -578,6 +601,7 @@ test_killed_while_repairing (void)
 
 static const struct engine_case cases[] = {
   CASE (killed_while_repairing),        /* forks: first */
+  CASE (only_a_leak_is_left),
   CASE (layer_counts_too_low),
   CASE (replay_meets_the_damage),
   CASE (count_too_low),
