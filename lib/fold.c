@@ -201,8 +201,8 @@ fold_layers (struct fold *f, struct meta_conn *c)
       .parent = parent && !ld->layer->dying ? parent->id : 0,
       .overlap = ld->layer->overlap, .block_size = ld->layer->block_size,
       .dying = ld->layer->dying,
-      .pointers = ld->layer->pointers + (uint64_t) ld->pointers,
-      .blocks = ld->layer->blocks + (uint64_t) ld->blocks,
+      .pointers = layer_count (ld->layer->pointers, ld->pointers),
+      .blocks = layer_count (ld->layer->blocks, ld->blocks),
     };
     if (meta_layer_put (c, &l) == -1)
       return -1;
@@ -276,8 +276,8 @@ fold_finish (struct fold *f)
 
   for (i = 0; i < f->layers.nr; ++i) {
     ld = (struct layer_delta *) f->layers.p + i;
-    ld->layer->pointers += (uint64_t) ld->pointers;
-    ld->layer->blocks += (uint64_t) ld->blocks;
+    ld->layer->pointers = layer_count (ld->layer->pointers, ld->pointers);
+    ld->layer->blocks = layer_count (ld->layer->blocks, ld->blocks);
     if (ld->has_cursor)
       ld->layer->cursor = ld->cursor;
     if (ld->pass_done)

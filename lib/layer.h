@@ -79,6 +79,16 @@ struct layer {
   bool unstable;
 };
 
+/* One of the two counts above, changed.  They can be counted again, so one
+ * that damage has made too small stops nothing.
+ */
+static inline uint64_t
+layer_count (uint64_t count, int64_t change)
+{
+  return change < 0 && (uint64_t) -change > count ? 0 :
+    count + (uint64_t) change;
+}
+
 /* More blocks than any volume has: everything shows through. */
 #define LAYER_OVERLAP_ALL ((uint64_t) INT64_MAX)
 

@@ -544,8 +544,13 @@ attach (struct meta_copy *c, bool current)
     return -1;
   c->has_mark = access (c->mark_path, F_OK) == 0;
   snprintf (c->path, sizeof c->path, "%s", c->mark.path);
-  if (current && cksum_mirror_start (c->mirror, path, true, true) == 0)
-    return 0;
+  if (current && cksum_mirror_start (c->mirror, path, true, true) == 0) {
+    /* "recover" found that out without a mark.  Without one the next opening
+     * would make the copy again, from pages that only the copy has whole.
+     */
+    WITH_LOCK (&c->lock);
+    return put_mark_locked (c, true, 0);
+  }
   {
     WITH_LOCK (&c->lock);
     /* Neither is true once this session has written. */

@@ -343,8 +343,8 @@ count_leaf (struct txg *t, struct meta_conn *c, const struct map_change *mc)
       map_get_below (t->parts.map, c, layer, mc->leaf, &below) == -1)
     return -1;
   map_apply (mc, &leaf, &below, displaced, &nr, &pointers, &blocks);
-  layer->pointers += (uint64_t) pointers;
-  layer->blocks += (uint64_t) blocks;
+  layer->pointers = layer_count (layer->pointers, pointers);
+  layer->blocks = layer_count (layer->blocks, blocks);
   return 0;
 }
 

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
 #include <poll.h>
 
@@ -106,6 +105,12 @@ forget_scratch (void)
   set_model (false, 0);
   unsure = false;
   memset (&now, 0, sizeof now);
+}
+
+const struct block_model *
+scratch_model (void)
+{
+  return model;
 }
 
 /* What an import has made is durable. */
@@ -300,7 +305,7 @@ administrate (void *arg)
   return NULL;
 }
 
-static json_t *
+json_t *
 command_json (const char *const *args)
 {
   json_error_t error;
@@ -318,9 +323,6 @@ command_json (const char *const *args)
   free (output);
   return json;
 }
-#define COMMAND_JSON(...)                                               \
-  command_json ((const char *const []) { __VA_ARGS__, "--json", NULL })
-
 static json_t *
 find_volume (json_t *document, const char *name)
 {

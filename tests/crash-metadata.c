@@ -130,3 +130,109 @@ mend_metadata (void)
     MUST_RUN ("scrub");
   garbled = false;
 }
+
+/*----------------------------------------------------------------------
+ * For "recover"
+ */
+
+static void
+copy_file (const char *from, const char *to)
+{
+  const char *argv[] = { "cp", from, to, NULL };
+  int status;
+  char *output;
+
+  if (access (from, F_OK) == -1) {
+    if (unlink (to) == -1 && errno != ENOENT)
+      die ("%s: %s", to, strerror (errno));
+    return;
+  }
+  output = command_output (argv, 60, NULL, NULL, &status);
+  if (status != 0)
+    die ("cp: %s", output);
+  free (output);
+}
+
+/* Into the pool, or out of it. */
+static void
+copy_metadata (bool back)
+{
+  static const char *const names[] = { "pool.db", "pool.db-wal" };
+  char *inside, *outside;
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    if (asprintf (&inside, "%s/%s", pool, names[i]) == -1 ||
+        asprintf (&outside, "%s/older-%s", dir, names[i]) == -1)
+      die ("out of memory");
+    copy_file (back ? outside : inside, back ? inside : outside);
+    free (inside);
+    free (outside);
+  }
+}
+
+void
+keep_metadata (void)
+{
+  copy_metadata (false);
+}
+
+/* All of it, or what follows a random place. */
+static void
+overwrite (struct rng *rng, const char *name)
+{
+  int fd = open_file (name, O_RDWR);
+  uint8_t noise[PAGE];
+  struct stat st;
+  off_t at;
+
+  if (fd == -1)
+    return;
+  if (fstat (fd, &st) == -1)
+    die ("%s: %s", name, strerror (errno));
+  at = rng_percent (rng, 50) ? 0 : rng_below (rng, st.st_size / PAGE + 1) *
+    PAGE;
+  for (; at < st.st_size; at += PAGE) {
+    fill_random (noise, sizeof noise, rng_next (rng));
+    if (pwrite (fd, noise, sizeof noise, at) != sizeof noise)
+      die ("%s: %s", name, strerror (errno));
+  }
+  close (fd);
+}
+
+static void
+cut_short (struct rng *rng, const char *name)
+{
+  int fd = open_file (name, O_RDWR);
+  struct stat st;
+
+  if (fd == -1 || fstat (fd, &st) == -1 ||
+      ftruncate (fd, rng_below (rng, st.st_size)) == -1)
+    die ("%s: %s", name, strerror (errno));
+  close (fd);
+}
+
+bool
+lose_metadata (struct rng *rng, bool older, bool *needed)
+{
+  unsigned kind = older ? 6 : rng_below (rng, 6);
+
+  if (!is_current ())
+    return false;
+  switch (kind) {
+  case 0: remove_file ("pool.db"); break;
+  case 1: remove_file ("pool.db"); remove_file ("pool.db-wal"); break;
+  case 2: remove_file ("pool.db-wal"); break;
+  case 3: cut_short (rng, "pool.db"); break;
+  case 4: overwrite (rng, "pool.db"); break;
+  case 5: overwrite (rng, "pool.db"); overwrite (rng, "pool.db-wal"); break;
+  case 6: copy_metadata (true); break;
+  }
+  *needed = rng_percent (rng, 50);
+  if (*needed)
+    remove_file ("metadata-copy");
+  printf ("  pool.db is lost, kind %u%s\n", kind,
+          *needed ? ", and the mark of its copy" : "");
+  fflush (stdout);
+  return true;
+}

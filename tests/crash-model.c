@@ -19,7 +19,8 @@
  *  4. the server is killed (in a few rounds: stopped politely, and then
  *     everything answered must be there).
  *
- * After some crashes one copy of pool.db is damaged (crash-metadata.c).
+ * After some crashes one copy of pool.db is damaged (crash-metadata.c), or
+ * something that a command is to repair (crash-repair.c).
  *
  * "nbdedup check" runs offline after some crashes, through the server after
  * the others.
@@ -27,7 +28,8 @@
  * With --powercut not only the server goes, but the power: see crash-power.c
  * for what a round is then.
  *
- * SEED and ROUNDS come from the environment.  SEED repeats the choices, not
+ * SEED, ROUNDS and REPAIRS (per cent; see crash-repair.c) come from the
+ * environment.  SEED repeats the choices, not
  * the timing of threads.  With --server SCRIPT the program checks another
  * server, started by "SCRIPT SOCKET DIRECTORY": to see that it notices one
  * that loses data.
@@ -68,7 +70,8 @@ give_up (void)
   fflush (stdout);
   fprintf (stderr, "FAILED in round %u; repeat with %sSEED=%" PRIu64 "; "
            "the pool is %s, the server's output %s\n",
-           round_nr, powercut ? "ROUNDS=1 " : "", seed, pool, log_path);
+           round_nr, powercut || repairs_only () ? "ROUNDS=1 " : "", seed,
+           pool, log_path);
   if (server.pid)
     kill (server.pid, SIGKILL);
   _exit (EXIT_FAILURE);
@@ -214,7 +217,7 @@ finish (void)
   }
 }
 
-static void
+void
 make_pool (struct rng *rng)
 {
   static const char *const sectors[] = { "512", "512", "1024", "4096" };
@@ -232,7 +235,7 @@ make_pool (struct rng *rng)
   free (output);
 }
 
-static void
+void
 make_volume (struct rng *rng, const char *const *args)
 {
   (void) rng;
@@ -298,14 +301,23 @@ kill_rounds (uint64_t rounds)
   make_volumes (&rng, 16384, 49152, make_volume);
   for (round_nr = 0; round_nr < rounds; ++round_nr) {
     do_round ();
-    damage_metadata (&rng);
+    if (!repair_sometimes (round_nr))
+      damage_metadata (&rng);
   }
   finish ();
   free_volumes ();
 }
 
+/* Rounds that have a pool of their own, each. */
 static void
-power_rounds (uint64_t rounds)
+own_rounds (uint64_t rounds, void (*round) (void))
+{
+  for (round_nr = 0; round_nr < rounds; ++round_nr, ++seed)
+    round ();
+}
+
+static void
+record_changes (void)
 {
   char *kept;
 
@@ -314,14 +326,13 @@ power_rounds (uint64_t rounds)
   free (kept);
   setenv ("POWERCUT_LOG", undo_path, 1);
   setenv ("POWERCUT_DIR", pool, 1);
-  for (round_nr = 0; round_nr < rounds; ++round_nr, ++seed)
-    power_round ();
 }
 
 static _Noreturn void
 usage (void)
 {
-  fprintf (stderr, "crash-model {--plugin FILE [--nbdedup FILE] | --server "
+  fprintf (stderr, "[ROUNDS=N] [SEED=N] [REPAIRS=PERCENT] "
+           "crash-model {--plugin FILE [--nbdedup FILE] | --server "
            "SCRIPT} [--powercut FILE] [--preload FILE] DIRECTORY\n");
   exit (2);
 }
@@ -370,9 +381,15 @@ main (int argc, char *argv[])
     die ("%s: too long for a Unix socket", dir);
 
   if (powercut)
-    power_rounds (rounds);
+    record_changes ();
+  if (repairs_only () && !server_script)
+    own_rounds (rounds, repair_round);
+  else if (powercut)
+    own_rounds (rounds, power_round);
   else
     kill_rounds (rounds);
+  if (!server_script)
+    print_repairs ();
   printf ("%" PRIu64 " rounds, %" PRIu64 " requests, %" PRIu64 " MiB written: "
           "nothing lost\n", rounds, (uint64_t) total_ops,
           (uint64_t) total_bytes >> 20);

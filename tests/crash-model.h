@@ -2,11 +2,13 @@
 
 /* What the files of crash-model share: crash-model.c has the rounds of
  * kill -9, crash-power.c those of power loss, crash-load.c the requests,
- * crash-admin.c the commands.
+ * crash-admin.c the commands, crash-metadata.c and crash-repair.c damage.
  */
 
 #ifndef NBDEDUP_CRASH_MODEL_H
 #define NBDEDUP_CRASH_MODEL_H
+
+#include <jansson.h>
 
 #include "block-model.h"
 #include "server-process.h"
@@ -52,6 +54,8 @@ extern void verify_readonly (void);
 /* Make the volumes, of 'min' to 'max' sectors, and their models; 'make' runs
  * the command.
  */
+extern void make_pool (struct rng *rng);
+extern void make_volume (struct rng *rng, const char *const *args);
 extern void make_volumes (struct rng *rng, uint64_t min, uint64_t max,
                           void (*make) (struct rng *rng,
                                         const char *const *args));
@@ -92,6 +96,11 @@ extern int run_command (char **output, const char *const *args);
 extern void must_run (const char *const *args);
 #define MUST_RUN(...) must_run ((const char *const []) { __VA_ARGS__, NULL })
 
+/* What it prints, a new reference; it must succeed. */
+extern json_t *command_json (const char *const *args);
+#define COMMAND_JSON(...)                                               \
+  command_json ((const char *const []) { __VA_ARGS__, "--json", NULL })
+
 /* Commands on the fourth volume, until 'killing' or 'stop_administration'.
  */
 extern void *administrate (void *rng);
@@ -102,6 +111,8 @@ extern atomic_bool stop_administration;
  */
 extern void check_scratch (void);
 extern void forget_scratch (void);
+/* After that: what it contains, or NULL. */
+extern const struct block_model *scratch_model (void);
 
 /* When each block has one state: does "stat" count as we do? */
 extern void check_stat (void);
@@ -116,6 +127,13 @@ extern void resize_volume (struct block_model *m, struct rng *rng);
 /* One, with 'seed'. */
 extern void power_round (void);
 
+/* All processes are gone: now what was not synced.  Not in rounds of kill -9.
+ */
+extern void cut_power (struct rng *rng);
+
+/* All files of the last round. */
+extern void remove_pool (void);
+
 /*----------------------------------------------------------------------
  * crash-metadata.c
  */
@@ -124,5 +142,30 @@ extern void power_round (void);
 extern void damage_metadata (struct rng *rng);
 /* Before the next damage, with the server running. */
 extern void mend_metadata (void);
+
+/* Keep pool.db and its WAL as they are: later they are of an older moment. */
+extern void keep_metadata (void);
+/* Lose or spoil them, or put those in their place.  '*needed': nothing tells
+ * now that the copy is current, so only "recover" helps.  False: there is no
+ * copy.
+ */
+extern bool lose_metadata (struct rng *rng, bool older, bool *needed);
+
+/*----------------------------------------------------------------------
+ * crash-repair.c
+ */
+
+/* Sometimes, while the pool is closed: damage, and repair that is cut off.
+ * Choices of their own, beside those of the round.
+ */
+extern bool repair_sometimes (uint64_t round);
+
+/* Shall all rounds be those of repair? */
+extern bool repairs_only (void);
+/* One, with 'seed'. */
+extern void repair_round (void);
+
+/* How many there were. */
+extern void print_repairs (void);
 
 #endif /* NBDEDUP_CRASH_MODEL_H */

@@ -67,10 +67,11 @@ init_failed (int status, const char *output)
   give_up ();
 }
 
-static void
+void
 cut_power (struct rng *rng)
 {
-  powercut_undo (undo_path, pool, rng);
+  if (powercut)
+    powercut_undo (undo_path, pool, rng);
 }
 
 /* Run a program that is no part of the test. */
@@ -87,7 +88,7 @@ run_tool (const char *const *argv)
   return status == 0;
 }
 
-static void
+void
 remove_pool (void)
 {
   const char *argv[] = { "rm", "-rf", pool, NULL };
@@ -281,7 +282,8 @@ power_round (void)
     change_copies (i);
     load (rng);
     cut_power (rng);
-    damage_metadata (rng);
+    if (i + 1 < nr || !repair_sometimes (i))
+      damage_metadata (rng);
   }
 
   start_server (rng);

@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2154
 #
 # What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
-# crash-power.c, block-model.h, powercut-undo.h, lineage-crash.c.  As many
+# crash-power.c, crash-repair.c, block-model.h, powercut-undo.h, lineage-crash.c.  As many
 # rounds as you like: "make check-crash ROUNDS=N SEED=S", "make check-power
 # ROUNDS=N SEED=S", "make check-lineage ROUNDS=N SEED=S".
 

@@ -447,6 +447,20 @@ powercut_after (const char *path, uint64_t nr, bool names_only)
   close (fd);
 }
 
+uint64_t
+powercut_changes (const char *path)
+{
+  struct powercut_header header = { .seq = 0 };
+  int fd = open (path, O_RDONLY|O_CLOEXEC);
+
+  if (fd != -1) {
+    if (pread (fd, &header, sizeof header, 0) == -1)
+      die ("powercut: %s: %s", path, strerror (errno));
+    close (fd);
+  }
+  return header.seq;
+}
+
 void
 powercut_undo (const char *log, const char *dir, struct rng *rng)
 {

@@ -82,6 +82,9 @@ extern void powercut_end (void);
  */
 extern void powercut_after (const char *log, uint64_t nr, bool names_only);
 
+/* How many entries were made since the power was cut. */
+extern uint64_t powercut_changes (const char *log);
+
 /* Take back what was not synced.  'dir' is $POWERCUT_DIR.  The log is empty
  * then.
  */

@@ -258,6 +258,26 @@ test_property (void)
   expect_whole ("work", true, true);
 }
 
+/* Of a pool.db with damaged pages "recover" reads some.  The others are still
+ * in the copy alone, whatever comes next: that it is current is known again.
+ */
+static void
+test_no_mark_and_damaged_pages (void)
+{
+  uint64_t offset;
+  json_t *result;
+
+  snprintf (doing, sizeof doing, "no mark, and damaged pages");
+  copy_pool ("closed", "work");
+  for (offset = 3 * PAGE; offset < size_of ("work", "pool.db"); offset += PAGE)
+    flip ("work", "pool.db", offset + 100);
+  spoil ("work", "metadata-copy", MISSING);
+  result = nbdedup_pool_recover (in ("work", "."));
+  expect (result && json_is_true (json_object_get (result, "recovered")));
+  json_decref (result);
+  expect_whole ("work", false, true);
+}
+
 /* A copy that is made while the WAL has commits has them, too. */
 static void
 test_made_late (void)
@@ -402,6 +422,7 @@ main (void)
   test_property ();
   test_stale_copy ();
   test_no_mark ();
+  test_no_mark_and_damaged_pages ();
   test_made_late ();
   test_foreign ();
   test_wal_alone ();

@@ -9,10 +9,7 @@
 
 #include <fcntl.h>
 
-#include "engine-rig.h"
-#include "format.h"
-#include "segment.h"
-#include "txg.h"
+#include "plants.h"
 
 /* Blocks 0 to 63 and 64 to 127 have the same contents, from 1 on; blocks 200
  * to 207 have others, from 1000 on.
@@ -32,275 +29,6 @@ start_pool (void)
   write_blocks (FIRST_OTHER, NR_OTHER, 1000);
   settle ();
   check_pool ();
-}
-
-/*----------------------------------------------------------------------
- * Planting, in a fold's transaction
- */
-
-typedef void plant_fn (struct meta_conn *c, struct meta_state *state);
-
-static int
-run_plant (void *arg, struct meta_conn *c, struct meta_state *state)
-{
-  plant_fn **fn = arg;
-
-  (*fn) (c, state);
-  return 0;
-}
-
-static void
-plant (plant_fn *fn)
-{
-  must (txg_run (pool->txg, run_plant, NULL, &fn));
-}
-
-static uint64_t planted_addr;
-static int64_t planted_delta;
-
-struct group {
-  struct record r[RECORD_GROUP_SECTORS];
-  unsigned nr;
-};
-
-static void
-get_group (struct meta_conn *c, uint64_t group, struct group *g)
-{
-  struct blob b CLEANUP_BLOB = { NULL };
-  size_t off;
-  int n;
-
-  g->nr = 0;
-  if (meta_record_get (c, group, &b) != 1)
-    return;
-  for (off = 0; off < b.len; off += (size_t) n) {
-    n = record_unpack (group, b.p + off, b.len - off, &g->r[g->nr++]);
-    expect (n > 0);
-  }
-}
-
-static void
-put_group (struct meta_conn *c, uint64_t group, const struct group *g)
-{
-  uint8_t *buf = xmalloc (RECORD_GROUP_SECTORS * RECORD_ENTRY_MAX);
-  size_t len = 0;
-  unsigned i;
-
-  for (i = 0; i < g->nr; ++i)
-    len += record_pack (&g->r[i], buf + len);
-  must (meta_record_put (c, group, buf, len));
-  free (buf);
-}
-
-/* The record at planted_addr has planted_delta more references. */
-static void
-change_count (struct meta_conn *c, struct meta_state *state)
-{
-  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
-  struct group g;
-  unsigned i;
-
-  (void) state;
-  get_group (c, group, &g);
-  for (i = 0; i < g.nr; ++i)
-    if (g.r[i].ptr.addr == planted_addr)
-      g.r[i].refcount += (uint64_t) planted_delta;
-  put_group (c, group, &g);
-}
-
-static void
-drop_record (struct meta_conn *c, struct meta_state *state)
-{
-  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
-  struct group g;
-  unsigned i, n = 0;
-
-  (void) state;
-  get_group (c, group, &g);
-  for (i = 0; i < g.nr; ++i)
-    if (g.r[i].ptr.addr != planted_addr)
-      g.r[n++] = g.r[i];
-  expect (n == g.nr - 1);
-  g.nr = n;
-  put_group (c, group, &g);
-}
-
-static void
-cut_group (struct meta_conn *c, struct meta_state *state)
-{
-  struct blob b CLEANUP_BLOB = { NULL };
-  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
-
-  (void) state;
-  expect (meta_record_get (c, group, &b) == 1);
-  must (meta_record_put (c, group, b.p, b.len / 2 + 3));
-}
-
-static void
-empty_index (struct meta_conn *c, struct meta_state *state)
-{
-  (void) state;
-  must (meta_index_put (c, 0, NULL, 0));
-}
-
-static void
-add_index_entry (struct meta_conn *c, struct meta_state *state)
-{
-  struct index_entry e = { .prefix = 0, .addr = 77 };
-  struct blob b CLEANUP_BLOB = { NULL };
-  uint64_t low;
-
-  (void) state;
-  must (meta_index_get (c, 0, &low, &b));
-  expect (low == 0);
-  must (blob_reserve (&b, b.len + INDEX_ENTRY_LEN));
-  memmove (b.p + INDEX_ENTRY_LEN, b.p, b.len);
-  index_entry_pack (&e, b.p);
-  must (meta_index_put (c, 0, b.p, b.len + INDEX_ENTRY_LEN));
-}
-
-static void
-swap_index_entries (struct meta_conn *c, struct meta_state *state)
-{
-  uint8_t entry[INDEX_ENTRY_LEN];
-  struct blob b CLEANUP_BLOB = { NULL };
-  uint64_t low;
-
-  (void) state;
-  must (meta_index_get (c, 0, &low, &b));
-  expect (b.len >= 2 * INDEX_ENTRY_LEN);
-  memcpy (entry, b.p, sizeof entry);
-  memcpy (b.p, b.p + INDEX_ENTRY_LEN, sizeof entry);
-  memcpy (b.p + INDEX_ENTRY_LEN, entry, sizeof entry);
-  must (meta_index_put (c, low, b.p, b.len));
-}
-
-static void
-put_limbo (struct meta_conn *c, struct meta_state *state)
-{
-  (void) state;
-  must (meta_limbo_put (c, planted_addr));
-}
-
-static void
-change_totals (struct meta_conn *c, struct meta_state *state)
-{
-  struct meta_layer l;
-
-  state->records += 3;
-  state->record_bytes -= 4096;
-  state->stored_sectors += 17;
-  state->index_entries -= 2;
-  expect (meta_layer_get (c, volume->layer->id, &l) == 1);
-  l.pointers += 5;
-  l.blocks -= 7;
-  must (meta_layer_put (c, &l));
-}
-
-static void
-drop_segment (struct meta_conn *c, struct meta_state *state)
-{
-  (void) state;
-  must (meta_segment_delete (c, 0));
-}
-
-static void
-spoil_segment (struct meta_conn *c, struct meta_state *state)
-{
-  struct blob b CLEANUP_BLOB = { NULL };
-
-  (void) state;
-  expect (meta_segment_get (c, 0, &b) == 1);
-  b.p[b.len / 2] ^= 1;
-  must (meta_segment_put (c, 0, 100, 50, b.p, b.len));
-}
-
-/* The sectors of the record at planted_addr are free (delta < 0), or sectors
- * of none are in use.
- */
-static void
-change_space (struct meta_conn *c, struct meta_state *state)
-{
-  uint64_t per_segment = SEGMENT_BYTES / state->sector_bytes;
-  uint64_t segment = planted_addr / per_segment;
-  struct blob b CLEANUP_BLOB = { NULL };
-  struct segment_map *map;
-  unsigned first, len;
-  uint8_t *packed;
-  size_t packed_len;
-
-  expect (meta_segment_get (c, segment, &b) == 1);
-  map = segment_map_unpack (segment, state->sector_bytes, b.p, b.len);
-  expect (map != NULL);
-  if (planted_delta < 0)
-    must (segment_map_clear (map, (unsigned) (planted_addr % per_segment),
-                             BLOCK / state->sector_bytes));
-  else {
-    expect (segment_map_largest_run (map, &first) > 40);
-    must (segment_map_set (map, first + 20, 10));
-  }
-  len = segment_map_largest_run (map, &first);
-  packed = segment_map_pack (map, &packed_len);
-  must (meta_segment_put (c, segment, map->nr_sectors - map->nr_used, len,
-                          packed, packed_len));
-  free (packed);
-  segment_map_free (map);
-}
-
-/* Figures that cannot be. */
-static void
-spoil_figures (struct meta_conn *c, struct meta_state *state)
-{
-  struct blob b CLEANUP_BLOB = { NULL };
-
-  (void) state;
-  expect (meta_segment_get (c, 0, &b) == 1);
-  must (meta_segment_put (c, 0, 10, 5000, b.p, b.len));
-}
-
-/* One slot of a summary is free by mistake, another one in use. */
-static void
-change_slots (struct meta_conn *c, struct meta_state *state)
-{
-  struct blob b CLEANUP_BLOB = { NULL };
-  struct segment_map *map;
-  unsigned first, len;
-  uint8_t *packed;
-  size_t packed_len;
-
-  expect (meta_segment_get (c, 0, &b) == 1);
-  map = segment_map_unpack (0, state->sector_bytes, b.p, b.len);
-  expect (map != NULL);
-  must (segment_map_set_slot (map, segment_map_find_slot (map)));
-  must (segment_map_clear_slot (map, 3));
-  len = segment_map_largest_run (map, &first);
-  packed = segment_map_pack (map, &packed_len);
-  must (meta_segment_put (c, 0, map->nr_sectors - map->nr_used, len, packed,
-                          packed_len));
-  free (packed);
-  segment_map_free (map);
-}
-
-static void
-spoil_leaf (struct meta_conn *c, struct meta_state *state)
-{
-  const uint8_t nothing[3] = { 0xff, 0xff, 0xff };
-
-  (void) state;
-  must (meta_leaf_put (c, volume->layer->branch, FIRST_OTHER / LEAF_BLOCKS,
-                       volume->layer->seq, nothing, sizeof nothing));
-}
-
-static void
-add_foreign_leaf (struct meta_conn *c, struct meta_state *state)
-{
-  uint8_t buf[LEAF_LEN_MAX];
-  size_t len = 0;
-
-  (void) state;
-  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq,
-                         buf, &len) == 1);
-  must (meta_leaf_put (c, 12345, 0, 7, buf, len));
 }
 
 /*----------------------------------------------------------------------
@@ -467,10 +195,10 @@ BOTH (index_is_out_of_order, (void) 0, swap_index_entries, "errors")
 BOTH (limbo_names_no_record, planted_addr = 123456, put_limbo, "errors")
 BOTH (limbo_names_a_used_record, RECORD (3, 0), put_limbo, "errors")
 BOTH (totals, (void) 0, change_totals, "errors")
-BOTH (space_is_not_known, (void) 0, drop_segment, "errors")
-BOTH (space_map_is_damaged, (void) 0, spoil_segment, "errors")
-BOTH (space_figures, (void) 0, spoil_figures, "errors")
-BOTH (slots, (void) 0, change_slots, "errors")
+BOTH (space_is_not_known, RECORD (3, 0), drop_segment, "errors")
+BOTH (space_map_is_damaged, RECORD (3, 0), spoil_segment, "errors")
+BOTH (space_figures, RECORD (3, 0), spoil_figures, "errors")
+BOTH (slots, RECORD (3, 0), change_slots, "errors")
 BOTH (space_is_free_by_mistake, RECORD (3, -1), change_space, "errors")
 BOTH (space_is_used_by_mistake, RECORD (3, 1), change_space, "errors")
 BOTH (leaf_of_no_layer, (void) 0, add_foreign_leaf, "errors")
@@ -494,6 +222,76 @@ test_leaked_record (void)
     settle ();
     expect (stat_records () == NR_RECORDS - 1);
     write_block (FIRST_OTHER, 1000);
+    settle ();
+    expect_blocks ();
+    use_and_end ();
+  }
+}
+
+/* Sectors that no record has outlive all records of their segment: that stops
+ * no fold, and no opening.
+ */
+static void
+test_only_a_leak_is_left (void)
+{
+  start_pool ();
+  RECORD (3, 1);
+  plant (change_space);
+  must (nbdedup_volume_trim (handle, (uint64_t) NR_BLOCKS * BLOCK, 0));
+  settle ();
+  settle ();
+  expect (stat_records () == 0);
+  write_blocks (0, NR_EQUAL, 1);
+  write_blocks (NR_EQUAL, NR_EQUAL, 1);
+  write_blocks (FIRST_OTHER, NR_OTHER, 1000);
+  settle ();
+  expect (nr_found ("errors") > 0);
+  repair (0);
+  expect_blocks ();
+  use_and_end ();
+}
+
+static void
+zero_layer_counts (struct meta_conn *c, struct meta_state *state)
+{
+  struct meta_layer l;
+
+  (void) state;
+  expect (meta_layer_get (c, volume->layer->id, &l) == 1);
+  l.pointers = l.blocks = 0;
+  must (meta_layer_put (c, &l));
+}
+
+static uint64_t
+trim_and_flush (void)
+{
+  trim_block (3);
+  must (nbdedup_volume_flush (handle));
+  return 0;
+}
+
+/* Fewer blocks than a fold takes away, also the one after a crash: no write
+ * is refused, and no opening.
+ */
+static void
+test_layer_counts_too_low (void)
+{
+  int crashed;
+
+  for (crashed = 0; crashed < 2; ++crashed) {
+    start_pool ();
+    plant (zero_layer_counts);
+    close_pool ();
+    if (crashed)
+      crash_after (trim_and_flush);
+    open_pool (1);
+    attach ();
+    if (!crashed)
+      trim_and_flush ();
+    settle ();
+    expect (nr_found ("errors") > 0);
+    repair (0);
+    write_block (3, 4);
     settle ();
     expect_blocks ();
     use_and_end ();
@@ -617,6 +415,16 @@ test_read_error_loses_nothing (void)
   must (nbdedup_volume_trim (handle, 2 * NR_EQUAL * BLOCK,
                              (uint64_t) 700 * BLOCK));
   use_and_end ();
+}
+
+static void
+spoil_leaf (struct meta_conn *c, struct meta_state *state)
+{
+  const uint8_t nothing[3] = { 0xff, 0xff, 0xff };
+
+  (void) state;
+  must (meta_leaf_put (c, volume->layer->branch, FIRST_OTHER / LEAF_BLOCKS,
+                       volume->layer->seq, nothing, sizeof nothing));
 }
 
 static void
@@ -793,6 +601,8 @@ test_killed_while_repairing (void)
 
 static const struct engine_case cases[] = {
   CASE (killed_while_repairing),        /* forks: first */
+  CASE (only_a_leak_is_left),
+  CASE (layer_counts_too_low),
   CASE (replay_meets_the_damage),
   CASE (count_too_low),
   CASE (count_too_high),
