@@ -515,6 +515,47 @@ wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
   return 0;
 }
 
+/* As parts.mend. */
+static int
+mend (struct txg *t, uint64_t *features_compat)
+{
+  struct meta_state state;
+  int r;
+
+  {
+    WITH_LOCK (&t->lock);
+    state = t->state;
+  }
+  r = t->parts.mend (t->parts.opaque, &state);
+  if (r > 0) {
+    WITH_LOCK (&t->lock);
+    *features_compat = t->state.features_compat = state.features_compat;
+  }
+  return r;
+}
+
+/* The fold has met a damaged page; true: once more.  Readers do not stay in the
+ * WAL for ever.
+ */
+static bool
+mend_for_fold (struct txg *t, struct fold *f)
+{
+  uint64_t features_compat;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  switch (mend (t, &features_compat)) {
+  case 0:
+    nbdedup_fail (EIO, "%s", text);
+    return false;
+  case -1:
+    return errno == EBUSY;
+  default:
+    fold_set_features (f, features_compat);
+    return true;
+  }
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
@@ -542,6 +583,9 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     else if (errno == EIO && fold_copies_are_damaged (f))
       nbdedup_log (NBDEDUP_LOG_ERROR, "%s: space of copies may stay in use "
                    "until \"nbdedup check --repair\"", nbdedup_error ());
+    else if (errno == EIO && meta_is_damaged (meta_writer (t->parts.meta)) &&
+             mend_for_fold (t, f))
+      continue;
     else if (errno == ENOMEM) {
       if (wait_for_memory (t, taken, &tries) == -1)
         return -1;
@@ -890,6 +934,33 @@ txg_stop (struct txg *t)
   pthread_join (t->thread, NULL);
   t->has_thread = false;
   return r;
+}
+
+struct mending {
+  struct txg *txg;
+  int result, err;
+  char text[512];
+};
+
+static void
+mend_now (void *arg)
+{
+  struct mending *m = arg;
+  uint64_t features_compat;
+
+  m->result = mend (m->txg, &features_compat);
+  m->err = errno;
+  snprintf (m->text, sizeof m->text, "%s", nbdedup_error ());
+}
+
+int
+txg_mend (struct txg *t)
+{
+  struct mending m = { .txg = t };
+
+  if (txg_run (t, NULL, mend_now, &m) == -1)
+    return -1;
+  return m.result == -1 ? nbdedup_fail (m.err, "%s", m.text) : 0;
 }
 
 void
