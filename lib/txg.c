@@ -106,6 +106,8 @@ txg_free (struct txg *t)
 void
 txg_fail (struct txg *t)
 {
+  if (errno == ENOMEM && !t->failed)
+    t->no_memory = true;
   /* Who opens or closes the pool is told. */
   if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
     nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
@@ -115,6 +117,9 @@ txg_fail (struct txg *t)
 int
 txg_check (struct txg *t)
 {
+  if (t->failed && t->no_memory)
+    return nbdedup_fail (EIO, "the pool has stopped, there was no memory; close "
+                         "and open it again");
   if (t->failed)
     return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
                          "its disk; close and open it again");
@@ -400,7 +405,9 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
 
   if (meta_begin (c) == -1)
     return -1;
+  backoff_is_off = true;        /* wait_for_memory, or it can do without */
   r = fold_write_tables (f, c, with_index);
+  backoff_is_off = false;
   if (r == 0)
     r = run_requests (taken, c, fold_state (f));
   if (r == 0)
