@@ -37,6 +37,11 @@ backoff_sleep (unsigned *tries)
   return true;
 }
 
+/* This thread does something that is tried again as a whole, with pauses of its
+ * own, if it fails: no others within.
+ */
+extern _Thread_local bool backoff_is_off;
+
 /* For what an answered write needs to be stored: if that fails the pool
  * stops, and a moment without memory is no reason.
  */
@@ -48,7 +53,7 @@ patient_realloc (void *p, size_t size)
 
   do
     new = realloc (p, size);
-  while (new == NULL && backoff_sleep (&tries));
+  while (new == NULL && !backoff_is_off && backoff_sleep (&tries));
   return new;
 }
 
@@ -60,7 +65,7 @@ patient_calloc (size_t nr, size_t size)
 
   do
     new = calloc (nr, size);
-  while (new == NULL && backoff_sleep (&tries));
+  while (new == NULL && !backoff_is_off && backoff_sleep (&tries));
   return new;
 }
 

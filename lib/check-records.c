@@ -302,6 +302,7 @@ lose_block (struct repair *rp, struct window *w, const struct stray *s)
   leaf.state[s->index] = MAP_LOST;
   len = leaf_pack (&leaf, buf);
   rp->maps_changed = true;
+  rp->state->features_compat |= FEATURE_COMPAT_LOST;
   w->lost_blocks++;
   return meta_leaf_put (rp->c, s->branch, s->leaf, s->seq, buf, len);
 }

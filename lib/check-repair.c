@@ -4,7 +4,8 @@
  *
  * What is believed, and what follows from it:
  *
- *   maps     say which blocks there are.  A pointer that nothing describes
+ *   maps     say which blocks there are; what pages of them that are lost in
+ *            all copies said is lost (mend.h).  A pointer that nothing describes
  *            any more makes its block lost, but only if its bytes were read
  *            and are others: what can be read stays as it is
  *   records  follow from the maps (their counts) and, where a row is gone,
@@ -132,17 +133,6 @@ run_piece (void *arg, struct meta_conn *c, struct meta_state *state)
   return collect_layers (rp) == -1 ? -1 : p->fn (rp);
 }
 
-/* The list of layers changes in this thread only (layer.h). */
-static void
-forget_maps (struct nbdedup_pool *pool)
-{
-  struct volumes *vs = pool->volumes;
-  size_t i;
-
-  for (i = 0; i < vs->layers.nr; ++i)
-    map_forget_layer (pool->map, vs->layers.p[i]);
-}
-
 static void
 piece_done (void *arg)
 {
@@ -150,7 +140,7 @@ piece_done (void *arg)
   struct repair *rp = p->rp;
 
   if (rp->maps_changed)
-    forget_maps (rp->pool);
+    mend_forget_maps (rp->pool);
   if (rp->records_gone)
     ddt_forget_clean (rp->pool->ddt);
   if (p->done)
@@ -276,6 +266,8 @@ fix_leaves (struct repair *rp)
          : meta_leaf_delete (rp->c, fix->branch, fix->leaf, fix->seq)) == -1)
       return -1;
     fixes->lost_blocks += fix->nr_lost;
+    if (fix->nr_lost > 0)
+      rp->state->features_compat |= FEATURE_COMPAT_LOST;
     rp->maps_changed = true;
   }
   return 0;
@@ -285,8 +277,20 @@ static void
 leaves_done (struct repair *rp)
 {
   struct fixes *fixes = rp->arg;
+  const struct fix *fix;
+  struct layer *layer;
+  size_t i;
 
   rp->lost_blocks += fixes->lost_blocks;
+  for (i = 0; i < fixes->nr; ++i) {
+    fix = &fixes->p[i];
+    layer = fix->nr_lost == 0 ? NULL
+      : volumes_find_layer (rp->pool->volumes,
+                            repair_find_layer (rp, fix->branch,
+                                               fix->seq)->row.id);
+    if (layer)
+      (void) mend_note (rp->pool, layer, fix->leaf, 1, 0);
+  }
 }
 
 int
@@ -490,6 +494,13 @@ run_passes (struct repair *rp)
   };
   size_t i;
 
+  /* Nothing can be counted while a part of the maps cannot be read. */
+  if (txg_mend (rp->pool->txg) == -1) {
+    if (txg_check (rp->pool->txg) == -1)
+      return -1;
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", rp->pool->path,
+                 nbdedup_error ());
+  }
   for (i = 0; i < sizeof passes / sizeof passes[0]; ++i) {
     if (passes[i] (rp) == 0)
       continue;

@@ -740,7 +740,7 @@ json_t *
 check_run (struct nbdedup_pool *pool, bool repair,
            nbdedup_progress_fn *progress, void *opaque)
 {
-  json_t *result, *first, *repairs;
+  json_t *result, *first, *repairs, *places;
   uint64_t lost = 0;
 
   assert_held (&pool->admin);
@@ -756,11 +756,15 @@ check_run (struct nbdedup_pool *pool, bool repair,
       : check_once (pool, repairs, progress, opaque);
   else
     json_incref (result);
+  places = json_array ();
+  lost += mend_take (pool, places);
   if (result != NULL)
     json_object_update_new (result, json_pack
-                            ("{s:I, s:I, s:O}", "found",
+                            ("{s:I, s:I, s:O, s:O}", "found",
                              get_number (first, "errors"), "lost_blocks",
-                             (json_int_t) lost, "repairs", repairs));
+                             (json_int_t) lost, "lost", places, "repairs",
+                             repairs));
+  json_decref (places);
   json_decref (first);
   json_decref (repairs);
   return result;

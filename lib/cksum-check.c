@@ -310,30 +310,71 @@ has_page_locked (struct cksum_mirror *m, struct cksum_file *f, uint8_t *page,
                 page_size, offset) == CKSUM_PAGE_GOOD;
 }
 
-int
-cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db)
+static int
+blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
   uint32_t page_size = cksum_get_page_size (m->shared);
-  struct cksum_file *f = db_of (db);
-  uint64_t number, pages, offset;
+  uint64_t offset = (number - 1) * page_size;
+
+  WITH_LOCK (&file->lock);
+  if (has_page_locked (m, f, file->page, page_size, offset))
+    return 0;
+  memset (file->page, 0, page_size);
+  cksum_page_seal (file->page, page_size, offset);
+  if (cksum_write_first (f, file->page, (int) page_size,
+                         (sqlite3_int64) offset) != SQLITE_OK)
+    return nbdedup_fail (EIO, "pool.db: writing page %" PRIu64, number);
+  if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
+      mirror_write_locked (file, file->page, page_size, offset) == -1)
+    return lost (m, "writing");
+  return 0;
+}
+
+int
+cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db)
+{
+  uint64_t number, pages;
 
   if (cksum_mirror_pages (m, db, &pages) == -1)
     return -1;
-  for (number = 1; number <= pages; ++number) {
-    WITH_LOCK (&file->lock);
-    offset = (number - 1) * page_size;
-    if (has_page_locked (m, f, file->page, page_size, offset))
-      continue;
-    memset (file->page, 0, page_size);
-    cksum_page_seal (file->page, page_size, offset);
-    if (cksum_write_first (f, file->page, (int) page_size,
-                           (sqlite3_int64) offset) != SQLITE_OK)
-      return nbdedup_fail (EIO, "pool.db: writing page %" PRIu64, number);
-    if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
-        mirror_write_locked (file, file->page, page_size, offset) == -1)
-      return lost (m, "writing");
-  }
+  for (number = 1; number <= pages; ++number)
+    if (blank_page (m, db_of (db), number) == -1)
+      return -1;
+  return 0;
+}
+
+int
+cksum_page_blank (sqlite3 *db, uint64_t number)
+{
+  struct cksum_file *f = db_of (db);
+  struct cksum_mirror *m = f == NULL ? NULL : cksum_get_mirror (f->shared);
+
+  return m == NULL ? nbdedup_fail (EIO, "pool.db: not open")
+    : blank_page (m, f, number);
+}
+
+int
+cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
+{
+  struct cksum_file *f = db_of (db);
+  struct cksum_mirror *m = f == NULL ? NULL : cksum_get_mirror (f->shared);
+  uint32_t page_size = f == NULL ? 0 : cksum_get_page_size (f->shared);
+  uint64_t offset = (number - 1) * page_size;
+  struct mirror_file *file;
+
+  if (m == NULL || page_size == 0)
+    return nbdedup_fail (EIO, "pool.db: not open");
+  if (cksum_db_read (f, page, (int) page_size, (sqlite3_int64) offset) ==
+      SQLITE_OK)
+    return 1;
+  file = &m->files[CKSUM_DB];
+  WITH_LOCK (&file->lock);
+  if (read_first (f, page, page_size, offset) == -1 ||
+      (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
+       mirror_read_locked (m, file, page, page_size, offset) == -1))
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu64 " cannot be read: try "
+                         "again when the disk gives it", number);
   return 0;
 }
 

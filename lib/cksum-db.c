@@ -131,6 +131,8 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
 {
   int rc;
 
+  if (cksum_graft_read (f, page, page_size, (uint64_t) offset))
+    return SQLITE_OK;
   rc = real_read (f, page, page_size, offset);
   if (rc == SQLITE_OK &&
       cksum_first_is_right (f->shared, page, page_size, (uint64_t) offset))

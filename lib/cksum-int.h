@@ -32,6 +32,7 @@
 
 struct cksum_shared;
 struct cksum_mirror;
+struct cksum_graft;
 
 enum role {
   ROLE_OTHER, ROLE_MAIN, ROLE_WAL,
@@ -46,6 +47,7 @@ struct cksum_file {
   struct cksum_shared *shared;  /* a reference; NULL for ROLE_OTHER */
   uint8_t *page;                /* owned; PAGE_SIZE_MAX bytes, or NULL:
                                  * one thread at a time uses a file */
+  const struct cksum_graft *graft;      /* not owned; NULL: none */
 };
 
 static_assert (sizeof (struct cksum_file) % 8 == 0,
@@ -237,6 +239,14 @@ extern int cksum_wal_read (struct cksum_file *f, void *buf, int len,
                            sqlite3_int64 offset);
 extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
                             sqlite3_int64 offset);
+
+/*----------------------------------------------------------------------
+ * cksum-graft.c
+ */
+
+/* Does a page stand in for this one?  Then that is in 'page'. */
+extern bool cksum_graft_read (const struct cksum_file *f, uint8_t *page,
+                              uint32_t page_size, uint64_t offset);
 
 /*----------------------------------------------------------------------
  * cksum-vfs.c, cksum-readonly.c

@@ -186,5 +186,13 @@ extern int cksum_mirror_trust_first (struct cksum_mirror *m, sqlite3 *db,
  * more.  -1 with a text.
  */
 extern int cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db);
+/* The same for this page alone, in whatever thread uses 'db'. */
+extern int cksum_page_blank (sqlite3 *db, uint64_t number);
+
+/* Read a page of the main database, with 'db' outside of transactions: 1; 0:
+ * what was read of it is right in no copy; -1: a copy could not be read, which
+ * proves nothing.
+ */
+extern int cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page);
 
 #endif /* NBDEDUP_CKSUM_MIRROR_H */

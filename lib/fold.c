@@ -72,6 +72,12 @@ fold_state (struct fold *f)
 }
 
 void
+fold_set_features (struct fold *f, uint64_t features_compat)
+{
+  f->base.features_compat = f->state.features_compat = features_compat;
+}
+
+void
 fold_set_background_rows (struct fold *f, unsigned rows)
 {
   f->background_rows = rows;
@@ -168,6 +174,8 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
   else                          /* no block's count depends on it */
     memset (below.state, MAP_HOLE, sizeof below.state);
   map_apply (mc, &leaf, &below, displaced, &nr, &pointers, &blocks);
+  if (memchr (leaf.state, MAP_LOST, sizeof leaf.state) != NULL)
+    f->state.features_compat |= FEATURE_COMPAT_LOST;
   ld = fold_delta (f, layer);
   if (ld == NULL || fold_add_displaced (f, displaced, nr) == -1)
     return -1;

@@ -56,6 +56,9 @@ extern bool fold_index_is_damaged (struct fold *f);
  */
 extern bool fold_copies_are_damaged (struct fold *f);
 
+/* The last commit has these now. */
+extern void fold_set_features (struct fold *f, uint64_t features_compat);
+
 /* The row with this fold's totals, for whoever runs in the transaction. */
 extern struct meta_state *fold_state (struct fold *f);
 

@@ -18,6 +18,9 @@
 #define FORMAT_VERSION 1        /* of pool.db: PRAGMA user_version */
 #define FORMAT_APPLICATION_ID 0x4e424444        /* "NBDD" */
 
+/* pool.db's features_compat: a map has had a block that is lost. */
+#define FEATURE_COMPAT_LOST 1
+
 #define BLOCK_SIZE_MIN 4096u
 #define BLOCK_SIZE_MAX (1u << 20)
 #define SECTOR_MIN 512u

@@ -551,13 +551,45 @@ simple (struct meta_conn *c, enum meta_stmt which, const char *what)
   return meta_run (c, st, what);
 }
 
+/* End a transaction without a trace; false: there was no memory for it. */
+static bool
+roll_back (struct meta_conn *c)
+{
+  unsigned tries = 0;
+
+  /* Some errors have rolled back already. */
+  while (!sqlite3_get_autocommit (c->db)) {
+    sqlite3_stmt *st = meta_stmt (c, ST_ROLLBACK);
+
+    if (st)
+      sqlite3_step (st);
+    meta_reset (&st);
+    if (!sqlite3_get_autocommit (c->db) && !backoff_sleep (&tries))
+      return false;
+  }
+  return true;
+}
+
+/* What ends it is prepared before it begins: when memory is short it must need
+ * none.
+ */
+static int
+begin (struct meta_conn *c, enum meta_stmt which)
+{
+  if (meta_stmt (c, ST_ROLLBACK) == NULL || meta_stmt (c, ST_COMMIT) == NULL)
+    return -1;
+  return simple (c, which, "begin");
+}
+
 int
 meta_begin (struct meta_conn *c)
 {
   if (c->sync_failed)
     return nbdedup_fail (EIO, "pool.db: an earlier fdatasync has failed");
   c->write_failed = false;
-  return simple (c, ST_BEGIN, "begin");
+  if (!roll_back (c))
+    return nbdedup_fail (ENOMEM, "pool.db: no memory to end a transaction");
+  return begin (c, ST_BEGIN);
 }
 
 void
@@ -580,30 +612,17 @@ meta_commit (struct meta_conn *c)
   return 0;
 }
 
-/* What is left open would hide all later commits from this connection, so
- * this goes on until there is memory for it.
- */
+/* Without memory it stays open, and is ended by meta_begin. */
 void
 meta_rollback (struct meta_conn *c)
 {
-  unsigned tries = 0;
-
-  /* Some errors have rolled back already. */
-  while (!sqlite3_get_autocommit (c->db)) {
-    sqlite3_stmt *st = meta_stmt (c, ST_ROLLBACK);
-
-    if (st)
-      sqlite3_step (st);
-    meta_reset (&st);
-    if (!sqlite3_get_autocommit (c->db) && !backoff_sleep (&tries))
-      tries = 0;
-  }
+  (void) roll_back (c);
 }
 
 int
 meta_freeze (struct meta_conn *c)
 {
-  return simple (c, ST_FREEZE, "begin");
+  return begin (c, ST_FREEZE);
 }
 
 void
@@ -611,7 +630,11 @@ meta_unfreeze (struct meta_conn *c)
 {
   if (!sqlite3_get_autocommit (c->db) &&
       simple (c, ST_COMMIT, "commit") == -1)
-    meta_rollback (c);          /* it has written nothing */
+    /* It has written nothing.  What is left open would hide all later commits
+     * from this connection.
+     */
+    while (!roll_back (c))
+      ;
 }
 
 int

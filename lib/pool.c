@@ -211,6 +211,12 @@ layer_gone (void *opaque, struct layer *layer)
   volumes_layer_gone (((struct nbdedup_pool *) opaque)->volumes, layer);
 }
 
+static int
+mend (void *opaque, struct meta_state *state)
+{
+  return mend_run (opaque, state);
+}
+
 static void
 reached (void *opaque, const uint64_t *addrs, size_t nr)
 {
@@ -352,7 +358,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .repairing = s->repair,
     .background_rows = background_rows (budget / SHARE_PENDING),
     .find_layer = find_layer, .each_background = each_background,
-    .layer_gone = layer_gone, .forget_record = forget_record,
+    .layer_gone = layer_gone, .mend = mend, .forget_record = forget_record,
     .reached = reached, .folded = folded, .opaque = pool,
   };
   pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
@@ -478,6 +484,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
     return nbdedup_fail_null (ENOMEM, "no memory");
   pool->lock_fd = -1;
   lock_init (&pool->admin);
+  mended_init (&pool->mended);
   lock_init (&pool->drift);
   lock_init (&pool->scrub);
   lock_init (&pool->scrub_live.lock);
@@ -771,6 +778,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   lock_destroy (&pool->scrub_live.lock);
   scrubbed_free (pool->scrubbed);
   lock_destroy (&pool->admin);
+  mended_free (&pool->mended);
   free (pool);
   return r;
 }

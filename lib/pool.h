@@ -22,6 +22,7 @@
 #include "quiesce.h"
 #include "record-cache.h"
 #include "scrub.h"
+#include "mend.h"
 #include "space.h"
 #include "store.h"
 #include "txg.h"
@@ -58,6 +59,7 @@ struct nbdedup_pool {
   struct scrubber *scrubber;    /* NULL: not a server */
   _Atomic (struct copier *) copier;     /* NULL: not a server */
 
+  struct mended mended;         /* maps that were lost */
   struct copies copies;         /* of records */
   _Atomic uint64_t copy_reads;  /* answered from a copy */
 

@@ -51,6 +51,7 @@ struct txg {
 
   atomic_bool stuck;            /* folds cannot be written now */
   atomic_bool failed;           /* for good */
+  atomic_bool no_memory;        /* ... because there was none */
 };
 
 /* What the open and the folding txg hold in memory. */

@@ -106,6 +106,8 @@ txg_free (struct txg *t)
 void
 txg_fail (struct txg *t)
 {
+  if (errno == ENOMEM && !t->failed)
+    t->no_memory = true;
   /* Who opens or closes the pool is told. */
   if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
     nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
@@ -115,6 +117,9 @@ txg_fail (struct txg *t)
 int
 txg_check (struct txg *t)
 {
+  if (t->failed && t->no_memory)
+    return nbdedup_fail (EIO, "the pool has stopped, there was no memory; close "
+                         "and open it again");
   if (t->failed)
     return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
                          "its disk; close and open it again");
@@ -400,7 +405,9 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
 
   if (meta_begin (c) == -1)
     return -1;
+  backoff_is_off = true;        /* wait_for_memory, or it can do without */
   r = fold_write_tables (f, c, with_index);
+  backoff_is_off = false;
   if (r == 0)
     r = run_requests (taken, c, fold_state (f));
   if (r == 0)
@@ -515,6 +522,47 @@ wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
   return 0;
 }
 
+/* As parts.mend. */
+static int
+mend (struct txg *t, uint64_t *features_compat)
+{
+  struct meta_state state;
+  int r;
+
+  {
+    WITH_LOCK (&t->lock);
+    state = t->state;
+  }
+  r = t->parts.mend (t->parts.opaque, &state);
+  if (r > 0) {
+    WITH_LOCK (&t->lock);
+    *features_compat = t->state.features_compat = state.features_compat;
+  }
+  return r;
+}
+
+/* The fold has met a damaged page; true: once more.  Readers do not stay in the
+ * WAL for ever.
+ */
+static bool
+mend_for_fold (struct txg *t, struct fold *f)
+{
+  uint64_t features_compat;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  switch (mend (t, &features_compat)) {
+  case 0:
+    nbdedup_fail (EIO, "%s", text);
+    return false;
+  case -1:
+    return errno == EBUSY;
+  default:
+    fold_set_features (f, features_compat);
+    return true;
+  }
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
@@ -542,6 +590,9 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     else if (errno == EIO && fold_copies_are_damaged (f))
       nbdedup_log (NBDEDUP_LOG_ERROR, "%s: space of copies may stay in use "
                    "until \"nbdedup check --repair\"", nbdedup_error ());
+    else if (errno == EIO && meta_is_damaged (meta_writer (t->parts.meta)) &&
+             mend_for_fold (t, f))
+      continue;
     else if (errno == ENOMEM) {
       if (wait_for_memory (t, taken, &tries) == -1)
         return -1;
@@ -890,6 +941,33 @@ txg_stop (struct txg *t)
   pthread_join (t->thread, NULL);
   t->has_thread = false;
   return r;
+}
+
+struct mending {
+  struct txg *txg;
+  int result, err;
+  char text[512];
+};
+
+static void
+mend_now (void *arg)
+{
+  struct mending *m = arg;
+  uint64_t features_compat;
+
+  m->result = mend (m->txg, &features_compat);
+  m->err = errno;
+  snprintf (m->text, sizeof m->text, "%s", nbdedup_error ());
+}
+
+int
+txg_mend (struct txg *t)
+{
+  struct mending m = { .txg = t };
+
+  if (txg_run (t, NULL, mend_now, &m) == -1)
+    return -1;
+  return m.result == -1 ? nbdedup_fail (m.err, "%s", m.text) : 0;
 }
 
 void

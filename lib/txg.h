@@ -62,6 +62,11 @@ struct txg_parts {
                            void *arg);
   /* Nothing is left of a dying layer in pool.db. */
   void (*layer_gone) (void *opaque, struct layer *layer);
+  /* A page of the maps is damaged: do without it (mend.h).  Outside of
+   * transactions; 'state' is the row of the last commit, and is changed.  1:
+   * done; 0: none is; -1.
+   */
+  int (*mend) (void *opaque, struct meta_state *state);
   /* No file may be written: nothing is ever folded, and txg_run is EROFS. */
   bool readonly;
   /* pool.db is being repaired: what a pointer or a count says that cannot be
@@ -185,6 +190,11 @@ extern int txg_run_large (struct txg *txg, uint64_t pages,
                           int (*fn) (void *arg, struct meta_conn *c,
                                      struct meta_state *state),
                           void (*done) (void *arg), void *arg);
+
+/* Look for pages of the maps that are damaged in all copies, and do without
+ * them.  A fold that meets one does so by itself.
+ */
+extern int txg_mend (struct txg *txg);
 
 /* In the folding thread (in 'done'), or before it runs. */
 extern void txg_set_repairing (struct txg *txg, bool repairing);

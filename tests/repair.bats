@@ -89,6 +89,69 @@ expect_whole ()
     nbdedup check --repair
 }
 
+# lost_page: one page of the maps of volume v, whose content is $image, is
+# damaged in both copies.
+lost_page ()
+{
+    local page file
+
+    need sqlite3 -version
+    make_pool
+    image="$BATS_TEST_TMPDIR/image"
+    random_data 8M 7 >"$image"
+    nbdedup import v "$image" --block-size 4K
+    page=$(sqlite3 "file:$pool/pool.db?immutable=1" \
+               "SELECT max (pageno) FROM dbstat
+                WHERE name = 'leaf' AND pagetype = 'leaf'")
+    for file in pool.db pool.db.copy; do
+        printf '\x5a' | dd of="$pool/$file" bs=1 conv=notrunc status=none \
+            seek=$(( (page - 1) * 8192 + 4000 ))
+    done
+}
+
+# expect_lost OUTPUT: it names one range of v, which alone cannot be read.
+expect_lost ()
+{
+    local line offset length
+
+    grep -q ': repaired$' <<<"$1"
+    run ! grep -q 'not repaired' <<<"$1"
+    line=$(grep '^v: .* are lost$' <<<"$1")
+    read -r _ length _ _ _ offset _ <<<"$line"
+    (( length > 0 && length < 4 << 20 ))
+    nbdedup check
+    serve "$pool"
+    run qemu-io -f raw -c "read $offset 4k" "$(uri_of v)"
+    [[ $output == *"Input/output error"* ]]
+    run qemu-io -f raw -c "read $(( offset + length - 4096 )) 4k" \
+        "$(uri_of v)"
+    [[ $output == *"Input/output error"* ]]
+    # Healed by what was there before.
+    dd if="$image" of="$BATS_TEST_TMPDIR/part" bs=4K status=none \
+       skip=$(( offset / 4096 )) count=$(( length / 4096 ))
+    qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/part $offset $length" \
+            -c flush "$(uri_of v)"
+    stop
+    nbdedup export v - | cmp - "$image"
+    nbdedup check
+    nbdedup scrub
+}
+
+@test "a page of the maps that is lost in both copies costs its range" {
+    lost_page
+    run -1 nbdedup check
+    run -0 --separate-stderr nbdedup check --repair
+    expect_lost "$output"
+}
+
+@test "a lost page of the maps is repaired while the pool is served" {
+    lost_page
+    serve "$pool"
+    run -0 --separate-stderr nbdedup check --repair
+    stop
+    expect_lost "$output"
+}
+
 @test "a damaged page of the hash index costs no entry twice" {
     need sqlite3 -version
     need jq --version

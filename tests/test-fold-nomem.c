@@ -30,12 +30,15 @@ extern void *__libc_realloc (void *p, size_t len);
 static pthread_t folder;
 static atomic_long countdown;   /* to its request that fails; 0: none */
 static atomic_bool has_failed;
+static atomic_bool lasting;     /* and all that follow fail */
+static atomic_bool only_ours;   /* SQLite does not call calloc */
 
 static bool
 fails (void)
 {
-  if (countdown == 0 || !pthread_equal (pthread_self (), folder) ||
-      atomic_fetch_sub (&countdown, 1) != 1)
+  if ((countdown == 0 && !lasting) ||
+      !pthread_equal (pthread_self (), folder) ||
+      (atomic_fetch_sub (&countdown, 1) != 1 && !(lasting && has_failed)))
     return false;
   has_failed = true;
   errno = ENOMEM;
@@ -45,7 +48,7 @@ fails (void)
 void *
 malloc (size_t len)
 {
-  return fails () ? NULL : __libc_malloc (len);
+  return !only_ours && fails () ? NULL : __libc_malloc (len);
 }
 
 void *
@@ -57,7 +60,7 @@ calloc (size_t nr, size_t len)
 void *
 realloc (void *p, size_t len)
 {
-  return fails () ? NULL : __libc_realloc (p, len);
+  return !only_ours && fails () ? NULL : __libc_realloc (p, len);
 }
 
 static int
@@ -147,9 +150,65 @@ test_opened_again (void)
   end ();
 }
 
+/* Without memory from some moment on: who waits for a fold is told, in the end,
+ * unless the fold can do without.  When there is memory again all goes on.
+ */
+static void
+try_to_fold (uint64_t arg)
+{
+  (void) arg;
+  expect (txg_run (pool->txg, NULL, NULL, NULL) == 0 || errno == ENOMEM);
+}
+
+static void
+fold_without_memory (uint64_t nth)
+{
+  struct job job;
+  unsigned ms;
+
+  close_pool ();                /* no statement is prepared */
+  open_pool (1);
+  attach ();
+  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  write_all_kinds (nth);
+  has_failed = false;
+  lasting = true;
+  countdown = (long) nth;
+  job_start (&job, try_to_fold, 0);
+  for (ms = 0; !job.done; ++ms) {
+    if (ms == GIVE_UP_MS)
+      die ("request %" PRIu64 ": the fold does not end", nth);
+    poll (NULL, 0, 1);
+  }
+  job_end (&job);
+  expect (has_failed);
+  lasting = false;
+  countdown = 0;
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  expect_content (39, 1000 * nth + 39);
+  expect_content (nth % 100 * 16 + 201, 0);
+  check_pool ();
+}
+
+static void
+test_lasting (void)
+{
+  uint64_t nth;
+
+  start (1);
+  for (nth = 25; nth < 80; nth += 24)
+    fold_without_memory (nth);
+  only_ours = true;
+  for (nth = 2; nth < 20; nth += 6)
+    fold_without_memory (nth);
+  only_ours = false;
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (fold),
   CASE (opened_again),
+  CASE (lasting),
   { NULL, NULL },
 };
 

@@ -31,13 +31,17 @@ static void
 print_repairs (const json_t *result)
 {
   const uint64_t lost = json_size (result, "lost_blocks");
-  json_t *repair;
+  json_t *repair, *place;
   size_t i;
 
   json_array_foreach (json_object_get (result, "repairs"), i, repair)
     printf ("%s: %s\n", json_text (repair, "problem"),
             json_is_true (json_object_get (repair, "repaired"))
             ? "repaired" : "not repaired");
+  json_array_foreach (json_object_get (result, "lost"), i, place)
+    printf ("%s: %" PRIu64 " bytes at offset %" PRIu64 " are lost\n",
+            json_text (place, "name"), json_size (place, "length"),
+            json_size (place, "offset"));
   if (lost > 0)
     printf ("The content of %" PRIu64 " block%s is lost: \"nbdedup scrub\" "
             "lists %s, and writing %s again heals %s\n", lost,

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Maps some of whose pages are lost in all copies of pool.db: what they may
+ * have said is lost from then on (MAP_LOST), never a hole and never what is
+ * inherited; all else goes on.
+ *
+ * Which leaves stood there is not known.  So each layer loses all leaves that
+ * its part of the range of keys could have, as far as volumes and snapshots
+ * can see them; but for layers whose counts say that they have nothing there
+ * (is_complete).
+ */
+
+#ifndef NBDEDUP_MEND_H
+#define NBDEDUP_MEND_H
+
+#include <jansson.h>
+
+#include "lock.h"
+#include "meta.h"
+
+struct nbdedup_pool;
+struct layer;
+
+struct mended {
+  struct lock lock;             /* protects the rest */
+  struct mended_range {
+    struct layer *layer;
+    uint64_t leaf, count;
+  } *p;                         /* owned; since the pool was opened */
+  size_t nr;
+  uint64_t blocks;              /* in all that nobody asked for yet */
+};
+
+extern void mended_init (struct mended *mended);
+extern void mended_free (struct mended *mended);
+
+/* In the folding thread, or before it runs, outside of transactions.  'state'
+ * is the row of the last commit, and is changed.  How many pages were lost; 0:
+ * none; -1: nothing was changed.  The log says what it cost.
+ */
+extern int mend_run (struct nbdedup_pool *pool, struct meta_state *state);
+
+/* Rows of the maps have changed in pool.db itself: forget what is cached.  In
+ * the folding thread.
+ */
+extern void mend_forget_maps (struct nbdedup_pool *pool);
+
+/* A layer's leaves that a repair found to be lost. */
+extern int mend_note (struct nbdedup_pool *pool, struct layer *layer,
+                      uint64_t leaf, uint64_t count, uint64_t blocks);
+
+/* What was lost since this was called the last time: blocks, and the places in
+ * volumes and snapshots that cannot be read now, as "scrub" lists them.
+ */
+extern uint64_t mend_take (struct nbdedup_pool *pool, json_t *places);
+
+#endif /* NBDEDUP_MEND_H */
