@@ -393,10 +393,10 @@ log_loss (struct mend *md, int pages)
   json_t *places = json_array (), *p;
   size_t i;
 
-  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: %d pages of the maps are "
-               "damaged in all copies: what they may have held is lost, %"
-               PRIu64 " blocks; \"nbdedup check --repair\" counts again what "
-               "they referred to", md->pool->path, pages, md->blocks);
+  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: a part of the maps is "
+               "damaged in all copies (pages: %d): what it may have held is "
+               "lost, %" PRIu64 " blocks; \"nbdedup check --repair\" counts "
+               "again what it referred to", md->pool->path, pages, md->blocks);
   describe_ranges (md->pool, md->lost, md->nr_lost, places);
   json_array_foreach (places, i, p) {
     if (i == LOG_LINES_MAX) {
