@@ -368,6 +368,10 @@ cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
   if (cksum_db_read (f, page, (int) page_size, (sqlite3_int64) offset) ==
       SQLITE_OK)
     return 1;
+  /* What is not known to be old is not lost. */
+  if (cksum_mirror_is_distrusted (m))
+    return nbdedup_fail (EIO, "pool.db: something else wrote to it, and page %"
+                         PRIu64 " is not known: restore a backup", number);
   file = &m->files[CKSUM_DB];
   WITH_LOCK (&file->lock);
   if (read_first (f, page, page_size, offset) == -1 ||

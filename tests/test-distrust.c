@@ -18,7 +18,7 @@
 
 static atomic_uint nr_warnings, nr_begun, nr_compared;
 static bool crash_before_comparing, touch_at_sync;
-static atomic_bool touch_when_begun;
+static atomic_bool touch_when_begun, something_is_lost;
 static int steps_left = -1;     /* until the process ends; -1: it does not */
 
 static void
@@ -90,6 +90,8 @@ note_line (enum nbdedup_log_level level, const char *line)
       touch ();
     touch_when_begun = false;
   }
+  if (strstr (line, "is lost"))
+    something_is_lost = true;
   if (strstr (line, ": 0 pages were not those that this server wrote"))
     nr_compared++;
 }
@@ -245,13 +247,28 @@ test_copy (bool reads)
 static void
 test_both (void)
 {
+  static const uint8_t block[4096];
+  struct nbdedup_volume *v;
+  unsigned b;
+
   snprintf (doing, sizeof doing, "both");
   copy_pool ("newer", "work");
   must (try_open ("work"));
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db.copy"));
   expect (read_all () < NR_BLOCKS);
+  /* Nothing is given up that may only be old. */
+  v = nbdedup_volume_open (pool, "v", 0, 0, NULL);
+  for (b = 0; v && b < NR_BLOCKS; b += 7)
+    nbdedup_volume_write (v, block, sizeof block, b * sizeof block);
+  if (v) {
+    nbdedup_volume_flush (v);
+    nbdedup_volume_close (v);
+  }
+  json_decref (nbdedup_call (pool, "check", json_pack ("{s:b}", "repair",
+                                                       1)));
   nbdedup_pool_close (pool);
+  expect (!something_is_lost);
   expect (size_of ("work", "pool.db") > 0 &&
           size_of ("work", "pool.db.copy") > 0);
   expect (try_open ("work") == -1);
