@@ -13,16 +13,17 @@
 /* A disconnected client is noticed when its thread gets to it. */
 #define GONE_MS 60000
 
-static uint64_t
-max_size (void)
-{
-  return UINT64_C (4) << 20;
-}
+#define MAX_SIZE (UINT64_C (4) << 20)   /* of a volume */
 
+/* With OPERATIONS all are of nearly the same size, and nearly all places are
+ * taken, so that there is about the same amount of data all the time.
+ */
 static uint64_t
 pick_size (struct rng *rng)
 {
-  return rng_between (rng, max_size () / 4096, max_size () / 512) * 512;
+  const uint64_t least = soak.operations ? MAX_SIZE / 8 * 7 : MAX_SIZE / 8;
+
+  return rng_between (rng, least / 512, MAX_SIZE / 512) * 512;
 }
 
 static uint32_t
@@ -37,7 +38,7 @@ new_volume (const char *name, struct rng *rng)
   uint32_t block_size = pick_block_size (rng);
 
   return image_new (name, NULL, block_size, pick_size (rng),
-                    max_size () / block_size);
+                    MAX_SIZE / block_size);
 }
 
 /*----------------------------------------------------------------------
@@ -254,10 +255,12 @@ do_set (struct rng *rng)
     { "ddt-quota", { "none", "20000", "none", "100000" }, true },
     { "compress", { "none", "lz4", "zstd", "lz4" }, true },
     { "copies", { "1", "2:1", "3:1", "2:2" }, true },
-    { "metadata-copy", { "on", "off", "on", "on" }, true },
     { "full-warn", { "90", "80", "99", "90" }, true },
+    /* Not while sizes of files are measured: */
+    { "metadata-copy", { "on", "off", "on", "on" }, true },
   };
-  const unsigned k = rng_below (rng, sizeof knobs / sizeof knobs[0]);
+  const unsigned nr = sizeof knobs / sizeof knobs[0];
+  const unsigned k = rng_below (rng, soak.operations ? nr - 1 : nr);
   struct image *volume = NULL;
 
   if (!knobs[k].of_pool && (volume = pick (rng, false)) == NULL)
@@ -397,7 +400,6 @@ do_rollback (struct rng *rng)
   run ("rollback", json_pack ("{s:s, s:b}", "name", image_name (snap, name),
                               "force", 1), rng);
   image_become (volume, snap);
-  cut_off_ended (volume);
   done (snap);
   done (volume);
 }
@@ -612,10 +614,18 @@ static void
 do_drift (struct rng *rng)
 {
   json_t *args = json_object ();
+  struct image *volume;
 
   if (rng_percent (rng, 30))
     json_object_set_new (args, "record", json_true ());
   json_decref (transport_command ("drift", args, EBUSY, rng));
+  run ("drift-history", json_pack ("{s:b}", "newest", 1), rng);
+  volume = pick (rng, false);
+  if (volume == NULL)
+    return;
+  args = json_pack ("{s:[s]}", "names", volume->name);
+  json_decref (transport_command ("drift-freed", args, EBUSY, rng));
+  done (volume);
 }
 
 /*----------------------------------------------------------------------*/
@@ -624,10 +634,10 @@ static const struct {
   void (*fn) (struct rng *rng);
   unsigned weight, steady;      /* with SECONDS, with OPERATIONS */
 } admins[] = {
-  { do_create, 50, 50 }, { do_destroy, 40, 40 }, { do_rename, 60, 40 },
+  { do_create, 40, 40 }, { do_destroy, 60, 20 }, { do_rename, 60, 40 },
   { do_resize, 60, 60 }, { do_set, 60, 20 }, { do_snapshot, 220, 220 },
-  { do_destroy_snapshot, 110, 140 }, { do_clone, 140, 140 },
-  { do_rollback, 80, 60 }, { do_rebase, 80, 60 }, { do_diff, 40, 20 },
+  { do_destroy_snapshot, 110, 100 }, { do_clone, 140, 140 },
+  { do_rollback, 80, 60 }, { do_rebase, 150, 60 }, { do_diff, 40, 20 },
   { do_export, 15, 0 }, { do_import, 15, 0 }, { do_check, 8, 2 },
   { do_scrub, 8, 2 }, { do_stat, 40, 20 }, { do_look, 60, 20 },
   { do_drift, 15, 2 },

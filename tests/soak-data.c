@@ -141,7 +141,7 @@ request (struct handle *h, uint8_t *buf, struct rng *rng)
   else if (dead && (changes (kind) || kind == REQUEST_READ))
     fatal ("%s: a client that was cut off got an answer", image->name);
   if (changes (kind))
-    image_answered (image, offset, len, h->generation);
+    image_answered (image, offset, len, h->generation, r == 0);
   else if (r == 0 && kind == REQUEST_READ)
     image_compare ("read", image, offset, len, buf, h->generation);
   range_release (image, &range);

@@ -64,21 +64,21 @@ note_memory (void)
   note ("memory", "", bytes - (soak.plugin ? 0 : model_bytes ()));
 }
 
-static void
-note_descriptors (void)
+unsigned
+count_descriptors (pid_t pid)
 {
   char path[64];
   unsigned nr = 0;
   DIR *dir;
 
-  snprintf (path, sizeof path, "/proc/%d/fd", (int) transport_pid ());
+  snprintf (path, sizeof path, "/proc/%d/fd", (int) pid);
   dir = opendir (path);
   if (dir == NULL)
     fatal ("%s: %s", path, strerror (errno));
   while (readdir (dir))
     nr++;
   closedir (dir);
-  note ("descriptors", "", nr);
+  return nr;
 }
 
 static void
@@ -113,7 +113,7 @@ measure (void *arg)
     while (nr_requests < soak.operations / nr * (i + 1))
       sleep_ms (2);
     note_memory ();
-    note_descriptors ();
+    note ("descriptors", "", count_descriptors (transport_pid ()));
     note_files ();
     ended_at[tenth] = now_ms ();
     if (sample == SAMPLES - 1) {

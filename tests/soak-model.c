@@ -333,6 +333,15 @@ add_version (struct versions *vs, struct block *c, uint64_t begun)
   vs->v[vs->nr++] = (struct version) { content_ref (c), begun, UINT64_MAX };
 }
 
+/* Does what a client of that generation does still count?  With image->state
+ * held.
+ */
+static bool
+is_valid (const struct image *image, unsigned generation)
+{
+  return generation > 0 && generation >= image->cut_off;
+}
+
 struct window *
 window_open (struct image *image)
 {
@@ -350,7 +359,7 @@ window_open (struct image *image)
     vs = &w->blocks[b];
     add_version (vs, image->now[b], 0);
     vs->v[0].answered = 0;
-    if (image->next_of[b] == image->generation)
+    if (is_valid (image, image->next_of[b]))
       add_version (vs, image->next[b], image->begun[b]);
   }
   image->window = w;
@@ -452,7 +461,7 @@ image_begin (struct image *image, uint64_t offset, uint64_t len,
     image->next[b] = c;
     image->next_of[b] = generation;
     image->begun[b] = ++image->clock;
-    if (generation == image->generation && image->window &&
+    if (is_valid (image, generation) && image->window &&
         b < image->window->nr_blocks)
       add_version (&image->window->blocks[b], c, image->begun[b]);
     pthread_mutex_unlock (&image->state);
@@ -461,20 +470,22 @@ image_begin (struct image *image, uint64_t offset, uint64_t len,
 
 void
 image_answered (struct image *image, uint64_t offset, uint64_t len,
-                unsigned generation)
+                unsigned generation, bool ok)
 {
   struct versions *vs;
   uint64_t b, stamp;
+  bool valid;
 
   pthread_mutex_lock (&image->state);
+  valid = is_valid (image, generation);
   stamp = ++image->clock;
   FOR_BLOCKS (b, image, offset, len) {
-    if (generation == image->generation && image->window &&
+    if (is_valid (image, generation) && image->window &&
         b < image->window->nr_blocks) {
       vs = &image->window->blocks[b];
       vs->v[vs->nr - 1].answered = stamp;
     }
-    if (image->generation == generation)
+    if (valid && ok)
       content_set (&image->now[b], image->next[b]);
     content_unref (image->next[b]);
     image->next[b] = NULL;
@@ -491,7 +502,7 @@ content_now (struct image *image, uint64_t block, unsigned generation,
   bool valid;
 
   pthread_mutex_lock (&image->state);
-  valid = image->generation == generation;
+  valid = is_valid (image, generation);
   *c = valid ? content_ref (image->now[block]) : NULL;
   pthread_mutex_unlock (&image->state);
   return valid;
@@ -561,6 +572,7 @@ image_become (struct image *image, struct image *other)
   uint64_t b;
 
   pthread_mutex_lock (&image->state);
+  image->cut_off = image->generation;
   image->size = other->size;
   for (b = 0; b < image->max_blocks; ++b)
     content_set (&image->now[b],
@@ -595,7 +607,7 @@ void
 image_fill (struct image *image, const uint8_t *buf, uint64_t len)
 {
   image_begin (image, 0, len, buf, image->generation);
-  image_answered (image, 0, len, image->generation);
+  image_answered (image, 0, len, image->generation, true);
 }
 
 static const struct block *
@@ -687,22 +699,35 @@ table_pick_snap (struct image *volume, struct rng *rng)
   return find_image (volume->snaps, MAX_SNAPS, rng_below (rng, MAX_SNAPS));
 }
 
+/* With the lock held. */
+static bool
+are_free (unsigned first, unsigned nr)
+{
+  unsigned i;
+
+  for (i = first; i < first + nr; ++i)
+    if (i >= MAX_VOLUMES || table.volumes[i] || table.reserved[i])
+      return false;
+  return true;
+}
+
 int
 table_reserve (unsigned nr, struct rng *rng)
 {
-  unsigned first = rng_below (rng, MAX_VOLUMES - nr + 1), i;
+  const unsigned start = rng_below (rng, MAX_VOLUMES);
+  unsigned first, i;
+  int r = -1;
 
   pthread_mutex_lock (&table.lock);
-  for (i = first; i < first + nr; ++i)
-    if (table.volumes[i] || table.reserved[i])
-      break;
-  if (i == first + nr)
-    for (i = first; i < first + nr; ++i)
-      table.reserved[i] = true;
-  else
-    nr = 0;
+  for (i = 0; i < MAX_VOLUMES && r == -1; ++i) {
+    first = (start + i) % MAX_VOLUMES;
+    if (are_free (first, nr))
+      r = (int) first;
+  }
+  for (i = 0; i < nr && r != -1; ++i)
+    table.reserved[r + i] = true;
   pthread_mutex_unlock (&table.lock);
-  return nr > 0 ? (int) first : -1;
+  return r;
 }
 
 void

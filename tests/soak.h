@@ -29,6 +29,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "nbdedup.h"
 #include "testutil.h"
@@ -93,9 +94,11 @@ struct image {
   pthread_mutex_t state;        /* protects the rest */
   pthread_cond_t range_free;
   uint64_t size;
-  /* A forced destroy or rollback cuts off clients who attached before. */
-  unsigned generation;          /* that counts these, when they begin */
-  unsigned cut_off;             /* and when they have ended */
+  /* A forced destroy or rollback cuts off clients who attached before.  While
+   * it runs they may be answered, with what was there before, or be told so.
+   */
+  unsigned generation;          /* counts these, when they begin; from 1 */
+  unsigned cut_off;             /* who attached before this one is cut off */
   uint64_t clock;
   struct block **now;         /* what was answered */
   struct block **next;        /* what a request under way writes */
@@ -120,12 +123,12 @@ extern void range_take (struct image *image, struct range *range,
 extern void range_release (struct image *image, struct range *range);
 
 /* With the range held, not shared: a client of that generation is about to
- * write (buf NULL: zeroes); it was answered.
+ * write (buf NULL: zeroes); it was answered, well or not.
  */
 extern void image_begin (struct image *image, uint64_t offset, uint64_t len,
                          const uint8_t *buf, unsigned generation);
 extern void image_answered (struct image *image, uint64_t offset,
-                            uint64_t len, unsigned generation);
+                            uint64_t len, unsigned generation, bool ok);
 
 /* With the range held: that was read by a client of that generation. */
 extern void image_compare (const char *when, struct image *image,
@@ -135,7 +138,9 @@ extern void image_compare (const char *when, struct image *image,
 extern void image_compare_hole (struct image *image, uint64_t offset,
                                 uint64_t len, unsigned generation);
 
-/* With the admin lock for writing, and no client where that is needed: */
+/* With the admin lock for writing, and no client where that is needed.  Who
+ * attached before it has become another one is cut off now.
+ */
 extern void image_become (struct image *image, struct image *other);
 extern void image_resize (struct image *image, uint64_t size);
 /* All of it at once, 'len' bytes. */
@@ -229,7 +234,9 @@ extern void make_volumes (void);
 /* Nothing runs: is all as it must be? */
 extern void verify_all (const char *when);
 
-/* soak-measure.c: a thread that measures while operations run. */
+/* soak-measure.c: descriptors that a process has. */
+extern unsigned count_descriptors (pid_t pid);
+/* A thread that measures while operations run. */
 extern void *measure (void *arg);
 /* Print the table.  False: something has grown. */
 extern bool measure_report (void);

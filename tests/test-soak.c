@@ -29,6 +29,7 @@
 
 struct soak soak;
 atomic_bool stop;
+static unsigned descriptors;    /* before anything is open */
 
 static const char *const cache_names[] = { "all", "metadata", "none" };
 
@@ -65,6 +66,19 @@ parse (int argc, char *argv[])
   snprintf (soak.pool, sizeof soak.pool, "%s/pool", soak.directory);
 }
 
+/* A pool that is closed leaves nothing open, in this process. */
+static void
+stop_all (void)
+{
+  unsigned nr;
+
+  transport_stop ();
+  nr = count_descriptors (getpid ());
+  if (nr != descriptors)
+    fatal ("%u descriptors after closing, %u before opening", nr,
+           descriptors);
+}
+
 /* In this process, before there is a server. */
 static void
 make_pool (void)
@@ -74,9 +88,10 @@ make_pool (void)
   if (nbdedup_pool_create (soak.pool, NULL) == -1)
     fatal ("init: %s", nbdedup_error ());
   soak.plugin = NULL;
+  descriptors = count_descriptors (getpid ());
   transport_start (NBDEDUP_CACHE_ALL);
   make_volumes ();
-  transport_stop ();
+  stop_all ();
   soak.plugin = plugin;
 }
 
@@ -141,7 +156,7 @@ main (int argc, char *argv[])
           "server, NBD, processes" : "engine in this process");
   fflush (stdout);
   if (soak.operations)
-    model_reserve (UINT64_C (128) << 20);
+    model_reserve (UINT64_C (224) << 20);
   make_pool ();
   left = soak.seconds * 1000;
   phases = soak.operations ? 1 : 3 + soak.seconds / PHASE_SECONDS;
@@ -154,13 +169,13 @@ main (int argc, char *argv[])
     left -= ms;
     print_phase (phase++, cache, now_ms () - began);
     verify_all ("after a phase");
-    transport_stop ();
+    stop_all ();
     cache = (cache + 1) % 3;
     transport_start (cache);
     verify_all ("after opening");
   } while (phase < phases);
   ms = now_ms () - start;
-  transport_stop ();
+  stop_all ();
   transport_report ();
   if (soak.operations)
     ok = measure_report ();
