@@ -27,18 +27,45 @@ pick_size (struct rng *rng)
 }
 
 static uint32_t
-pick_block_size (struct rng *rng)
+pick_block_size (unsigned place, struct rng *rng)
 {
-  return UINT32_C (4096) << rng_below (rng, soak.operations ? 5 : 9);
+  static const uint32_t sizes[NR_CLASSES] = { 4096, 16384, 65536 };
+
+  return soak.operations ? sizes[place % NR_CLASSES] :
+    UINT32_C (4096) << rng_below (rng, 9);
 }
 
 static struct image *
-new_volume (const char *name, struct rng *rng)
+new_volume (const char *name, unsigned place, struct rng *rng)
 {
-  uint32_t block_size = pick_block_size (rng);
+  uint32_t block_size = pick_block_size (place, rng);
 
   return image_new (name, NULL, block_size, pick_size (rng),
                     MAX_SIZE / block_size);
+}
+
+/* What is measured must not depend on chance: with OPERATIONS there are
+ * always about as many images.  In the first tenth there are more: files never
+ * shrink, and grow in large steps, so they find their size here.
+ */
+static unsigned
+images_wanted (void)
+{
+  if (soak.operations == 0)
+    return MAX_VOLUMES * (1 + MAX_SNAPS);
+  return nr_requests < soak.operations / 10 ? 38 : 28;
+}
+
+static bool
+more_wanted (void)
+{
+  return nr_images < images_wanted ();
+}
+
+static bool
+fewer_wanted (void)
+{
+  return soak.operations == 0 || nr_images + 2 > images_wanted ();
 }
 
 /*----------------------------------------------------------------------
@@ -113,25 +140,27 @@ cut_off_ended (struct image *image)
 static void
 do_create (struct rng *rng)
 {
-  static const char *const codecs[] = { "none", "lz4", "zstd", "zstd-9" };
-  static const char *const dedups[] = { "on", "on", "on", "off", "verify" };
-  int place = table_reserve (1, rng);
+  static const char *const codecs[] = { "lz4", "zstd", "zstd-9", "none" };
+  static const char *const dedups[] = { "on", "on", "on", "verify", "off" };
+  const unsigned all = soak.operations ? 0 : 1;
+  int place = more_wanted () ? table_reserve (1, ANY_CLASS, rng) : -1;
   struct image *image;
   char name[16];
 
   if (place == -1)
     return;
   snprintf (name, sizeof name, "v%d", place);
-  image = new_volume (name, rng);
+  image = new_volume (name, place, rng);
   if (rng_percent (rng, 15))
     strcpy (image->domain, "d1");
   run ("create", json_pack ("{s:s, s:I, s:i, s:s, s:s, s:s*}", "name", name,
                             "size", (json_int_t) image->size, "block-size",
                             (int) image->block_size, "compress",
-                            codecs[rng_below (rng, 4)], "dedup",
-                            dedups[rng_below (rng, 5)], "domain",
+                            codecs[rng_below (rng, 3 + all)], "dedup",
+                            dedups[rng_below (rng, 4 + all)], "domain",
                             image->domain[0] ? image->domain : NULL), rng);
   table_set (place, image);
+  nr_images++;
 }
 
 /* All snapshots, too: none of them is in use by another command. */
@@ -154,7 +183,7 @@ lock_snaps (struct image *volume)
 static void
 do_destroy (struct rng *rng)
 {
-  struct image *volume = pick (rng, true), *snap;
+  struct image *volume = fewer_wanted () ? pick (rng, true) : NULL, *snap;
   unsigned i;
 
   if (volume == NULL)
@@ -179,9 +208,11 @@ do_destroy (struct rng *rng)
     cut_off_ended (snap);
     snap->gone = true;
     volume->snaps[i] = NULL;
+    nr_images--;
     done (snap);
   }
   table_remove (volume);
+  nr_images--;
   done (volume);
 }
 
@@ -249,18 +280,20 @@ do_set (struct rng *rng)
     const char *property, *values[4];
     bool of_pool;
   } knobs[] = {
-    { "compress", { "none", "lz4", "zstd", "zstd-9" }, false },
-    { "dedup", { "on", "off", "verify", "on" }, false },
+    { "compress", { "lz4", "zstd", "zstd-9", "lz4" }, false },
+    { "dedup", { "on", "verify", "on", "on" }, false },
     { "allow", { "all", "all", "all", "all" }, false },
-    { "ddt-quota", { "none", "20000", "none", "100000" }, true },
-    { "compress", { "none", "lz4", "zstd", "lz4" }, true },
-    { "copies", { "1", "2:1", "3:1", "2:2" }, true },
     { "full-warn", { "90", "80", "99", "90" }, true },
-    /* Not while sizes of files are measured: */
+    { "compress", { "lz4", "zstd", "zstd", "lz4" }, true },
+    /* Not while sizes are measured, which these decide: */
     { "metadata-copy", { "on", "off", "on", "on" }, true },
+    { "compress", { "none", "none", "zstd", "lz4" }, false },
+    { "dedup", { "off", "on", "off", "verify" }, false },
+    { "ddt-quota", { "none", "20000", "none", "100000" }, true },
+    { "copies", { "1", "2:1", "3:1", "2:2" }, true },
   };
   const unsigned nr = sizeof knobs / sizeof knobs[0];
-  const unsigned k = rng_below (rng, soak.operations ? nr - 1 : nr);
+  const unsigned k = rng_below (rng, soak.operations ? 5 : nr);
   struct image *volume = NULL;
 
   if (!knobs[k].of_pool && (volume = pick (rng, false)) == NULL)
@@ -302,7 +335,7 @@ decide (struct window *window, struct image *snap, struct handle *h,
 static void
 do_snapshot (struct rng *rng)
 {
-  struct image *volume = pick (rng, true), *snap;
+  struct image *volume = more_wanted () ? pick (rng, true) : NULL, *snap;
   unsigned i = rng_below (rng, MAX_SNAPS);
   char name[16], full[80];
   struct window *window;
@@ -323,6 +356,7 @@ do_snapshot (struct rng *rng)
   window_close (volume, window);
   h = transport_open (snap, rng);
   volume->snaps[i] = image_ref (snap);
+  nr_images++;
   done (volume);
 
   decide (window, snap, h, rng);
@@ -337,7 +371,7 @@ do_destroy_snapshot (struct rng *rng)
   char name[80];
   unsigned i;
 
-  if (!pick_both (&volume, true, &snap, true, rng))
+  if (!fewer_wanted () || !pick_both (&volume, true, &snap, true, rng))
     return;
   cut_off_begins (snap);
   run ("destroy", json_pack ("{s:s, s:b, s:b}", "name",
@@ -348,6 +382,7 @@ do_destroy_snapshot (struct rng *rng)
   for (i = 0; volume->snaps[i] != snap; ++i)
     ;
   volume->snaps[i] = NULL;
+  nr_images--;
   image_unref (snap);
   done (snap);
   done (volume);
@@ -356,15 +391,16 @@ do_destroy_snapshot (struct rng *rng)
 static void
 do_clone (struct rng *rng)
 {
-  unsigned nr = rng_percent (rng, 20) ? 2 : 1, i;
+  unsigned nr = soak.operations == 0 && rng_percent (rng, 20) ? 2 : 1, i;
   struct image *volume, *snap, *clone;
   char full[80], name[16];
   json_t *args;
   int first;
 
-  if (!pick_both (&volume, false, &snap, false, rng))
+  if (!more_wanted () || !pick_both (&volume, false, &snap, false, rng))
     return;
-  first = table_reserve (nr, rng);
+  first = table_reserve (nr, soak.operations ?
+                         table_place (volume) % NR_CLASSES : ANY_CLASS, rng);
   if (first != -1) {
     image_name (snap, full);
     snprintf (name, sizeof name, "v%d", first);
@@ -382,6 +418,7 @@ do_clone (struct rng *rng)
       memcpy (clone->domain, snap->domain, sizeof clone->domain);
       image_become (clone, snap);
       table_set (i, clone);
+      nr_images++;
     }
   }
   done (snap);
@@ -513,7 +550,7 @@ do_export (struct rng *rng)
 static void
 do_import (struct rng *rng)
 {
-  int place = soak.nbdedup ? table_reserve (1, rng) : -1, fd;
+  int place = soak.nbdedup ? table_reserve (1, ANY_CLASS, rng) : -1, fd;
   char name[16], block_size[32], path[PATH_MAX];
   struct image *image;
   uint8_t *buf;
@@ -521,7 +558,7 @@ do_import (struct rng *rng)
   if (place == -1)
     return;
   snprintf (name, sizeof name, "v%d", place);
-  image = new_volume (name, rng);
+  image = new_volume (name, place, rng);
   buf = xmalloc (image->size);
   fill_content (buf, image->size, image->block_size, NR_DUPS, rng);
   file_name (path, "import", name);
@@ -536,6 +573,7 @@ do_import (struct rng *rng)
   unlink (path);
   free (buf);
   table_set (place, image);
+  nr_images++;
 }
 
 /*----------------------------------------------------------------------
@@ -616,7 +654,8 @@ do_drift (struct rng *rng)
   json_t *args = json_object ();
   struct image *volume;
 
-  if (rng_percent (rng, 30))
+  /* The history grows, as it is meant to. */
+  if (soak.operations == 0 && rng_percent (rng, 30))
     json_object_set_new (args, "record", json_true ());
   json_decref (transport_command ("drift", args, EBUSY, rng));
   run ("drift-history", json_pack ("{s:b}", "newest", 1), rng);

@@ -311,9 +311,11 @@ struct version {
   uint64_t begun, answered;     /* stamps; UINT64_MAX: not in the window */
 };
 
+#define VERSIONS_STEP 8
+
 struct versions {
   unsigned nr;
-  struct version *v;
+  struct version *v, first;     /* most blocks have one: v is &first */
   unsigned chosen, nr_chosen;   /* the first one that fits; how many do */
 };
 
@@ -327,9 +329,17 @@ atomic_uint_fast64_t nr_moments, nr_undecided;
 static void
 add_version (struct versions *vs, struct block *c, uint64_t begun)
 {
-  vs->v = realloc (vs->v, (vs->nr + 1) * sizeof vs->v[0]);
-  if (vs->v == NULL)
-    die ("out of memory");
+  if (vs->nr == 0)
+    vs->v = &vs->first;
+  else if (vs->nr == 1) {
+    vs->v = xcalloc (VERSIONS_STEP, sizeof vs->v[0]);
+    vs->v[0] = vs->first;
+  }
+  else if (vs->nr % VERSIONS_STEP == 0) {
+    vs->v = realloc (vs->v, (vs->nr + VERSIONS_STEP) * sizeof vs->v[0]);
+    if (vs->v == NULL)
+      die ("out of memory");
+  }
   vs->v[vs->nr++] = (struct version) { content_ref (c), begun, UINT64_MAX };
 }
 
@@ -432,7 +442,8 @@ window_end (struct window *window, struct image *snap)
   for (b = 0; b < window->nr_blocks; ++b) {
     for (i = 0; i < window->blocks[b].nr; ++i)
       content_unref (window->blocks[b].v[i].content);
-    free (window->blocks[b].v);
+    if (window->blocks[b].nr > 1)
+      free (window->blocks[b].v);
   }
   free (window->blocks);
   free (window);
@@ -652,6 +663,8 @@ image_logical_bytes (struct image *image)
  * The table
  */
 
+atomic_uint nr_images;
+
 static struct {
   pthread_mutex_t lock;
   struct image *volumes[MAX_VOLUMES];
@@ -712,7 +725,7 @@ are_free (unsigned first, unsigned nr)
 }
 
 int
-table_reserve (unsigned nr, struct rng *rng)
+table_reserve (unsigned nr, unsigned class, struct rng *rng)
 {
   const unsigned start = rng_below (rng, MAX_VOLUMES);
   unsigned first, i;
@@ -721,7 +734,8 @@ table_reserve (unsigned nr, struct rng *rng)
   pthread_mutex_lock (&table.lock);
   for (i = 0; i < MAX_VOLUMES && r == -1; ++i) {
     first = (start + i) % MAX_VOLUMES;
-    if (are_free (first, nr))
+    if ((class == ANY_CLASS || first % NR_CLASSES == class) &&
+        are_free (first, nr))
       r = (int) first;
   }
   for (i = 0; i < nr && r != -1; ++i)

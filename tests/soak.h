@@ -166,14 +166,22 @@ extern atomic_uint_fast64_t nr_moments, nr_undecided;
 extern uint64_t model_bytes (void);
 extern void model_reserve (uint64_t bytes);
 
+/* Volumes and snapshots that there are: who makes and destroys them counts. */
+extern atomic_uint nr_images;
+
 /* The table of volumes.  All references that these return are the
  * caller's.
  */
 extern struct image *table_pick (struct rng *rng);
 /* A volume's snapshot, the volume's admin lock held. */
 extern struct image *table_pick_snap (struct image *volume, struct rng *rng);
-/* Reserve 'nr' neighbouring free places; -1: there are none. */
-extern int table_reserve (unsigned nr, struct rng *rng);
+/* Reserve 'nr' neighbouring free places; -1: there are none.  With OPERATIONS
+ * the number of a place modulo NR_CLASSES, its class, decides the size of its
+ * volume's blocks: so there are always as many of each.
+ */
+#define NR_CLASSES 3
+#define ANY_CLASS NR_CLASSES
+extern int table_reserve (unsigned nr, unsigned class, struct rng *rng);
 extern void table_set (unsigned place, struct image *volume);
 extern void table_remove (struct image *volume);
 extern unsigned table_place (struct image *volume);

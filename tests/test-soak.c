@@ -20,12 +20,15 @@
 
 #include <getopt.h>
 #include <malloc.h>
+#include <signal.h>
 
 #include "soak.h"
 
 #define NR_CLIENTS 7
 #define NR_ADMINS 4
 #define PHASE_SECONDS 120
+/* Stopping, comparing and opening take no longer than that. */
+#define STOP_SECONDS 900
 
 struct soak soak;
 atomic_bool stop;
@@ -151,6 +154,7 @@ main (int argc, char *argv[])
   mallopt (M_MMAP_THRESHOLD, 128 << 10);
   mallopt (M_TRIM_THRESHOLD, 256 << 10);
 
+  signal (SIGALRM, too_long);
   parse (argc, argv);
   printf ("SEED=%" PRIu64 " %s\n", soak.seed, soak.plugin ?
           "server, NBD, processes" : "engine in this process");
@@ -165,7 +169,9 @@ main (int argc, char *argv[])
   do {
     ms = (left + phases - phase - 1) / (phases - phase);
     began = now_ms ();
+    alarm (soak.operations ? 0 : (unsigned) (ms / 1000) + STOP_SECONDS);
     run_all (ms);
+    alarm (STOP_SECONDS);
     left -= ms;
     print_phase (phase++, cache, now_ms () - began);
     verify_all ("after a phase");
