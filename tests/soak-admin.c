@@ -45,8 +45,9 @@ new_volume (const char *name, unsigned place, struct rng *rng)
 }
 
 /* What is measured must not depend on chance: with OPERATIONS there are
- * always about as many images.  In the first tenth there are more: files never
- * shrink, and grow in large steps, so they find their size here.
+ * always about as many images.  In the first tenth there are more, and
+ * requests are larger: files never shrink, and grow in large steps, so they
+ * find their size there.
  */
 static unsigned
 images_wanted (void)

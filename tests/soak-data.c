@@ -44,13 +44,24 @@ pick_kind (struct rng *rng)
   return kinds[i].kind;
 }
 
+/* With OPERATIONS small ones, to have many; but larger ones in the first
+ * tenth: see images_wanted.
+ */
+static uint64_t
+max_request (void)
+{
+  if (soak.operations == 0)
+    return MAX_REQUEST;
+  return nr_requests < soak.operations / 10 ? 32768 : 8192;
+}
+
 /* Small ones, whole blocks, and large ones; aligned or not. */
 static void
 pick_place (const struct handle *h, uint64_t *offset, uint64_t *len,
             struct rng *rng)
 {
   const uint64_t bs = h->image->block_size;
-  const uint64_t max = soak.operations ? 8192 : MAX_REQUEST;
+  const uint64_t max = max_request ();
   unsigned n = rng_below (rng, 100);
 
   *offset = rng_below (rng, h->size);
