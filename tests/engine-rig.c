@@ -99,8 +99,8 @@ pread64 (int fd, void *buf, size_t len, off_t offset)
 
 uint64_t dirty_max = NBDEDUP_DIRTY_MAX_DEFAULT;
 
-void
-open_pool (unsigned nr_workers)
+static void
+open_with (unsigned nr_workers, bool repair)
 {
   struct nbdedup_settings settings;
 
@@ -108,9 +108,23 @@ open_pool (unsigned nr_workers)
   settings.nr_workers = nr_workers;
   settings.dirty_max_bytes = dirty_max;
   settings.commit_interval_ms = 1000000;        /* nothing by itself */
+  settings.repair = repair;
   pool = nbdedup_pool_open (directory, &settings, "engine-rig", 0);
   if (pool == NULL)
     die ("open: %s", nbdedup_error ());
+}
+
+void
+open_pool (unsigned nr_workers)
+{
+  open_with (nr_workers, false);
+}
+
+void
+open_to_repair (void)
+{
+  open_with (1, true);
+  attach ();
 }
 
 void

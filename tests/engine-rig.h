@@ -49,6 +49,8 @@ extern void start (unsigned nr_workers);
 extern void end (void);
 
 extern void open_pool (unsigned nr_workers);
+/* As "check --repair" does. */
+extern void open_to_repair (void);
 extern void attach (void);
 extern void close_pool (void);
 

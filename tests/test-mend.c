@@ -384,21 +384,6 @@ are_files_equal (void)
   return system (command) == 0;
 }
 
-static void
-open_to_repair (void)
-{
-  struct nbdedup_settings settings;
-
-  nbdedup_settings_init (&settings);
-  settings.nr_workers = 1;
-  settings.commit_interval_ms = 1000000;
-  settings.repair = true;
-  pool = nbdedup_pool_open (directory, &settings, "test-mend", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
-  attach ();
-}
-
 static json_t *
 repair (void)
 {

@@ -41,22 +41,6 @@ number (const json_t *result, const char *key)
   return json_integer_value (json_object_get (result, key));
 }
 
-/* As the command does it. */
-static void
-open_to_repair (void)
-{
-  struct nbdedup_settings settings;
-
-  nbdedup_settings_init (&settings);
-  settings.nr_workers = 1;
-  settings.commit_interval_ms = 1000000;
-  settings.repair = true;
-  pool = nbdedup_pool_open (directory, &settings, "test-repair", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
-  attach ();
-}
-
 static void
 reopen (void)
 {
