@@ -756,8 +756,11 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
 
   for (i = FIRST; i <= SECOND; ++i) {
     has[i] = is_of_same_moment (p, i, c);
-    can[i] = has[i] && (p->sides[i].header || i == c->side);
+    can[i] = has[i] && p->sides[i].header;
   }
+  /* Only a WAL has page 1. */
+  if (!can[FIRST] && !can[SECOND])
+    can[c->side] = true;
   side = can[FIRST] && (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
                         !has_whole_wal (p, SECOND, c)) ? FIRST : SECOND;
   *stand_in = has[!side] ? !side : -1;

@@ -66,6 +66,28 @@ each_page (const char *file, bool killed)
   }
 }
 
+/* What tells a database of ours: the magic string, the room for checksums, the
+ * version, the application's number.
+ */
+static void
+test_header (void)
+{
+  static const unsigned offsets[] = { 3, 20, 63, 70 };
+  const char *sample;
+  unsigned i, j;
+
+  for (i = 0; i < 4 * sizeof offsets / sizeof offsets[0]; ++i) {
+    j = i / 4;
+    sample = i & 1 ? "killed" : "closed";
+    snprintf (doing, sizeof doing, "%s, byte %u of %s", sample, offsets[j],
+              metadata_files[i & 2]);
+    copy_pool (sample, "work");
+    flip ("work", metadata_files[i & 2], offsets[j]);
+    expect_readable ("work", i & 1);
+    expect_whole ("work", i & 1, true);
+  }
+}
+
 static void
 test_pages (void)
 {
@@ -290,6 +312,7 @@ main (void)
   test_without ();
   test_closed ();
   test_killed ();
+  test_header ();
   test_pages ();
   test_frames ();
   test_both_wals ();
