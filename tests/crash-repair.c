@@ -8,8 +8,9 @@
  *             (crash-metadata.c); often it is not known any more if the copy
  *             is current
  *   check     --repair: tables that can be derived are wrong (plant-damage.c);
- *             offline, or in a server; in some rounds servers write before
- *             the repair, and between its parts
+ *             offline, or in a server, and then only what does not stop one
+ *             that gives back what was freed; in some rounds servers write
+ *             before the repair, and between its parts
  *   scrub     records are damaged, in one segment each time; all of them have
  *             copies, or stand in images that the command is given
  *
@@ -326,7 +327,7 @@ plant_damage (struct rng *rng, bool mild)
 static void
 repair_some (struct rng *rng)
 {
-  bool mild = rng_percent (rng, 40), served = rng_percent (rng, 50);
+  bool mild = rng_percent (rng, 40), served = rng_percent (rng, 50) && mild;
 
   plant_damage (rng, mild);
   if (mild)
