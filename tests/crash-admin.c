@@ -460,3 +460,15 @@ resize_volume (struct block_model *m, struct rng *rng)
   free (output);
   block_model_resize (m, size);
 }
+
+void
+destroy_imports (void)
+{
+  json_t *list = COMMAND_JSON ("list"), *v;
+  size_t i;
+
+  json_array_foreach (json_object_get (list, "volumes"), i, v)
+    if (json_is_true (json_object_get (v, "importing")))
+      MUST_RUN ("destroy", json_string_value (json_object_get (v, "name")));
+  json_decref (list);
+}

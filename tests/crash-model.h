@@ -111,7 +111,9 @@ extern atomic_bool stop_administration;
  */
 extern void check_scratch (void);
 extern void forget_scratch (void);
-/* After that: what it contains, or NULL. */
+/* Volumes that imports have left which were cut off. */
+extern void destroy_imports (void);
+/* After check_scratch: what it contains, or NULL. */
 extern const struct block_model *scratch_model (void);
 
 /* When each block has one state: does "stat" count as we do? */

@@ -521,6 +521,8 @@ scrub_some (struct rng *rng)
   start_server (rng);
   verify ();
   check_scratch ();
+  if (!copied)                  /* there is no image of these */
+    destroy_imports ();
   settle (copied);
   if (served) {                 /* else most cuts come before its first row */
     args[i++] = "--rate";
