@@ -248,6 +248,7 @@ static void
 test_both (void)
 {
   static const uint8_t block[4096];
+  json_t *args = json_pack ("{s:b}", "repair", 1);
   struct nbdedup_volume *v;
   unsigned b;
 
@@ -265,8 +266,8 @@ test_both (void)
     nbdedup_volume_flush (v);
     nbdedup_volume_close (v);
   }
-  json_decref (nbdedup_call (pool, "check", json_pack ("{s:b}", "repair",
-                                                       1)));
+  json_decref (nbdedup_call (pool, "check", args));
+  json_decref (args);
   nbdedup_pool_close (pool);
   expect (!something_is_lost);
   expect (size_of ("work", "pool.db") > 0 &&
