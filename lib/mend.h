@@ -28,7 +28,7 @@ struct mended {
     uint64_t leaf, count;
   } *p;                         /* owned; since the pool was opened */
   size_t nr;
-  uint64_t blocks;              /* in all that nobody asked for yet */
+  uint64_t blocks;              /* in all that no check has told yet */
 };
 
 extern void mended_init (struct mended *mended);
