@@ -465,23 +465,6 @@ repair_totals (struct repair *rp)
 
 /*----------------------------------------------------------------------*/
 
-/* In the folding thread, which alone reads it. */
-static void
-set_repairing (void *arg)
-{
-  struct nbdedup_pool *pool = arg;
-
-  txg_set_repairing (pool->txg, true);
-}
-
-static void
-set_repaired (void *arg)
-{
-  struct nbdedup_pool *pool = arg;
-
-  txg_set_repairing (pool->txg, pool->settings.repair);
-}
-
 /* What one pass cannot do, because a page cannot be read, must not keep the
  * others from what they can.
  */
@@ -523,13 +506,7 @@ check_repair (struct nbdedup_pool *pool, uint64_t *lost_blocks,
   int r, err;
 
   assert_held (&pool->admin);
-  r = txg_run (pool->txg, NULL, set_repairing, pool);
-  if (r == 0) {
-    r = run_passes (&rp);
-    err = errno;
-    (void) txg_run (pool->txg, NULL, set_repaired, pool);
-    errno = err;
-  }
+  r = run_passes (&rp);
   err = errno;
   free (rp.layers);
   errno = err;

@@ -736,17 +736,16 @@ list_repairs (const json_t *result)
   return repairs;
 }
 
-json_t *
-check_run (struct nbdedup_pool *pool, bool repair,
-           nbdedup_progress_fn *progress, void *opaque)
+static json_t *
+check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
+                  void *opaque)
 {
   json_t *result, *first, *repairs, *places;
   uint64_t lost = 0;
 
-  assert_held (&pool->admin);
   result = check_once (pool, NULL, progress, opaque);
-  if (result == NULL || !repair)
-    return result;
+  if (result == NULL)
+    return NULL;
   first = result;
   repairs = list_repairs (first);
   if (get_number (first, "errors") > 0 ||
@@ -767,5 +766,21 @@ check_run (struct nbdedup_pool *pool, bool repair,
   json_decref (places);
   json_decref (first);
   json_decref (repairs);
+  return result;
+}
+
+json_t *
+check_run (struct nbdedup_pool *pool, bool repair,
+           nbdedup_progress_fn *progress, void *opaque)
+{
+  json_t *result;
+
+  assert_held (&pool->admin);
+  if (!repair)
+    return check_once (pool, NULL, progress, opaque);
+  /* From the first fold on, which may meet what is to be repaired. */
+  txg_set_repairing (pool->txg, true);
+  result = check_and_repair (pool, progress, opaque);
+  txg_set_repairing (pool->txg, pool->settings.repair);
   return result;
 }

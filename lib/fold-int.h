@@ -49,6 +49,8 @@ struct fold {
   struct vec reached;           /* uint64_t: records that may have copies now */
   bool has_more;
   bool index_damaged;
+  bool repairing;
+  bool inconsistent;            /* it failed for that */
 
   bool copies_damaged;          /* the table: do without it */
   bool copies_failed;           /* ... since the last attempt */

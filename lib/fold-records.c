@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,24 @@ struct pass {
   bool copies;                  /* what loses references must be copies */
 };
 
+/* The tables contradict each other, as the error text says.  0: a repair sees
+ * to it; -1: the fold fails, for the pool must not go on as if it could rely on
+ * them.
+ */
+static int
+note_contradiction (struct fold *f)
+{
+  char text[512];
+
+  if (f->repairing) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+    return 0;
+  }
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  f->inconsistent = true;
+  return nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
+}
+
 static int
 load_group (struct pass *p, uint64_t id)
 {
@@ -55,13 +74,10 @@ load_group (struct pass *p, uint64_t id)
                       " are damaged", id)
       : record_unpack (id, p->row.p + off, p->row.len - off,
                        &g->records[g->nr]);
-    if (n == -1 && !p->f->parts->repairing)
+    if (n == -1 && note_contradiction (p->f) == -1)
       return -1;
-    if (n == -1) {
-      /* What follows is found by the pointers to it. */
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+    if (n == -1)                /* what follows is found by pointers to it */
       break;
-    }
     g->nr++;
   }
   return 0;
@@ -283,11 +299,10 @@ change_record (struct pass *p, struct record *r, int64_t delta)
 
   if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX) {
     nbdedup_fail (EIO, "pool.db: record at %" PRIu64 " has %" PRIu64
-                  " references, %" PRId64 " more cannot be: run nbdedup check "
-                  "--repair", r->ptr.addr, old, delta);
-    if (!f->parts->repairing)
+                  " references, %" PRId64 " more cannot be", r->ptr.addr, old,
+                  delta);
+    if (note_contradiction (f) == -1)
       return -1;
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
     new = COUNT_UNKNOWN;        /* more than there are: nothing frees it */
   }
   r->refcount = new;
@@ -361,16 +376,13 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
 
 /* Nothing is asked of it if limbo named it by mistake. */
 static int
-note_missing (const struct fold *f, uint64_t addr, int64_t delta)
+note_missing (struct fold *f, uint64_t addr, int64_t delta)
 {
   if (delta == 0)
     return 0;
-  nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: run "
-                "nbdedup check --repair", addr);
-  if (!f->parts->repairing)
-    return -1;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
-  return 0;
+  nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing",
+                addr);
+  return note_contradiction (f);
 }
 
 static struct record *

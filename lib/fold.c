@@ -84,6 +84,18 @@ fold_set_background_rows (struct fold *f, unsigned rows)
 }
 
 bool
+fold_is_inconsistent (const struct fold *f)
+{
+  return f->inconsistent;
+}
+
+void
+fold_set_repairing (struct fold *f, bool repairing)
+{
+  f->repairing = repairing;
+}
+
+bool
 fold_index_is_damaged (struct fold *f)
 {
   return f->index_damaged;
@@ -230,7 +242,7 @@ reset (struct fold *f)
     space_committed (f->parts->space, ((uint64_t *) f->unlinked.p)[i]);
   f->displaced.nr = f->layers.nr = f->gone.nr = 0;
   f->unlinked.nr = f->inserted.nr = f->index.nr = f->reached.nr = 0;
-  f->has_more = f->looked_at_copies = false;
+  f->has_more = f->looked_at_copies = f->inconsistent = false;
   f->state = f->base;
 }
 

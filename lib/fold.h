@@ -56,6 +56,11 @@ extern bool fold_index_is_damaged (struct fold *f);
  */
 extern bool fold_copies_are_damaged (struct fold *f);
 
+/* Its tables contradict each other, which failed the fold. */
+extern bool fold_is_inconsistent (const struct fold *f);
+/* As txg_parts.repairing, for the next attempt. */
+extern void fold_set_repairing (struct fold *f, bool repairing);
+
 /* The last commit has these now. */
 extern void fold_set_features (struct fold *f, uint64_t features_compat);
 

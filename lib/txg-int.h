@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by txg.c (what becomes durable together) and txg-replay.c (what a
- * crash left in the journal).
+/* Shared by txg.c (what becomes durable together), txg-fold.c (how it comes
+ * to pool.db) and txg-replay.c (what a crash left in the journal).
  */
 
 #ifndef NBDEDUP_TXG_INT_H
@@ -52,7 +52,19 @@ struct txg {
   atomic_bool stuck;            /* folds cannot be written now */
   atomic_bool failed;           /* for good */
   atomic_bool no_memory;        /* ... because there was none */
+  atomic_bool inconsistent;     /* ... because tables contradict each other */
+  atomic_bool repairing;        /* as txg_parts has it */
 };
+
+/* Fold what has been accepted, for the requests that wait; in the folding
+ * thread, or before it runs.  -1: the txg has failed.
+ */
+extern int txg_fold (struct txg *t);
+
+/* What stays allocated is what the next open needs. */
+extern void txg_keep_room (struct txg *t);
+/* Do layers wait for folds? */
+extern bool txg_has_background (struct txg *t);
 
 /* What the open and the folding txg hold in memory. */
 extern size_t txg_pending_bytes (struct txg *t);

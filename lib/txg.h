@@ -196,7 +196,7 @@ extern int txg_run_large (struct txg *txg, uint64_t pages,
  */
 extern int txg_mend (struct txg *txg);
 
-/* In the folding thread (in 'done'), or before it runs. */
+/* Folds that begin after this are as txg_parts.repairing says. */
 extern void txg_set_repairing (struct txg *txg, bool repairing);
 
 /* The state as of the last fold. */

@@ -469,6 +469,53 @@ test_replay_meets_the_damage (void)
   use_and_end ();
 }
 
+/* A fold that meets it stops the pool, and says what helps. */
+static void
+test_fold_meets_the_damage (void)
+{
+  start_pool ();
+  RECORD (3, 0);
+  plant (drop_record);
+  write_block (3, 9999);
+  must (nbdedup_volume_flush (handle));
+  expect (txg_run (pool->txg, NULL, NULL, NULL) == -1 && errno == EIO);
+  expect (txg_check (pool->txg) == -1 &&
+          strstr (nbdedup_error (), "check --repair") != NULL);
+  nbdedup_volume_close (handle);
+  (void) nbdedup_pool_close (pool);
+  open_to_repair ();
+  repair (0);
+  expect_content (3, 9999);
+  write_block (3, 4);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
+/* What was written since the last fold displaces a pointer whose record is
+ * wrong: the first fold of the repair meets it, in a pool that was not opened
+ * to be repaired.
+ */
+static void
+test_first_fold_meets_the_damage (void)
+{
+  static plant_fn *const kinds[] = { drop_record, cut_group, change_count };
+  unsigned i;
+
+  for (i = 0; i < 3; ++i) {
+    start_pool ();
+    RECORD (3, -2);
+    plant (kinds[i]);
+    write_block (3, 9999);
+    repair (0);
+    expect_content (3, 9999);
+    write_block (3, 4);
+    settle ();
+    expect_blocks ();
+    use_and_end ();
+  }
+}
+
 static void
 write_on (uint64_t nr)
 {
@@ -588,6 +635,8 @@ static const struct engine_case cases[] = {
   CASE (only_a_leak_is_left),
   CASE (layer_counts_too_low),
   CASE (replay_meets_the_damage),
+  CASE (fold_meets_the_damage),
+  CASE (first_fold_meets_the_damage),
   CASE (count_too_low),
   CASE (count_too_high),
   CASE (no_count_at_all),
