@@ -127,6 +127,63 @@ derive_chunks (struct derive *d, struct meta_conn *c, uint64_t segment,
   return r;
 }
 
+struct take {
+  struct segment_map *map;
+  uint64_t end;                 /* groups of the segment */
+  bool wrong;
+};
+
+static int
+take_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct take *t = opaque;
+  struct segment_map *map = t->map;
+  struct record r;
+  size_t off;
+  int n;
+
+  if (group >= t->end)
+    return 1;
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    if (n == -1 ||
+        segment_map_set_slot (map, r.slot) == -1 ||
+        segment_map_set (map, (unsigned) (r.ptr.addr % map->nr_sectors),
+                         sectors_of (r.ptr.psize, map->sector_bytes)) == -1) {
+      t->wrong = true;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+int
+derive_map (struct derive *d, struct meta_conn *c, uint64_t segment,
+            struct segment_map **map)
+{
+  uint64_t groups = SEGMENT_BYTES / d->pool->sector_bytes /
+    RECORD_GROUP_SECTORS;
+  struct take t = { .end = (segment + 1) * groups };
+  CLEANUP_FREE uint16_t *chunks = NULL;
+  unsigned nr;
+  int r = derive_chunks (d, c, segment, &chunks, &nr);
+
+  if (r != 1)
+    return r;
+  t.map = segment_map_new (segment, d->pool->sector_bytes);
+  if (t.map == NULL)
+    return -1;
+  r = segment_map_set_chunks (t.map, chunks, nr) == 0;
+  if (r == 1 && meta_record_scan (c, segment * groups, take_group, &t) == -1)
+    r = -1;
+  if (r == 1 && !t.wrong) {
+    *map = t.map;
+    return 1;
+  }
+  segment_map_free (t.map);
+  return r == -1 ? -1 : 0;
+}
+
 /* A slot of this chunk that describes the record: 1 and the rest of it. */
 static int
 find_slot (struct derive *d, uint64_t addr, unsigned index,

@@ -93,4 +93,10 @@ extern int derive_chunks (struct derive *d, struct meta_conn *c,
                           uint64_t segment, uint16_t **chunks,
                           unsigned *nr_chunks);
 
+/* A segment's map, from its records and summary chunks.  1; 0: that cannot be
+ * told, or records overlap; -1.
+ */
+extern int derive_map (struct derive *d, struct meta_conn *c,
+                       uint64_t segment, struct segment_map **map);
+
 #endif /* NBDEDUP_CHECK_INT_H */

@@ -33,8 +33,6 @@ struct scan {
   struct repair *rp;
   struct derive *derive;        /* owned */
   struct segment_map *map;      /* owned; of the segment that is read */
-  bool is_wrong;                /* it cannot be made: records overlap ... */
-
   struct seg_row {
     uint64_t segment;
     uint32_t nr_free, largest_run;
@@ -56,54 +54,13 @@ groups_per_segment (const struct repair *rp)
  * What the map must be
  */
 
-static int
-take_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
-{
-  struct scan *s = opaque;
-  struct segment_map *map = s->map;
-  uint32_t sector = map->sector_bytes;
-  struct record r;
-  size_t off;
-  int n;
-
-  if (group / groups_per_segment (s->rp) != map->id)
-    return 1;
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    if (n == -1 ||
-        segment_map_set_slot (map, r.slot) == -1 ||
-        segment_map_set (map, (unsigned) (r.ptr.addr % map->nr_sectors),
-                         sectors_of (r.ptr.psize, sector)) == -1) {
-      s->is_wrong = true;
-      return 1;
-    }
-  }
-  return 0;
-}
-
-/* Make the map of a segment: 1; 0: that is not possible; -1. */
+/* 1; 0: that is not possible; -1. */
 static int
 make_map (struct scan *s, uint64_t segment)
 {
-  CLEANUP_FREE uint16_t *chunks = NULL;
-  struct repair *rp = s->rp;
-  unsigned nr;
-  int r;
-
-  r = derive_chunks (s->derive, rp->c, segment, &chunks, &nr);
-  if (r != 1)
-    return r;
   segment_map_free (s->map);
-  s->is_wrong = false;
-  s->map = segment_map_new (segment, rp->state->sector_bytes);
-  if (s->map == NULL)
-    return -1;
-  if (segment_map_set_chunks (s->map, chunks, nr) == -1)
-    return 0;
-  if (meta_record_scan (rp->c, segment * groups_per_segment (rp), take_group,
-                        s) == -1)
-    return -1;
-  return !s->is_wrong;
+  s->map = NULL;
+  return derive_map (s->derive, s->rp->c, segment, &s->map);
 }
 
 static const struct seg_row *

@@ -736,6 +736,28 @@ list_repairs (const json_t *result)
   return repairs;
 }
 
+static int
+forget_loss (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  state->features_compat &= ~(uint64_t) FEATURE_COMPAT_RECORDS_LOST;
+  return 0;
+}
+
+/* Every pointer's record is there again, and every count was made again. */
+static int
+end_repair (struct nbdedup_pool *pool, const json_t *result)
+{
+  struct meta_state state;
+
+  txg_get_state (pool->txg, &state);
+  if (get_number (result, "errors") > 0 ||
+      !(state.features_compat & FEATURE_COMPAT_RECORDS_LOST))
+    return 0;
+  return txg_run (pool->txg, forget_loss, NULL, NULL);
+}
+
 static json_t *
 check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
                   void *opaque)
@@ -759,13 +781,19 @@ check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   lost += mend_take (pool, places);
   if (result != NULL)
     json_object_update_new (result, json_pack
-                            ("{s:I, s:I, s:O, s:O}", "found",
+                            ("{s:I, s:I, s:O, s:O, s:b}", "found",
                              get_number (first, "errors"), "lost_blocks",
                              (json_int_t) lost, "lost", places, "repairs",
-                             repairs));
+                             repairs, "try_offline",
+                             get_number (result, "errors") > 0 &&
+                             !pool->settings.repair));
   json_decref (places);
   json_decref (first);
   json_decref (repairs);
+  if (result != NULL && end_repair (pool, result) == -1) {
+    json_decref (result);
+    return NULL;
+  }
   return result;
 }
 

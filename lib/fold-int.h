@@ -51,6 +51,7 @@ struct fold {
   bool index_damaged;
   bool repairing;
   bool inconsistent;            /* it failed for that */
+  uint64_t nr_contradictions;   /* that it tolerates */
 
   bool copies_damaged;          /* the table: do without it */
   bool copies_failed;           /* ... since the last attempt */

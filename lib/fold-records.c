@@ -49,7 +49,8 @@ note_contradiction (struct fold *f)
   char text[512];
 
   if (f->repairing) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+    if (f->nr_contradictions++ == 0)
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
     return 0;
   }
   snprintf (text, sizeof text, "%s", nbdedup_error ());
@@ -147,27 +148,34 @@ static int
 set_chunks (struct pass *p)
 {
   CLEANUP_FREE uint16_t *chunks = NULL;
-  unsigned nr;
+  unsigned nr, i;
 
   if (p->has_chunks)
     return 0;
-  if (space_get_chunks (p->f->parts->space, p->map->id, &chunks, &nr) == -1 ||
-      segment_map_set_chunks (p->map, chunks, nr) == -1)
+  if (space_get_chunks (p->f->parts->space, p->map->id, &chunks, &nr) == -1)
+    return -1;
+  for (i = 0; p->f->repairing && i < nr; ++i)
+    if (chunks[i] != SEGMENT_CHUNK_LOST)
+      segment_map_force_chunk (p->map, i, chunks[i]);
+  if (segment_map_set_chunks (p->map, chunks, nr) == -1)
     return -1;
   p->has_chunks = true;
   return 0;
 }
 
+/* If the map says something else, a repair makes it from the records. */
 static int
 take_space (struct pass *p, const struct record *r)
 {
   struct fold *f = p->f;
+  int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
 
-  if (load_segment (p, r->ptr.addr / f->segment_sectors) != 1 ||
-      set_chunks (p) == -1 || segment_map_set_slot (p->map, r->slot) == -1)
-    return -1;
-  return segment_map_set (p->map, r->ptr.addr % f->segment_sectors,
-                          sectors_of (r->ptr.psize, f->sector_bytes));
+  if (ret == 1 &&
+      (set_chunks (p) == -1 || segment_map_set_slot (p->map, r->slot) == -1 ||
+       segment_map_set (p->map, r->ptr.addr % f->segment_sectors,
+                        sectors_of (r->ptr.psize, f->sector_bytes)) == -1))
+    ret = errno == EIO ? 0 : -1;
+  return ret == 0 ? note_contradiction (f) : ret == 1 ? 0 : -1;
 }
 
 static void

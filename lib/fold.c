@@ -11,6 +11,7 @@
 #include "error.h"
 #include "fold-index.h"
 #include "fold-int.h"
+#include "log.h"
 
 void *
 vec_add (struct vec *v, size_t size)
@@ -92,7 +93,8 @@ fold_is_inconsistent (const struct fold *f)
 void
 fold_set_repairing (struct fold *f, bool repairing)
 {
-  f->repairing = repairing;
+  f->repairing = repairing ||
+    f->base.features_compat & FEATURE_COMPAT_RECORDS_LOST;
 }
 
 bool
@@ -243,6 +245,7 @@ reset (struct fold *f)
   f->displaced.nr = f->layers.nr = f->gone.nr = 0;
   f->unlinked.nr = f->inserted.nr = f->index.nr = f->reached.nr = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
+  f->nr_contradictions = 0;
   f->state = f->base;
 }
 
@@ -315,6 +318,9 @@ fold_finish (struct fold *f)
   for (i = 0; i < f->inserted.nr; ++i)
     space_committed (parts->space, ((uint64_t *) f->inserted.p)[i]);
   note_copies (f);
+  if (f->nr_contradictions > 1)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: %" PRIu64 " more such "
+                 "contradictions", f->nr_contradictions - 1);
   if (f->gone.nr == 0)
     return;
   quiesce_wait (parts->quiesce);

@@ -20,6 +20,8 @@
 
 /* pool.db's features_compat: a map has had a block that is lost. */
 #define FEATURE_COMPAT_LOST 1
+/* ...: rows of table "record" are missing; "check --repair" clears it. */
+#define FEATURE_COMPAT_RECORDS_LOST 2
 
 #define BLOCK_SIZE_MIN 4096u
 #define BLOCK_SIZE_MAX (1u << 20)

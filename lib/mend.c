@@ -2,7 +2,9 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +14,7 @@
 #include "log.h"
 #include "mend.h"
 #include "meta-mend.h"
+#include "meta-repair.h"
 #include "pool.h"
 #include "volume-int.h"
 
@@ -444,11 +447,13 @@ mend_forget_maps (struct nbdedup_pool *pool)
     map_forget_layer (pool->map, vs->layers.p[i]);
 }
 
-int
-mend_run (struct nbdedup_pool *pool, struct meta_state *state)
+static int
+mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
 {
   struct mend md = { .pool = pool, .state = state };
-  const struct meta_mend_ops ops = { count_row, lose, &md };
+  const struct meta_mend_ops ops = {
+    META_MEND_LEAF, count_row, lose, &md,
+  };
   int r = collect (&md), err;
   size_t i;
 
@@ -470,6 +475,29 @@ mend_run (struct nbdedup_pool *pool, struct meta_state *state)
   free (md.list);
   errno = err;
   return r;
+}
+
+/* One that cannot be put right does not keep the others from it. */
+int
+mend_run (struct nbdedup_pool *pool, struct meta_state *state)
+{
+  char text[512];
+  int n[3], nr = 0, err = 0;
+  unsigned i;
+
+  for (i = 0; i < 3; ++i) {
+    n[i] = i == 0 ? mend_tables (pool, state)
+      : i == 1 ? mend_maps (pool, state) : meta_repair (pool->meta, true);
+    if (n[i] > 0)
+      nr += n[i];
+    else if (n[i] == -1) {
+      err = errno;
+      snprintf (text, sizeof text, "%s", nbdedup_error ());
+      if (err == EBUSY)
+        break;
+    }
+  }
+  return nr > 0 || err == 0 ? nr : nbdedup_fail (err, "%s", text);
 }
 
 uint64_t

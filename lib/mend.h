@@ -40,6 +40,11 @@ extern void mended_free (struct mended *mended);
  */
 extern int mend_run (struct nbdedup_pool *pool, struct meta_state *state);
 
+/* The same of the tables that follow from others (mend-tables.c); mend_run does
+ * this, too.  Needs no more of the pool than its files.
+ */
+extern int mend_tables (struct nbdedup_pool *pool, struct meta_state *state);
+
 /* Rows of the maps have changed in pool.db itself: forget what is cached.  In
  * the folding thread.
  */

@@ -23,6 +23,8 @@
 #define MAX_LOCAL_TABLE (USABLE - 35)
 #define MAX_LOCAL_INDEX ((USABLE - 12) * 64 / 255 - 23)
 #define MIN_LOCAL ((USABLE - 12) * 32 / 255 - 23)
+/* Bytes of a row with nothing in it: a cell has at least four. */
+#define EMPTY_ROW 4
 
 static unsigned
 get_be16 (const uint8_t *p)
@@ -71,6 +73,13 @@ put_varint (uint8_t *p, uint64_t v)
 
   for (rest = v >> 7; rest; rest >>= 7)
     n++;
+  if (n >= 9) {                 /* the ninth byte has eight bits */
+    n = 9;
+    p[8] = (uint8_t) v;
+    for (i = 8, v >>= 8; i-- > 0; v >>= 7)
+      p[i] = (uint8_t) ((v & 0x7f) | 0x80);
+    return n;
+  }
   for (i = n; i-- > 0; v >>= 7)
     p[i] = (uint8_t) ((v & 0x7f) | (i + 1 < n ? 0x80 : 0));
   return n;
@@ -128,7 +137,7 @@ btree_cell_get (const struct btree_page *page, unsigned i,
                 struct btree_cell *cell)
 {
   const uint8_t *end = page->p + USABLE, *p;
-  uint64_t payload, rowid;
+  uint64_t payload;
   size_t max = page->index ? MAX_LOCAL_INDEX : MAX_LOCAL_TABLE;
   unsigned n;
 
@@ -141,12 +150,13 @@ btree_cell_get (const struct btree_page *page, unsigned i,
     cell->child = btree_number (p, 0);
     p += 4;
     if (!page->index)
-      return 0;
+      return get_varint (p, end, &cell->rowid) > 0 ? 0
+        : not_understood (page->number);
   }
   n = get_varint (p, end, &payload);
   p += n;
   if (n > 0 && !page->index) {
-    n = get_varint (p, end, &rowid);
+    n = get_varint (p, end, &cell->rowid);
     p += n;
   }
   if (n == 0)
@@ -160,6 +170,8 @@ btree_cell_get (const struct btree_page *page, unsigned i,
     if (p + cell->local + 4 > end)
       return not_understood (page->number);
     cell->overflow = btree_number (p + cell->local, 0);
+    cell->nr_overflow = (uint32_t) ((payload - cell->local + USABLE - 5) /
+                                    (USABLE - 4));
   }
   return p + cell->local > end ? not_understood (page->number) : 0;
 }
@@ -222,10 +234,11 @@ btree_leaf_row (const struct btree_cell *cell, struct leaf_key *key,
  */
 
 void
-btree_make (uint8_t *p, uint32_t right)
+btree_make (uint8_t *p, bool index, uint32_t right)
 {
   memset (p, 0, META_PAGE_BYTES);
-  p[0] = right ? INTERIOR_INDEX : BOTTOM_INDEX;
+  p[0] = index ? right ? INTERIOR_INDEX : BOTTOM_INDEX
+    : right ? INTERIOR_TABLE : BOTTOM_TABLE;
   put_be16 (p + 5, USABLE);
   if (right)
     put_be32 (p + 8, right);
@@ -249,13 +262,14 @@ put_row (uint8_t *p, const struct leaf_key *key, uint64_t data_len)
   return n;
 }
 
-void
-btree_add (uint8_t *p, uint32_t child, const struct leaf_key *key,
-           uint32_t overflow, uint32_t nr_overflow)
+/* Of an index b-tree; bytes used. */
+static unsigned
+put_index_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
+                uint32_t nr_overflow)
 {
-  uint8_t cell[MIN_LOCAL + 32] = { 0 }, row[64];
-  unsigned nr = get_be16 (p + 3), begin = get_be16 (p + 5), n = 0, used;
+  uint8_t row[64];
   uint64_t payload = put_row (row, key, 0);
+  unsigned n = 0, used;
 
   /* So that what does not stand here fills the other pages. */
   if (nr_overflow > 0)
@@ -269,7 +283,38 @@ btree_add (uint8_t *p, uint32_t child, const struct leaf_key *key,
   }
   n += put_varint (cell + n, payload);
   memcpy (cell + n, row, used);
-  n += nr_overflow > 0 ? MIN_LOCAL : used;
+  return n + (nr_overflow > 0 ? MIN_LOCAL : used);
+}
+
+/* Of a table b-tree: a row without any column. */
+static unsigned
+put_table_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
+                uint32_t nr_overflow)
+{
+  uint64_t rowid = btree_rowid (key->seq);
+  unsigned n;
+
+  if (child) {
+    put_be32 (cell, child);
+    return 4 + put_varint (cell + 4, rowid);
+  }
+  n = put_varint (cell, nr_overflow == 0 ? EMPTY_ROW
+                  : MIN_LOCAL + (uint64_t) nr_overflow * (USABLE - 4));
+  n += put_varint (cell + n, rowid);
+  cell[n] = 1;                  /* the length of the row's header */
+  return n + (nr_overflow > 0 ? MIN_LOCAL : EMPTY_ROW);
+}
+
+void
+btree_add (uint8_t *p, uint32_t child, const struct leaf_key *key,
+           uint32_t overflow, uint32_t nr_overflow)
+{
+  uint8_t cell[MIN_LOCAL + 32] = { 0 };
+  unsigned nr = get_be16 (p + 3), begin = get_be16 (p + 5), n;
+  bool index = p[0] == INTERIOR_INDEX || p[0] == BOTTOM_INDEX;
+
+  n = (index ? put_index_cell : put_table_cell) (cell, child, key,
+                                                 nr_overflow);
   if (nr_overflow > 0) {
     put_be32 (cell + n, overflow);
     n += 4;

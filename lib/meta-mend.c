@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Put table "leaf" right, some of whose pages are lost in all copies.
+/* Put a table right, some of whose pages are lost in all copies.
  *
  * SQLite cannot change a tree with a page that it cannot read.  So the writer
  * gets, for a moment, other pages in the place of the lost ones (cksum-graft.h):
@@ -8,6 +8,9 @@
  * one ordinary transaction deletes these rows, inserts what the caller says of
  * the range of keys that is lost, and writes all the pages that it changes.
  * Killed before it is durable, nothing has happened.
+ *
+ * A row whose data go on on a lost page is lost, too; that page is replaced by
+ * one that ends there, or goes on on others (see below).
  *
  * A lost page that is not at the bottom hides those below it: they cannot be
  * found any more, and what they said is lost, too, for pages that SQLite has
@@ -45,9 +48,29 @@
 #define OVERFLOW_MAX 100000u
 #define OVERFLOW_ROWS_MAX 6u
 
+static const struct table {
+  const char *name;
+  bool index;                   /* the kind of its b-tree */
+  const char *root, *delete, *check;
+} tables[] = {
+#define TABLE(name, index, key)                                 \
+  { name, index,                                                \
+    "SELECT rootpage FROM sqlite_schema WHERE name = '" name "'", \
+    "DELETE FROM " name " WHERE " key, "PRAGMA quick_check (" name ")" }
+  [META_MEND_LEAF] = TABLE ("leaf", true,
+                            "branch = ? AND leaf = ? AND seq = ?"),
+  [META_MEND_RECORD] = TABLE ("record", false, "rowid = ?"),
+  [META_MEND_SEGMENT] = TABLE ("segment", false, "rowid = ?"),
+  [META_MEND_INDEX] = TABLE ("ddt", false, "rowid = ?"),
+#undef TABLE
+};
+
 struct lost {
   uint32_t number;
   unsigned depth;
+  bool overflow;                /* of a row's data: ... */
+  struct leaf_key key;          /* ... of this one */
+  uint32_t nr_behind;           /* ... pages that follow it */
   struct meta_lost_range range;
 };
 
@@ -55,6 +78,7 @@ struct mend {
   struct meta *m;
   struct meta_conn *c;          /* the writer */
   const struct meta_mend_ops *ops;
+  const struct table *table;
   uint32_t nr_pages, root;
   uint8_t *seen;                /* owned; a bit for each page */
   unsigned bottom;              /* depth of the lowest pages; 0: not known */
@@ -62,6 +86,7 @@ struct mend {
   size_t nr_lost;
   uint32_t *orphans;            /* owned */
   size_t nr_orphans;
+  size_t nr_spare;              /* of them, that no tree needs */
   bool with_orphans;            /* they are to be found */
 
   struct cksum_graft graft;     /* owned */
@@ -157,14 +182,14 @@ mark_free (struct mend *md, uint32_t trunk)
   return 0;
 }
 
-static int
+static struct lost *
 note_lost (struct mend *md, uint32_t number, unsigned depth,
            const struct leaf_key *low, const struct leaf_key *high)
 {
   struct lost *l = array_add (&md->lost, &md->nr_lost, sizeof *l);
 
   if (l == NULL)
-    return -1;
+    return NULL;
   *l = (struct lost) {
     .number = number, .depth = depth,
     .range = { .has_low = low != NULL, .has_high = high != NULL },
@@ -173,6 +198,40 @@ note_lost (struct mend *md, uint32_t number, unsigned depth,
     l->range.low = *low;
   if (high)
     l->range.high = *high;
+  return l;
+}
+
+/* The row's data, behind what stands in the cell. */
+static int
+walk_overflow (struct mend *md, const struct btree_cell *cell,
+               const struct leaf_key *key, unsigned depth)
+{
+  CLEANUP_FREE uint8_t *buf = malloc (META_PAGE_BYTES);
+  uint32_t number = cell->overflow, left = cell->nr_overflow;
+  struct leaf_key low = *key, high = *key;
+  struct lost *l;
+  int r;
+
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to repair");
+  for (; left > 0; --left, number = btree_number (buf, 0)) {
+    if (mark (md, number) == -1)
+      return -1;
+    r = cksum_page_probe (md->c->db, number, buf);
+    if (r == 1)
+      continue;
+    low.seq--;
+    high.seq++;
+    l = r == -1 ? NULL : note_lost (md, number, depth,
+                                    key->seq > 0 ? &low : NULL,
+                                    high.seq > 0 ? &high : NULL);
+    if (l == NULL)
+      return -1;
+    l->overflow = true;
+    l->key = *key;
+    l->nr_behind = left - 1;
+    return 0;
+  }
   return 0;
 }
 
@@ -192,7 +251,31 @@ walk_row (struct mend *md, const struct btree_page *page,
   return md->ops->row (md->ops->opaque, key, data, len);
 }
 
-/* The part of table "leaf" from 'low' to 'high'. */
+static int walk (struct mend *md, uint32_t number, unsigned depth,
+                 const struct leaf_key *low, const struct leaf_key *high);
+
+/* A cell of the table's kind, and what it leads to. */
+static int
+walk_cell (struct mend *md, const struct btree_page *page, unsigned depth,
+           const struct btree_cell *cell, struct leaf_key *key,
+           const struct leaf_key *low, const struct leaf_key *high)
+{
+  struct leaf_key end = { 0, 0, btree_rowid (cell->rowid) + 1 };
+
+  if (md->table->index)
+    return walk_row (md, page, cell, key, low, high) == -1 ? -1
+      : page->interior ? walk (md, cell->child, depth + 1, low, key) : 0;
+  *key = (struct leaf_key) { 0, 0, btree_rowid (cell->rowid) };
+  if ((low && leaf_key_compare (low, key) >= 0) ||
+      (high && leaf_key_compare (key, high) >= 0))
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " cannot be understood",
+                         page->number);
+  return page->interior ? walk (md, cell->child, depth + 1, low,
+                                end.seq > 0 ? &end : NULL)
+    : walk_overflow (md, cell, key, depth);
+}
+
+/* The part of the table from 'low' to 'high'. */
 static int
 walk (struct mend *md, uint32_t number, unsigned depth,
       const struct leaf_key *low, const struct leaf_key *high)
@@ -210,19 +293,19 @@ walk (struct mend *md, uint32_t number, unsigned depth,
     return -1;
   r = cksum_page_probe (md->c->db, number, buf);
   if (r != 1)
-    return r == -1 ? -1 : note_lost (md, number, depth, low, high);
+    return r == -1 || note_lost (md, number, depth, low, high) == NULL ? -1
+      : 0;
   if (btree_page_open (buf, number, &page) == -1)
     return -1;
-  if (!page.index || (page.nr_cells == 0 && depth > 1) ||
+  if (page.index != md->table->index || (page.nr_cells == 0 && depth > 1) ||
       (!page.interior && md->bottom != 0 && md->bottom != depth))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is no map's", number);
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is not one of table "
+                         "%s", number, md->table->name);
   if (!page.interior)
     md->bottom = depth;
   for (i = 0; i < page.nr_cells; ++i) {
     if (btree_cell_get (&page, i, &cell) == -1 ||
-        walk_row (md, &page, &cell, &keys[i % 2], low, high) == -1 ||
-        (page.interior && walk (md, cell.child, depth + 1, low,
-                                &keys[i % 2]) == -1))
+        walk_cell (md, &page, depth, &cell, &keys[i % 2], low, high) == -1)
       return -1;
     low = &keys[i % 2];
   }
@@ -270,11 +353,35 @@ find_orphans (struct mend *md, uint32_t free_list)
   return 0;
 }
 
-/* Pages below a lost one; 0: it is at the bottom. */
+/* What rows at the bottom had on other pages is not needed; while another tree
+ * cannot be read it stays in use by nothing.
+ */
+static int
+find_leaked (struct mend *md, uint32_t free_list)
+{
+  md->with_orphans = true;
+  if (find_orphans (md, free_list) == 0)
+    return 0;
+  if (errno != EIO)
+    return -1;
+  md->with_orphans = false;
+  md->nr_orphans = 0;
+  return 0;
+}
+
+/* Levels below a lost page; 0: it is at the bottom. */
 static unsigned
 height_of (const struct mend *md, const struct lost *l)
 {
   return md->bottom - l->depth;
+}
+
+/* Pages below a lost one, if each has two; or behind it. */
+static size_t
+pages_of (const struct mend *md, const struct lost *l)
+{
+  return l->overflow ? l->nr_behind
+    : ((size_t) 2 << height_of (md, l)) - 2;
 }
 
 static int
@@ -282,13 +389,14 @@ find_root (struct mend *md)
 {
   sqlite3_stmt *st = NULL;
 
-  if (sqlite3_prepare_v2 (md->c->db, "SELECT rootpage FROM sqlite_schema "
-                          "WHERE name = 'leaf'", -1, &st, NULL) != SQLITE_OK)
+  if (sqlite3_prepare_v2 (md->c->db, md->table->root, -1, &st, NULL) !=
+      SQLITE_OK)
     return meta_fail (md->c, "preparing to repair");
   if (sqlite3_step (st) == SQLITE_ROW)
     md->root = (uint32_t) sqlite3_column_int64 (st, 0);
   sqlite3_finalize (st);
-  return md->root > 0 ? 0 : nbdedup_fail (EIO, "pool.db: no table leaf");
+  return md->root > 0 ? 0 : nbdedup_fail (EIO, "pool.db: no table %s",
+                                          md->table->name);
 }
 
 static int
@@ -315,9 +423,10 @@ find (struct mend *md)
     if (md->lost[i].depth > md->bottom)
       md->bottom = md->lost[i].depth;
   for (i = 0; i < md->nr_lost; ++i)
-    md->with_orphans |= height_of (md, &md->lost[i]) > 0;
-  return md->nr_lost > 0 && md->with_orphans
-    ? find_orphans (md, btree_number (first, 8)) : 0;
+    md->with_orphans |= pages_of (md, &md->lost[i]) > 0;
+  return md->nr_lost == 0 ? 0
+    : md->with_orphans ? find_orphans (md, btree_number (first, 8))
+    : md->table->index ? 0 : find_leaked (md, btree_number (first, 8));
 }
 
 /*----------------------------------------------------------------------
@@ -335,6 +444,16 @@ add_image (struct mend *md, uint32_t number)
   *p = (struct cksum_graft_page) { number, malloc (META_PAGE_BYTES) };
   return p->image ? p->image
     : nbdedup_fail_null (ENOMEM, "no memory to repair");
+}
+
+static uint8_t *
+image_of (const struct mend *md, uint32_t number)
+{
+  size_t i = 0;
+
+  while (md->graft.p[i].number != number)
+    i++;
+  return md->graft.p[i].image;
 }
 
 /* A row that may stand in the range, behind the last one. */
@@ -359,34 +478,58 @@ take_orphan (struct mend *md)
   return md->orphans[--md->nr_orphans];
 }
 
-/* Orphans as the data of one row more. */
+/* So many orphans as a row's data: the first of them.  -1 */
 static int
-graft_rest (struct mend *md, const struct lost *l, struct leaf_key *last,
-            uint8_t *page)
+graft_data (struct mend *md, uint32_t nr, uint32_t *first)
 {
-  uint32_t nr = md->nr_orphans < OVERFLOW_MAX ? (uint32_t) md->nr_orphans
-    : OVERFLOW_MAX, first = 0, i;
-  const struct leaf_key *key = add_row (md, l, last);
   uint8_t *image;
 
-  if (key == NULL)
-    return -1;
-  for (i = 0; i < nr; ++i) {
+  *first = 0;
+  for (; nr > 0; --nr) {
     image = add_image (md, md->orphans[md->nr_orphans - 1]);
     if (image == NULL)
       return -1;
-    btree_make_overflow (image, first);
-    first = take_orphan (md);
+    btree_make_overflow (image, *first);
+    *first = take_orphan (md);
   }
-  btree_add (page, 0, key, first, nr);
   return 0;
 }
 
-/* Pages below one at this height, if each has two. */
-static size_t
-pages_below (unsigned height)
+/* A row that has as many of the orphans as data that nothing else needs. */
+static int
+graft_row (struct mend *md, const struct lost *l, struct leaf_key *last,
+           uint32_t left, uint8_t *page)
 {
-  return ((size_t) 2 << height) - 2;
+  uint32_t nr = md->nr_spare < OVERFLOW_MAX ? (uint32_t) md->nr_spare
+    : OVERFLOW_MAX, first;
+  const struct leaf_key *key = add_row (md, l, last);
+
+  if (key == NULL || graft_data (md, nr, &first) == -1)
+    return -1;
+  md->nr_spare -= nr;
+  btree_add (page, left, key, first, nr);
+  return 0;
+}
+
+/* The row is there, and can be deleted, when its data are. */
+static int
+graft_overflow (struct mend *md, const struct lost *l)
+{
+  struct leaf_key *key;
+  uint32_t next;
+  uint8_t *image;
+
+  if (graft_data (md, l->nr_behind, &next) == -1)
+    return -1;
+  image = add_image (md, l->number);
+  if (image == NULL)
+    return -1;
+  btree_make_overflow (image, next);
+  key = array_add (&md->rows, &md->nr_rows, sizeof *key);
+  if (key == NULL)
+    return -1;
+  *key = l->key;
+  return 0;
 }
 
 /* There are enough orphans. */
@@ -395,25 +538,38 @@ graft_tree (struct mend *md, const struct lost *l, uint32_t number,
             unsigned height, struct leaf_key *last)
 {
   uint8_t *image = add_image (md, number);
-  const struct leaf_key *key;
-  uint32_t left = 0;
+  uint32_t left;
 
   if (image == NULL)
     return -1;
-  if (height > 0) {
-    left = take_orphan (md);
-    btree_make (image, take_orphan (md));
-    if (graft_tree (md, l, left, height - 1, last) == -1)
-      return -1;
+  if (height == 0) {
+    btree_make (image, md->table->index, 0);
+    return graft_row (md, l, last, 0, image);
   }
-  else
-    btree_make (image, 0);
-  key = add_row (md, l, last);
-  if (key == NULL)
+  left = take_orphan (md);
+  btree_make (image, md->table->index, take_orphan (md));
+  if (graft_tree (md, l, left, height - 1, last) == -1)
     return -1;
-  btree_add (image, left, key, 0, 0);
-  return height == 0 ? 0
-    : graft_tree (md, l, btree_number (image, 2), height - 1, last);
+  /* In the middle of a table b-tree there is no row, but the last one's key. */
+  if (!md->table->index)
+    btree_add (image, left, last, 0, 0);
+  else if (graft_row (md, l, last, left, image) == -1)
+    return -1;
+  return graft_tree (md, l, btree_number (image, 2), height - 1, last);
+}
+
+/* Of a tree that was grafted: the page whose rows are the last ones. */
+static uint32_t
+bottom_right (const struct mend *md, uint32_t number)
+{
+  const uint8_t *image = image_of (md, number);
+  struct btree_page page;
+
+  while (btree_page_open (image, number, &page) == 0 && page.interior) {
+    number = btree_right_child (&page);
+    image = image_of (md, number);
+  }
+  return number;
 }
 
 static int
@@ -433,22 +589,27 @@ make_graft (struct mend *md)
   uint8_t *page;
 
   for (i = 0; i < md->nr_lost; ++i)
-    need += pages_below (height_of (md, &md->lost[i]));
+    need += pages_of (md, &md->lost[i]);
   if (md->nr_orphans < need)
     return nbdedup_fail (EIO, "pool.db: what was below a lost page cannot be "
                          "found");
+  md->nr_spare = md->nr_orphans - need;
   for (i = 0; i < md->nr_lost; ++i) {
+    if (md->lost[i].overflow) {
+      if (graft_overflow (md, &md->lost[i]) == -1)
+        return -1;
+      continue;
+    }
     last = md->lost[i].range.low;       /* zero if there is none */
-    need -= pages_below (height_of (md, &md->lost[i]));
     if (graft_tree (md, &md->lost[i], md->lost[i].number,
                     height_of (md, &md->lost[i]), &last) == -1)
       return -1;
-    /* The one that was made last is at the bottom, on the right. */
-    page = md->graft.p[md->graft.nr - 1].image;
-    for (; md->nr_orphans > need; ++rows)
+    page = image_of (md, bottom_right (md, md->lost[i].number));
+    for (; md->nr_spare > 0; ++rows)
       if (rows == OVERFLOW_ROWS_MAX)
-        return nbdedup_fail (EIO, "pool.db: too much of the maps is lost");
-      else if (graft_rest (md, &md->lost[i], &last, page) == -1)
+        return nbdedup_fail (EIO, "pool.db: too much of table %s is lost",
+                             md->table->name);
+      else if (graft_row (md, &md->lost[i], &last, 0, page) == -1)
         return -1;
   }
   qsort (md->graft.p, md->graft.nr, sizeof *md->graft.p, compare_pages);
@@ -459,30 +620,52 @@ make_graft (struct mend *md)
  * The transaction
  */
 
-struct verdict {
-  char text[200];
-};
-
-static void
-note_problem (void *opaque, const char *text)
-{
-  struct verdict *v = opaque;
-
-  if (v->text[0] == '\0')
-    snprintf (v->text, sizeof v->text, "%s", text);
-}
-
 /* Where no orphans were used, other tables may be damaged. */
 static int
 check_tables (struct mend *md)
 {
-  struct verdict v = { "" };
+  sqlite3_stmt *st = NULL;
+  const char *text = NULL;
+  int r;
 
-  if ((md->with_orphans ? meta_quick_check (md->c, note_problem, &v)
-       : meta_quick_check_maps (md->c, note_problem, &v)) == -1)
-    return -1;
-  return v.text[0] == '\0' ? 0
-    : nbdedup_fail (EIO, "pool.db: not repaired: %s", v.text);
+  if (sqlite3_prepare_v2 (md->c->db, md->with_orphans ? "PRAGMA quick_check"
+                          : md->table->check, -1, &st, NULL) != SQLITE_OK)
+    return meta_fail (md->c, "checking what was repaired");
+  if (sqlite3_step (st) == SQLITE_ROW)
+    text = (const char *) sqlite3_column_text (st, 0);
+  r = text == NULL ? meta_fail (md->c, "checking what was repaired")
+    : strcmp (text, "ok") == 0 ? 0
+    : nbdedup_fail (EIO, "pool.db: not repaired: %s", text);
+  sqlite3_finalize (st);
+  return r;
+}
+
+static int
+delete_rows (struct mend *md)
+{
+  sqlite3_stmt *st = NULL;
+  const struct leaf_key *key;
+  size_t i;
+  int rc = SQLITE_DONE, r = 0;
+
+  if (sqlite3_prepare_v2 (md->c->db, md->table->delete, -1, &st, NULL) !=
+      SQLITE_OK)
+    return meta_fail (md->c, "repairing");
+  for (i = 0; i < md->nr_rows && rc == SQLITE_DONE; ++i) {
+    key = &md->rows[i];
+    sqlite3_bind_int64 (st, 1, (int64_t) (md->table->index ? key->branch
+                                          : btree_rowid (key->seq)));
+    if (md->table->index) {
+      sqlite3_bind_int64 (st, 2, (int64_t) key->leaf);
+      sqlite3_bind_int64 (st, 3, (int64_t) key->seq);
+    }
+    rc = sqlite3_step (st);
+    sqlite3_reset (st);
+  }
+  if (rc != SQLITE_DONE)
+    r = meta_fail (md->c, "repairing");
+  sqlite3_finalize (st);
+  return r;
 }
 
 static int
@@ -490,10 +673,8 @@ write_tables (struct mend *md, const struct meta_state *state)
 {
   size_t i;
 
-  for (i = 0; i < md->nr_rows; ++i)
-    if (meta_leaf_delete (md->c, md->rows[i].branch, md->rows[i].leaf,
-                          md->rows[i].seq) == -1)
-      return -1;
+  if (delete_rows (md) == -1)
+    return -1;
   for (i = 0; i < md->nr_lost; ++i)
     if (md->ops->lose (md->ops->opaque, md->c, &md->lost[i].range) == -1)
       return -1;
@@ -568,7 +749,9 @@ int
 meta_mend (struct meta *m, const struct meta_mend_ops *ops,
            const struct meta_state *state)
 {
-  struct mend md = { .m = m, .c = meta_writer (m), .ops = ops };
+  struct mend md = {
+    .m = m, .c = meta_writer (m), .ops = ops, .table = &tables[ops->table],
+  };
   int r, err;
 
   r = empty_wal (&md) ? find (&md)

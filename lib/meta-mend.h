@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pages of table "leaf" that are lost in all copies of pool.db: see
- * meta-mend.c.
- */
+/* Pages of a table that are lost in all copies of pool.db: see meta-mend.c. */
 
 #ifndef NBDEDUP_META_MEND_H
 #define NBDEDUP_META_MEND_H
@@ -11,15 +9,21 @@
 #include "meta-btree.h"
 
 /* What may have stood on a lost page, and on those below it: rows above 'low'
- * and below 'high'.
+ * and below 'high' (see struct leaf_key for tables with an integer key).
  */
 struct meta_lost_range {
   bool has_low, has_high;
   struct leaf_key low, high;
 };
 
+enum meta_mend_table {
+  META_MEND_LEAF,
+  META_MEND_RECORD, META_MEND_SEGMENT, META_MEND_INDEX, /* an integer key */
+};
+
 struct meta_mend_ops {
-  /* Each row that can be read, before anything else. */
+  enum meta_mend_table table;
+  /* Each row of table "leaf" that can be read, before anything else. */
   int (*row) (void *opaque, const struct leaf_key *key, const uint8_t *data,
               size_t len);
   /* In the transaction: put rows into this range, which has none now. */

@@ -327,8 +327,21 @@ salvage_tables (struct salvage *s, unsigned *nr)
   return *nr > 0 ? finish (s) : 0;
 }
 
+/* Tables that are aside. */
+static bool
+has_old (struct salvage *s)
+{
+  sqlite3_stmt *st = prepare (s->writer, "SELECT 1 FROM sqlite_schema WHERE "
+                              "name LIKE 'damaged!_%%' ESCAPE '!'", NULL,
+                              NULL);
+  bool found = st != NULL && sqlite3_step (st) == SQLITE_ROW;
+
+  sqlite3_finalize (st);
+  return found;
+}
+
 int
-meta_repair (struct meta *m)
+meta_repair (struct meta *m, bool shared)
 {
   struct salvage s = {
     .reader = meta_reader_get (m), .writer = meta_writer (m),
@@ -349,7 +362,7 @@ meta_repair (struct meta *m)
     }
   }
   meta_reader_put (m, s.reader);
-  if (r == 0 && nr > 0)
+  if (r == 0 && !shared && has_old (&s))
     drop_old (&s, m);
   return r == -1 ? -1 : (int) nr;
 }

@@ -9,9 +9,11 @@
 
 #include "meta.h"
 
-/* Before the pool is used: how many tables were made again, durably; 0:
- * none needed it; -1: not possible, nothing was changed.  Each is logged.
+/* How many tables were made again, durably; 0: none needed it; -1: not
+ * possible, nothing was changed.  Each is logged.  Before the pool is used; or
+ * 'shared': others read it, and the old tables stay in it until this is done
+ * otherwise.  By the writer, outside of its transactions.
  */
-extern int meta_repair (struct meta *m);
+extern int meta_repair (struct meta *m, bool shared);
 
 #endif /* NBDEDUP_META_REPAIR_H */

@@ -17,7 +17,6 @@ static const char *const sql[NR_STMTS] = {
   [ST_BEGIN] = "BEGIN IMMEDIATE",
   [ST_FREEZE] = "BEGIN",
   [ST_QUICK_CHECK] = "PRAGMA quick_check",
-  [ST_QUICK_CHECK_MAPS] = "PRAGMA quick_check (leaf)",
   [ST_COMMIT] = "COMMIT",
   [ST_ROLLBACK] = "ROLLBACK",
   [ST_SAVEPOINT] = "SAVEPOINT op",
@@ -667,32 +666,17 @@ meta_leaf_scan_all (struct meta_conn *c,
                    (size_t) sqlite3_column_bytes (st, 3)));
 }
 
-static int
-quick_check (struct meta_conn *c, enum meta_stmt which,
-             void (*fn) (void *opaque, const char *text), void *opaque)
+int
+meta_quick_check (struct meta_conn *c,
+                  void (*fn) (void *opaque, const char *text), void *opaque)
 {
-  USING_STMT (st, c, which);
+  USING_STMT (st, c, ST_QUICK_CHECK);
 
   return SCAN (c, st, "checking", ({
     if (strcmp (col_text (st, 0), "ok") != 0)
       fn (opaque, col_text (st, 0));
     0;
   }));
-}
-
-int
-meta_quick_check (struct meta_conn *c,
-                  void (*fn) (void *opaque, const char *text), void *opaque)
-{
-  return quick_check (c, ST_QUICK_CHECK, fn, opaque);
-}
-
-int
-meta_quick_check_maps (struct meta_conn *c,
-                       void (*fn) (void *opaque, const char *text),
-                       void *opaque)
-{
-  return quick_check (c, ST_QUICK_CHECK_MAPS, fn, opaque);
 }
 
 /* A blob by integer key: 1, 0, -1. */

@@ -212,10 +212,6 @@ extern int meta_frozen_check (struct meta *m);
 extern int meta_quick_check (struct meta_conn *c,
                              void (*fn) (void *opaque, const char *text),
                              void *opaque);
-/* The same of table "leaf" alone. */
-extern int meta_quick_check_maps (struct meta_conn *c,
-                                  void (*fn) (void *opaque, const char *text),
-                                  void *opaque);
 
 /* Copy the WAL into the database, up to the last commit, and sync. */
 extern int meta_checkpoint (struct meta *m);

@@ -30,6 +30,8 @@
 #include "error.h"
 #include "hash.h"
 #include "lockfile.h"
+#include "log.h"
+#include "mend.h"
 #include "meta-repair.h"
 #include "pool.h"
 #include "property.h"
@@ -654,10 +656,29 @@ repair_tables (const char *path, bool force)
   meta = meta_open (db, 0, &session, force);
   if (meta == NULL)
     return -1;
-  r = meta_repair (meta);
+  r = meta_repair (meta, false);
   if (r > 0)
     meta_opened (meta);
   return meta_close (meta) == -1 ? -1 : r;
+}
+
+/* Neither must a table that follows from others. */
+static int
+mend_derived (const char *path, const struct nbdedup_settings *settings,
+              const char *who)
+{
+  struct nbdedup_pool *pool = pool_new (path, settings, who);
+  struct meta_state state;
+  int r = -1;
+
+  if (pool == NULL)
+    return -1;
+  if (take_lock (pool, false) == 0 && open_files (pool, 0, &state) == 0)
+    r = mend_tables (pool, &state);
+  if (r > 0)
+    meta_opened (pool->meta);
+  nbdedup_pool_close (pool);
+  return r;
 }
 
 static struct nbdedup_pool *
@@ -700,12 +721,17 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   /* What fails here fails below, with its text. */
   if (flags & NBDEDUP_OPEN_RECOVER)
     repair_tables (path, true);
+  if (settings && settings->repair && !read_only &&
+      repair_tables (path, false) == -1 && errno == EIO)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", path,
+                 nbdedup_error ());
   pool = try_open (path, settings, who, flags, &damaged);
   if (pool != NULL || read_only)
     return pool;
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
-  if (damaged && repair_tables (path, false) > 0)
+  if (damaged && (repair_tables (path, false) > 0) |
+      (mend_derived (path, settings, who) > 0))
     return try_open (path, settings, who, flags, &damaged);
   return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
                             "; what is whole may still be read "

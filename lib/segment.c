@@ -469,6 +469,19 @@ segment_map_place_chunk (struct segment_map *map, unsigned index,
   return 0;
 }
 
+void
+segment_map_force_chunk (struct segment_map *map, unsigned index,
+                         unsigned sector)
+{
+  unsigned i;
+
+  if (index < map->nr_chunks && map->chunks[index] != SEGMENT_CHUNK_LOST)
+    return;
+  for (i = 0; i < map->chunk_sectors; ++i)
+    (void) segment_map_clear (map, sector + i, 1);      /* or it is free */
+  (void) segment_map_place_chunk (map, index, sector);
+}
+
 int
 segment_map_add_chunk (struct segment_map *map, unsigned sector)
 {

@@ -95,6 +95,11 @@ extern int segment_map_add_chunk (struct segment_map *map, unsigned sector);
  */
 extern int segment_map_place_chunk (struct segment_map *map, unsigned index,
                                     unsigned sector);
+/* The same if the map may say that more is used than is: sectors there that no
+ * chunk has become the chunk's.
+ */
+extern void segment_map_force_chunk (struct segment_map *map, unsigned index,
+                                     unsigned sector);
 
 /* The same for all the chunks of a segment, as space_get_chunks tells them:
  * what is missing is added, what was lost and found again is placed.

@@ -213,13 +213,13 @@ space_undo (struct space *space, const struct placement *p,
 
 int
 space_claim (struct space *space, const struct placement *p,
-             uint32_t nr_sectors)
+             uint32_t nr_sectors, bool lenient)
 {
   const uint64_t segment = p->addr / space->nr_sectors;
   const unsigned sector = p->addr % space->nr_sectors;
   uint64_t known;
   struct entry *e;
-  unsigned chunk, nr_chunks;
+  unsigned chunk, nr_chunks, i;
   bool lost;
   int err;
   WITH_LOCK (&space->lock);
@@ -248,13 +248,21 @@ space_claim (struct space *space, const struct placement *p,
   chunk = p->slot / e->map->slots_per_chunk;
   nr_chunks = e->map->nr_chunks;
   lost = chunk < nr_chunks && e->map->chunks[chunk] == SEGMENT_CHUNK_LOST;
-  if (segment_map_place_chunk (e->map, chunk,
-                               p->chunk_addr % space->nr_sectors) == -1)
+  if (lenient)
+    segment_map_force_chunk (e->map, chunk,
+                             p->chunk_addr % space->nr_sectors);
+  else if (segment_map_place_chunk (e->map, chunk, p->chunk_addr %
+                                    space->nr_sectors) == -1)
     goto fail;
   if (lost || chunk >= nr_chunks)
     e->chunks_dirty = true;
-  if (segment_map_set (e->map, sector, nr_sectors) == -1 ||
-      segment_map_set_slot (e->map, p->slot) == -1) {
+  if (lenient) {                /* what is not used yet */
+    for (i = 0; i < nr_sectors; ++i)
+      (void) segment_map_set (e->map, sector + i, 1);
+    (void) segment_map_set_slot (e->map, p->slot);
+  }
+  else if (segment_map_set (e->map, sector, nr_sectors) == -1 ||
+           segment_map_set_slot (e->map, p->slot) == -1) {
     seg_refresh (space, e->map);
     goto fail;
   }

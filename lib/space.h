@@ -111,10 +111,11 @@ extern void space_undo (struct space *space, const struct placement *p,
 
 /* During replay: the record at 'p' was allocated before the crash, after
  * the last fold.  Marks it used (EIO if it overlaps), pins like
- * space_alloc, and makes sure that the segment is BACKED.
+ * space_alloc, and makes sure that the segment is BACKED.  'lenient': the map
+ * may say that more is used than is, and overlaps are no error.
  */
 extern int space_claim (struct space *space, const struct placement *p,
-                        uint32_t nr_sectors);
+                        uint32_t nr_sectors, bool lenient);
 
 /* The fold that made the record at 'addr' durable has committed (or the one
  * that called space_unlink for it was rolled back).  Unpins once: each

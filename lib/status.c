@@ -231,6 +231,18 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
                         "been flushed", dropped);
 }
 
+static void
+add_tables (struct nbdedup_pool *pool, json_t *status)
+{
+  struct meta_state state;
+
+  txg_get_state (pool->txg, &state);
+  if (state.features_compat & FEATURE_COMPAT_RECORDS_LOST)
+    status_add_problem (status, false, "pool.db: a part of the records' list "
+                        "was damaged in all copies: what is freed of it stays "
+                        "in use until nbdedup check --repair");
+}
+
 json_t *
 status_run (struct nbdedup_pool *pool)
 {
@@ -244,6 +256,7 @@ status_run (struct nbdedup_pool *pool)
     return nbdedup_fail_null (ENOMEM, "no memory");
   if (stopped)
     status_add_problem (status, true, "%s", nbdedup_error ());
+  add_tables (pool, status);
   add_space (pool, status);
   add_copy (pool, status);
   add_copies (pool, status);

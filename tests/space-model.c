@@ -433,14 +433,14 @@ crash (void)
     claims[i] = claims[k];
     claims[k] = t;
     if (space_claim (space, &records[claims[i]].p,
-                     records[claims[i]].nr) == -1) {
+                     records[claims[i]].nr, false) == -1) {
       fprintf (stderr, "claim: %s\n", nbdedup_error ());
       abort ();
     }
   }
   /* Twice is an overlap. */
   if (n > 0) {
-    assert (space_claim (space, &records[claims[0]].p, 1) == -1);
+    assert (space_claim (space, &records[claims[0]].p, 1, false) == -1);
     assert (errno == EIO);
   }
 }

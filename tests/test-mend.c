@@ -13,20 +13,12 @@
 
 #include <config.h>
 
-#include <fcntl.h>
-#include <sqlite3.h>
-
-#include "engine-rig.h"
 #include "format.h"
-#include "fullio.h"
+#include "page-rig.h"
 #include "txg.h"
 
-#define PAGE 8192
 /* Of the large volumes; enough for a tree of three levels. */
 #define BLOCKS 16384u
-
-static char sample[PATH_MAX];
-static const char *const copies[2] = { "pool.db", "pool.db.copy" };
 
 /*----------------------------------------------------------------------
  * The sample: volumes that are written, sparse, inherited from
@@ -171,108 +163,6 @@ make_volumes (void)
   nbdedup_volume_close (v);
   settle ();
   check_pool ();
-}
-
-static void
-copy_directory (const char *from, const char *to)
-{
-  char command[2 * PATH_MAX + 40];
-
-  snprintf (command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to,
-            from, to);
-  if (system (command) != 0)
-    die ("%s", command);
-}
-
-static void
-start_sample (void)
-{
-  start (1);
-  snprintf (sample, sizeof sample, "%.*s.sample", PATH_MAX - 16, directory);
-  make_volumes ();
-  close_pool ();
-  copy_directory (directory, sample);
-}
-
-/* The sample is as it was made. */
-static void
-begin (void)
-{
-  copy_directory (sample, directory);
-}
-
-static void
-end_sample (void)
-{
-  remove_directory (sample);
-  remove_directory (directory);
-}
-
-/*----------------------------------------------------------------------
- * Damage
- */
-
-static void
-flip_page (const char *file, uint32_t page)
-{
-  char path[PATH_MAX + 32];
-  uint64_t offset = (uint64_t) (page - 1) * PAGE + 4001;
-  uint8_t byte;
-  int fd;
-
-  snprintf (path, sizeof path, "%s/%s", directory, file);
-  fd = open (path, O_RDWR | O_CLOEXEC);
-  expect (fd != -1 && full_pread (fd, &byte, 1, offset) == 1);
-  byte ^= 0x20;
-  expect (full_pwrite (fd, &byte, 1, offset) == 0 && close (fd) == 0);
-}
-
-static void
-damage_page (uint32_t page)
-{
-  flip_page (copies[0], page);
-  flip_page (copies[1], page);
-}
-
-struct page {
-  uint32_t number;
-  unsigned depth;               /* 0: the root */
-  bool bottom;
-};
-
-/* Pages of table "leaf" in the sample, by number; how many. */
-static size_t
-list_pages (struct page **pages)
-{
-  static const char sql[] =
-    "SELECT pageno, pagetype, length (path) - length (replace (path, '/', "
-    "'')) - 1 + (path <> '/') FROM dbstat WHERE name = 'leaf' ORDER BY pageno";
-  char uri[PATH_MAX + 64];
-  size_t nr = 0;
-  sqlite3_stmt *st;
-  sqlite3 *db;
-
-  *pages = NULL;
-  snprintf (uri, sizeof uri, "file:%s/pool.db?immutable=1", sample);
-  if (sqlite3_open_v2 (uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI,
-                       NULL) != SQLITE_OK ||
-      sqlite3_prepare_v2 (db, sql, -1, &st, NULL) != SQLITE_OK) {
-    fprintf (stderr, "SQLite has no dbstat: %s\n", sqlite3_errmsg (db));
-    sqlite3_close (db);
-    return 0;
-  }
-  while (sqlite3_step (st) == SQLITE_ROW) {
-    *pages = realloc (*pages, (nr + 1) * sizeof **pages);
-    expect (*pages != NULL);
-    (*pages)[nr++] = (struct page) {
-      (uint32_t) sqlite3_column_int64 (st, 0),
-      (unsigned) sqlite3_column_int (st, 2),
-      strcmp ((const char *) sqlite3_column_text (st, 1), "leaf") == 0,
-    };
-  }
-  sqlite3_finalize (st);
-  sqlite3_close (db);
-  return nr;
 }
 
 /*----------------------------------------------------------------------
@@ -457,25 +347,6 @@ expect_some_lost (bool damaged)
 /*----------------------------------------------------------------------*/
 
 static void
-each_page (void (*fn) (const struct page *page))
-{
-  uint64_t step = number_from_environment ("SWEEP_STEP", 1);
-  struct page *pages;
-  size_t nr = list_pages (&pages), i;
-
-  for (i = 0; i < nr; ++i)
-    if (i % step == 0 || pages[i].depth == 0 || !pages[i].bottom) {
-      printf ("page %u, depth %u%s\n", pages[i].number, pages[i].depth,
-              pages[i].bottom ? ", at the bottom" : "");
-      fflush (stdout);
-      begin ();
-      damage_page (pages[i].number);
-      fn (&pages[i]);
-    }
-  free (pages);
-}
-
-static void
 repair_page (const struct page *page)
 {
   json_t *result;
@@ -503,7 +374,7 @@ repair_page (const struct page *page)
 static void
 test_each_page_is_repaired (void)
 {
-  each_page (repair_page);
+  each_page ("leaf", 1, repair_page);
 }
 
 /* Without a repair: into what is lost, and elsewhere. */
@@ -538,21 +409,7 @@ write_on (const struct page *page)
 static void
 test_writes_go_on (void)
 {
-  each_page (write_on);
-}
-
-static uint32_t
-root_page (void)
-{
-  struct page *pages;
-  size_t nr = list_pages (&pages), i;
-  uint32_t number = 0;
-
-  for (i = 0; i < nr; ++i)
-    if (pages[i].depth == 0)
-      number = pages[i].number;
-  free (pages);
-  return number;
+  each_page ("leaf", 1, write_on);
 }
 
 /* A block of which nothing but its loss was known: no count says that it had a
@@ -571,7 +428,7 @@ test_what_was_lost_before (void)
   txg_leave (pool->txg);
   settle ();
   close_pool ();
-  damage_page (root_page ());
+  damage_page (root_page ("leaf"));
   open_to_repair ();
   json_decref (repair ());
   expect (nbdedup_volume_read (handle, buf, BLOCK, 100 * BLOCK) == -1 &&
@@ -587,20 +444,6 @@ static void
 do_repair (void)
 {
   json_decref (repair ());
-}
-
-static uint32_t
-some_page (bool bottom)
-{
-  struct page *pages;
-  size_t nr = list_pages (&pages), i;
-  uint32_t number = 0;
-
-  for (i = 0; i < nr; ++i)
-    if (pages[i].bottom == bottom && pages[i].depth > 0)
-      number = pages[i].number;
-  free (pages);
-  return number;
 }
 
 /* At the first sync, and then at every step-th. */
@@ -634,8 +477,8 @@ kill_at_each_sync (uint32_t page, unsigned step)
 static void
 test_killed_while_repairing (void)
 {
-  kill_at_each_sync (some_page (true), 1);
-  kill_at_each_sync (some_page (false), 3);
+  kill_at_each_sync (some_page ("leaf", PAGE_BOTTOM), 1);
+  kill_at_each_sync (some_page ("leaf", PAGE_INTERIOR), 3);
 }
 
 static uint64_t
@@ -661,7 +504,7 @@ test_replay_goes_on (void)
   for (round = 0; round < 2; ++round) {
     begin ();
     crash_after (write_and_crash);
-    damage_page (some_page (round == 0));
+    damage_page (some_page ("leaf", round == 0 ? PAGE_BOTTOM : PAGE_INTERIOR));
     open_pool (1);
     attach ();
     v = open_volume ("big");
@@ -690,8 +533,8 @@ main (int argc, char *argv[])
 {
   int r = 77;
 
-  start_sample ();
-  if (some_page (true) != 0)
+  start_sample (make_volumes);
+  if (some_page ("leaf", PAGE_BOTTOM) != 0)
     r = run_cases (argc, argv, cases);
   end_sample ();
   return r;

@@ -397,7 +397,7 @@ test_lost_chunks (uint32_t sector)
     if (i != last && records[i].state == ALLOCATED)
       drop (i);
   open_space ();
-  assert (space_claim (space, &records[last].p, 1) == 0);
+  assert (space_claim (space, &records[last].p, 1, false) == 0);
   /* Some more records, which go to the chunk that is known, and then to
    * lost ones that are placed again, between two folds and two reopens.
    */
@@ -457,7 +457,7 @@ test_damage (void)
   do {                                                                  \
     p = (struct placement) { .addr = a, .slot = s, .chunk_addr = c };   \
     errno = 0;                                                          \
-    assert (space_claim (space, &p, n) == -1 && errno == EIO);          \
+    assert (space_claim (space, &p, n, false) == -1 && errno == EIO);          \
   } while (0)
   BAD (UINT64_MAX, 1, UINT64_MAX, 1);
   BAD (UINT64_MAX / 2, 1, UINT64_MAX / 2, 1);
@@ -473,7 +473,7 @@ test_damage (void)
   BAD (1024, 1, 0, 1);
   p = (struct placement) { .addr = 9 * 8192 + 100, .slot = 1,
                            .chunk_addr = 9 * 8192 };
-  assert (space_claim (space, &p, 10) == 0);
+  assert (space_claim (space, &p, 10, false) == 0);
   assert (length_of (store) == 10 * (uint64_t) SEGMENT_BYTES);
   release (p.addr, 10, 1);
   close_space ();

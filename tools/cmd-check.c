@@ -55,6 +55,7 @@ cmd_check (int argc, char **argv, const char *pool)
   struct options opts = { .pool = pool };
   json_t *result, *problem;
   uint64_t errors;
+  bool try_offline;
   size_t i;
 
   options_parse (&opts, argc, argv, options, parse, "",
@@ -75,10 +76,12 @@ cmd_check (int argc, char **argv, const char *pool)
     json_array_foreach (json_object_get (result, "problems"), i, problem)
       printf ("%s\n", json_string_value (problem));
   errors = json_size (result, "errors");
+  try_offline = json_is_true (json_object_get (result, "try_offline"));
   json_decref (result);
   if (errors > 0)
-    return fail ("check: %s: %" PRIu64 " error%s %s", opts.pool, errors,
+    return fail ("check: %s: %" PRIu64 " error%s %s%s", opts.pool, errors,
                  errors == 1 ? "" : "s", opts.repair ? "could not be repaired"
-                 : "found");
+                 : "found", try_offline ? " while a server has the pool: stop "
+                 "it, and repair again" : "");
   return EXIT_SUCCESS;
 }
