@@ -15,6 +15,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include "soak.h"
@@ -67,6 +68,12 @@ note_memory (void)
   fclose (fp);
   bytes = (uint64_t) resident * (uint64_t) sysconf (_SC_PAGESIZE);
   note ("memory", "", bytes - (soak.plugin ? 0 : model_bytes ()));
+  /* What of it was not given back to malloc: it tells a leak from holes. */
+  if (!soak.plugin) {
+    struct mallinfo2 m = mallinfo2 ();
+
+    note ("malloc in use", "", m.uordblks + m.hblkhd - model_bytes ());
+  }
 }
 
 unsigned
