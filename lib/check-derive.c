@@ -25,6 +25,13 @@ struct derive {
   struct nbdedup_pool *pool;
   struct verifier v;
   const uint8_t *content;       /* of the last derive_content */
+
+  /* Where the last record was found, for the next one is near. */
+  uint16_t *chunks;             /* owned; of 'segment'; NULL: not known */
+  unsigned nr_chunks, last;
+  uint64_t segment;
+  uint64_t chunk;               /* address of the summary in 'buf'; 0: none */
+  uint8_t buf[SUMMARY_CHUNK_MAX];
 };
 
 struct derive *
@@ -47,7 +54,16 @@ derive_free (struct derive *d)
   if (d == NULL)
     return;
   verifier_free (&d->v);
+  derive_forget (d);
   free (d);
+}
+
+void
+derive_forget (struct derive *d)
+{
+  free (d->chunks);
+  d->chunks = NULL;
+  d->chunk = 0;
 }
 
 /* A read error proves nothing: the disk may give the bytes another day. */
@@ -192,17 +208,20 @@ find_slot (struct derive *d, uint64_t addr, unsigned index,
   struct nbdedup_pool *pool = d->pool;
   unsigned per_segment = SEGMENT_BYTES / pool->sector_bytes;
   unsigned slots = summary_chunk_slots (pool->sector_bytes), i;
-  uint8_t buf[SUMMARY_CHUNK_MAX];
   struct digest digest;
   uint64_t birth;
 
-  if (store_read (pool->store, addr, buf,
-                  summary_chunk_bytes (pool->sector_bytes)) == -1)
-    return 0;
+  if (d->chunk != addr) {
+    d->chunk = 0;
+    if (store_read (pool->store, addr, d->buf,
+                    summary_chunk_bytes (pool->sector_bytes)) == -1)
+      return 0;
+    d->chunk = addr;
+  }
   for (i = 1; i < slots; ++i)
     if (summary_slot_unpack (pool->uuid, addr * pool->sector_bytes +
                              i * SUMMARY_SLOT_BYTES, addr / per_segment,
-                             per_segment, buf + i * SUMMARY_SLOT_BYTES, r,
+                             per_segment, d->buf + i * SUMMARY_SLOT_BYTES, r,
                              &birth) == 1 &&
         r->ptr.addr == ptr->addr && r->ptr.psize == ptr->psize &&
         r->ptr.codec == ptr->codec && r->ptr.cksum == ptr->cksum &&
@@ -221,17 +240,28 @@ int
 derive_record (struct derive *d, struct meta_conn *c,
                const struct pointer *ptr, uint32_t lsize, struct record *r)
 {
-  unsigned per_segment = SEGMENT_BYTES / d->pool->sector_bytes, nr, i;
+  unsigned per_segment = SEGMENT_BYTES / d->pool->sector_bytes, i, n;
   uint64_t segment = ptr->addr / per_segment;
-  CLEANUP_FREE uint16_t *chunks = NULL;
-  int found = derive_chunks (d, c, segment, &chunks, &nr);
+  int found;
 
-  if (found != 1)
-    return found;
+  if (d->chunks == NULL || d->segment != segment) {
+    derive_forget (d);
+    found = derive_chunks (d, c, segment, &d->chunks, &d->nr_chunks);
+    if (found != 1) {
+      derive_forget (d);
+      return found;
+    }
+    d->segment = segment;
+    d->last = 0;
+  }
   found = 0;
-  for (i = 0; i < nr && !found; ++i)
-    if (chunks[i] != SEGMENT_CHUNK_LOST)
-      found = find_slot (d, segment * per_segment + chunks[i], i, ptr, lsize,
-                         r);
+  for (n = 0; n < d->nr_chunks && !found; ++n) {
+    i = (d->last + n) % d->nr_chunks;
+    if (d->chunks[i] != SEGMENT_CHUNK_LOST)
+      found = find_slot (d, segment * per_segment + d->chunks[i], i, ptr,
+                         lsize, r);
+    if (found)
+      d->last = i;
+  }
   return found;
 }

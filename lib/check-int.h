@@ -69,6 +69,8 @@ struct derive;
 
 extern struct derive *derive_new (struct nbdedup_pool *pool);
 extern void derive_free (struct derive *d);
+/* Summaries may have changed: at the start of each transaction. */
+extern void derive_forget (struct derive *d);
 
 /* The bytes that the pointer names: CONTENT_LOST only if they were read, and
  * are others.

@@ -25,6 +25,8 @@
 
 /* Pointers that are looked at in one transaction. */
 #define STRAYS_MAX 65536
+/* Of the log, for records that are known again. */
+#define LOG_LINES_MAX 20
 
 /* A record's row, and what the maps say of it. */
 struct entry {
@@ -54,10 +56,14 @@ struct window {
   struct stray *strays;         /* owned */
   size_t nr_strays;
   bool collecting;              /* them */
+  struct entry *fresh;          /* owned; made from strays; ascending */
+  size_t nr_fresh;
   bool again;                   /* there is more to do in this window */
   uint64_t lost_blocks;
   uint64_t kept;                /* strays that stay */
   unsigned changes;             /* rows */
+
+  uint64_t nr_rebuilt;          /* of all transactions */
 };
 
 /*----------------------------------------------------------------------
@@ -117,6 +123,51 @@ is_equal (const struct record *r, const struct pointer *ptr, uint32_t lsize)
 }
 
 static int
+compare_strays (const void *a, const void *b)
+{
+  uint64_t x = ((const struct stray *) a)->ptr.addr;
+  uint64_t y = ((const struct stray *) b)->ptr.addr;
+
+  return x < y ? -1 : x > y;
+}
+
+static uint64_t
+group_of (const struct stray *s)
+{
+  return s->ptr.addr / RECORD_GROUP_SECTORS;
+}
+
+/* The transaction is about what is before this group only; strays are in
+ * order.
+ */
+static void
+end_before (struct window *w, uint64_t group)
+{
+  w->end = group;
+  w->nr = array_position (w->nr, k, w->entries[k].r.ptr.addr <
+                          group * RECORD_GROUP_SECTORS);
+  w->nr_strays = array_position (w->nr_strays, k,
+                                 group_of (&w->strays[k]) < group);
+  w->nr_damaged = array_position (w->nr_damaged, k, w->damaged[k] < group);
+}
+
+/* There are more than can be looked at: keep to the first groups; if they are
+ * of one group, those that are there come first.
+ */
+static void
+shrink_strays (struct window *w)
+{
+  uint64_t group;
+
+  qsort (w->strays, w->nr_strays, sizeof *w->strays, compare_strays);
+  group = group_of (&w->strays[STRAYS_MAX / 2]);
+  if (group > group_of (&w->strays[0]))
+    end_before (w, group);
+  else
+    w->again = true;
+}
+
+static int
 count_pointer (struct repair *rp, struct stray *s)
 {
   struct window *w = rp->arg;
@@ -130,7 +181,9 @@ count_pointer (struct repair *rp, struct stray *s)
   if (e != NULL)
     e->other++;
   w->kept++;
-  if (!w->collecting || w->nr_strays == STRAYS_MAX)
+  if (w->collecting && w->nr_strays == STRAYS_MAX && !w->again)
+    shrink_strays (w);
+  if (!w->collecting || w->nr_strays == STRAYS_MAX || group_of (s) >= w->end)
     return 0;
   p = array_add (&w->strays, &w->nr_strays, sizeof *p);
   if (p == NULL)
@@ -200,14 +253,25 @@ count_all (struct repair *rp)
  * Strays
  */
 
+/* Strays come in order: only the last one can be of this address. */
+static const struct entry *
+last_fresh (const struct window *w)
+{
+  return w->nr_fresh > 0 ? &w->fresh[w->nr_fresh - 1] : NULL;
+}
+
 /* Does it take sectors of another? */
 static bool
 overlaps (struct repair *rp, const struct window *w, const struct record *r)
 {
   uint32_t sector = rp->state->sector_bytes;
+  const struct entry *last = last_fresh (w);
   size_t i = array_position (w->nr, k,
                              w->entries[k].r.ptr.addr < r->ptr.addr);
 
+  if (last && last->r.ptr.addr + sectors_of (last->r.ptr.psize, sector) >
+      r->ptr.addr)
+    return true;
   if (i > 0 && w->entries[i - 1].r.ptr.addr +
       sectors_of (w->entries[i - 1].r.ptr.psize, sector) > r->ptr.addr)
     return true;
@@ -237,27 +301,38 @@ set_indexed (struct repair *rp, struct record *r)
 }
 
 static int
-insert_entry (struct repair *rp, struct window *w, const struct record *r)
+add_fresh (struct repair *rp, struct window *w, const struct record *r)
 {
-  size_t i = array_position (w->nr, k,
-                             w->entries[k].r.ptr.addr < r->ptr.addr);
+  struct entry *p = array_add (&w->fresh, &w->nr_fresh, sizeof *p);
 
+  if (p == NULL)
+    return -1;
+  *p = (struct entry) { .r = *r, .changed = true };
+  if (w->nr_rebuilt++ < LOG_LINES_MAX)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
+                 PRIu64 " is known again, from its summary", rp->pool->path,
+                 r->ptr.addr);
+  return 0;
+}
+
+/* Both are in order, and have no address in common. */
+static int
+merge_fresh (struct window *w)
+{
+  size_t i = w->nr, j = w->nr_fresh, k = w->nr + w->nr_fresh;
   struct entry *p;
 
-  if (w->nr == w->cap) {
-    p = realloc (w->entries, 2 * w->cap * sizeof *p);
+  if (k > w->cap) {
+    p = realloc (w->entries, k * sizeof *p);
     if (p == NULL)
       return nbdedup_fail (ENOMEM, "no memory to repair");
     w->entries = p;
-    w->cap *= 2;
+    w->cap = k;
   }
-  memmove (&w->entries[i + 1], &w->entries[i],
-           (w->nr - i) * sizeof w->entries[0]);
-  w->entries[i] = (struct entry) { .r = *r, .changed = true };
-  w->nr++;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
-               PRIu64 " is known again, from its summary", rp->pool->path,
-               r->ptr.addr);
+  w->nr = k;
+  while (j > 0)
+    w->entries[--k] = i > 0 && w->entries[i - 1].r.ptr.addr >
+      w->fresh[j - 1].r.ptr.addr ? w->entries[--i] : w->fresh[--j];
   return 0;
 }
 
@@ -268,9 +343,12 @@ static int
 rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
 {
   struct entry *e = find_entry (w, s->ptr.addr);
+  const struct entry *last = last_fresh (w);
   struct record r;
   int found;
 
+  if (last && last->r.ptr.addr == s->ptr.addr)
+    return 0;
   if (e != NULL && (e->equal > 0 || is_equal (&e->r, &s->ptr, s->lsize)))
     return 0;
   found = derive_record (w->derive, rp->c, &s->ptr, s->lsize, &r);
@@ -281,7 +359,7 @@ rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
   if (set_indexed (rp, &r) == -1)
     return -1;
   if (e == NULL)
-    return insert_entry (rp, w, &r);
+    return add_fresh (rp, w, &r);
   r.refcount = e->r.refcount;
   e->r = r;
   e->changed = true;
@@ -307,14 +385,38 @@ lose_block (struct repair *rp, struct window *w, const struct stray *s)
   return meta_leaf_put (rp->c, s->branch, s->leaf, s->seq, buf, len);
 }
 
+/* No more than the transaction can write: what is judged beyond that would
+ * have to be judged again.
+ */
+static void
+limit_strays (struct repair *rp, struct window *w)
+{
+  unsigned groups = 0;
+  size_t i;
+
+  qsort (w->strays, w->nr_strays, sizeof *w->strays, compare_strays);
+  for (i = 0; i < w->nr_strays; ++i)
+    if ((i == 0 || group_of (&w->strays[i]) != group_of (&w->strays[i - 1])) &&
+        groups++ == rp->rows) {
+      end_before (w, group_of (&w->strays[i]));
+      break;
+    }
+}
+
 static int
 judge_strays (struct repair *rp, struct window *w)
 {
+  const struct entry *last;
   struct stray *s;
   size_t i;
 
+  limit_strays (rp, w);
   for (i = 0; i < w->nr_strays; ++i) {
     s = &w->strays[i];
+    last = last_fresh (w);
+    if (last && last->r.ptr.addr == s->ptr.addr &&
+        is_equal (&last->r, &s->ptr, s->lsize))
+      continue;                 /* another block of the same record */
     switch (derive_content (w->derive, &s->ptr, s->lsize)) {
     case CONTENT_GOOD:
       if (rebuild_record (rp, w, s) == -1)
@@ -330,7 +432,7 @@ judge_strays (struct repair *rp, struct window *w)
       break;
     }
   }
-  return 0;
+  return merge_fresh (w);
 }
 
 /*----------------------------------------------------------------------
@@ -426,10 +528,13 @@ reset (struct window *w)
 {
   free (w->damaged);
   free (w->strays);
+  free (w->fresh);
   w->damaged = NULL;
   w->strays = NULL;
-  w->nr = w->nr_damaged = w->nr_strays = 0;
+  w->fresh = NULL;
+  w->nr = w->nr_damaged = w->nr_strays = w->nr_fresh = 0;
   w->again = false;
+  derive_forget (w->derive);
   w->lost_blocks = w->kept = 0;
   w->changes = 0;
   w->first = w->next_group;
@@ -522,9 +627,14 @@ repair_records (struct repair *rp)
     nbdedup_fail (ENOMEM, "no memory to repair");
   else if (w.derive != NULL)
     r = run_passes (rp, &w);
+  if (w.nr_rebuilt > LOG_LINES_MAX)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: %" PRIu64 " records "
+                 "are known again, from their summaries", rp->pool->path,
+                 w.nr_rebuilt);
   derive_free (w.derive);
   free (w.entries);
   free (w.damaged);
   free (w.strays);
+  free (w.fresh);
   return r;
 }

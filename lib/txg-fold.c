@@ -279,8 +279,12 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     /* Damage that was read there must not stop the pool.  Nothing that
      * could not be written is ever tried again.
      */
-    if (errno == EIO && with_index && fold_index_is_damaged (f))
+    if (errno == EIO && with_index && fold_index_is_damaged (f)) {
+      if (!t->index_is_lost && mend_for_fold (t, f))
+        continue;
+      t->index_is_lost = true;  /* once is enough */
       with_index = false;
+    }
     else if (errno == EIO && fold_copies_are_damaged (f))
       nbdedup_log (NBDEDUP_LOG_ERROR, "%s: space of copies may stay in use "
                    "until \"nbdedup check --repair\"", nbdedup_error ());

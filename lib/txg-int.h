@@ -49,6 +49,7 @@ struct txg {
   struct requests requests;     /* not yet taken by a fold */
   struct meta_state state;      /* as of the last commit */
 
+  bool index_is_lost;           /* a part of it cannot be mended; for folds */
   atomic_bool stuck;            /* folds cannot be written now */
   atomic_bool failed;           /* for good */
   atomic_bool no_memory;        /* ... because there was none */

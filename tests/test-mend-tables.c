@@ -191,6 +191,36 @@ number (const json_t *result, const char *key)
   return json_integer_value (json_object_get (result, key));
 }
 
+static json_int_t
+nr_records (void)
+{
+  json_t *stat = call ("stat", NULL);
+  json_int_t n = number (json_object_get (stat, "pool"), "records");
+
+  json_decref (stat);
+  return n;
+}
+
+/* What was written before the pool was opened is found again. */
+static void
+expect_dedup (void)
+{
+  json_int_t records;
+  unsigned i;
+
+  for (i = 0; i < 64; ++i)
+    write_block (1000 + i, 950000 + 100 * generation + i);
+  settle ();
+  close_pool ();
+  open_pool (1);
+  attach ();
+  records = nr_records ();
+  for (i = 0; i < 64; ++i)
+    write_block (1100 + i, 950000 + 100 * generation + i);
+  settle ();
+  expect (nr_records () == records);
+}
+
 static void
 repair (void)
 {
@@ -252,9 +282,7 @@ go_on (const struct page *page)
   expect_all ();
   use_pool ();
   expect_all ();
-  close_pool ();
-  open_pool (1);
-  attach ();
+  expect_dedup ();
   expect_all ();
   use_pool ();
   close_pool ();
@@ -367,6 +395,43 @@ test_records_and_space (void)
   go_on (NULL);
 }
 
+/* More pointers to records that are gone than a repair looks at at once; and
+ * most of them to records of one row.
+ */
+static void
+test_many_pointers (void)
+{
+  static const unsigned nr = 70000, periods[] = { PACKED, 200 };
+  struct nbdedup_volume *v;
+  uint8_t buf[BLOCK], wanted[BLOCK];
+  unsigned i, p;
+
+  for (p = 0; p < 2; ++p) {
+    begin ();
+    open_pool (1);
+    create ("many", nr);
+    v = open_volume ("many");
+    for (i = 0; i < nr; ++i)
+      put_block (v, i, 1 + i % periods[p], true);
+    nbdedup_volume_close (v);
+    settle ();
+    must (nbdedup_pool_close (pool));
+    damage_page (root_page ("record"));
+    open_to_repair ();
+    repair ();
+    v = open_volume ("many");
+    for (i = 0; i < nr; i += 7) {
+      make_block (wanted, 1 + i % periods[p], true);
+      must (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) i * BLOCK));
+      expect (memcmp (buf, wanted, BLOCK) == 0);
+    }
+    nbdedup_volume_close (v);
+    run ("destroy", json_pack ("{s:s,s:b}", "name", "many", "wait", 1));
+    expect_all ();
+    use_and_end ();
+  }
+}
+
 /*----------------------------------------------------------------------
  * Killed
  */
@@ -416,6 +481,7 @@ static const struct engine_case cases[] = {
   CASE (hash_index),
   CASE (small_tables),
   CASE (repair_in_use),
+  CASE (many_pointers),
   { NULL, NULL }
 };
 
