@@ -72,7 +72,7 @@ note_memory (void)
   if (!soak.plugin) {
     struct mallinfo2 m = mallinfo2 ();
 
-    note ("malloc in use", "", m.uordblks + m.hblkhd - model_bytes ());
+    note ("malloc in use", "", m.uordblks + m.hblkhd);
   }
 }
 
