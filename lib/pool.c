@@ -681,6 +681,19 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
   return r;
 }
 
+/* Only if what cannot be derived is there: else the pool is refused, and stays
+ * as it is.
+ */
+static bool
+repair_damage (const char *path, const struct nbdedup_settings *settings,
+               const char *who)
+{
+  int tables = repair_tables (path, false);
+
+  return tables != -1 && (mend_derived (path, settings, who) > 0 ||
+                          tables > 0);
+}
+
 static struct nbdedup_pool *
 try_open (const char *path, const struct nbdedup_settings *settings,
           const char *who, unsigned flags, bool *damaged)
@@ -730,8 +743,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
     return pool;
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
-  if (damaged && (repair_tables (path, false) > 0) |
-      (mend_derived (path, settings, who) > 0))
+  if (damaged && repair_damage (path, settings, who))
     return try_open (path, settings, who, flags, &damaged);
   return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
                             "; what is whole may still be read "

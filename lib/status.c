@@ -211,7 +211,7 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
   if (pages > 0)
     status_add_problem (status, true, "the last scrub found %"
                         JSON_INTEGER_FORMAT " pages of pool.db damaged, and "
-                        "no copy of them", pages);
+                        "no copy of them: run nbdedup check --repair", pages);
   if (summaries > 0)
     status_add_problem (status, false, "the last scrub found, and wrote "
                         "again, %" JSON_INTEGER_FORMAT " damaged summaries",

@@ -90,11 +90,13 @@ wait_for ()
     done
 }
 
-# catches_sigterm PID: it has a handler of its own by now.
+# catches_sigterm PID: it has a handler of its own by now; what it was forked
+# from, bash, has one, too.
 catches_sigterm ()
 {
     local mask
 
+    [ "$(cat "/proc/$1/comm")" != bash ] || return 1
     mask=$(sed -n 's/^SigCgt:\s*/0x/p' "/proc/$1/status")
     (( ${mask:-0} & 1 << (15 - 1) ))
 }

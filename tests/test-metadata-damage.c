@@ -212,7 +212,8 @@ can_do_without (const char *dir, uint64_t page)
 {
   static const char sql[] =
     "SELECT 1 FROM dbstat WHERE pageno = ? AND "
-    "(name IN ('property', 'limbo', 'copy', 'ddt', 'drift', 'drift_golden') OR "
+    "(name IN ('property', 'limbo', 'copy', 'ddt', 'drift', 'drift_golden', "
+    "'segment') OR "
     "name LIKE 'sqlite_autoindex%')";
   static char uri[4 * PATH_MAX];
   sqlite3_stmt *st;
