@@ -406,7 +406,7 @@ test_many_pointers (void)
   uint8_t buf[BLOCK], wanted[BLOCK];
   unsigned i, p;
 
-  for (p = 0; p < 2; ++p) {
+  for (p = 0; p < 2; p += sweep) {
     begin ();
     open_pool (1);
     create ("many", nr);
