@@ -282,7 +282,8 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     if (errno == EIO && with_index && fold_index_is_damaged (f)) {
       if (!t->index_is_lost && mend_for_fold (t, f))
         continue;
-      t->index_is_lost = true;  /* once is enough */
+      /* Each fold would look at all tables again, for nothing. */
+      t->index_is_lost = true;
       with_index = false;
     }
     else if (errno == EIO && fold_copies_are_damaged (f))

@@ -147,11 +147,12 @@ replay_record (struct replay *rp, const struct journal_entry *e,
   if (!there)
     return add_lost (rp, r->ptr.addr);
   rp->report->records++;
-  /* Claim before writing: sectors in use must not be overwritten. */
+  /* Claim before writing: sectors in use must not be overwritten.  Only if
+   * records are lost may the map say so without need.
+   */
   if (!t->parts.readonly &&
-      space_claim (t->parts.space, &p, nr, t->repairing ||
-                   t->state.features_compat & FEATURE_COMPAT_RECORDS_LOST) ==
-      -1)
+      space_claim (t->parts.space, &p, nr, t->state.features_compat &
+                   FEATURE_COMPAT_RECORDS_LOST) == -1)
     return -1;
   if (t->parts.readonly && (e->data == NULL || record_is_there (t, r) == 1))
     return 0;
