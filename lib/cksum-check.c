@@ -62,17 +62,14 @@ cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db, uint64_t *pages)
   return 0;
 }
 
-typedef bool is_right_fn (struct cksum_shared *s, const uint8_t *page,
-                          uint32_t page_size, uint64_t offset);
-
-/* 'is_right' knows which copy's it is. */
+/* In itself. */
 static enum cksum_page_state
-page_state (struct cksum_mirror *m, is_right_fn *is_right, int64_t got,
-            const uint8_t *page, uint32_t page_size, uint64_t offset)
+page_state (int64_t got, const uint8_t *page, uint32_t page_size,
+            uint64_t offset)
 {
   if (got != (int64_t) page_size)
     return CKSUM_PAGE_UNREADABLE;
-  if (is_right (m->shared, page, page_size, offset))
+  if (cksum_page_is_good (page, page_size, offset))
     return CKSUM_PAGE_GOOD;
   /* SQLite does not write the pages that it has freed at once. */
   return is_zero (page, page_size) ? CKSUM_PAGE_UNUSED : CKSUM_PAGE_BAD;
@@ -136,8 +133,7 @@ cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       if (got == (int64_t) page_size &&
           mirror_write_locked (file, file->page, page_size, offset) == -1)
         return lost (m, "writing");
-      r.first = page_state (m, cksum_first_is_right, got, file->page,
-                            page_size, offset);
+      r.first = page_state (got, file->page, page_size, offset);
     }
     r.number = first + i;
     if (r.first == CKSUM_PAGE_BAD ||
@@ -201,7 +197,9 @@ repair_locked (struct cksum_mirror *m, struct cksum_file *f,
 {
   if (r->first == CKSUM_PAGE_GOOD && r->second != CKSUM_PAGE_GOOD)
     return mirror_write_locked (file, first, len, offset) == 0;
-  /* Of a distrusted one zeroes are as good: the copy has all that was written. */
+  /* Of a distrusted one zeroes are as good: the copy has all that was
+   * written.
+   */
   if ((r->second == CKSUM_PAGE_GOOD && r->first != CKSUM_PAGE_GOOD) ||
       (r->second == CKSUM_PAGE_UNUSED && r->first == CKSUM_PAGE_BAD &&
        cksum_mirror_is_distrusted (m)))
@@ -210,23 +208,41 @@ repair_locked (struct cksum_mirror *m, struct cksum_file *f,
   return false;
 }
 
-/* What nothing is known of yet is as the one that is looked at first has it. */
 static void
-look_at_both (struct cksum_mirror *m, struct cksum_file *f, uint8_t *one,
-              uint8_t *two, uint32_t page_size, uint64_t offset,
-              struct cksum_page_report *r)
+read_both (struct cksum_mirror *m, struct cksum_file *f, uint32_t page_size,
+           uint64_t offset, struct mirror_page *p)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
-  int64_t first = read_first (f, one, page_size, offset);
-  int64_t second = mirror_read_locked (m, file, two, page_size, offset);
+  uint8_t *one = file->page, *two = file->page + page_size;
 
-  r->first = page_state (m, cksum_first_is_right, first, one, page_size,
-                         offset);
-  r->second = page_state (m, cksum_page_is_right, second, two, page_size,
-                          offset);
-  if (r->second == CKSUM_PAGE_GOOD)     /* is it known by now? */
-    r->first = page_state (m, cksum_first_is_right, first, one, page_size,
-                           offset);
+  p->bytes[0] = one;
+  p->bytes[1] = two;
+  p->got[0] = read_first (f, one, page_size, offset);
+  p->got[1] = cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED
+    ? mirror_read_locked (file, two, page_size, offset) : -1;
+  mirror_judge (m, f);
+}
+
+/* Good is what is chosen, and what is the same. */
+static void
+look_at_both (struct cksum_mirror *m, const struct mirror_page *p,
+              uint32_t page_size, uint64_t offset,
+              struct cksum_page_report *r)
+{
+  enum cksum_page_state state[2] = {
+    page_state (p->got[0], p->bytes[0], page_size, offset),
+    page_state (p->got[1], p->bytes[1], page_size, offset),
+  };
+  bool both = state[0] == CKSUM_PAGE_GOOD && state[1] == CKSUM_PAGE_GOOD;
+  bool same = both && memcmp (p->bytes[0], p->bytes[1], page_size) == 0;
+  int side = mirror_choose (m, p, page_size, offset), i;
+
+  for (i = 0; i < 2; ++i)
+    if (state[i] == CKSUM_PAGE_GOOD && i != side && !(same && side != -1))
+      state[i] = CKSUM_PAGE_BAD;
+  r->first = state[0];
+  r->second = state[1];
+  r->differ = both && !same && side == -1;
 }
 
 static bool
@@ -248,8 +264,8 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
   struct mirror_file *file = &m->files[CKSUM_DB];
   uint32_t page_size = cksum_get_page_size (m->shared);
   struct cksum_file *f = db_of (db);
-  uint8_t *one = file->page, *two = file->page + page_size;
   struct cksum_page_report r;
+  struct mirror_page both;
   uint64_t offset;
   unsigned i;
 
@@ -262,11 +278,12 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       WITH_LOCK (&file->lock);
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
-      look_at_both (m, f, one, two, page_size, offset, &r);
-      r.differ = r.first == CKSUM_PAGE_GOOD && r.second == CKSUM_PAGE_GOOD &&
-        memcmp (one, two, page_size) != 0;
-      r.repaired = repair_locked (m, f, file, &r, one, two, page_size,
-                                  offset);
+      read_both (m, f, page_size, offset, &both);
+      if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
+        return -1;
+      look_at_both (m, &both, page_size, offset, &r);
+      r.repaired = repair_locked (m, f, file, &r, both.bytes[0],
+                                  both.bytes[1], page_size, offset);
     }
     if (is_worth_telling (&r))
       fn (opaque, &r);
@@ -275,39 +292,41 @@ cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
 }
 
 int
-cksum_mirror_trust_first (struct cksum_mirror *m, sqlite3 *db,
-                          uint64_t changes)
+cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db,
+                         uint64_t changes)
 {
+  struct mirror_file *file = &m->files[CKSUM_DB];
   struct cksum_file *f = db_of (db);
-  bool trusted;
 
   if (f == NULL || cksum_mirror_sync (f, SQLITE_SYNC_NORMAL) != SQLITE_OK)
     return nbdedup_fail (EIO, "pool.db: it cannot be synced");
-  cksum_own_begin (&m->first);
-  trusted = m->nr_foreign == changes &&
-    cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED;
-  if (trusted)
-    atomic_store (&m->distrusted, false);
-  cksum_own_end (&m->first);
-  if (trusted)
-    m->ops.distrusted (m->ops.opaque);
-  return trusted;
+  {
+    WITH_LOCK (&file->lock);
+    mirror_judge (m, f);
+    if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED)
+      return 0;
+    WITH_LOCK (&m->first.lock);
+    WITH_LOCK (&file->own.lock);
+    if (m->nr_foreign - m->nr_foreign_before != changes)
+      return 0;
+    m->touch[0] = m->touch[1] = UNTOUCHED;
+  }
+  {
+    WITH_LOCK (&file->lock);
+    mirror_tell_trust (m);
+  }
+  return 1;
 }
 
-static bool
-has_page_locked (struct cksum_mirror *m, struct cksum_file *f, uint8_t *page,
-                 uint32_t page_size, uint64_t offset)
+bool
+cksum_mirror_look (struct cksum_mirror *m, sqlite3 *db)
 {
-  struct mirror_file *file = &m->files[CKSUM_DB];
+  struct cksum_file *f = db_of (db);
 
-  if (page_state (m, cksum_first_is_right,
-                  read_first (f, page, page_size, offset), page, page_size,
-                  offset) == CKSUM_PAGE_GOOD)
-    return true;
-  return cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
-    page_state (m, cksum_page_is_right,
-                mirror_read_locked (m, file, page, page_size, offset), page,
-                page_size, offset) == CKSUM_PAGE_GOOD;
+  WITH_LOCK (&m->files[CKSUM_DB].lock);
+  if (f != NULL)
+    mirror_judge (m, f);
+  return cksum_mirror_is_distrusted (m);
 }
 
 static int
@@ -316,9 +335,11 @@ blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
   struct mirror_file *file = &m->files[CKSUM_DB];
   uint32_t page_size = cksum_get_page_size (m->shared);
   uint64_t offset = (number - 1) * page_size;
+  struct mirror_page both;
 
   WITH_LOCK (&file->lock);
-  if (has_page_locked (m, f, file->page, page_size, offset))
+  read_both (m, f, page_size, offset, &both);
+  if (mirror_choose (m, &both, page_size, offset) != -1)
     return 0;
   memset (file->page, 0, page_size);
   cksum_page_seal (file->page, page_size, offset);
@@ -354,6 +375,31 @@ cksum_page_blank (sqlite3 *db, uint64_t number)
     : blank_page (m, f, number);
 }
 
+/* What is not known to be old is not lost. */
+static int
+judge_loss (struct cksum_mirror *m, const struct mirror_page *p,
+            uint32_t page_size, uint64_t number)
+{
+  unsigned i;
+
+  if (m->touch[0] == FOREIGN || m->touch[1] == FOREIGN)
+    goto unknown;
+  for (i = 0; i < 2; ++i)
+    if (p->got[i] == (int64_t) page_size &&
+        cksum_page_is_good (p->bytes[i], page_size, (number - 1) * page_size) &&
+        cksum_mirror_is_touched (m))
+      goto unknown;
+  if (p->got[0] == -1 ||
+      (p->got[1] == -1 && cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED))
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu64 " cannot be read: try "
+                         "again when the disk gives it", number);
+  return 0;
+
+ unknown:
+  return nbdedup_fail (EIO, "pool.db: something else wrote to it, and page %"
+                       PRIu64 " is not known: restore a backup", number);
+}
+
 int
 cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
 {
@@ -361,25 +407,16 @@ cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page)
   struct cksum_mirror *m = f == NULL ? NULL : cksum_get_mirror (f->shared);
   uint32_t page_size = f == NULL ? 0 : cksum_get_page_size (f->shared);
   uint64_t offset = (number - 1) * page_size;
-  struct mirror_file *file;
+  struct mirror_page both;
 
   if (m == NULL || page_size == 0)
     return nbdedup_fail (EIO, "pool.db: not open");
   if (cksum_db_read (f, page, (int) page_size, (sqlite3_int64) offset) ==
       SQLITE_OK)
     return 1;
-  /* What is not known to be old is not lost. */
-  if (cksum_mirror_is_distrusted (m))
-    return nbdedup_fail (EIO, "pool.db: something else wrote to it, and page %"
-                         PRIu64 " is not known: restore a backup", number);
-  file = &m->files[CKSUM_DB];
-  WITH_LOCK (&file->lock);
-  if (read_first (f, page, page_size, offset) == -1 ||
-      (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
-       mirror_read_locked (m, file, page, page_size, offset) == -1))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu64 " cannot be read: try "
-                         "again when the disk gives it", number);
-  return 0;
+  WITH_LOCK (&m->files[CKSUM_DB].lock);
+  read_both (m, f, page_size, offset, &both);
+  return judge_loss (m, &both, page_size, number);
 }
 
 static enum cksum_page_state
@@ -420,7 +457,7 @@ cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
         break;
       r.first = frame_state (read_first (f, one, page_size, offset), one,
                              page_size, frame, expected);
-      r.second = frame_state (mirror_read_locked (m, file, two, page_size,
+      r.second = frame_state (mirror_read_locked (file, two, page_size,
                                                   offset),
                               two, page_size, frame, expected);
       r.repaired = repair_locked (m, f, file, &r, one, two, page_size,

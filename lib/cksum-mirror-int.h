@@ -20,7 +20,16 @@
 
 enum { CKSUM_DB, CKSUM_WAL };
 
+/* What became of a database that only we should write to. */
+enum mirror_touch {
+  UNTOUCHED,
+  NOTICED,                      /* something else wrote to it: to be judged */
+  TOUCHED,                      /* single pages may be others than ours */
+  FOREIGN,                      /* as a whole it is of another moment */
+};
+
 struct mirror_file {
+  struct cksum_mirror *mirror;  /* constant */
   /* Held during a write to both files, it protects the rest.  The
    * database's before the WAL's.
    */
@@ -30,11 +39,10 @@ struct mirror_file {
   bool is_new;                  /* its name is not durable yet */
   struct cksum_own own;         /* the database's; of the WAL each frame's
                                  * checksum is known */
-  bool is_foreign;              /* something else wrote to it */
   uint8_t *gathered;            /* owned; not written yet */
   size_t nr_gathered;
   uint64_t gathered_at;
-  uint8_t *page;                /* owned; room for two frames */
+  uint8_t *page;                /* owned; room for three frames */
 };
 
 struct cksum_mirror {
@@ -49,10 +57,14 @@ struct cksum_mirror {
   atomic_int state;
   _Atomic uint64_t taken, repaired;
 
-  struct cksum_own first;       /* the database */
-  /* Set with the lock of 'first', which is taken inside of a file's. */
+  struct cksum_own first;       /* the database; its lock is taken inside of
+                                 * a file's */
+  /* Of the database and of its copy; each is set with its cksum_own's lock. */
+  _Atomic enum mirror_touch touch[2];
   _Atomic uint64_t nr_foreign;  /* changes that are not ours */
-  atomic_bool distrusted;
+  uint64_t nr_foreign_before;   /* before the copy was begun; with the
+                                 * database's file's lock */
+  atomic_bool distrusted;       /* as "distrusted" was told last */
 
   struct lock events_lock;      /* protects the rest */
   struct cksum_mirror_event named[EVENTS_MAX];
@@ -72,13 +84,37 @@ extern int mirror_write_first (struct cksum_file *f, const uint8_t *buf,
 extern int mirror_write_locked (struct mirror_file *file, const void *buf,
                                 size_t len, uint64_t offset);
 extern int mirror_sync_locked (struct mirror_file *file);
-/* As full_pread.  A copy that something else wrote to is lost by that. */
-extern int64_t mirror_read_locked (struct cksum_mirror *m,
-                                   struct mirror_file *file, void *buf,
+/* As full_pread. */
+extern int64_t mirror_read_locked (struct mirror_file *file, void *buf,
                                    size_t len, uint64_t offset);
 
-/* Something else wrote to the database; with the lock of 'first'. */
-extern void mirror_distrust (void *mirror);
+/* Callbacks of the two cksum_own. */
+extern void mirror_note_first (void *mirror);
+extern void mirror_note_copy (void *mirror);
+
+/* With the database's file's lock: look whether something else wrote to either
+ * of the two, and judge what became of it.  A copy that is of another moment
+ * is lost by that.
+ */
+extern void mirror_judge (struct cksum_mirror *m, struct cksum_file *f);
+/* Only the copy. */
+extern void mirror_judge_copy (struct cksum_mirror *m);
+/* Call "distrusted" if that has changed; with the lock. */
+extern void mirror_tell_trust (struct cksum_mirror *m);
+
+/* One page, as the two have it. */
+struct mirror_page {
+  const uint8_t *bytes[2];
+  int64_t got[2];               /* as from full_pread */
+};
+
+/* Which of them is right: 0, 1, or -1: none, or that is not known.  With the
+ * lock, after both were read and judged.  It is what the page is from now on.
+ */
+extern int mirror_choose (struct cksum_mirror *m,
+                          const struct mirror_page *p, uint32_t page_size,
+                          uint64_t offset);
+
 /* With at least one of the locks held; the caller closes that file. */
 extern void mirror_lose (struct cksum_mirror *m, const char *why);
 

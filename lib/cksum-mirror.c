@@ -30,15 +30,6 @@
 
 #define GATHER_BYTES (256 << 10)
 
-/* Of the copy; with its file's lock. */
-static void
-note_foreign (void *opaque)
-{
-  struct mirror_file *file = opaque;
-
-  file->is_foreign = true;
-}
-
 struct cksum_mirror *
 cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
 {
@@ -50,13 +41,14 @@ cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
   m->ops = *ops;
   m->path = strdup (path);
   lock_init (&m->events_lock);
-  cksum_own_init (&m->first, mirror_distrust, m);
+  cksum_own_init (&m->first, mirror_note_first, m);
   for (i = 0; i < 2; ++i) {
     lock_init (&m->files[i].lock);
-    cksum_own_init (&m->files[i].own, note_foreign, &m->files[i]);
+    cksum_own_init (&m->files[i].own, mirror_note_copy, m);
+    m->files[i].mirror = m;
     m->files[i].fd = -1;
     m->files[i].gathered = malloc (GATHER_BYTES);
-    m->files[i].page = malloc (2 * (FRAME_HEADER_BYTES + PAGE_SIZE_MAX));
+    m->files[i].page = malloc (3 * (FRAME_HEADER_BYTES + PAGE_SIZE_MAX));
   }
   m->shared = cksum_shared_get_mirrored (path, m);
   if (m->path == NULL || m->shared == NULL || m->files[0].gathered == NULL ||
@@ -116,7 +108,7 @@ close_locked (struct mirror_file *file)
   file->fd = -1;
   cksum_own_unwatch (&file->own);
   file->nr_gathered = 0;
-  file->is_new = file->is_foreign = false;
+  file->is_new = false;
 }
 
 /* The names go at once, as far as that is possible: the space of a full disk
@@ -135,11 +127,19 @@ mirror_lose (struct cksum_mirror *m, const char *why)
                                           CKSUM_MIRROR_LOST));
   m->ops.lost (m->ops.opaque, why);
   /* The administrator may need what is left of both. */
-  if (!cksum_mirror_is_distrusted (m)) {
+  cksum_own_look (&m->first);
+  if (m->touch[0] == UNTOUCHED) {
     unlink (m->files[CKSUM_DB].path);
     unlink (m->files[CKSUM_WAL].path);
   }
   m->ops.wake (m->ops.opaque);
+}
+
+static bool
+is_foreign (struct mirror_file *file)
+{
+  return file == &file->mirror->files[CKSUM_DB] &&
+    file->mirror->touch[1] == FOREIGN;
 }
 
 static void
@@ -148,7 +148,7 @@ lose_errno (struct cksum_mirror *m, struct mirror_file *file,
 {
   char why[160];
 
-  snprintf (why, sizeof why, "%s: %s", what, file->is_foreign
+  snprintf (why, sizeof why, "%s: %s", what, is_foreign (file)
             ? "something else wrote to it" : strerror (errno));
   mirror_lose (m, why);
   close_locked (file);
@@ -169,8 +169,14 @@ cksum_mirror_trust (struct cksum_mirror *m)
 {
   int state = CKSUM_MIRROR_BUILDING;
 
-  return atomic_compare_exchange_strong (&m->state, &state,
-                                         CKSUM_MIRROR_SYNCED);
+  WITH_LOCK (&m->first.lock);
+  if (!atomic_compare_exchange_strong (&m->state, &state,
+                                       CKSUM_MIRROR_SYNCED))
+    return false;
+  /* There is nothing left to compare it with. */
+  if (m->touch[0] == TOUCHED)
+    m->touch[0] = UNTOUCHED;
+  return true;
 }
 
 void
@@ -179,7 +185,6 @@ cksum_mirror_stop (struct cksum_mirror *m)
   WITH_LOCK (&m->files[CKSUM_DB].lock);
   WITH_LOCK (&m->files[CKSUM_WAL].lock);
   atomic_store (&m->state, CKSUM_MIRROR_OFF);
-  cksum_own_unwatch (&m->first);
   close_locked (&m->files[CKSUM_DB]);
   close_locked (&m->files[CKSUM_WAL]);
 }
@@ -220,9 +225,10 @@ start_locked (struct cksum_mirror *m, bool synced, bool keep)
       (!keep && ftruncate (db->fd, 0) == -1))
     return -1;
  done:
-  m->nr_foreign = 0;
+  m->nr_foreign_before = m->nr_foreign;
   cksum_own_watch (&m->first, m->path);
   cksum_own_watch (&db->own, db->path);
+  m->touch[1] = UNTOUCHED;
   return 0;
 }
 
@@ -301,15 +307,42 @@ cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
  * Writing
  */
 
+/* Before a change of the copy; -1 with EIO: it is not ours any more.  Something
+ * else that writes again and again does not keep us here.
+ */
 static int
 begin_own (struct mirror_file *file)
 {
-  cksum_own_begin (&file->own);
-  if (!file->is_foreign)
-    return 0;
-  cksum_own_end (&file->own);
+  unsigned tries = 0;
+
+  for (;;) {
+    cksum_own_begin (&file->own);
+    if (is_foreign (file))
+      break;
+    if (file->mirror->touch[1] != NOTICED || tries++ == 10 ||
+        file != &file->mirror->files[CKSUM_DB])
+      return 0;
+    cksum_own_cancel (&file->own);
+    mirror_judge_copy (file->mirror);
+  }
+  cksum_own_cancel (&file->own);
   errno = EIO;
   return -1;
+}
+
+/* Only the database has pages that can be told. */
+static void
+note_written_locked (struct mirror_file *file, const uint8_t *buf, size_t len,
+                     uint64_t offset)
+{
+  uint32_t page_size = cksum_get_page_size (file->mirror->shared);
+  size_t i;
+
+  if (file != &file->mirror->files[CKSUM_DB] || page_size == 0)
+    return;
+  for (i = page_size; i <= len; i += page_size)
+    cksum_own_wrote_locked (&file->own, (offset + i) / page_size - 1,
+                            get_le64 (buf + i - CKSUM_RESERVE));
 }
 
 static int
@@ -321,6 +354,8 @@ write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
   if (begin_own (file) == -1)
     return -1;
   r = full_pwrite (file->fd, buf, len, offset);
+  if (r == 0)
+    note_written_locked (file, buf, len, offset);
   cksum_own_end (&file->own);
   return r;
 }
@@ -357,20 +392,13 @@ mirror_write_locked (struct mirror_file *file, const void *buf, size_t len,
 }
 
 int64_t
-mirror_read_locked (struct cksum_mirror *m, struct mirror_file *file,
-                    void *buf, size_t len, uint64_t offset)
+mirror_read_locked (struct mirror_file *file, void *buf, size_t len,
+                    uint64_t offset)
 {
-  int64_t n;
-
   assert_held (&file->lock);
   if (file->fd == -1 || flush_locked (file) == -1)
     return -1;
-  n = full_pread (file->fd, buf, len, offset);
-  cksum_own_look (&file->own);
-  if (!file->is_foreign)
-    return n;
-  lose_errno (m, file, "reading");
-  return -1;
+  return full_pread (file->fd, buf, len, offset);
 }
 
 int
@@ -405,6 +433,28 @@ is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
   return false;
 }
 
+/* Before a change of the database: as begin_own.  Without a copy nothing would
+ * tell its pages from ours any more.
+ */
+static int
+begin_first (struct cksum_mirror *m, struct cksum_file *f)
+{
+  unsigned tries = 0;
+
+  assert_held (&m->files[CKSUM_DB].lock);
+  for (;;) {
+    cksum_own_begin (&m->first);
+    if (m->touch[0] != NOTICED || tries++ == 10)
+      break;
+    cksum_own_cancel (&m->first);
+    mirror_judge (m, f);
+  }
+  if (m->touch[0] != FOREIGN || cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
+    return SQLITE_OK;
+  cksum_own_cancel (&m->first);
+  return SQLITE_IOERR_WRITE;
+}
+
 int
 mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
                     sqlite3_int64 offset)
@@ -414,8 +464,13 @@ mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
 
   if (m == NULL || f->role != ROLE_MAIN)
     return real_write (f, buf, len, offset);
-  cksum_own_begin (&m->first);
+  rc = begin_first (m, f);
+  if (rc != SQLITE_OK)
+    return rc;
   rc = real_write (f, buf, len, offset);
+  if (rc == SQLITE_OK)
+    cksum_own_wrote_locked (&m->first, (uint64_t) (offset / len),
+                            get_le64 (buf + len - CKSUM_RESERVE));
   cksum_own_end (&m->first);
   return rc;
 }
@@ -497,6 +552,16 @@ cksum_mirror_sync (struct cksum_file *f, int flags)
   return rc;
 }
 
+static void
+cut_written_locked (struct cksum_mirror *m, struct cksum_own *own,
+                    uint64_t size)
+{
+  uint32_t page_size = cksum_get_page_size (m->shared);
+
+  if (page_size > 0)
+    cksum_own_cut_locked (own, size / page_size);
+}
+
 /* Of the database 'exactly': SQLite does not write pages that it has freed,
  * but its header counts them.
  */
@@ -518,6 +583,7 @@ truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
   if (begin_own (file) == -1)
     return -1;
   r = ftruncate (file->fd, (off_t) size);
+  cut_written_locked (file->mirror, &file->own, size);
   cksum_own_end (&file->own);
   return r;
 }
@@ -535,8 +601,11 @@ truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
       : SQLITE_OK;
   if (m == NULL || f->role != ROLE_MAIN)
     return real->pMethods->xTruncate (real, size);
-  cksum_own_begin (&m->first);
+  rc = begin_first (m, f);
+  if (rc != SQLITE_OK)
+    return rc;
   rc = real->pMethods->xTruncate (real, size);
+  cut_written_locked (m, &m->first, (uint64_t) size);
   cksum_own_end (&m->first);
   return rc;
 }
@@ -590,6 +659,14 @@ repair_locked (struct cksum_file *f, const uint8_t *good, int len,
                              (sqlite3_int64) offset) == SQLITE_OK;
 }
 
+/* -1 where nothing of the page could be read, as full_pread. */
+static int64_t
+got_first (int rc, uint32_t page_size)
+{
+  return rc == SQLITE_OK ? (int64_t) page_size
+    : rc == SQLITE_IOERR_SHORT_READ ? 0 : -1;
+}
+
 bool
 cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
                         uint32_t page_size, sqlite3_int64 offset)
@@ -598,25 +675,28 @@ cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
   struct cksum_mirror_event e = {
     .number = (uint64_t) offset / page_size + 1,
   };
+  struct mirror_page both;
   struct mirror_file *file;
-  int rc;
+  int rc, side;
 
   if (m == NULL)
     return false;
   file = &m->files[CKSUM_DB];
   {
     WITH_LOCK (&file->lock);
-    if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED)
-      return false;
     /* A checkpoint may have written it meanwhile. */
     rc = real_read (f, page, (int) page_size, offset);
-    if (rc == SQLITE_OK && cksum_first_is_right (f->shared, page, page_size,
-                                                 (uint64_t) offset))
-      return true;
-    if (mirror_read_locked (m, file, page, page_size, (uint64_t) offset) !=
-        (int64_t) page_size ||
-        !cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
-      return false;
+    both = (struct mirror_page) {
+      { page, file->page }, { got_first (rc, page_size), -1 },
+    };
+    if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
+      both.got[1] = mirror_read_locked (file, file->page, page_size,
+                                        (uint64_t) offset);
+    mirror_judge (m, f);
+    side = mirror_choose (m, &both, page_size, (uint64_t) offset);
+    if (side <= 0)
+      return side == 0;
+    memcpy (page, file->page, page_size);
     e.repaired = repair_locked (f, page, (int) page_size, (uint64_t) offset,
                                 rc);
   }
@@ -648,7 +728,7 @@ cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
     if (rc == SQLITE_OK &&
         cksum_frame_cksum (page, page_size, frame) == expected)
       return true;
-    if (mirror_read_locked (m, file, page, page_size, offset) !=
+    if (mirror_read_locked (file, page, page_size, offset) !=
         (int64_t) page_size ||
         cksum_frame_cksum (page, page_size, frame) != expected)
       return false;
@@ -670,7 +750,7 @@ cksum_mirror_header (struct cksum_file *f)
   file = &m->files[CKSUM_DB];
   WITH_LOCK (&file->lock);
   if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED ||
-      mirror_read_locked (m, file, header, sizeof header, 0) != sizeof header)
+      mirror_read_locked (file, header, sizeof header, 0) != sizeof header)
     return 0;
   return cksum_parse_db_header (header);
 }

@@ -33,12 +33,20 @@
  * is done; and before that a page of the copy is read only if the WAL does not
  * hold it, which is where both are equal already.
  *
- * Something else may write to the database while it is open (cksum-own.h):
- * an older pool.db, copied over it.  From then on, in SYNCED, the first one is
- * *distrusted*: a page that nothing is known of is taken from the copy, and
- * written over it.  "distrusted" makes that durable before the next change of
- * ours, which might make the first file look new.  When all its pages have been
- * compared it is trusted again.  A copy that something else wrote to is lost.
+ * Something else may write to the database while it is open (cksum-own.h),
+ * to its copy, or to both: single pages, or an older pool.db over all of it.
+ * What is known of a page decides for it then; of another one, this:
+ *
+ *  - a file that is of another moment as a whole has no right page.  If it is
+ *    the copy, that is lost.
+ *  - otherwise a page that is right in itself in only one of them is right;
+ *  - if both are, and differ, that of the file that nothing else wrote to is;
+ *    if there is no such file, neither is.
+ *
+ * The first one is *distrusted* if it is of another moment, or if only the
+ * copy is untouched: "distrusted" makes that durable before the next change of
+ * ours, which might make the first file look new.  When all pages have been
+ * compared, and the right ones written over others, both are trusted again.
  *
  * Threads: SQLite's connections, and one thread that builds and checks.  A
  * lock per file makes a write to both one step: no page is copied, repaired or
@@ -117,8 +125,14 @@ extern void cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
 extern void cksum_mirror_change_begin (struct cksum_mirror *m);
 extern void cksum_mirror_change_end (struct cksum_mirror *m);
 
+/* The database is there by now: notice what something else writes to it, also
+ * while there is no copy.
+ */
+extern void cksum_mirror_watch (struct cksum_mirror *m);
 extern bool cksum_mirror_is_distrusted (struct cksum_mirror *m);
-/* How often something else wrote to the database since the copy is written. */
+/* Did something else write to one of the two, that are not compared yet? */
+extern bool cksum_mirror_is_touched (struct cksum_mirror *m);
+/* How often something else wrote to either since the copy is written. */
 extern uint64_t cksum_mirror_foreign_changes (struct cksum_mirror *m);
 
 /*----------------------------------------------------------------------
@@ -128,6 +142,9 @@ extern uint64_t cksum_mirror_foreign_changes (struct cksum_mirror *m);
 /* Pages of the database, as its file has them; -1 with a text. */
 extern int cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db,
                                uint64_t *pages);
+
+/* Look whether something else wrote to either: is the first one distrusted? */
+extern bool cksum_mirror_look (struct cksum_mirror *m, sqlite3 *db);
 
 /* What the two copies of one page are. */
 enum cksum_page_state {
@@ -176,11 +193,11 @@ extern int cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
                                    void *opaque);
 
 /* After all pages were compared, and each was good in the end: sync them, and
- * trust the first one again, unless something else wrote to it since there were
+ * trust both again, unless something else wrote to one since there were
  * 'changes'.  1; 0: not yet; -1 with a text.
  */
-extern int cksum_mirror_trust_first (struct cksum_mirror *m, sqlite3 *db,
-                                     uint64_t changes);
+extern int cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db,
+                                    uint64_t changes);
 
 /* Write zeroes over each page that no copy has: nothing refers to them any
  * more.  -1 with a text.

@@ -68,6 +68,7 @@ unwatch_locked (struct cksum_own *o)
   if (o->fd != -1)
     close (o->fd);
   o->fd = -1;
+  o->nr_written = o->next_written = 0;
 }
 
 /* Note what the file is; true: it was something else. */
@@ -95,7 +96,8 @@ void
 cksum_own_watch (struct cksum_own *o, const char *path)
 {
   WITH_LOCK (&o->lock);
-  unwatch_locked (o);
+  if (o->fd != -1)
+    return;
   o->fd = open (path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
   if (o->fd != -1 && !has_own_clock (o->fd))
     unwatch_locked (o);
@@ -131,8 +133,71 @@ cksum_own_end (struct cksum_own *o)
 }
 
 void
+cksum_own_cancel (struct cksum_own *o)
+{
+  lock_release (&o->lock);
+}
+
+void
 cksum_own_look (struct cksum_own *o)
 {
   WITH_LOCK (&o->lock);
   look_locked (o);
+}
+
+/*----------------------------------------------------------------------
+ * What was written last
+ */
+
+void
+cksum_own_wrote_locked (struct cksum_own *o, uint64_t page, uint64_t sum)
+{
+  unsigned i;
+
+  assert_held (&o->lock);
+  for (i = 0; i < o->nr_written; ++i)
+    if (o->written[i].page == page)
+      break;
+  if (i == o->nr_written) {
+    i = o->next_written;
+    o->next_written = (i + 1) % CKSUM_OWN_WRITTEN;
+    if (o->nr_written < CKSUM_OWN_WRITTEN)
+      o->nr_written++;
+  }
+  o->written[i].page = page;
+  o->written[i].sum = sum;
+}
+
+void
+cksum_own_cut_locked (struct cksum_own *o, uint64_t page)
+{
+  unsigned i;
+
+  assert_held (&o->lock);
+  for (i = 0; i < o->nr_written; ++i)
+    if (o->written[i].page >= page)
+      o->nr_written = o->next_written = 0;
+}
+
+bool
+cksum_own_is_of_another_moment_locked (struct cksum_own *o,
+                                       int (*read) (void *opaque,
+                                                    uint64_t page,
+                                                    uint64_t *sum),
+                                       void *opaque)
+{
+  bool is_ours = false;
+  uint64_t sum;
+  unsigned i;
+  int r;
+
+  assert_held (&o->lock);
+  for (i = 0; i < o->nr_written; ++i) {
+    r = read (opaque, o->written[i].page, &sum);
+    if (r == 1 && sum != o->written[i].sum)
+      return true;
+    if (r != -1)
+      is_ours = true;
+  }
+  return !is_ours;
 }

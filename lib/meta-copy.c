@@ -57,6 +57,7 @@ struct meta_copy {
   bool stop;
   uint64_t resume;              /* pages that are right already */
   uint64_t built, total;
+  uint64_t compared;            /* foreign changes before the last comparison */
   uint64_t since;
   char why[160];
   char unmarked[PATH_MAX + 100];        /* not in the log yet; "": nothing */
@@ -230,6 +231,7 @@ begin (struct meta_copy *c, uint64_t *first)
   {
     WITH_LOCK (&c->lock);
     c->begin = false;
+    c->compared = 0;
     resume = c->resume;
     c->resume = 0;
     *first = resume + 1;
@@ -393,9 +395,21 @@ note_difference (void *opaque, bool repaired, const char *text)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", text);
 }
 
-/* Something else wrote to pool.db.  If this is interrupted, or a page is in
- * neither, the first one stays distrusted; if it happens meanwhile, the thread
- * is woken once more.
+/* Without a copy nothing can be put right. */
+static void
+tell_touched (struct meta_copy *c, bool distrusted)
+{
+  nbdedup_log (distrusted ? NBDEDUP_LOG_ERROR : NBDEDUP_LOG_WARNING,
+               "%s: something else wrote to it while it is in use, and it has "
+               "no second copy: %s", c->db, distrusted
+               ? "what is not in memory cannot be read: stop the server, and "
+                 "restore a backup"
+               : "pages that are damaged by that cannot be put right");
+}
+
+/* Something else wrote to pool.db, or to its copy.  If this is interrupted, or
+ * a page is right in neither, the files stay as they are judged now; if it
+ * happens meanwhile, the thread is woken once more.
  */
 static void
 put_right (struct meta_copy *c)
@@ -404,12 +418,28 @@ put_right (struct meta_copy *c)
   struct putting_right p = { 0, 0 };
   struct comparing cmp = { c, note_difference, &p };
   uint64_t first = 1;
-  bool lost = false;
+  bool distrusted, lost = false;
   int64_t n;
   int r;
 
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: something else wrote to it while it "
-               "is in use: its pages are compared with the copy", c->db);
+  {
+    WITH_LOCK (&c->lock);
+    if (changes == c->compared)
+      return;
+    c->compared = changes;
+  }
+  {
+    WITH_LOCK (&c->building);
+    distrusted = cksum_mirror_look (c->mirror, c->conn.db);
+  }
+  if (cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED) {
+    if (cksum_mirror_is_touched (c->mirror))
+      tell_touched (c, distrusted);
+    return;
+  }
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: something else wrote to it, or to its "
+               "copy, while it is in use: its pages are compared with the copy",
+               c->db);
   while ((n = compare_piece (c, first, &cmp, &lost)) > 0) {
     first += (uint64_t) n;
     if (should_stop (c))
@@ -423,14 +453,14 @@ put_right (struct meta_copy *c)
   }
   {
     WITH_LOCK (&c->building);
-    r = cksum_mirror_trust_first (c->mirror, c->conn.db, changes);
+    r = cksum_mirror_trust_both (c->mirror, c->conn.db, changes);
   }
   if (r == -1)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", nbdedup_error ());
   else if (r == 1)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %" PRIu64 " pages were not those "
                  "that this server wrote: they were written again from the "
-                 "copy", c->db, p.repaired);
+                 "other copy", c->db, p.repaired);
 }
 
 /*----------------------------------------------------------------------
@@ -470,7 +500,7 @@ copy_thread (void *arg)
 
   while (wait_for_work (c, &retry)) {
     tell (c);
-    if (cksum_mirror_is_distrusted (c->mirror))
+    if (cksum_mirror_is_touched (c->mirror))
       put_right (c);
     {
       WITH_LOCK (&c->lock);
@@ -597,6 +627,7 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
 int
 meta_copy_opened (struct meta_copy *c)
 {
+  cksum_mirror_watch (c->mirror);
   if (c->attached)
     return 0;
   c->attached = true;
@@ -704,7 +735,8 @@ meta_copy_configure (struct meta_copy *c, const char *value)
     moves = strcmp (c->path, path) != 0;
   }
   if ((moves || strcmp (value, "off") == 0) &&
-      cksum_mirror_is_distrusted (c->mirror))
+      cksum_mirror_state (c->mirror) == CKSUM_MIRROR_SYNCED &&
+      cksum_mirror_is_touched (c->mirror))
     return nbdedup_fail (EBUSY, "%s: something else wrote to it, and its pages "
                          "are compared with the copy: try again later", c->db);
   if (strcmp (value, "off") == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Something else writes to pool.db, or to its copy, while a pool is open: an
- * older pool.db, or another pool's, is copied over it.  All of its pages are
- * right in themselves.
+/* Something else writes to pool.db, to its copy, or to both while a pool is
+ * open: an older pool.db, or another pool's, is copied over it, all of whose
+ * pages are right in themselves; or single pages are damaged.
  */
 
 #include <config.h>
@@ -16,7 +16,7 @@
 #include "metadata-rig.h"
 #include "pool.h"
 
-static atomic_uint nr_warnings, nr_begun, nr_compared;
+static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;
 static atomic_bool touch_when_begun, something_is_lost;
 static int steps_left = -1;     /* until the process ends; -1: it does not */
@@ -94,6 +94,8 @@ note_line (enum nbdedup_log_level level, const char *line)
     something_is_lost = true;
   if (strstr (line, ": 0 pages were not those that this server wrote"))
     nr_compared++;
+  if (strstr (line, "pages were not those that this server wrote"))
+    nr_trusted++;
 }
 
 /* A pool whose every block is newer than in "closed". */
@@ -280,6 +282,149 @@ test_both (void)
   must (nbdedup_pool_close (pool));
 }
 
+static void
+wait_for (atomic_uint *count, unsigned wanted)
+{
+  unsigned i;
+
+  for (i = 0; *count < wanted && i < 2000; ++i)
+    usleep (10000);
+  expect (*count >= wanted);
+}
+
+static uint64_t
+nr_pages (const char *dir)
+{
+  return size_of (dir, "pool.db") / PAGE;
+}
+
+/* One page of each, not the same: every page is still in one of them.  Whatever
+ * is noticed first, nothing is lost, and both are whole in the end.
+ */
+static void
+test_page_of_each (unsigned what)
+{
+  const uint64_t nr = nr_pages ("newer");
+  uint64_t page, other;
+  unsigned trusted;
+  pid_t pid;
+
+  for (page = 0; page < nr; ++page) {
+    other = (page + 1 + page % 3) % nr;
+    snprintf (doing, sizeof doing, "page %u, of the copy %u, %u",
+              (unsigned) page + 1, (unsigned) other + 1, what);
+    copy_pool ("newer", "work");
+    trusted = nr_trusted;
+    pid = what & CRASH ? fork () : 0;
+    if (pid == 0) {
+      must (try_open ("work"));
+      flip ("work", "pool.db", page * PAGE + 100);
+      flip ("work", "pool.db.copy", other * PAGE + 100);
+      if (what & WRITE)
+        write_and_copy ();
+      expect (read_all () == NR_BLOCKS);
+      if (what & TWICE)
+        write_and_copy ();
+      if (what & CRASH)
+        crash ();
+      wait_for (&nr_trusted, trusted + 1);
+      must (nbdedup_pool_close (pool));
+    }
+    else
+      expect_crash (pid);
+    expect_readable ("work", true);
+    expect_whole ("work", true, true);
+  }
+}
+
+/* The same page of both: at most what it has is an error. */
+static void
+test_page_of_both (void)
+{
+  const uint64_t nr = nr_pages ("newer");
+  uint64_t page;
+  unsigned served = 0;
+
+  for (page = 0; page < nr; ++page) {
+    snprintf (doing, sizeof doing, "page %u of both", (unsigned) page + 1);
+    copy_pool ("newer", "work");
+    must (try_open ("work"));
+    flip ("work", "pool.db", page * PAGE + 100);
+    flip ("work", "pool.db.copy", page * PAGE + 100);
+    served += read_all () == NR_BLOCKS;
+    nbdedup_pool_close (pool);
+    if (force_open_readonly ("work") == 0) {
+      read_all ();
+      must (nbdedup_pool_close (pool));
+    }
+  }
+  /* Few pages are those of the maps that were not read yet. */
+  expect (served > nr / 2);
+}
+
+/* One file is of another moment, and of the other one a page is damaged: that
+ * page's content is an error, or in memory; all else is right.
+ */
+static void
+test_old_and_damaged (const char *source, const char *old,
+                      const char *damaged)
+{
+  const uint64_t nr = nr_pages ("newer");
+  uint64_t page;
+  unsigned served = 0;
+
+  for (page = 0; page < nr; ++page) {
+    snprintf (doing, sizeof doing, "%s of %s, page %u of %s", old, source,
+              (unsigned) page + 1, damaged);
+    copy_pool ("newer", "work");
+    must (try_open ("work"));
+    copy_file (in (source, "pool.db"), in ("work", old));
+    flip ("work", damaged, page * PAGE + 100);
+    served += read_all () == NR_BLOCKS;
+    nbdedup_pool_close (pool);
+  }
+  expect (served > nr / 2);
+}
+
+/* Nothing can stand in, but nothing is taken for what it is not; and our own
+ * writes do not make it look new.
+ */
+static void
+test_without_copy (const char *source)
+{
+  snprintf (doing, sizeof doing, "%s's pool.db, without a copy", source);
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  must (nbdedup_pool_close (pool));
+  must (try_open ("work"));
+  copy_file (in (source, "pool.db"), in ("work", "pool.db"));
+  read_all ();
+  meta_checkpoint (pool->meta);
+  nbdedup_pool_close (pool);
+  if (try_open ("work") == 0) {
+    expect (read_all () == NR_BLOCKS);
+    must (nbdedup_pool_close (pool));
+  }
+}
+
+/* Single pages of a pool.db without a copy: it goes on. */
+static void
+test_touched_without_copy (void)
+{
+  snprintf (doing, sizeof doing, "touched, without a copy");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  must (nbdedup_pool_close (pool));
+  must (try_open ("work"));
+  touch ();
+  expect (read_all () == NR_BLOCKS);
+  write_and_copy ();
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, false);
+}
+
 /* The copy may have pages of both, and is made once more. */
 static void
 test_building (void)
@@ -398,6 +543,16 @@ main (void)
   test_building ();
   test_elsewhere ();
   test_both ();
+  test_page_of_each (0);
+  test_page_of_each (WRITE);
+  test_page_of_each (TWICE | CRASH);
+  test_page_of_both ();
+  test_old_and_damaged ("closed", "pool.db", "pool.db.copy");
+  test_old_and_damaged ("closed", "pool.db.copy", "pool.db");
+  test_old_and_damaged ("foreign", "pool.db", "pool.db.copy");
+  test_without_copy ("closed");
+  test_without_copy ("foreign");
+  test_touched_without_copy ();
   test_touch (false);
   test_touch (true);
   end_samples ();
