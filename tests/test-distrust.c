@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
+#include "fullio.h"
 #include "meta.h"
 #include "metadata-rig.h"
 #include "pool.h"
@@ -20,6 +21,7 @@ static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;
 static atomic_bool touch_when_begun, something_is_lost;
 static int steps_left = -1;     /* until the process ends; -1: it does not */
+static uint64_t sweep;          /* SWEEP_STEP=N: only each Nth page */
 
 static void
 touch (void)
@@ -309,7 +311,7 @@ test_page_of_each (unsigned what)
   unsigned trusted;
   pid_t pid;
 
-  for (page = 0; page < nr; ++page) {
+  for (page = 0; page < nr; page += sweep) {
     other = (page + 1 + page % 3) % nr;
     snprintf (doing, sizeof doing, "page %u, of the copy %u, %u",
               (unsigned) page + 1, (unsigned) other + 1, what);
@@ -345,7 +347,7 @@ test_page_of_both (void)
   uint64_t page;
   unsigned served = 0;
 
-  for (page = 0; page < nr; ++page) {
+  for (page = 0; page < nr; page += sweep) {
     snprintf (doing, sizeof doing, "page %u of both", (unsigned) page + 1);
     copy_pool ("newer", "work");
     must (try_open ("work"));
@@ -359,7 +361,7 @@ test_page_of_both (void)
     }
   }
   /* Few pages are those of the maps that were not read yet. */
-  expect (served > nr / 2);
+  expect (served > nr / sweep / 2);
 }
 
 /* One file is of another moment, and of the other one a page is damaged: that
@@ -373,7 +375,7 @@ test_old_and_damaged (const char *source, const char *old,
   uint64_t page;
   unsigned served = 0;
 
-  for (page = 0; page < nr; ++page) {
+  for (page = 0; page < nr; page += sweep) {
     snprintf (doing, sizeof doing, "%s of %s, page %u of %s", old, source,
               (unsigned) page + 1, damaged);
     copy_pool ("newer", "work");
@@ -383,7 +385,62 @@ test_old_and_damaged (const char *source, const char *old,
     served += read_all () == NR_BLOCKS;
     nbdedup_pool_close (pool);
   }
-  expect (served > nr / 2);
+  expect (served > nr / sweep / 2);
+}
+
+/* One page of an older moment, right in itself. */
+static bool
+plant (const char *file, uint64_t page)
+{
+  uint8_t old[PAGE], new[PAGE];
+  int from = open (in ("closed", "pool.db"), O_RDONLY);
+  int to = open (in ("work", file), O_RDWR);
+  bool planted = full_pread (from, old, PAGE, page * PAGE) == PAGE &&
+    full_pread (to, new, PAGE, page * PAGE) == PAGE &&
+    memcmp (old, new, PAGE) != 0;
+
+  if (planted)
+    expect (full_pwrite (to, old, PAGE, page * PAGE) == 0);
+  close (from);
+  close (to);
+  return planted;
+}
+
+/* The other file is untouched: its page is right. */
+static void
+test_planted (const char *file)
+{
+  const uint64_t nr = nr_pages ("newer");
+  uint64_t page;
+  unsigned planted = 0;
+
+  for (page = 0; page < nr; page += sweep) {
+    snprintf (doing, sizeof doing, "an older page %u of %s",
+              (unsigned) page + 1, file);
+    copy_pool ("newer", "work");
+    must (try_open ("work"));
+    planted += plant (file, page);
+    expect (read_all () == NR_BLOCKS);
+    must (nbdedup_pool_close (pool));
+    expect_whole ("work", true, true);
+  }
+  expect (planted > (sweep == 1 ? 3 : 0));
+}
+
+/* Every page is known, so that only our next write can tell. */
+static void
+test_all_known (void)
+{
+  snprintf (doing, sizeof doing, "all pages known");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  run ("scrub", NULL);
+  expect (read_all () == NR_BLOCKS);
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
+  write_and_copy ();
+  must (nbdedup_pool_close (pool));
+  expect_readable ("work", true);
+  expect_whole ("work", true, true);
 }
 
 /* Nothing can stand in, but nothing is taken for what it is not; and our own
@@ -392,15 +449,22 @@ test_old_and_damaged (const char *source, const char *old,
 static void
 test_without_copy (const char *source)
 {
+  struct nbdedup_volume *v;
+
   snprintf (doing, sizeof doing, "%s's pool.db, without a copy", source);
   copy_pool ("newer", "work");
   must (try_open ("work"));
   set_copy ("off");
   must (nbdedup_pool_close (pool));
   must (try_open ("work"));
+  v = open_volume ("v");
+  put (v, 3, content_of (3, true));
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+  fold ();
   copy_file (in (source, "pool.db"), in ("work", "pool.db"));
+  expect (meta_checkpoint (pool->meta) == -1);
   read_all ();
-  meta_checkpoint (pool->meta);
   nbdedup_pool_close (pool);
   if (try_open ("work") == 0) {
     expect (read_all () == NR_BLOCKS);
@@ -530,6 +594,7 @@ test_own (void)
 int
 main (void)
 {
+  sweep = (uint64_t) number_from_environment ("SWEEP_STEP", 1);
   start_samples ();
   make_newer ();
   nbdedup_set_log (note_line);
@@ -550,6 +615,9 @@ main (void)
   test_old_and_damaged ("closed", "pool.db", "pool.db.copy");
   test_old_and_damaged ("closed", "pool.db.copy", "pool.db");
   test_old_and_damaged ("foreign", "pool.db", "pool.db.copy");
+  test_planted ("pool.db");
+  test_planted ("pool.db.copy");
+  test_all_known ();
   test_without_copy ("closed");
   test_without_copy ("foreign");
   test_touched_without_copy ();
