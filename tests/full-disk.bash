@@ -183,7 +183,7 @@ fast_fill ()
         compressible "$size" 3 >"$data"
     fi
     nbdedup init "$pool"
-    nbdedup create v 4G --block-size "$1"
+    nbdedup create v 512M --block-size "$1"
     nbdedup create keep 4M --block-size 16K
     serve "$pool"
     random_data 1M 4 >"$BATS_TEST_TMPDIR/keep"
