@@ -101,11 +101,6 @@ families_are_exact ()
     families_are_exact 4096
 }
 
-@test "classes are exact in blocks of 128 KiB, while it is served" {
-    fleet 131072
-    families_are_exact 131072
-}
-
 @test "classes, and what comes back, are exact in blocks of 16 KiB" {
     fleet 16384
     families_are_exact 16384
