@@ -10,7 +10,21 @@ load helpers
 #   a.raw    data, holes, zeroes; ends in the middle of a block
 #   b.raw    much of a.raw, some of it shifted by a block of 4 KiB
 #   c.qcow2  with holes, and data of a.raw
+# They are made once, and copied; with "programs", what is in a.raw.
 images ()
+{
+    local made=$BATS_FILE_TMPDIR/images
+
+    if [ ! -e "$made" ]; then
+        mkdir "$made-new"
+        (cd "$made-new"; make_images)
+        mv "$made-new" "$made"
+    fi
+    cp --sparse=always "$made"/* .
+    files=(a.raw b.raw c.qcow2)
+}
+
+make_images ()
 {
     find /usr/bin /usr/lib -type f -size +64k -print0 2>/dev/null |
         LC_ALL=C sort -z | xargs -0 cat 2>/dev/null | head -c 14M >programs
@@ -32,7 +46,6 @@ images ()
     dd if=a.raw of=c.raw bs=1M seek=20 skip=1 count=12 conv=notrunc status=none
     random_data 3M 11 | dd of=c.raw bs=1M seek=50 conv=notrunc status=none
     qemu-img convert -f raw -O qcow2 c.raw c.qcow2
-    files=(a.raw b.raw c.qcow2)
 }
 
 setup ()
