@@ -22,16 +22,19 @@ exec nbdkit -f -U "\$1" "$test_programs/.libs/lossy-plugin.so" dir="\$2" lie=$1
 SCRIPT
     chmod +x "$dir/serve"
     ROUNDS="${2:-60}" "$test_programs/crash-model" --server "$dir/serve" \
-        ${sanitizer_preload:+--preload "$sanitizer_preload"} "$dir" 2>&1
+        "$dir" 2>&1
 }
 
+# These two test the test: there is no code of ours for sanitizers to look at.
 @test "an honest server passes the crash test" {
+    [ -z "$sanitizer_preload" ] || skip "tests the test"
     run -0 lie none 15
 }
 
 @test "the crash test notices a server that breaks its promises" {
     local kind
 
+    [ -z "$sanitizer_preload" ] || skip "tests the test"
     for kind in fua flush connection torn zero swap extent; do
         run -1 lie "$kind"
         [[ $output == *"FAILED in round"* ]] ||

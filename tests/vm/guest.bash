@@ -7,22 +7,17 @@
 declare -gA guests=()           # process ids, by name: the volume's
 guest=                          # the one that is meant
 
-# The image and what is beside it, in $image; built once, under a lock,
-# because tests may run at the same time.  Call it in setup_file.
+# The image and what is beside it, in $image.  Call it in setup_file.
 build_image ()
 {
-    local images=${NBDEDUP_IMAGES:-$top_builddir/images}
-
     need qemu-system-x86_64 --version
     need mmdebstrap --version
     PATH=$PATH:/sbin:/usr/sbin
     need mke2fs -V
-    export image="$images/debian-small.raw" PATH
-    mkdir -p "$images"
+    export PATH
     # bats waits for everybody who holds its descriptors 3 and 4.
-    flock "$images/lock" sh -c \
-        'test -e "$1" || bash "$2/vm-images/debian-image" --small "$1"' \
-        sh "$image" "$top_srcdir" 3>&- 4>&-
+    image=$(bash "$top_srcdir/tests/vm/image" "$top_builddir" 3>&- 4>&-)
+    export image
 }
 
 # guest_script: the program on stdin is what the next guest runs.

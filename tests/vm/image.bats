@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # A real Debian image, made by vm-images/debian-image.  It is built once and
-# kept in the build directory, or in $NBDEDUP_IMAGES.
+# kept in the build directory, or in $NBDEDUP_IMAGES: see the script "image".
 
 load ../helpers
 
-# The image and what is beside it; built under a lock, because tests may run
-# at the same time.
 setup_file ()
 {
-    local images
-
     need mmdebstrap --version
     need mke2fs -V
-    images=${NBDEDUP_IMAGES:-$top_builddir/images}
-    export image="$images/debian-small.raw"
-    mkdir -p "$images"
     # bats waits for everybody who holds its descriptors 3 and 4.
-    flock "$images/lock" sh -c \
-        'test -e "$1" || bash "$2/vm-images/debian-image" --small "$1"' \
-        sh "$image" "$top_srcdir" 3>&- 4>&-
+    image=$(bash "$top_srcdir/tests/vm/image" "$top_builddir" 3>&- 4>&-)
+    export image
 }
 
 # ratios IMAGE...: figures of the independent program, for the default pool.
