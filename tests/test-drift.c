@@ -13,9 +13,10 @@
  *
  * ROUNDS and SEED come from the environment; each round is a history with a
  * pool of its own.  Without ROUNDS it is 150 of them, or what is done after
- * 40 seconds (valgrind takes long).  DRIFT_ROUND=N begins with round N, and
- * DRIFT_VERIFY=1 compares after each operation: the history stays the same,
- * so that the guilty one is found.  LINEAGE_WITHOUT leaves out operations.
+ * DRIFT_SECONDS, which are 40 (valgrind takes long).  DRIFT_ROUND=N begins
+ * with round N, and DRIFT_VERIFY=1 compares after each operation: the history
+ * stays the same, so that the guilty one is found.  LINEAGE_WITHOUT leaves out
+ * operations.
  */
 
 #include <config.h>
@@ -794,8 +795,10 @@ static bool
 is_late (time_t start)
 {
   const char *rounds = getenv ("ROUNDS");
+  time_t seconds = (time_t) number_from_environment ("DRIFT_SECONDS", 40);
 
-  return (rounds == NULL || rounds[0] == '\0') && time (NULL) - start > 40;
+  return (rounds == NULL || rounds[0] == '\0') &&
+    time (NULL) - start > seconds;
 }
 
 int
