@@ -97,7 +97,7 @@ fault ()
 
 @test "clients do not notice that the second copy of pool.db fails" {
     fault pool.db.copy write 1 100000
-    fault pool.db.copy sync 2
+    fault pool.db.copy sync 1
     fault pool.db.copy-wal write 1
     fault pool.db.copy-wal write 7 100000
     fault pool.db.copy-wal sync 1
