@@ -14,7 +14,9 @@
  *  3. The same for compression, where a sample of the contents was
  *     compressed; with the set sampled as well.
  *
- * Each image is made from its number: what passes once passes always.
+ * Each image is made from its number: what passes once passes always.  With
+ * SWEEP_STEP=N in the environment, only each Nth: too few for 2 and 3 to say
+ * how often an estimate is right.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -547,23 +549,26 @@ test_refused (void)
 int
 main (void)
 {
+  const uint64_t step = number_from_environment ("SWEEP_STEP", 1);
   struct score set = { 0 }, sample = { 0 }, both = { 0 };
   uint64_t nr_shared = 0, seed;
 
   test_refused ();
-  for (seed = 0; seed < 40; ++seed)
+  for (seed = 0; seed < 40; seed += step)
     test_brute_force (seed, &nr_shared);
-  assert (nr_shared > 1000);
+  assert (step > 1 || nr_shared > 1000);
   test_threads ();
-  for (seed = 0; seed < 120; ++seed)
+  for (seed = 0; seed < 120; seed += step)
     test_sampled_set (seed, &set);
-  score_check (&set, "contents, sampled");
-  for (seed = 0; seed < 200; ++seed)
+  for (seed = 0; seed < 200; seed += step)
     test_sample (seed, 1500 + seed * 15, NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
                  &sample);
-  score_check (&sample, "compression");
-  for (seed = 0; seed < 60; ++seed)
+  for (seed = 0; seed < 60; seed += step)
     test_sample (seed, 40000, NBDEDUP_ESTIMATE_MEMORY_MIN, &both);
-  score_check (&both, "compression, contents sampled");
+  if (step == 1) {
+    score_check (&set, "contents, sampled");
+    score_check (&sample, "compression");
+    score_check (&both, "compression, contents sampled");
+  }
   return EXIT_SUCCESS;
 }
