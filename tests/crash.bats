@@ -21,7 +21,7 @@ lie ()
 exec nbdkit -f -U "\$1" "$test_programs/.libs/lossy-plugin.so" dir="\$2" lie=$1
 SCRIPT
     chmod +x "$dir/serve"
-    ROUNDS="${2:-60}" "$test_programs/crash-model" --server "$dir/serve" \
+    ROUNDS="${2:-200}" "$test_programs/crash-model" --server "$dir/serve" \
         "$dir" 2>&1
 }
 
