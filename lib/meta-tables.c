@@ -141,7 +141,7 @@ static const char *const sql[NR_STMTS] = {
 };
 
 sqlite3_stmt *
-meta_stmt (struct meta_conn *c, unsigned which)
+meta_stmt (struct meta_conn *c, enum meta_stmt which)
 {
   if (c->stmts[which] == NULL &&
       sqlite3_prepare_v3 (c->db, sql[which], -1, SQLITE_PREPARE_PERSISTENT,
@@ -237,7 +237,7 @@ meta_state_put (struct meta_conn *c, const struct meta_state *s)
 }
 
 static int
-get_count (struct meta_conn *c, unsigned which, uint64_t *count)
+get_count (struct meta_conn *c, enum meta_stmt which, uint64_t *count)
 {
   USING_STMT (st, c, which);
   int r = step_one (c, st, "counting pages");
@@ -681,7 +681,7 @@ meta_quick_check (struct meta_conn *c,
 
 /* A blob by integer key: 1, 0, -1. */
 static int
-blob_get (struct meta_conn *c, unsigned which, uint64_t key,
+blob_get (struct meta_conn *c, enum meta_stmt which, uint64_t key,
           const char *what, struct blob *b)
 {
   USING_STMT (st, c, which);
@@ -696,7 +696,7 @@ blob_get (struct meta_conn *c, unsigned which, uint64_t key,
 }
 
 static int
-blob_put (struct meta_conn *c, unsigned which, uint64_t key,
+blob_put (struct meta_conn *c, enum meta_stmt which, uint64_t key,
           const uint8_t *buf, size_t len, const char *what)
 {
   USING_STMT (st, c, which);
@@ -707,7 +707,7 @@ blob_put (struct meta_conn *c, unsigned which, uint64_t key,
 }
 
 static int
-key_run (struct meta_conn *c, unsigned which, uint64_t key,
+key_run (struct meta_conn *c, enum meta_stmt which, uint64_t key,
          const char *what)
 {
   USING_STMT (st, c, which);
