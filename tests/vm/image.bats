@@ -153,8 +153,9 @@ write_file ()
     all=$'deb http://m/ bookworm main
 deb http://m/ bookworm-security main
 deb http://m/ bookworm-updates main'
-    run -0 "$top_srcdir/vm-images/debian-image" --list-sources
+    run -0 "$top_srcdir/vm-images/debian-image" --list-sources --suite bookworm
     assert_eq "$output" "$all"
-    run -0 "$top_srcdir/vm-images/debian-image" --list-sources --no-updates
+    run -0 "$top_srcdir/vm-images/debian-image" --list-sources \
+        --suite bookworm --no-updates
     assert_eq "$output" "${all%%$'\n'*}"
 }
