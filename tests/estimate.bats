@@ -65,7 +65,8 @@ estimate ()
 # row SIZE KEY: a figure of $estimate.
 row ()
 {
-    jq -r --argjson s "$1" ".[] | select (.block_size == \$s) | (.$2)" \
+    jq -r --argjson s "$1" ".[] | select (.block_size == \$s) | (.$2) |
+           $plain_number" \
        <<<"$estimate"
 }
 
@@ -284,7 +285,8 @@ near ()
     estimate zero.raw
     assert_eq "$(jq -c '.[0] | [.blocks, .zero, .distinct, .dedup_ratio,
                   .dedup_error, .compress_ratio, .compress_error,
-                  .stored_bytes, .reduction, .best]' <<<"$estimate")" \
+                  .stored_bytes, .reduction, .best] |
+                  map ('"$plain_number"')' <<<"$estimate")" \
               "[256,256,0,null,null,null,null,0,0,false]"
     run -0 nbdedup estimate zero.raw
     [[ $output == *"Nothing but zeroes"* ]]

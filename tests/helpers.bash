@@ -128,10 +128,14 @@ db_bytes ()
     echo $((n * 8192))
 }
 
+# For jq: since 1.7 it prints a number as it found it (3.0); arithmetic makes
+# it 3, as in 1.6.
+plain_number='if type == "number" then . + 0 else . end'
+
 # pool_stat KEY: a figure of the pool in $pool, e.g. stored_bytes, ddt.entries
 pool_stat ()
 {
-    nbdedup -p "$pool" stat --json | jq -r ".pool.$1"
+    nbdedup -p "$pool" stat --json | jq -r ".pool.$1 | $plain_number"
 }
 
 # volume_stat NAME KEY: a figure of one volume.

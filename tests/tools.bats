@@ -279,8 +279,7 @@ json ()
     jq -e '[.pool | .. | numbers] | length >= 13' "$BATS_TEST_TMPDIR/stat"
     assert_eq "$(jq .pool.logical_bytes "$BATS_TEST_TMPDIR/stat")" 8388608
     assert_eq "$(jq .pool.record_bytes "$BATS_TEST_TMPDIR/stat")" 4194304
-    assert_eq "$(jq .pool.dedup_ratio "$BATS_TEST_TMPDIR/stat" |
-                     awk '{ print $1 + 0 }')" 2
+    assert_eq "$(jq ".pool.dedup_ratio | $plain_number" "$BATS_TEST_TMPDIR/stat")" 2
     jq -e '.pool.compress_ratio > 2' "$BATS_TEST_TMPDIR/stat"
 
     assert_eq "$(json stat web1 | jq -c '[.volumes[].name]')" '["web1"]'
