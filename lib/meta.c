@@ -6,8 +6,8 @@
  * The WAL is copied into pool.db by a thread of its own: a checkpoint
  * inside a commit stops the fold for up to a second.  A passive
  * checkpoint can starve if commits come faster than it copies; so
- * meta_throttle makes the fold wait for it once the WAL has
- * WAL_LIMIT_BYTES.
+ * meta_throttle makes the fold wait for it once the WAL has as much as
+ * wal_limit says, or would have with the next fold.
  */
 
 #include <config.h>
@@ -734,7 +734,9 @@ pool_bytes (struct meta *m)
 }
 
 /* The WAL may be as large as pool.db, within limits: a small pool may live
- * on a small file system.
+ * on a small file system.  What its file has it keeps while the pool is open,
+ * so the limit counts before it is made larger: else the one fold that was
+ * promised most when the WAL was nearly full would decide.
  */
 static uint64_t
 wal_limit (uint64_t pool_bytes)
@@ -760,16 +762,25 @@ is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
     bytes > (uint64_t) fs.f_bavail * fs.f_frsize;
 }
 
-void
-meta_throttle (struct meta *m)
+/* Has the WAL room for 'pages' without becoming larger than its limit? */
+static bool
+has_room (struct meta *m, uint64_t pages, uint64_t limit)
 {
-  uint64_t db = pool_bytes (m), bytes;
+  return pages * META_PAGE_BYTES <= limit ||
+    pages <= meta_files_wal_pages (m->files);
+}
+
+void
+meta_throttle (struct meta *m, uint64_t need)
+{
+  uint64_t db = pool_bytes (m), limit = wal_limit (db), pages, bytes;
 
   {
     WITH_LOCK (&m->lock);
-    bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES;
+    pages = (uint64_t) m->wal_pages;
   }
-  if (bytes < wal_limit (db))
+  bytes = pages * META_PAGE_BYTES;
+  if (pages == 0 || (bytes < limit && has_room (m, pages + need, limit)))
     return;
   if (is_frozen (m) &&
       (!is_too_large (m, bytes, db) || !expel_frozen (m)))

@@ -215,8 +215,10 @@ extern int meta_quick_check (struct meta_conn *c,
 
 /* Copy the WAL into the database, up to the last commit, and sync. */
 extern int meta_checkpoint (struct meta *m);
-/* Wait while the WAL is over its limit (called before a fold). */
-extern void meta_throttle (struct meta *m);
+/* Before a fold that may write 'need' pages: start the WAL again from
+ * its beginning if it has reached its limit, or would be made larger than that.
+ */
+extern void meta_throttle (struct meta *m, uint64_t need);
 /* Copy of the WAL what readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
 /* Copy the WAL and begin it anew, if no reader stays in it for long;

@@ -17,7 +17,9 @@
 #include "log.h"
 #include "txg-int.h"
 
-/* Up to here the WAL is given more room rather than started again. */
+/* Up to here the WAL is given more room when it cannot be started again,
+ * because a reader stays in it.
+ */
 #define WAL_GROW_BYTES (UINT64_C (96) << 20)
 /* After a fold that failed for lack of space, try again this often. */
 #define FULL_RETRY_MS 1000
@@ -171,7 +173,7 @@ prepare_wal (struct txg *t, uint64_t extra)
   struct meta_pages p;
   uint64_t need = room_fold_pages (t->room, extra);
 
-  meta_throttle (t->parts.meta);
+  meta_throttle (t->parts.meta, need);
   meta_get_pages (t->parts.meta, &p);
   /* Replay does not count what it brings, and does not know what the WAL
    * has: from the start there is room.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A caller copies the WAL into pool.db while the thread that does so in the
- * background is in the middle of it.
+ * background is in the middle of it; and when the WAL is started
+ * again.
  *
  * That thread begins when a commit has left more than 1,024 pages in the WAL,
  * and then meets what we hold in front of libc: writes to pool.db that take
@@ -125,14 +126,10 @@ put_bulk (struct meta_conn *c, uint64_t group, size_t len)
   must (meta_record_put (c, group, bulk, len));
 }
 
-/* A commit after which the thread copies, and does not get on; 'fn' comes
- * then.
- */
 static void
-meet (void (*fn) (void))
+begin_alone (void)
 {
   struct meta_state state = { .sector_bytes = 512 };
-  struct job gate;
 
   make_directory (directory, usual_directory (), "checkpoint");
   snprintf (db, sizeof db, "%s/pool.db", directory);
@@ -140,19 +137,41 @@ meet (void (*fn) (void))
   meta = meta_open (db, 0, &(struct meta_session) { 0 }, false);
   expect (meta != NULL);
   meta_opened (meta);
+}
 
+static void
+end_alone (void)
+{
+  must (meta_close (meta));
+  remove_directory (directory);
+}
+
+static void
+commit_bulk (size_t len)
+{
+  must (meta_begin (meta_writer (meta)));
+  put_bulk (meta_writer (meta), BULK_GROUP, len);
+  must (meta_commit (meta_writer (meta)));
+}
+
+/* A commit after which the thread copies, and does not get on; 'fn' comes
+ * then.
+ */
+static void
+meet (void (*fn) (void))
+{
+  struct job gate;
+
+  begin_alone ();
   nr_waiting = 0;
   syncs_before = UINT_MAX;
   writes_wait = true;
-  must (meta_begin (meta_writer (meta)));
-  put_bulk (meta_writer (meta), BULK_GROUP, BULK_BYTES);
-  must (meta_commit (meta_writer (meta)));
+  commit_bulk (BULK_BYTES);
   wait_for_the_thread ();
   job_start (&gate, let_writes, A_WHILE_MS);
   fn ();
   job_end (&gate);
-  must (meta_close (meta));
-  remove_directory (directory);
+  end_alone ();
 }
 
 static void
@@ -205,6 +224,44 @@ static void
 test_closing (void)
 {
   meet (close_it);
+}
+
+/* A fold of so many pages comes; how many has the WAL before it? */
+static uint64_t
+used_before (uint64_t pages)
+{
+  struct meta_pages p;
+
+  meta_throttle (meta, pages);
+  meta_get_pages (meta, &p);
+  return p.wal_used;
+}
+
+/* The WAL of a small pool may have 1 MiB, or what it was given.  It is started
+ * again rather than be made larger, if no reader stays in it.
+ */
+static void
+test_the_wal_starts_again_at_its_limit (void)
+{
+  const uint64_t limit = (1 << 20) / META_PAGE_BYTES;
+  struct meta_conn *reader;
+  struct meta_pages p;
+  uint64_t used;
+
+  begin_alone ();
+  commit_bulk (limit / 2 * META_PAGE_BYTES);
+  meta_get_pages (meta, &p);
+  used = p.wal_used;
+  expect (used >= limit / 2 && used < limit && p.wal_allocated <= limit);
+  expect (used_before (limit - used) == used);
+  reader = meta_frozen_open (meta);
+  expect (reader != NULL);
+  expect (used_before (limit - used + 1) == used);
+  meta_frozen_close (meta, reader);
+  must (meta_allocate (meta, 0, limit + 1));
+  expect (used_before (limit - used + 1) == used);
+  expect (used_before (limit - used + 2) == 0);
+  end_alone ();
 }
 
 /*----------------------------------------------------------------------
@@ -283,6 +340,7 @@ static const struct engine_case cases[] = {
   CASE (all_is_copied),
   CASE (what_a_command_did_is_copied),
   CASE (space_of_the_wal_is_given_back),
+  CASE (the_wal_starts_again_at_its_limit),
   CASE (closing),
   { NULL, NULL },
 };
