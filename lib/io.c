@@ -106,7 +106,7 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
       if (wb_read (pool->writeback, v, block + i, buf, offset, n))
         continue;
       /* Installed meanwhile: the map's answer may be older than it. */
-      if (read_block (pool, v->layer, block + i, buf, offset, n) == -1)
+      if (read_block (v, block + i, buf, offset, n) == -1)
         return -1;
     }
     else if (states[i] == MAP_LOST)
@@ -149,7 +149,7 @@ nbdedup_volume_read (struct nbdedup_volume *h, void *buf, uint32_t len,
     offset += n;
     len -= (uint32_t) n;
   }
-  return r == 0 ? check_gone (v) : -1;
+  return check_gone (v) == -1 ? -1 : r;
 }
 
 /*----------------------------------------------------------------------
@@ -176,7 +176,7 @@ write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
       base = malloc (v->block_size);
     if (base == NULL)
       return nbdedup_fail (ENOMEM, "no memory for a block");
-    if (read_block (pool, v->layer, block, base, 0, v->block_size) == -1)
+    if (read_block (v, block, base, 0, v->block_size) == -1)
       return -1;
   }
 }
@@ -237,7 +237,7 @@ zero_part (struct volume *v, uint64_t block, size_t offset, size_t len)
   if (buf == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a block");
   if (!wb_read (pool->writeback, v, block, buf, 0, v->block_size) &&
-      read_block (pool, v->layer, block, buf, 0, v->block_size) == -1)
+      read_block (v, block, buf, 0, v->block_size) == -1)
     return -1;
   if (is_zero (buf + offset, len))
     return 0;
@@ -435,7 +435,7 @@ nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len,
   }
   if (r == 0 && e.len > 0)
     r = fn (opaque, e.offset, e.len, e.hole);
-  return r == -1 ? -1 : check_gone (v);
+  return check_gone (v) == -1 ? -1 : r;
 }
 
 int
@@ -459,7 +459,7 @@ nbdedup_volume_cache (struct nbdedup_volume *h, uint64_t len,
     return nbdedup_fail (ENOMEM, "no memory for a block");
   last = (offset + len - 1) / v->block_size;
   for (block = offset / v->block_size; block <= last; ++block)
-    if (read_block (pool, v->layer, block, buf, 0, v->block_size) == -1)
+    if (read_block (v, block, buf, 0, v->block_size) == -1)
       return -1;
   return 0;
 }

@@ -22,8 +22,12 @@
  *             its place (merge.h)
  *   dying     nothing refers to it: its references go back, then its row
  *
- * Owned by the pool's registry, which frees nothing before the pool is
- * closed: a reader may hold one that is gone.
+ *   gone      its row is, too; the struct stays until no reader can hold it
+ *
+ * Owned by the pool's registry, which frees those that are gone, many at a
+ * time (layers_collect).  To follow these pointers hold pool->admin, be the
+ * folding thread, or be inside quiesce; a layer that a struct volume points to
+ * stays as long as that struct does, also if the volume was destroyed.
  *
  * Who writes what: the fields that say "fold" belong to the folding thread.
  * The structure changes only in txg_run's 'done' callbacks, hence also in
@@ -63,6 +67,7 @@ struct layer {
                                  * on, has no row that can be read */
   unsigned nr_children;         /* layers that inherit, dying ones not */
   unsigned nr_names;            /* volumes and snapshots, and holds */
+  atomic_uint nr_structs;       /* struct volumes whose 'layer' it is */
   struct layer *merging;        /* the child, while it is merged */
   enum merge_state merge_state;
 

@@ -436,6 +436,18 @@ mend_note (struct nbdedup_pool *pool, struct layer *layer, uint64_t leaf,
   return 0;
 }
 
+void
+mend_forget_layer (struct nbdedup_pool *pool, const struct layer *layer)
+{
+  struct mended *m = &pool->mended;
+  size_t i;
+
+  WITH_LOCK (&m->lock);
+  for (i = 0; i < m->nr; ++i)
+    if (m->p[i].layer == layer)
+      m->p[i].layer = NULL;
+}
+
 /* The list of layers changes in this thread only (layer.h). */
 void
 mend_forget_maps (struct nbdedup_pool *pool)

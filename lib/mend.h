@@ -24,7 +24,7 @@ struct layer;
 struct mended {
   struct lock lock;             /* protects the rest */
   struct mended_range {
-    struct layer *layer;
+    struct layer *layer;        /* NULL: it is gone */
     uint64_t leaf, count;
   } *p;                         /* owned; since the pool was opened */
   size_t nr;
@@ -53,6 +53,10 @@ extern void mend_forget_maps (struct nbdedup_pool *pool);
 /* A layer's leaves that a repair found to be lost. */
 extern int mend_note (struct nbdedup_pool *pool, struct layer *layer,
                       uint64_t leaf, uint64_t count, uint64_t blocks);
+
+/* Nothing stands on that layer any more, and its struct is about to go. */
+extern void mend_forget_layer (struct nbdedup_pool *pool,
+                               const struct layer *layer);
 
 /* What was lost since this was called the last time: blocks, and the places in
  * volumes and snapshots that cannot be read now, as "scrub" lists them.

@@ -147,7 +147,7 @@ switch_done (void *arg)
       if (l->parent == child && !l->gone)
         l->parent = layer;
     }
-    child->gone = true;         /* its parent stays, for who still reads it */
+    layers_gone_locked (vs, child);
     child->nr_names = child->nr_children = 0;
     layers_relink_locked (vs);
   }
@@ -157,7 +157,7 @@ switch_done (void *arg)
   else
     map_set_unstable (s->pool->map, layer, false);
   if (s->name)
-    s->name->layer = layer;
+    volume_set_layer (s->name, layer);
   layers_settle (vs);
 }
 
@@ -298,14 +298,17 @@ merger_thread (void *arg)
         return NULL;
     }
     merging = is_merging (pool->volumes);
-    if (!merging || txg_check (pool->txg) == -1 ||
-        find_due (pool->volumes) == NULL)
+    if (txg_check (pool->txg) == -1 ||
+        (find_due (pool->volumes) == NULL &&
+         !layers_want_collecting (pool->volumes)))
       continue;
     WITH_LOCK (&pool->admin);
     /* A pool that is full or failed: it is tried again, or reported by
      * whoever uses it.
      */
     merge_step (pool);
+    if (layers_want_collecting (pool->volumes))
+      layers_collect (pool->volumes);
   }
 }
 

@@ -206,20 +206,22 @@ read_lost (uint64_t block)
 }
 
 int
-read_block (struct nbdedup_pool *pool, struct layer *layer, uint64_t block,
-            void *buf, size_t offset, size_t len)
+read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
+            size_t len)
 {
+  struct nbdedup_pool *pool = v->pool;
   unsigned ticket = quiesce_enter (&pool->quiesce);
   struct pointer ptr;
   uint8_t state;
   int r;
 
-  r = map_get (pool->map, layer, block, 1, &state, &ptr);
+  /* Its layer as of now: inside quiesce that stays. */
+  r = map_get (pool->map, v->layer, block, 1, &state, &ptr);
   if (r == 0) {
     if (state == MAP_LOST)
       r = read_lost (block);
     else if (state == MAP_POINTER)
-      r = read_record (pool, &ptr, layer->block_size, buf, offset, len);
+      r = read_record (pool, &ptr, v->block_size, buf, offset, len);
     else
       memset (buf, 0, len);
   }

@@ -22,12 +22,12 @@ extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 /* What a block that is lost (MAP_LOST) gives: -1, EIO and why. */
 extern int read_lost (uint64_t block);
 
-/* 'len' bytes at 'offset' of a block as it is installed in the layer: what
- * is still dirty is not seen.  (volume.c's, io.c's.)
+/* 'len' bytes at 'offset' of a block as it is installed in the volume's layer:
+ * what is still dirty is not seen.  (io.c's.)
  */
-struct layer;
-extern int read_block (struct nbdedup_pool *pool, struct layer *layer,
-                       uint64_t block, void *buf, size_t offset, size_t len);
+struct volume;
+extern int read_block (struct volume *v, uint64_t block, void *buf,
+                       size_t offset, size_t len);
 
 /* The contexts of read_record that wait to be used again. */
 struct reader;

@@ -101,7 +101,7 @@ begin_done (void *arg)
   /* The volume's name goes up to the head; H's is a hold now, R's too. */
   place_locked (vs, rb->head, &rb->head_row, rb->old);
   place_locked (vs, rb->new, &rb->new_row, rb->onto->layer);
-  rb->v->layer = rb->head;
+  volume_set_layer (rb->v, rb->head);
 }
 
 static int

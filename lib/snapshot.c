@@ -77,7 +77,7 @@ snapshot_done (void *arg)
   l->blocks = sn->ml.blocks;
   l->nr_names = 1;              /* the volume's; the head has the snapshot's */
   layers_add_locked (sn->vs, l, sn->head);
-  sn->v->layer = l;
+  volume_set_layer (sn->v, l);
 }
 
 /* All mutations of the volume wait, and what was answered is installed in
@@ -151,7 +151,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
   sampler_note_snapshot (pool->sampler, v);
   WITH_LOCK (&vs->lock);
   s->id = sn.ms.id;
-  s->layer = sn.head;
+  volume_set_layer (s, sn.head);
   s->size = sn.ms.size;
   volume_set_origin_locked (s, v->origin);
   list_insert (&v->snapshots, s);

@@ -297,13 +297,110 @@ volumes_layer_gone (void *volumes, struct layer *layer)
 {
   struct volumes *vs = volumes;
 
-  /* The struct stays until the pool is closed: a client of the destroyed
-   * volume may still hold it.
-   */
   WITH_LOCK (&vs->lock);
   layer->dying = false;
-  layer->gone = true;
+  layers_gone_locked (vs, layer);
 }
+
+/*----------------------------------------------------------------------
+ * Structs of layers that are gone
+ */
+
+/* Collecting costs a fold. */
+#define GONE_MAX 64
+
+void
+layers_gone_locked (struct volumes *vs, struct layer *layer)
+{
+  assert_held (&vs->lock);
+  layer->gone = true;
+  if (++vs->nr_gone >= GONE_MAX)
+    merger_wake (vs->pool->merger);
+}
+
+bool
+layers_want_collecting (struct volumes *vs)
+{
+  WITH_LOCK (&vs->lock);
+  return vs->nr_gone >= GONE_MAX;
+}
+
+struct collected {
+  struct volumes *vs;
+  struct layer **p;             /* owned; so are what they point to */
+  size_t nr;
+};
+
+/* Out of the list go those that no struct volume has.  Gone and dying
+ * ones that stay are cut loose, so that no pointer leads from a layer that stays
+ * to one that goes.
+ */
+static int
+take_gone (struct collected *cd)
+{
+  struct volumes *vs = cd->vs;
+  struct layers *a = &vs->layers;
+  struct layer *l;
+  size_t i, kept = 0;
+
+  WITH_LOCK (&vs->lock);
+  cd->p = malloc (a->nr * sizeof *cd->p);
+  if (cd->p == NULL)
+    return -1;
+  for (i = 0; i < a->nr; ++i) {
+    l = a->p[i];
+    if (l->gone || l->dying) {
+      l->parent = NULL;
+      l->base = l;
+      l->run_overlap = LAYER_OVERLAP_ALL;
+    }
+    if (l->gone && l->nr_structs == 0)
+      cd->p[cd->nr++] = l;
+    else
+      a->p[kept++] = l;
+  }
+  a->nr = kept;
+  vs->nr_gone = 0;
+  return 0;
+}
+
+/* In the folding thread, which is the only one to use the list without the
+ * lock; with admin held, no command has a layer in its hands.  The cut of this
+ * fold has waited for all who were inside a txg, and what they changed was
+ * folded: no layer that is gone is in the map's changes.  What is left are
+ * readers.  First those go who have one since it was a volume's, and must
+ * still find what it stands on; then those who have come from one that stays,
+ * for a client of what was destroyed: that client gets ESHUTDOWN.
+ */
+static void
+collect_gone (void *arg)
+{
+  struct collected *cd = arg;
+  struct nbdedup_pool *pool = cd->vs->pool;
+  size_t i;
+
+  quiesce_wait (&pool->quiesce);
+  if (take_gone (cd) == -1 || cd->nr == 0)
+    return;
+  quiesce_wait (&pool->quiesce);
+  for (i = 0; i < cd->nr; ++i) {
+    mend_forget_layer (pool, cd->p[i]);
+    free (cd->p[i]);
+  }
+}
+
+void
+layers_collect (struct volumes *vs)
+{
+  struct collected cd = { .vs = vs };
+
+  assert_held (&vs->pool->admin);
+  /* If it fails, later. */
+  (void) txg_run (vs->pool->txg, NULL, collect_gone, &cd);
+  free (cd.p);
+}
+
+/*----------------------------------------------------------------------*/
 
 uint64_t
 volumes_freeing_bytes (struct volumes *vs)

@@ -35,6 +35,15 @@ extern void layers_relink_locked (struct volumes *vs);
  */
 extern void layers_settle (struct volumes *vs);
 
+/* A layer has no row any more.  Its struct stays: a reader may hold it. */
+extern void layers_gone_locked (struct volumes *vs, struct layer *layer);
+/* Are there so many such structs that a fold is worth while? */
+extern bool layers_want_collecting (struct volumes *vs);
+/* Free those that no reader and no struct volume holds.  Under pool->admin;
+ * waits for a fold.
+ */
+extern void layers_collect (struct volumes *vs);
+
 /* The row of a layer as it is in memory. */
 extern void layer_to_meta (struct layer *layer, struct meta_layer *ml);
 

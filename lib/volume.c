@@ -183,10 +183,23 @@ volumes_new (struct nbdedup_pool *pool)
 }
 
 void
+volume_set_layer (struct volume *v, struct layer *layer)
+{
+  struct layer *old = v->layer;
+
+  if (layer)
+    layer->nr_structs++;
+  v->layer = layer;
+  if (old)
+    old->nr_structs--;
+}
+
+void
 volume_free (struct volume *v)
 {
   if (v == NULL)
     return;
+  volume_set_layer (v, NULL);
   free (v->snapshots.p);
   free (v->domain_name);
   free (v->allow);
@@ -255,7 +268,7 @@ volume_new (struct nbdedup_pool *pool, const struct meta_volume *mv,
   v->incarnation = incarnations++;
   v->id = mv->id;
   snprintf (v->name, sizeof v->name, "%s", mv->name);
-  v->layer = layer;
+  volume_set_layer (v, layer);
   v->block_size = layer->block_size;
   v->size = mv->size;
   v->tail_dirty = mv->tail_dirty;
@@ -289,7 +302,7 @@ snapshot_new (struct volume *of, const struct meta_snapshot *ms,
   s->of = of;
   s->id = ms->id;
   snprintf (s->name, sizeof s->name, "%s", ms->name);
-  s->layer = layer;
+  volume_set_layer (s, layer);
   s->block_size = layer->block_size;
   s->size = ms->size;
   s->time = ms->time;

@@ -43,7 +43,8 @@ struct volume {
   char name[META_NAME_MAX + 1]; /* of a snapshot: after the @; changes under
                                  * pool->admin + lock */
   _Atomic (struct layer *) layer;       /* not owned; changes while all
-                                         * mutations wait */
+                                         * mutations wait, by
+                                         * volume_set_layer */
   uint32_t block_size;
   _Atomic uint64_t size;
   bool tail_dirty;
@@ -102,8 +103,9 @@ struct volumes {
   struct volume_list list;      /* volumes */
   struct volume_list ghosts;    /* destroyed snapshots that are origins, by
                                  * label */
-  struct layers layers;         /* all, dying ones too, until closed;
-                                 * ascending by id */
+  struct layers layers;         /* all, dying and gone ones too; ascending
+                                 * by id */
+  size_t nr_gone;               /* of them, since layers_collect */
 };
 
 extern struct volumes *volumes_new (struct nbdedup_pool *pool);

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a server keeps of layers that are gone: nothing, once no reader can
+ * have one in its hands; however many snapshots and rollbacks there were.
+ */
+
+#include <config.h>
+
+#include "engine-rig.h"
+#include "volume-layers.h"
+
+#define ROUNDS 200
+/* Of these so many may wait to be freed together (volume-layers.c). */
+#define FEW 100
+/* So few that the merger does not free them. */
+#define TOO_FEW 30
+
+static size_t
+nr_layers (void)
+{
+  WITH_LOCK (&pool->volumes->lock);
+  return pool->volumes->layers.nr;
+}
+
+static void
+wait_until (bool (*fn) (void))
+{
+  unsigned ms;
+
+  for (ms = 0; !fn (); ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+  }
+}
+
+static bool
+few_layers (void)
+{
+  settle ();                    /* a fold: dying layers go */
+  return nr_layers () < FEW;
+}
+
+static void
+snapshot (const char *name)
+{
+  run ("snapshot", json_pack ("{s:s}", "name", name));
+}
+
+/* Each leaves a head that dies.  The first one's clients are cut off. */
+static void
+roll_back (unsigned rounds)
+{
+  for (; rounds > 0; --rounds)
+    run ("rollback", json_pack ("{s:s, s:b}", "name", "v@s", "force", 1));
+}
+
+static void
+begin (void)
+{
+  start (1);
+  write_block (0, 1);
+  do_flush (0);
+  snapshot ("v@s");
+}
+
+/* The volume is another struct now. */
+static void
+attach_again (void)
+{
+  nbdedup_volume_close (handle);
+  attach ();
+  expect_content (0, 1);
+}
+
+static void
+expect_cut_off (void)
+{
+  uint8_t buf[BLOCK];
+
+  expect (nbdedup_volume_read (handle, buf, BLOCK, 0) == -1 &&
+          errno == ESHUTDOWN);
+  expect (nbdedup_volume_write (handle, buf, 1, 1) == -1 &&
+          errno == ESHUTDOWN);
+}
+
+static void
+test_heads_that_were_rolled_back (void)
+{
+  begin ();
+  roll_back (ROUNDS);
+  wait_until (few_layers);
+  /* The client stays; so does what it had. */
+  expect (volume->layer->nr_structs == 1 && volume->layer->gone);
+  expect_cut_off ();
+  attach_again ();
+  roll_back (ROUNDS);
+  wait_until (few_layers);
+  attach_again ();
+  end ();
+}
+
+static void
+test_layers_that_were_merged (void)
+{
+  unsigned i;
+
+  begin ();
+  for (i = 0; i < ROUNDS; ++i) {
+    write_block (1 + i % 8, 2 + i);
+    snapshot ("v@t");
+    run ("destroy", json_pack ("{s:s, s:b}", "name", "v@t", "wait", 1));
+  }
+  wait_until (few_layers);
+  expect_content (0, 1);
+  expect_content (8, 2 + ROUNDS - 1);
+  end ();
+}
+
+static void
+collect (uint64_t arg)
+{
+  (void) arg;
+  WITH_LOCK (&pool->admin);
+  layers_collect (pool->volumes);
+}
+
+/* Who reads may have found a layer before it was gone. */
+static void
+test_a_reader_stays (void)
+{
+  struct job job;
+  unsigned ticket;
+  size_t nr;
+
+  begin ();
+  roll_back (TOO_FEW);
+  settle ();
+  nr = nr_layers ();
+  expect (nr > TOO_FEW);
+  ticket = quiesce_enter (&pool->quiesce);
+  job_start (&job, collect, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!job.done && nr_layers () == nr);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect (nr_layers () < nr - TOO_FEW / 2);
+  attach_again ();
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (heads_that_were_rolled_back),
+  CASE (layers_that_were_merged),
+  CASE (a_reader_stays),
+  { NULL, NULL },
+};
+
+/* test-layers [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}
