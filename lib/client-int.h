@@ -7,6 +7,7 @@
 
 #include "channel.h"
 #include "lock.h"
+#include "lockfile.h"
 #include "nbdedup.h"
 
 struct nbdedup_client {
@@ -18,5 +19,15 @@ struct nbdedup_client {
   struct lock lock;             /* protects everything below */
   struct channel_list idle;     /* owned */
 };
+
+/* nbdedup_client_open, which waits for a server as long as ever, but for
+ * anything else no longer than 'command_ms'.  If it fails with EBUSY,
+ * *holder says what is in the way (pid 0: that is not known).
+ */
+extern struct nbdedup_client *client_open_within
+  (const char *path, const struct nbdedup_settings *settings, const char *who,
+   bool (*is_unwanted) (void), unsigned command_ms,
+   struct lockfile_holder *holder)
+  __attribute__ ((nonnull (1, 3, 6), warn_unused_result));
 
 #endif /* NBDEDUP_CLIENT_INT_H */

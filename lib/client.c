@@ -44,25 +44,26 @@ test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
 }
 
 /* Get at the pool once.  Returns 1 if it worked, 0 if it may work later
- * (the text says what is in the way), -1 if it will not.
+ * (the text says what is in the way, and *holder who), -1 if it will not.
  */
 static int
 try_open (struct nbdedup_client *client,
-          const struct nbdedup_settings *settings, unsigned *free_tries)
+          const struct nbdedup_settings *settings, unsigned *free_tries,
+          struct lockfile_holder *holder)
 {
-  struct lockfile_holder holder = { 0 };
   struct channel *ch;
 
+  *holder = (struct lockfile_holder) { 0 };
   client->pool = nbdedup_pool_open (client->path, settings, client->who, 0);
   if (client->pool != NULL)
     return 1;
   if (errno != EBUSY)
     return -1;
 
-  if (test_lock (client, &holder) == 0) {
+  if (test_lock (client, holder) == 0) {
     if (++*free_tries < FREE_TRIES_MAX)
       return 0;
-    /* Say again why; nothing of that is in the holder. */
+    /* Say again why; nothing of that is in *holder. */
     client->pool = nbdedup_pool_open (client->path, settings, client->who, 0);
     return client->pool != NULL ? 1 : -1;
   }
@@ -70,20 +71,20 @@ try_open (struct nbdedup_client *client,
     return -1;
   *free_tries = 0;
 
-  if (!holder.server) {
-    if (holder.reader_is_server)
+  if (!holder->server) {
+    if (holder->reader_is_server)
       return nbdedup_fail (EBUSY, "pool %s is in use by a server that was "
                            "started with read-only=on: end that first, or "
                            "use --read-only", client->path);
-    if (holder.reader)
+    if (holder->reader)
       nbdedup_fail (EBUSY, "pool %s is in use by a command that reads it with "
                     "--read-only", client->path);
-    else if (holder.pid == 0)
+    else if (holder->pid == 0)
       nbdedup_fail (EBUSY, "pool %s is in use by another process",
                     client->path);
     else
       nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld)", client->path,
-                    holder.who, (long) holder.pid);
+                    holder->who, (long) holder->pid);
     return 0;
   }
   ch = channel_new (client->path, client->who);
@@ -97,7 +98,7 @@ try_open (struct nbdedup_client *client,
       errno != EAGAIN && errno != ESHUTDOWN)
     return -1;
   nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which does not "
-                "answer on %s", client->path, holder.who, (long) holder.pid,
+                "answer on %s", client->path, holder->who, (long) holder->pid,
                 CONTROL_SOCKET);
   return 0;
 }
@@ -112,13 +113,16 @@ client_free (struct nbdedup_client *client)
 }
 
 struct nbdedup_client *
-nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
-                     const char *who, bool (*is_unwanted) (void))
+client_open_within (const char *path, const struct nbdedup_settings *settings,
+                    const char *who, bool (*is_unwanted) (void),
+                    unsigned command_ms, struct lockfile_holder *holder)
 {
   struct nbdedup_client *client = calloc (1, sizeof *client);
-  const uint64_t deadline = clock_ms () + WAIT_MS;
+  const uint64_t begun = clock_ms ();
   unsigned free_tries = 0;
   int r, err;
+
+  *holder = (struct lockfile_holder) { 0 };
 
   if (client == NULL || (client->path = strdup (path)) == NULL) {
     free (client);
@@ -131,10 +135,11 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
   SLIST_INIT (&client->idle);
 
   for (;;) {
-    r = try_open (client, settings, &free_tries);
+    r = try_open (client, settings, &free_tries, holder);
     if (r == 1)
       return client;
-    if (r == -1 || clock_ms () >= deadline)
+    if (r == -1 ||
+        clock_ms () - begun >= (holder->server ? WAIT_MS : command_ms))
       break;
     if (is_unwanted && is_unwanted ()) {
       nbdedup_fail (EINTR, "interrupted");
@@ -146,6 +151,16 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
   client_free (client);
   errno = err;
   return NULL;
+}
+
+struct nbdedup_client *
+nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
+                     const char *who, bool (*is_unwanted) (void))
+{
+  struct lockfile_holder holder;
+
+  return client_open_within (path, settings, who, is_unwanted, WAIT_MS,
+                             &holder);
 }
 
 int

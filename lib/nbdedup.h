@@ -324,6 +324,11 @@ extern int nbdedup_client_repair (struct nbdedup_client *client,
  * with "open": null, or an object with "by" ("server", "command"), "who" and
  * "pid" (null: not known) and "read_only".  'force': as
  * NBDEDUP_READ_ONLY_FORCE.
+ *
+ * A command that has the pool for longer than a moment is not waited for:
+ * "state" is "busy" then, or "warning" if it has had the pool for a day;
+ * "open" has "since", too (seconds since 1970, null: not known), "space" only
+ * the sizes of files and what is free, and what else is not known is null.
  */
 extern json_t *nbdedup_status (const char *path, bool force, const char *who,
                                bool (*is_unwanted) (void))

@@ -87,6 +87,55 @@ damage_page ()
     [[ $output =~ $'\n'recovery\ +20.*batches ]]
 }
 
+# hold: a command that has the pool, until its standard input ends.
+hold ()
+{
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    nbdedup import held - <"$BATS_TEST_TMPDIR/fifo" 2>/dev/null 3>&- 4>&- &
+    holder_job=$!
+    exec 7>"$BATS_TEST_TMPDIR/fifo"
+    # It looks at the first bytes before it opens the pool.
+    head -c 1M /dev/zero >&7
+    wait_for 30 grep -q "^command [0-9]* nbdedup import" "$pool/lock"
+    holder=$(cut -d' ' -f2 "$pool/lock")
+}
+
+release ()
+{
+    exec 7>&-
+    wait "$holder_job"
+}
+
+@test "status of a pool that a command has says at once which, and what is free" {
+    need jq --version
+    make_pool
+    hold
+    begun=$(date +%s%N)
+    status 0 '.state == "busy"' '.problems == []' '.open.by == "command"' \
+           '.open.who == "nbdedup import"' ".open.pid == $holder" \
+           '.open.read_only == false' \
+           "$(date +%s) - .open.since | . >= 0 and . < 60" \
+           '.space.free_bytes > 0' '.space.metadata_free_bytes > 0' \
+           '.space.metadata_bytes > 0' '.space.file_bytes >= 0' \
+           '[.space.used_bytes, .space.writable_bytes, .space.full, .damage,
+             .recovery, .scrub, .scrub_progress, .copies, .metadata_copy] |
+            all (. == null)'
+    assert_eq "$(jq -r .pool <<<"$output")" "$(realpath "$pool")"
+    assert_num "$(date +%s%N) - $begun < 5e9"
+    run -0 nbdedup --read-only status
+    [[ ${lines[0]} == "$(realpath "$pool"): busy" ]]
+    [[ $output == *"by the command nbdedup import (PID $holder)"* ]]
+    [[ $output =~ $'\n'free\ +[0-9.]+.*\ for\ records ]]
+    # For a day.
+    touch -d '25 hours ago' "$pool/lock"
+    status 1 '.state == "warning"' '.problems | length == 1' \
+           '.problems[0].text | contains ("nbdedup import")' '.damage == null'
+    run -1 nbdedup status
+    [[ $output == *"warning: nbdedup import (PID $holder) has had the pool for 25 hours"* ]]
+    release
+    status 0 '.state == "ok"' '.open == null'
+}
+
 @test "status is 3 where it cannot be told, and for wrong usage" {
     make_pool
     run -3 --separate-stderr nbdedup status -p "$BATS_TEST_TMPDIR/none"

@@ -19,9 +19,9 @@ enum {
 };
 
 static const char *
-describe_time (const json_t *report, char buf[64])
+describe_time (const json_t *report, const char *key, char buf[64])
 {
-  const time_t t = (time_t) json_size (report, "time");
+  const time_t t = (time_t) json_size (report, key);
   struct tm tm;
 
   if (localtime_r (&t, &tm) == NULL ||
@@ -118,7 +118,7 @@ print_reports (const json_t *status)
           json_size (damage, "damaged_segments"));
   if (json_is_object (recovery)) {
     printf ("recovery    %s: %" PRIu64 " batches, %" PRIu64 " blocks; %" PRIu64
-            " dropped, %" PRIu64 " lost\n", describe_time (recovery, buf),
+            " dropped, %" PRIu64 " lost\n", describe_time (recovery, "time", buf),
             json_size (recovery, "batches"), json_size (recovery, "blocks"),
             json_size (recovery, "dropped_blocks"),
             json_size (recovery, "lost_blocks"));
@@ -129,24 +129,54 @@ print_reports (const json_t *status)
     printf ("recovery    never\n");
   if (json_is_object (scrub))
     printf ("scrub       %s: %" PRIu64 " records, %" PRIu64 " errors\n",
-            describe_time (scrub, buf), json_size (scrub, "records"),
+            describe_time (scrub, "time", buf), json_size (scrub, "records"),
             json_size (scrub, "errors"));
   else
     printf ("scrub       never\n");
   print_progress (json_object_get (status, "scrub_progress"));
 }
 
+static const char *
+size_or_dash (const json_t *space, const char *key, char buf[HUMAN_MAX])
+{
+  return json_is_integer (json_object_get (space, key))
+    ? human_bytes (json_size (space, key), buf) : "-";
+}
+
+/* All that is known while a command has the pool. */
+static void
+print_busy (const json_t *open, const json_t *space)
+{
+  char a[HUMAN_MAX], b[HUMAN_MAX];
+  char buf[64];
+
+  print_open (open);
+  if (json_is_integer (json_object_get (open, "since")))
+    printf ("            since %s; until it ends no more can be told\n",
+            describe_time (open, "since", buf));
+  printf ("files       %s of records, %s of metadata\n",
+          size_or_dash (space, "file_bytes", a),
+          size_or_dash (space, "metadata_bytes", b));
+  printf ("free        %s for records, %s for metadata\n",
+          size_or_dash (space, "free_bytes", a),
+          size_or_dash (space, "metadata_free_bytes", b));
+}
+
 static void
 print_status (const json_t *status)
 {
-  const json_t *problem;
+  const json_t *open = json_object_get (status, "open"), *problem;
   size_t i;
 
   printf ("%s: %s\n", json_text (status, "pool"), json_text (status, "state"));
   json_array_foreach (json_object_get (status, "problems"), i, problem)
     printf ("  %s: %s\n", json_text (problem, "level"),
             json_text (problem, "text"));
-  print_open (json_object_get (status, "open"));
+  if (json_object_get (open, "since")) {
+    print_busy (open, json_object_get (status, "space"));
+    return;
+  }
+  print_open (open);
   print_space (json_object_get (status, "space"));
   print_copy (json_object_get (status, "metadata_copy"));
   print_reports (status);
@@ -157,7 +187,7 @@ exit_status (const json_t *status)
 {
   const char *state = json_text (status, "state");
 
-  return strcmp (state, "ok") == 0 ? STATUS_OK
+  return strcmp (state, "ok") == 0 || strcmp (state, "busy") == 0 ? STATUS_OK
     : strcmp (state, "warning") == 0 ? STATUS_WARNING
     : strcmp (state, "critical") == 0 ? STATUS_CRITICAL : STATUS_UNKNOWN;
 }
@@ -174,8 +204,8 @@ cmd_status (int argc, char **argv, const char *pool)
   options_parse (&opts, argc, argv, NULL, NULL, "",
                  "Tell how the pool is: who has it open, its space, damage, "
                  "the last recovery and the last scrub. Changes nothing. "
-                 "Exits 0 if all is well, 1 with a warning, 2 if it is "
-                 "critical, 3 if it cannot be told.",
+                 "Exits 0 if all is well or a command just has it, 1 with a "
+                 "warning, 2 if it is critical, 3 if it cannot be told.",
                  OPTIONS_READS | OPTIONS_JSON);
   if (opts.pool == NULL)
     usage_error (&opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
