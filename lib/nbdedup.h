@@ -201,6 +201,8 @@ struct nbdedup_volume;
 #define NBDEDUP_VOLUME_EXCLUSIVE 2      /* EBUSY if another client has it */
 #define NBDEDUP_VOLUME_ADMIN     4      /* for the pool's owner: "allow" is
                                          * for NBD clients */
+#define NBDEDUP_VOLUME_LOST      8      /* also if its map is lost: EIO comes
+                                         * with each request instead */
 
 /* Attach to a volume, or to a snapshot "vol@snap" (always read-only).
  * Counts as a client of it until nbdedup_volume_close.

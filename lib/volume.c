@@ -13,6 +13,7 @@
 #include "check.h"
 #include "cleanup.h"
 #include "error.h"
+#include "log.h"
 #include "pool.h"
 #include "property.h"
 #include "volume-int.h"
@@ -499,9 +500,12 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
       !is_allowed (allow, h->uid, h->tls_identity))
     return nbdedup_fail (EACCES, "volume %s: its property allow does not "
                          "name this client", name);
-  if (v->layer->lost)
-    return nbdedup_fail (EIO, "volume %s: damage in pool.db has cost its map: "
-                         "restore the pool from a backup", name);
+  if (v->layer->lost) {
+    /* One of size 0 has lost its row, too: no request would ever come. */
+    if (!(flags & NBDEDUP_VOLUME_LOST) || v->size == 0)
+      return nbdedup_fail (EIO, "volume %s " VOLUME_LOST_TEXT, name);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s " VOLUME_LOST_TEXT, name);
+  }
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
     return nbdedup_fail (EBUSY, "volume %s has a client already", name);
   v->nr_clients++;

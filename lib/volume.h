@@ -127,6 +127,10 @@ extern void volumes_each_background (void *volumes,
                                      void *arg);
 extern void volumes_layer_gone (void *volumes, struct layer *layer);
 
+/* What "volume NAME" goes on with if its layer is lost. */
+#define VOLUME_LOST_TEXT "cannot be read: damage in pool.db has cost its " \
+  "map: restore the pool from a backup"
+
 /* A volume.  Borrowed while pool->admin is held; NULL and ENOENT. */
 extern struct volume *volumes_find (struct volumes *volumes,
                                     const char *name);

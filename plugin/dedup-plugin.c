@@ -412,7 +412,10 @@ plugin_open (int readonly)
 {
   CLEANUP_FREE char *tls_identity = NULL;
   const char *name = nbdkit_export_name ();
-  unsigned flags = 0;
+  /* Whatever fails here, nbdkit tells the client that there is no such
+   * export.  That damage has cost a volume its data must be an I/O error.
+   */
+  unsigned flags = NBDEDUP_VOLUME_LOST;
   struct handle *h;
   QUIT_REQUEST (began);
 

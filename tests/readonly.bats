@@ -408,6 +408,21 @@ many_volumes ()
         run -1 nbdedup --read-only export "$name" /dev/null
         [[ $output == *"cost its map"* ]]
     done
+    # NBD: an I/O error, as of a lost block; it is not that there is none.
+    need nbdcopy --version
+    readonly_serve lost
+    for name in w2499 w2499@t x; do
+        run ! qemu-io -r -f raw -c 'read 0 4K' "$(uri_of "$name")"
+        [[ $output == *"Input/output error"* ]] || fail "$output"
+        run ! nbdinfo --map "$(uri_of "$name")"
+        [[ $output == *"Input/output error"* ]] || fail "$output"
+        run ! nbdcopy "$(uri_of "$name")" "$BATS_TEST_TMPDIR/copy"
+        grep -q "volume $name cannot be read: .* cost its map: restore" \
+             "$BATS_TEST_TMPDIR/lost.log" ||
+            fail "$(cat "$BATS_TEST_TMPDIR/lost.log")"
+    done
+    run ! nbdinfo "$(uri_of none)"
+    [[ $output == *"No such file"* ]]
 }
 
 @test "a lost volume's snapshots, and names without their layers" {
