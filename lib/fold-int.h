@@ -50,7 +50,7 @@ struct fold {
   bool has_more;
   bool index_damaged;
   bool repairing;
-  bool inconsistent;            /* it failed for that */
+  bool inconsistent;            /* it failed for what pool.db says */
   uint64_t nr_contradictions;   /* that it tolerates */
 
   bool copies_damaged;          /* the table: do without it */

@@ -204,6 +204,15 @@ compare_by_chunk (const void *a, const void *b)
   return (*x)->record->slot < (*y)->record->slot ? -1 : 1;
 }
 
+/* What pool.db says of a chunk. */
+static int
+fail_reading (struct fold *f)
+{
+  if (errno == EIO)
+    fold_set_inconsistent (f);
+  return -1;
+}
+
 /* Write the slots of 'nr' records of one chunk.  The chunk is read first:
  * its other slots stay as they are, and a torn write cannot hurt them,
  * since they are written back with the same bytes.
@@ -227,7 +236,7 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
   r = find_chunk (c, chunk.addr / f->segment_sectors, chunk.index,
                   f->sector_bytes, &addr);
   if (r == -1)
-    return -1;
+    return fail_reading (f);
   /* What the allocator took for it since the last fold has no records but
    * these.
    */
@@ -239,7 +248,7 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
     r = read_known (c, f->parts->store, &chunk, f->base.fold + 1, false, buf,
                     &nr_bad);
     if (r == -1)
-      return -1;
+      return fail_reading (f);
     if (r == 1 && !*logged) {
       *logged = true;
       nbdedup_log (NBDEDUP_LOG_WARNING, "%s: it says nothing that pool.db "

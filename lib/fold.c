@@ -91,6 +91,12 @@ fold_is_inconsistent (const struct fold *f)
 }
 
 void
+fold_set_inconsistent (struct fold *f)
+{
+  f->inconsistent = true;
+}
+
+void
 fold_set_repairing (struct fold *f, bool repairing)
 {
   f->repairing = repairing ||
@@ -166,6 +172,26 @@ fold_put_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf_nr,
     : 0;
 }
 
+/* The row is there, and no checksum tells what is wrong with it.  A repair must
+ * not fail for what it is about to repair: it does the same with such leaves
+ * that nothing is written to (judge_leaf).
+ */
+static int
+read_leaf (struct fold *f, const struct map_change *mc, const uint8_t *buf,
+           size_t len, struct leaf *leaf)
+{
+  if (leaf_unpack (buf, len, leaf) == 0)
+    return 0;
+  if (!f->repairing)
+    return -1;
+  nbdedup_log (NBDEDUP_LOG_ERROR, "pool.db: %s: all blocks of leaf %" PRIu64
+               " of layer %" PRIu64 " that have not been written since are "
+               "lost", nbdedup_error (), mc->leaf, mc->layer->id);
+  memset (leaf, 0, sizeof *leaf);
+  memset (leaf->state, MAP_LOST, sizeof leaf->state);
+  return 0;
+}
+
 static int
 fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
 {
@@ -179,7 +205,7 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
   size_t len = 0;
 
   found = meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf, &len);
-  if (found == -1 || leaf_unpack (buf, len, &leaf) == -1)
+  if (found == -1 || read_leaf (f, mc, buf, len, &leaf) == -1)
     return -1;
   if (map_needs_below (mc, &leaf)) {
     if (map_get_below (f->parts->map, c, layer, mc->leaf, &below) == -1)

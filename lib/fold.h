@@ -56,8 +56,11 @@ extern bool fold_index_is_damaged (struct fold *f);
  */
 extern bool fold_copies_are_damaged (struct fold *f);
 
-/* Its tables contradict each other, which failed the fold. */
+/* The tables contradict each other, or cannot be read, which failed the fold:
+ * no write did.
+ */
 extern bool fold_is_inconsistent (const struct fold *f);
+extern void fold_set_inconsistent (struct fold *f);
 /* As txg_parts.repairing, for the next attempt. */
 extern void fold_set_repairing (struct fold *f, bool repairing);
 

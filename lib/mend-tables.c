@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "array.h"
 #include "check-int.h"
 #include "cleanup.h"
 #include "error.h"
@@ -61,6 +62,15 @@ make_full (struct mend *md, struct meta_conn *c, uint64_t segment)
   for (i = 0; map && i < map->nr_sectors; ++i)
     (void) segment_map_set (map, i, 1);         /* or it was already */
   return map;
+}
+
+static void
+log_full (const struct mend *md)
+{
+  if (md->nr_full > 0)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %" PRIu64 " segments are not used "
+                 "until \"nbdedup check --repair\"", md->pool->path,
+                 md->nr_full);
 }
 
 static int
@@ -123,6 +133,89 @@ lose_index (void *opaque, struct meta_conn *c,
   return range->has_low ? 0 : meta_index_put (c, 0, NULL, 0);
 }
 
+/*----------------------------------------------------------------------
+ * Space maps on pages that are whole
+ */
+
+struct bad_maps {
+  struct mend *md;
+  struct meta_conn *c;
+  uint64_t *segments;           /* owned */
+  size_t nr;
+};
+
+static int
+judge_segment (void *opaque, uint64_t segment, uint32_t nr_free,
+               uint32_t largest_run)
+{
+  struct bad_maps *bad = opaque;
+  struct blob b CLEANUP_BLOB = { NULL };
+  struct segment_map *map;
+  uint64_t *p;
+
+  (void) nr_free;
+  (void) largest_run;
+  if (meta_segment_get (bad->c, segment, &b) == -1)
+    return -1;
+  map = segment_map_unpack (segment, bad->md->pool->sector_bytes, b.p, b.len);
+  if (map == NULL && errno != EIO)
+    return -1;
+  if (map == NULL) {
+    p = array_add (&bad->segments, &bad->nr, sizeof *p);
+    if (p == NULL)
+      return -1;
+    *p = segment;
+  }
+  segment_map_free (map);
+  return 0;
+}
+
+static int
+make_bad (struct bad_maps *bad)
+{
+  int r = meta_begin (bad->c), err;
+  size_t i;
+
+  for (i = 0; i < bad->nr && r == 0; ++i) {
+    r = meta_segment_delete (bad->c, bad->segments[i]);
+    if (r == 0)
+      r = make_segment (bad->md, bad->c, bad->segments[i]);
+  }
+  if (r == 0)
+    return meta_commit (bad->c);
+  err = errno;
+  meta_rollback (bad->c);
+  errno = err;
+  return -1;
+}
+
+int
+mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state)
+{
+  struct mend md = { .pool = pool, .state = state };
+  struct bad_maps bad = { .md = &md, .c = meta_writer (pool->meta) };
+  int r = meta_segment_scan (bad.c, judge_segment, &bad), err;
+
+  if (r == 0 && bad.nr > 0) {
+    md.derive = derive_new (pool);
+    r = md.derive ? make_bad (&bad) : -1;
+  }
+  if (r == 0 && bad.nr > 0) {
+    meta_committed (pool->meta);
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: %zu space maps were "
+                 "damaged: they are made again from the records", pool->path,
+                 bad.nr);
+    log_full (&md);
+  }
+  err = errno;
+  free (bad.segments);
+  derive_free (md.derive);
+  errno = err;
+  return r == -1 ? -1 : (int) bad.nr;
+}
+
+/*----------------------------------------------------------------------*/
+
 int
 mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
 {
@@ -161,9 +254,7 @@ mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
       snprintf (text, sizeof text, "%s", nbdedup_error ());
     }
   }
-  if (md.nr_full > 0)
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %" PRIu64 " segments are not used "
-                 "until \"nbdedup check --repair\"", pool->path, md.nr_full);
+  log_full (&md);
   derive_free (md.derive);
   return nr > 0 || err == 0 ? nr : nbdedup_fail (err, "%s", text);
 }

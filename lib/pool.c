@@ -669,12 +669,16 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
 {
   struct nbdedup_pool *pool = pool_new (path, settings, who);
   struct meta_state state;
-  int r = -1;
+  int r = -1, maps;
 
   if (pool == NULL)
     return -1;
   if (take_lock (pool, false) == 0 && open_files (pool, 0, &state) == 0)
     r = mend_tables (pool, &state);
+  if (r != -1) {
+    maps = mend_space_maps (pool, &state);
+    r = maps == -1 && r == 0 ? -1 : r + (maps > 0 ? maps : 0);
+  }
   if (r > 0)
     meta_opened (pool->meta);
   nbdedup_pool_close (pool);
@@ -694,6 +698,18 @@ repair_damage (const char *path, const struct nbdedup_settings *settings,
                           tables > 0);
 }
 
+/* Of those that replay and its fold have looked at. */
+static bool
+saw_damaged_maps (struct nbdedup_pool *pool)
+{
+  struct space_info info;
+
+  if (pool->space == NULL)
+    return false;
+  space_get_info (pool->space, &info);
+  return info.nr_damaged > 0;
+}
+
 static struct nbdedup_pool *
 try_open (const char *path, const struct nbdedup_settings *settings,
           const char *who, unsigned flags, bool *damaged)
@@ -710,7 +726,8 @@ try_open (const char *path, const struct nbdedup_settings *settings,
     return pool;
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
-  *damaged = pool->meta && meta_saw_damage (pool->meta);
+  *damaged = (pool->meta && meta_saw_damage (pool->meta)) ||
+    saw_damaged_maps (pool);
   nbdedup_pool_close (pool);
   return nbdedup_fail_null (err, "%s", text);
 }

@@ -268,7 +268,8 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
 
   if (len < PACKED_HEADER_LEN || len > PACKED_MAX)
     return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map has "
-                              "%zu bytes, which cannot be: run nbdedup check",
+                              "%zu bytes, which cannot be: run nbdedup check "
+                              "--repair",
                               id, len);
   map = segment_map_new (id, sector_bytes);
   if (map == NULL)
@@ -322,7 +323,8 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
  bad:
   segment_map_free (map);
   return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map is "
-                            "damaged (%s): run nbdedup check", id, why);
+                            "damaged (%s): run nbdedup check --repair", id,
+                            why);
 }
 
 static int

@@ -298,8 +298,11 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
       if (wait_for_memory (t, taken, &tries) == -1)
         return -1;
     }
-    else if (errno != ENOSPC)
+    else if (errno != ENOSPC) {
+      if (errno == EIO && !meta_has_write_failed (meta_writer (t->parts.meta)))
+        fold_set_inconsistent (f);
       return -1;
+    }
     /* What happens in the background can do with less. */
     else if (rows > 0) {
       meta_restart_wal (t->parts.meta, true);
@@ -328,7 +331,7 @@ finish_requests (struct txg *t, struct requests *taken, int result)
 /* What comes before the transaction; NULL: it failed. */
 static struct fold *
 begin_fold (struct txg *t, struct requests *taken,
-            const struct meta_state *state)
+            const struct meta_state *state, bool *inconsistent)
 {
   unsigned tries = 0;
   struct fold *f;
@@ -340,6 +343,7 @@ begin_fold (struct txg *t, struct requests *taken,
         store_sync (t->parts.store) == 0)
       return f;
     err = errno;
+    *inconsistent = f != NULL && fold_is_inconsistent (f);
     fold_free (f);
     errno = err;
     if (err != ENOMEM || wait_for_memory (t, taken, &tries) == -1)
@@ -347,11 +351,28 @@ begin_fold (struct txg *t, struct requests *taken,
   }
 }
 
+/* The pool stops.  That what pool.db says is wrong is no failed write, which a
+ * new start could be the end of.
+ */
+static void
+fail_fold (struct txg *t, bool inconsistent)
+{
+  char text[512];
+
+  t->inconsistent = inconsistent;
+  if (inconsistent && strstr (nbdedup_error (), "check --repair") == NULL) {
+    snprintf (text, sizeof text, "%s", nbdedup_error ());
+    nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
+  }
+  txg_fail (t);
+}
+
 static int
 fold_folding (struct txg *t, struct requests *taken,
               const struct meta_state *state)
 {
-  struct fold *f = begin_fold (t, taken, state);
+  bool inconsistent = false;
+  struct fold *f = begin_fold (t, taken, state, &inconsistent);
   bool only_here;               /* the journal does not know all of it */
   struct request *q;
   int r = -1, err;
@@ -386,10 +407,8 @@ fold_folding (struct txg *t, struct requests *taken,
     room_folded (t->room);
     txg_keep_room (t);
   }
-  else {
-    t->inconsistent = f != NULL && fold_is_inconsistent (f);
-    txg_fail (t);
-  }
+  else
+    fail_fold (t, f != NULL ? fold_is_inconsistent (f) : inconsistent);
   err = errno;
   fold_free (f);
   errno = err;

@@ -53,7 +53,7 @@ struct txg {
   atomic_bool stuck;            /* folds cannot be written now */
   atomic_bool failed;           /* for good */
   atomic_bool no_memory;        /* ... because there was none */
-  atomic_bool inconsistent;     /* ... because tables contradict each other */
+  atomic_bool inconsistent;     /* ... because of what pool.db says */
   atomic_bool repairing;        /* as txg_parts has it */
 };
 

@@ -118,9 +118,9 @@ txg_check (struct txg *t)
     return nbdedup_fail (EIO, "the pool has stopped, there was no memory; close "
                          "and open it again");
   if (t->failed && t->inconsistent)
-    return nbdedup_fail (EIO, "the pool has stopped, the tables of pool.db "
-                         "contradict each other; stop the server, and run "
-                         "nbdedup check --repair");
+    return nbdedup_fail (EIO, "the pool has stopped, the tables of pool.db are "
+                         "damaged or contradict each other; stop the server, "
+                         "and run nbdedup check --repair");
   if (t->failed)
     return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
                          "its disk; close and open it again");

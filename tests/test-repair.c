@@ -492,6 +492,83 @@ test_fold_meets_the_damage (void)
   use_and_end ();
 }
 
+/* Rows that cannot be read although their pages are whole: the advice is not to
+ * open the pool again, and what it is helps, with the journal that meets them,
+ * too.
+ */
+static void
+fold_fails_for (plant_fn *fn, unsigned block)
+{
+  start_pool ();
+  RECORD (3, 0);
+  plant (fn);
+  write_block (block, 9999);
+  write_block (500, 9998);
+  must (nbdedup_volume_flush (handle));
+  expect (txg_run (pool->txg, NULL, NULL, NULL) == -1 && errno == EIO);
+  expect (strstr (nbdedup_error (), "check --repair") != NULL);
+  expect (txg_check (pool->txg) == -1 &&
+          strstr (nbdedup_error (), "check --repair") != NULL &&
+          strstr (nbdedup_error (), "open it again") == NULL);
+  nbdedup_volume_close (handle);
+  (void) nbdedup_pool_close (pool);
+}
+
+static void
+test_fold_meets_a_row_that_is_cut_short (void)
+{
+  fold_fails_for (cut_group, 3);
+  open_to_repair ();
+  repair (0);
+  expect_content (3, 9999);
+  expect_content (500, 9998);
+  write_block (3, 4);
+  trim_block (500);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
+static void
+test_fold_meets_a_damaged_leaf (void)
+{
+  unsigned first = FIRST_OTHER / LEAF_BLOCKS * LEAF_BLOCKS, i;
+
+  fold_fails_for (spoil_leaf, FIRST_OTHER);
+  open_to_repair ();
+  repair (0);
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (first + i != FIRST_OTHER)
+      expect_lost (first + i);
+  expect_content (FIRST_OTHER, 9999);
+  expect_content (500, 9998);
+  expect_content (3, 4);
+  must (nbdedup_volume_trim (handle, LEAF_BLOCKS * BLOCK,
+                             (uint64_t) first * BLOCK));
+  trim_block (500);
+  write_blocks (FIRST_OTHER, NR_OTHER, 1000);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
+/* A space map is made again as soon as the pool is opened. */
+static void
+test_fold_meets_a_damaged_map (void)
+{
+  fold_fails_for (spoil_segment, 3);
+  open_pool (1);
+  attach ();
+  expect_content (3, 9999);
+  expect_content (500, 9998);
+  check_pool ();
+  write_block (3, 4);
+  trim_block (500);
+  settle ();
+  expect_blocks ();
+  use_and_end ();
+}
+
 /* What was written since the last fold displaces a pointer whose record is
  * wrong: the first fold of the repair meets it, in a pool that was not opened
  * to be repaired.
@@ -647,6 +724,9 @@ static const struct engine_case cases[] = {
   CASE (lost_in_a_snapshot),
   CASE (read_error_loses_nothing),
   CASE (leaf_is_damaged),
+  CASE (fold_meets_a_row_that_is_cut_short),
+  CASE (fold_meets_a_damaged_leaf),
+  CASE (fold_meets_a_damaged_map),
   CASE (leaf_of_no_layer),
   CASE (index_is_empty),
   CASE (index_names_no_record),
