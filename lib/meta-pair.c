@@ -10,67 +10,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "bytes.h"
-#include "cksum-chain.h"
 #include "cleanup.h"
 #include "error.h"
 #include "format.h"
 #include "fullio.h"
 #include "log.h"
-#include "meta-pair.h"
+#include "meta-pair-int.h"
 #include "meta.h"
-#include "meta-stamp.h"
 
-#define PAGE_BYTES 8192
 /* SQLite's file format, big-endian. */
 #define DB_PAGES_OFFSET 28
 #define DB_USER_VERSION_OFFSET 60
 #define DB_APPLICATION_OFFSET 68
 #define COPY_PIECE (1 << 20)
-
-enum { FIRST, SECOND };
-
-/* One of the two databases. */
-struct side {
-  char *db, *wal;               /* owned */
-  int db_fd, wal_fd;            /* -1: not there, or not to be opened */
-  uint64_t size;
-  bool begins;                  /* as SQLite's do, to be opened at all */
-  bool header, state;           /* are pages 1 and 2 right? */
-  bool newer;                   /* not of a format that is known here */
-  uint64_t pages;               /* that page 1 says */
-  struct meta_stamp stamp;      /* valid if 'state', or taken over */
-};
-
-/* What one WAL's header begins. */
-struct log {
-  bool there;
-  struct cksum_chain chain;
-  bool header;                  /* it has page 1 */
-  bool stamped;                 /* the next two are valid: it has page 2 */
-  struct meta_stamp first, last;
-  bool pending_header, pending_valid;
-  struct meta_stamp pending;
-};
-
-struct pair {
-  const struct meta_session *session;
-  struct side sides[2];
-  bool has_copy;                /* the second side takes part */
-  struct log logs[2];
-  int fds[2];                   /* of the WALs */
-};
-
-/* Side and log that were chosen. */
-struct choice {
-  int side, log;                /* -1: none */
-  struct meta_stamp end;
-  unsigned nr_torn;             /* of pages 1 and 2: the log has them */
-};
 
 /*----------------------------------------------------------------------
  * Looking
@@ -362,11 +318,8 @@ choose (const struct pair *p)
   return best;
 }
 
-/* Has side i, with the chosen log, the chosen pages?  One that is not in the
- * WAL has not changed since the WAL began.
- */
-static bool
-is_of_same_moment (const struct pair *p, int i, const struct choice *c)
+bool
+pair_is_of_same_moment (const struct pair *p, int i, const struct choice *c)
 {
   struct choice other;
 
@@ -473,8 +426,8 @@ write_first_pages (const struct pair *p, int i)
   return 0;
 }
 
-static int
-copy_bytes (int from, int to)
+int
+pair_copy_bytes (int from, int to)
 {
   CLEANUP_FREE uint8_t *buf = malloc (COPY_PIECE);
   uint64_t offset = 0;
@@ -497,7 +450,7 @@ copy_over (const struct side *copy, const char *name)
   CLEANUP_CLOSE int fd = open (name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC |
                                O_NOFOLLOW, 0600);
 
-  if (fd == -1 || copy_bytes (copy->db_fd, fd) == -1)
+  if (fd == -1 || pair_copy_bytes (copy->db_fd, fd) == -1)
     return fail_file (name);
   return 0;
 }
@@ -573,7 +526,7 @@ put_second_right (struct pair *p, const struct choice *c)
 {
   struct side *s = &p->sides[SECOND];
 
-  if (!is_of_same_moment (p, SECOND, c))
+  if (!pair_is_of_same_moment (p, SECOND, c))
     return false;
   if (c->log != -1) {
     if (write_wal (p, SECOND, c->log) == -1)
@@ -619,28 +572,38 @@ leave_distrusted (struct pair *p, const struct meta_mark *mark)
   first->size = 0;
 }
 
-static int
-fail_distrusted (int err, const char *db)
+int
+pair_fail_distrusted (int err, const char *db)
 {
   return nbdedup_fail (err, "%s: something else wrote to it while it was in "
                        "use, and its copy cannot be used: restore all files "
                        "of the pool from the same backup", db);
 }
 
-static int
-fail_other_time (int err, const char *wal)
+int
+pair_fail_other_time (int err, const char *wal)
 {
   return nbdedup_fail (err, "%s: from another time than pool.db: restore all "
                        "files of the pool from the same backup", wal);
 }
 
-/* A WAL that belongs to neither: is it the one that is out of place?  Both
- * copies must say so.
- */
-static bool
-may_do_without_wal (const struct pair *p, const struct choice *c)
+bool
+pair_may_do_without_wal (const struct pair *p, const struct choice *c)
 {
-  return c->side != -1 && is_of_same_moment (p, SECOND, c);
+  return c->side != -1 && pair_is_of_same_moment (p, SECOND, c);
+}
+
+int
+pair_choose (struct pair *p, const struct meta_mark *mark, struct choice *c)
+{
+  leave_distrusted (p, mark);
+  if (p->sides[FIRST].newer || p->sides[SECOND].newer)
+    return 1;
+  leave_foreign (p);
+  if (read_logs (p) == -1)
+    return -1;
+  *c = choose (p);
+  return 0;
 }
 
 static int
@@ -648,24 +611,20 @@ decide (struct pair *p, struct meta_mark *mark, bool *current)
 {
   struct choice c;
   bool has_copy;
+  int r = pair_choose (p, mark, &c);
 
-  leave_distrusted (p, mark);
-  if (p->sides[FIRST].newer || p->sides[SECOND].newer)
-    return 1;                   /* meta_probe says so */
-  leave_foreign (p);
-  if (read_logs (p) == -1)
-    return -1;
-  c = choose (p);
+  if (r != 0)
+    return r;
   if (c.side == -1 && mark->distrusted)
-    return fail_distrusted (EIO, p->sides[FIRST].db);
+    return pair_fail_distrusted (EIO, p->sides[FIRST].db);
   if (c.side == -1) {
     /* Opening it says what is wrong, but for this. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
-      return fail_other_time (EIO, p->sides[FIRST].wal);
+      return pair_fail_other_time (EIO, p->sides[FIRST].wal);
     return 1;
   }
-  if (c.log == -1 && p->logs[0].there && !may_do_without_wal (p, &c))
-    return fail_other_time (EIO, p->sides[FIRST].wal);
+  if (c.log == -1 && p->logs[0].there && !pair_may_do_without_wal (p, &c))
+    return pair_fail_other_time (EIO, p->sides[FIRST].wal);
   memcpy (mark->uuid, c.end.uuid, UUID_LEN);
   if (!p->has_copy)
     return 0;
@@ -686,8 +645,8 @@ may_use_copy (const struct meta_mark *mark, bool has_mark, bool force)
   return has_mark ? mark->current : force;
 }
 
-static int
-open_pair (struct pair *p, const char *db, const struct meta_session *session,
+int
+pair_open (struct pair *p, const char *db, const struct meta_session *session,
            bool force, struct meta_mark *mark)
 {
   CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
@@ -712,8 +671,8 @@ open_pair (struct pair *p, const char *db, const struct meta_session *session,
   return 0;
 }
 
-static void
-close_pair (struct pair *p)
+void
+pair_close (struct pair *p)
 {
   unsigned i;
 
@@ -729,131 +688,13 @@ meta_pair_open (const char *db, const struct meta_session *session, bool force,
                 struct meta_mark *mark, bool *current)
 {
   struct pair p;
-  int r = open_pair (&p, db, session, force, mark);
+  int r = pair_open (&p, db, session, force, mark);
 
   *current = false;
   if (r == 0)
     r = decide (&p, mark, current);
-  close_pair (&p);
+  pair_close (&p);
   return r;
-}
-
-/* Has side i, which belongs to what was chosen, a WAL that needs no repair? */
-static bool
-has_whole_wal (const struct pair *p, int i, const struct choice *c)
-{
-  return c->log == -1 || p->logs[c->log].chain.bad[i] == 0;
-}
-
-/* The side to be read; its damaged pages from *stand_in, -1: none.  One of them
- * can be read, or nothing had been chosen.
- */
-static int
-choose_side (const struct pair *p, const struct choice *c, int *stand_in)
-{
-  bool can[2], has[2];
-  int i, side;
-
-  for (i = FIRST; i <= SECOND; ++i) {
-    has[i] = is_of_same_moment (p, i, c);
-    can[i] = has[i] && p->sides[i].header;
-  }
-  /* Only a WAL has page 1. */
-  if (!can[FIRST] && !can[SECOND])
-    can[c->side] = true;
-  side = can[FIRST] && (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
-                        !has_whole_wal (p, SECOND, c)) ? FIRST : SECOND;
-  *stand_in = has[!side] ? !side : -1;
-  return side;
-}
-
-/* The WAL of side i with the frames that only the other one has, in memory:
- * losing power may leave the last commit torn in both.  A file descriptor.
- */
-static int
-merge_wals (const struct pair *p, int i, int k)
-{
-  int fd = memfd_create ("nbdedup-wal", MFD_CLOEXEC), fds[2];
-
-  fds[i] = fd;
-  fds[!i] = p->fds[!i];
-  if (fd == -1 || (p->fds[i] != -1 && copy_bytes (p->fds[i], fd) == -1) ||
-      cksum_chain_repair (fds, (unsigned) i, &p->logs[k].chain) == -1) {
-    nbdedup_fail (errno == ENOMEM || errno == ENOSPC ? ENOMEM : EIO,
-                  "%s: it cannot be put together with its copy: %s",
-                  p->sides[i].wal, strerror (errno));
-    if (fd != -1)
-      close (fd);
-    return -1;
-  }
-  return fd;
-}
-
-/* What is to be opened: the indexes, and the choice but for its paths. */
-static int
-decide_readonly (struct pair *p, const struct meta_mark *mark, bool force,
-                 int *side, int *stand_in, struct meta_pair_choice *choice)
-{
-  const struct side *first = &p->sides[FIRST];
-  struct choice c;
-
-  *side = FIRST;
-  *stand_in = -1;
-  leave_distrusted (p, mark);
-  if (first->newer || p->sides[SECOND].newer)
-    return 0;                   /* meta_probe says so */
-  leave_foreign (p);
-  if (read_logs (p) == -1)
-    return -1;
-  c = choose (p);
-  if (c.side == -1 && mark->distrusted)
-    return force ? 0 : fail_distrusted (ESTALE, first->db);
-  choice->without_wal = p->logs[0].there && c.log == -1 &&
-    (c.side != -1 || (first->header && first->state));
-  if (choice->without_wal && !may_do_without_wal (p, &c))
-    return force ? 0 : fail_other_time (ESTALE, first->wal);
-  if (c.side == -1)
-    return 0;                   /* opening it says what is wrong */
-  *side = choose_side (p, &c, stand_in);
-  if (has_whole_wal (p, *side, &c))
-    return 0;
-  choice->wal = merge_wals (p, *side, c.log);
-  return choice->wal == -1 ? -1 : 0;
-}
-
-int
-meta_pair_choose (const char *db, const struct meta_session *session,
-                  bool force, struct meta_pair_choice *choice)
-{
-  struct meta_mark mark;
-  struct pair p;
-  int side, stand_in, r;
-
-  *choice = (struct meta_pair_choice) { .wal = -1 };
-  r = open_pair (&p, db, session, false, &mark);
-  if (r == 0)
-    r = decide_readonly (&p, &mark, force, &side, &stand_in, choice);
-  if (r == 0) {
-    choice->path = strdup (p.sides[side].db);
-    if (stand_in != -1)
-      choice->stand_in = strdup (p.sides[stand_in].db);
-    if (choice->path == NULL || (stand_in != -1 && choice->stand_in == NULL))
-      r = nbdedup_fail (ENOMEM, "no memory");
-  }
-  if (r == -1)
-    meta_pair_choice_free (choice);
-  close_pair (&p);
-  return r;
-}
-
-void
-meta_pair_choice_free (struct meta_pair_choice *choice)
-{
-  free (choice->path);
-  free (choice->stand_in);
-  if (choice->wal != -1)
-    close (choice->wal);
-  *choice = (struct meta_pair_choice) { .wal = -1 };
 }
 
 int
