@@ -246,43 +246,68 @@ wait_for_freeing (const struct call *c)
 
 /* What would be freed takes as long as drift to find out. */
 static json_t *
-add_freed (const struct call *c, const char *name, json_t *victims)
+add_freed (const struct call *c, json_t *victims, json_t *needs)
 {
-  json_t *names = json_pack ("[s]", name), *freed, *result = NULL;
+  json_t *freed, *result = NULL;
 
   lock_release (&c->pool->admin);
-  freed = drift_freed_run (c->pool, names, 0, c->progress, c->opaque);
+  freed = drift_freed_run (c->pool, victims, 0, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
   if (freed)
-    result = json_pack ("{s:O, s:O}", "destroyed", victims, "freed_bytes",
-                        json_object_get (freed, "freed_bytes"));
+    result = json_pack ("{s:O, s:O, s:O}", "destroyed", victims, "freed_bytes",
+                        json_object_get (freed, "freed_bytes"), "needs",
+                        needs);
   json_decref (freed);
-  json_decref (names);
   return result;
+}
+
+/* "name", or "names": several.  The caller frees them. */
+static int
+need_names (const struct call *c, json_t **names)
+{
+  json_t *one = json_object_get (c->args, "name"), *name;
+  size_t i;
+
+  *names = json_incref (json_object_get (c->args, "names"));
+  if (*names == NULL && one)
+    *names = json_pack ("[O]", one);
+  if (json_array_size (*names) == 0) {
+    json_decref (*names);
+    return nbdedup_fail (EINVAL, "name is missing");
+  }
+  json_array_foreach (*names, i, name)
+    if (!json_is_string (name)) {
+      json_decref (*names);
+      return nbdedup_fail (EINVAL, "name: not a string");
+    }
+  return 0;
 }
 
 static int
 run_destroy (const struct call *c, json_t **result)
 {
   bool recursive, force, wait, dry_run;
-  json_t *names;
-  const char *name;
+  json_t *names, *destroyed, *needs;
 
-  if (need_string (c, "name", &name) == -1 ||
-      arg_bool (c, "recursive", &recursive) == -1 ||
+  if (arg_bool (c, "recursive", &recursive) == -1 ||
       arg_bool (c, "force", &force) == -1 ||
       arg_bool (c, "wait", &wait) == -1 ||
-      arg_bool (c, "dry-run", &dry_run) == -1)
+      arg_bool (c, "dry-run", &dry_run) == -1 ||
+      need_names (c, &names) == -1)
     return -1;
-  names = json_array ();
+  destroyed = json_array ();
+  needs = json_array ();
   if (dry_run) {
-    if (volume_destroy_dry (c->pool, name, recursive, force, names) == 0)
-      *result = add_freed (c, name, names);
+    if (volume_destroy_dry (c->pool, names, recursive, force, destroyed,
+                            needs) == 0)
+      *result = add_freed (c, destroyed, needs);
   }
-  else if (volume_destroy (c->pool, name, recursive, force, names) == 0 &&
+  else if (volume_destroy (c->pool, names, recursive, force, destroyed) == 0 &&
            (!wait || wait_for_freeing (c) == 0))
-    *result = json_pack ("{s:O}", "destroyed", names);
+    *result = json_pack ("{s:O}", "destroyed", destroyed);
   json_decref (names);
+  json_decref (destroyed);
+  json_decref (needs);
   return *result ? 0 : -1;
 }
 
@@ -518,7 +543,7 @@ static const struct {
   { "resize", run_resize, { "name", "size", "shrink" } },
   { "rename", run_rename, { "old", "new" } },
   { "destroy", run_destroy,
-    { "name", "recursive", "force", "wait", "dry-run" } },
+    { "name", "names", "recursive", "force", "wait", "dry-run" } },
   { "snapshot", run_snapshot, { "name" } },
   { "clone", run_clone, { "snapshot", "name", "count", "start" } },
   { "rollback", run_rollback, { "name", "force" } },

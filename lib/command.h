@@ -19,9 +19,11 @@
  *   set       property(!) value(!) (a string)  name     {}
  *   resize    name(!) size(!) shrink (bool)             {}
  *   rename    old(!) new(!)                             {}
- *   destroy   name(!) recursive force wait dry-run      {"destroyed":[names],
- *             (bools)                                    with dry-run also
- *                                                       "freed_bytes": N}
+ *   destroy   name, or names (array; all or none)       {"destroyed":[names],
+ *             recursive force wait dry-run (bools)       with dry-run also
+ *                                                       "freed_bytes": N,
+ *                                                       "needs": [{"option",
+ *                                                         "why"}]}
  *   snapshot  name(!) (a snapshot's)                    {}
  *   clone     snapshot(!) name(!) count start           {"clones":[names]}
  *             (with count: NAME<start> and following, start is 1 if not

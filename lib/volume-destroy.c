@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Destroy a volume, with or without its snapshots, or a snapshot.
+/* Destroy volumes, with or without their snapshots, and snapshots: all that
+ * are named, or none.
  *
- * Its names go in one transaction; that is all that the caller waits for.
+ * Their names go in one transaction; that is all that the caller waits for.
  * What nothing refers to any more is given back by later folds, and a
  * nameless layer that something still stands on stays, or merges
  * (layers_settle).
@@ -13,9 +14,12 @@
 #include <config.h>
 
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "error.h"
 #include "pool.h"
 #include "volume-int.h"
@@ -23,11 +27,30 @@
 
 struct destroy {
   struct volumes *vs;
-  struct volume **victims;      /* owned array; a volume is the last */
+  struct volume **victims;      /* owned array; a volume comes after all of
+                                 * its snapshots */
   size_t nr;
   struct ghosts ghosts;         /* go with their last clone */
-  bool force;
+  bool recursive, force;
+  json_t *needs;                /* dry run: not owned; what is in the way */
 };
+
+/* It cannot be without that option: fails, or a dry run notes it. */
+static int __attribute__ ((format (printf, 3, 4)))
+need (struct destroy *d, const char *option, const char *fmt, ...)
+{
+  char text[VOLUME_FULL_NAME_MAX + 512];
+  va_list args;
+
+  va_start (args, fmt);
+  vsnprintf (text, sizeof text, fmt, args);
+  va_end (args);
+  if (d->needs == NULL)
+    return nbdedup_fail (EBUSY, "%s", text);
+  json_array_append_new (d->needs, json_pack ("{s:s, s:s}", "option", option,
+                                              "why", text));
+  return 0;
+}
 
 /* Clones that will be left. */
 static unsigned
@@ -42,26 +65,72 @@ clones_left (const struct destroy *d, const struct volume *s)
   return n;
 }
 
-static int
-collect (struct destroy *d, struct volume *v, bool recursive)
+static bool
+is_victim (const struct destroy *d, const struct volume *v)
 {
-  if (v->snapshots.nr > 0 && !recursive)
-    return nbdedup_fail (EBUSY, "volume %s has %zu snapshot%s: -r destroys "
-                         "them as well", v->name, v->snapshots.nr,
-                         v->snapshots.nr == 1 ? "" : "s");
-  d->victims = malloc ((v->snapshots.nr + 1) * sizeof *d->victims);
-  if (d->victims == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  if (v->snapshots.nr > 0)
-    memcpy (d->victims, v->snapshots.p,
-            v->snapshots.nr * sizeof *d->victims);
-  d->nr = v->snapshots.nr;
-  d->victims[d->nr++] = v;
+  size_t i;
+
+  for (i = 0; i < d->nr; ++i)
+    if (d->victims[i] == v)
+      return true;
+  return false;
+}
+
+static int
+add_victim (struct destroy *d, struct volume *v)
+{
+  struct volume **p;
+
+  if (is_victim (d, v))
+    return 0;
+  p = array_add (&d->victims, &d->nr, sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p = v;
+  return 0;
+}
+
+/* -r, or all that it has are named. */
+static int
+add_snapshots_of (struct destroy *d, struct volume *v)
+{
+  size_t i, nr = 0;
+
+  for (i = 0; i < v->snapshots.nr; ++i)
+    nr += !is_victim (d, v->snapshots.p[i]);
+  if (nr > 0 && !d->recursive &&
+      need (d, "-r", "volume %s has %zu snapshot%s: -r destroys them as well",
+            v->name, nr, nr == 1 ? "" : "s") == -1)
+    return -1;
+  for (i = 0; i < v->snapshots.nr; ++i)
+    if (add_victim (d, v->snapshots.p[i]) == -1)
+      return -1;
   return 0;
 }
 
 static int
-check_clones (const struct destroy *d)
+collect (struct destroy *d, const json_t *names)
+{
+  struct volume *v;
+  json_t *name;
+  size_t i;
+
+  json_array_foreach (names, i, name) {
+    v = volumes_find_any (d->vs, json_string_value (name));
+    if (v == NULL || (v->is_snapshot && add_victim (d, v) == -1))
+      return -1;
+  }
+  json_array_foreach (names, i, name) {
+    v = volumes_find_any (d->vs, json_string_value (name));
+    if (!v->is_snapshot &&
+        (add_snapshots_of (d, v) == -1 || add_victim (d, v) == -1))
+      return -1;
+  }
+  return 0;
+}
+
+static int
+check_clones (struct destroy *d)
 {
   char name[VOLUME_FULL_NAME_MAX];
   unsigned n;
@@ -71,10 +140,28 @@ check_clones (const struct destroy *d)
     n = d->victims[i]->is_snapshot ? clones_left (d, d->victims[i]) : 0;
     if (n > 0) {
       volume_full_name (d->victims[i], name);
-      return nbdedup_fail (EBUSY, "%s has %u clone%s: --force destroys it, "
-                           "they live on", name, n, n == 1 ? "" : "s");
+      if (need (d, "--force", "%s has %u clone%s: --force destroys it, "
+                "they live on", name, n, n == 1 ? "" : "s") == -1)
+        return -1;
     }
   }
+  return 0;
+}
+
+static int
+check_clients_locked (struct destroy *d)
+{
+  char name[VOLUME_FULL_NAME_MAX], clients[256];
+  size_t i;
+
+  for (i = 0; i < d->nr && !d->force; ++i)
+    if (d->victims[i]->nr_clients > 0) {
+      volume_full_name (d->victims[i], name);
+      volume_describe_clients_locked (d->victims[i], clients, sizeof clients);
+      if (need (d, "--force", "%s is in use by %s; --force cuts them off",
+                name, clients) == -1)
+        return -1;
+    }
   return 0;
 }
 
@@ -85,19 +172,12 @@ check_clones (const struct destroy *d)
 static int
 cut_off (struct destroy *d)
 {
-  char name[VOLUME_FULL_NAME_MAX], clients[256];
   struct volume *v;
   size_t i;
 
   WITH_LOCK (&d->vs->lock);
-  for (i = 0; i < d->nr && !d->force; ++i)
-    if (d->victims[i]->nr_clients > 0) {
-      volume_full_name (d->victims[i], name);
-      volume_describe_clients_locked (d->victims[i], clients,
-                                      sizeof clients);
-      return nbdedup_fail (EBUSY, "%s is in use by %s; --force cuts them "
-                           "off", name, clients);
-    }
+  if (check_clients_locked (d) == -1)
+    return -1;
   for (i = 0; i < d->nr; ++i) {
     v = d->victims[i];
     list_remove (v->is_snapshot ? &v->of->snapshots : &d->vs->list, v);
@@ -269,20 +349,21 @@ list_victims (const struct destroy *d, json_t *names)
 }
 
 int
-volume_destroy (struct nbdedup_pool *pool, const char *name, bool recursive,
-                bool force, json_t *names)
+volume_destroy (struct nbdedup_pool *pool, const json_t *names,
+                bool recursive, bool force, json_t *destroyed)
 {
-  struct destroy d = { .vs = pool->volumes, .force = force };
-  struct volume *v = volumes_find_any (pool->volumes, name);
+  struct destroy d = {
+    .vs = pool->volumes, .recursive = recursive, .force = force,
+  };
   json_t *list = json_array ();
-  int r = -1;
+  int r = collect (&d, names);
 
-  if (v && collect (&d, v, recursive) == 0) {
+  if (r == 0) {
     list_victims (&d, list);    /* before the structs go */
     r = run (pool, &d);
   }
   if (r == 0)
-    json_array_extend (names, list);
+    json_array_extend (destroyed, list);
   json_decref (list);
   free (d.victims);
   free (d.ghosts.p);
@@ -290,18 +371,24 @@ volume_destroy (struct nbdedup_pool *pool, const char *name, bool recursive,
 }
 
 int
-volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
-                    bool recursive, bool force, json_t *names)
+volume_destroy_dry (struct nbdedup_pool *pool, const json_t *names,
+                    bool recursive, bool force, json_t *destroyed,
+                    json_t *needs)
 {
-  struct destroy d = { .vs = pool->volumes, .force = force };
-  struct volume *v = volumes_find_any (pool->volumes, name);
-  int r = -1;
+  struct destroy d = {
+    .vs = pool->volumes, .recursive = recursive, .force = force,
+    .needs = needs,
+  };
+  int r = collect (&d, names);
 
-  if (v && collect (&d, v, recursive) == 0 && check_clones (&d) == 0) {
-    list_victims (&d, names);
-    r = 0;
+  if (r == 0)
+    r = check_clones (&d);
+  if (r == 0) {
+    WITH_LOCK (&d.vs->lock);
+    r = check_clients_locked (&d);
   }
+  if (r == 0)
+    list_victims (&d, destroyed);
   free (d.victims);
-  free (d.ghosts.p);
   return r;
 }

@@ -166,12 +166,17 @@ extern int volume_resize (struct nbdedup_pool *pool, const char *name,
                           uint64_t size, bool shrink);
 extern int volume_rename (struct nbdedup_pool *pool, const char *old,
                           const char *new);
-/* Of a volume or snapshot.  'names' (an array) gets what was destroyed. */
-extern int volume_destroy (struct nbdedup_pool *pool, const char *name,
-                           bool recursive, bool force, json_t *names);
-/* Only say what that would destroy (drift.h: what it would free). */
-extern int volume_destroy_dry (struct nbdedup_pool *pool, const char *name,
-                               bool recursive, bool force, json_t *names);
+/* Volumes and snapshots, all or none.  'destroyed' (an array) gets what was
+ * destroyed.
+ */
+extern int volume_destroy (struct nbdedup_pool *pool, const json_t *names,
+                           bool recursive, bool force, json_t *destroyed);
+/* Only say what that would destroy (drift.h: what it would free), with the
+ * options that it would need: 'needs' (an array) gets {"option", "why"}.
+ */
+extern int volume_destroy_dry (struct nbdedup_pool *pool, const json_t *names,
+                               bool recursive, bool force, json_t *destroyed,
+                               json_t *needs);
 extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
 /* 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
  * following.

@@ -461,6 +461,68 @@ destroys ()
     assert_eq "$(pool_stat stored_bytes)" $((before - freed))
 }
 
+destroys_several ()
+{
+    mode "$1"
+    golden_v1
+    nbdedup clone golden@v1 web --count 3
+    nbdedup snapshot web3@x
+
+    # One is refused: nothing is destroyed.
+    refused nothing destroy web1 nothing web2
+    refused "-r" destroy web1 web3
+    refused "--force" destroy web1 golden@v1
+    refused "'y'" destroy web1 web3@y
+    assert_eq "$(volumes)" "golden web1 web2 web3"
+    assert_eq "$(about golden '[.snapshots[].name]')" '["v1"]'
+
+    # What goes together needs no option, in any order, named twice, too.
+    assert_eq "$(json destroy web3 web1 web3@x web1 |
+                     jq -c '.destroyed | sort')" '["web1","web3","web3@x"]'
+    assert_eq "$(volumes)" "golden web2"
+    silently destroy golden golden@v1 web2 --wait
+    assert_eq "$(volumes)" ""
+    assert_eq "$(json stat | jq -c '.pool | [.records, .freeing_bytes, .stored_bytes]')" \
+              '[0,0,0]'
+}
+
+@test "destroy takes several names, all or none, offline" {
+    destroys_several offline
+}
+@test "destroy takes several names, all or none, through a server" {
+    destroys_several online
+}
+
+@test "--dry-run of destroy needs no option, and says what would need one" {
+    local all
+
+    mode online
+    golden_v1
+    nbdedup clone golden@v1 web1
+    random_data 1M 7 >"$BATS_TEST_TMPDIR/data"
+    change web1 "write -s $BATS_TEST_TMPDIR/data 0 1M"
+    all=$(json destroy golden web1 -r --force --dry-run)
+    jq -e '.needs == [] and .freed_bytes > 1048576' <<<"$all"
+    run -0 nbdedup destroy golden --dry-run --json
+    jq -e '(.destroyed | sort) == ["golden", "golden@v1"] and
+           (.needs | map (.option)) == ["-r", "--force"] and
+           (.needs[0].why | contains ("1 snapshot")) and
+           (.needs[1].why | contains ("1 clone"))' <<<"$output"
+    run -0 nbdedup destroy golden --dry-run
+    [[ ${lines[2]} == "would need -r: volume golden has 1 snapshot"* ]]
+    [[ ${lines[3]} == "would need --force: golden@v1 has 1 clone"* ]]
+    [[ ${lines[4]} == "would free "* ]]
+    run -0 nbdedup destroy web1 golden --dry-run --json
+    jq -e --argjson all "$all" '(.needs | map (.option)) == ["-r"] and
+           .freed_bytes == $all.freed_bytes' <<<"$output"
+    # A client; nothing happens to it.
+    hold "$(uri_of web1)" 'read 0 4K'
+    run -0 nbdedup destroy web1 --dry-run
+    [[ ${lines[1]} == "would need --force: web1 is in use by 1 client"* ]]
+    let_go
+    assert_eq "$(volumes)" "golden web1"
+}
+
 #----------------------------------------------------------------------
 # Rename
 

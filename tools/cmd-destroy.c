@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "interrupt.h"
 #include "tools.h"
@@ -57,11 +58,14 @@ static void
 print_dry_run (const json_t *result)
 {
   char buf[HUMAN_MAX];
-  json_t *name;
+  json_t *name, *need;
   size_t i;
 
   json_array_foreach (json_object_get (result, "destroyed"), i, name)
     printf ("would destroy %s\n", json_string_value (name));
+  json_array_foreach (json_object_get (result, "needs"), i, need)
+    printf ("would need %s: %s\n", json_text (need, "option"),
+            json_text (need, "why"));
   printf ("would free %s\n",
           human_bytes (json_size (result, "freed_bytes"), buf));
 }
@@ -70,27 +74,39 @@ int
 cmd_destroy (int argc, char **argv, const char *pool)
 {
   struct destroy_options opts = {
-    .common = { .pool = pool, .min_args = 1, .max_args = 1 },
+    .common = { .pool = pool, .min_args = 1, .max_args = argc },
   };
-  json_t *result;
+  json_t *names, *result;
+  unsigned i;
+  int r = EXIT_FAILURE;
 
+  opts.common.list = calloc ((size_t) argc, sizeof *opts.common.list);
+  if (opts.common.list == NULL)
+    return fail ("destroy: no memory");
   options_parse (&opts.common, argc, argv, options, parse,
-                 "NAME\nNAME@SNAP",
-                 "Destroy volume NAME, or its snapshot NAME@SNAP, at once; "
-                 "what nothing else refers to is freed in the background.",
+                 "NAME...\nNAME@SNAP...",
+                 "Destroy volumes NAME, or snapshots NAME@SNAP, at once; what "
+                 "nothing else refers to is freed in the background. Of "
+                 "several all are destroyed, or none.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   interrupt_catch ();
+  names = json_array ();
+  for (i = 0; i < opts.common.nr_args; ++i)
+    json_array_append_new (names, pack_args (&opts.common, "s",
+                                             opts.common.list[i]));
   result = run (&opts.common,
-                pack_args (&opts.common, "{s:s, s:b, s:b, s:b, s:b}",
-                           "name", opts.common.args[0],
-                           "recursive", opts.recursive, "force", opts.force,
-                           "wait", opts.wait, "dry-run", opts.dry_run));
-  if (result == NULL)
-    return EXIT_FAILURE;
-  if (opts.common.json)
-    print_json (result);
-  else if (opts.dry_run)
-    print_dry_run (result);
+                pack_args (&opts.common, "{s:o, s:b, s:b, s:b, s:b}",
+                           "names", names, "recursive", opts.recursive,
+                           "force", opts.force, "wait", opts.wait,
+                           "dry-run", opts.dry_run));
+  if (result != NULL) {
+    if (opts.common.json)
+      print_json (result);
+    else if (opts.dry_run)
+      print_dry_run (result);
+    r = EXIT_SUCCESS;
+  }
   json_decref (result);
-  return EXIT_SUCCESS;
+  free (opts.common.list);
+  return r;
 }
