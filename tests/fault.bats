@@ -120,7 +120,9 @@ fault ()
     fault records fallocate 1 100000
 }
 
-@test "one call after the other fails, everywhere: nothing is lost" {
+# sweep ARG...: see "fault-sweep --help".
+sweep ()
+{
     local dir status=0
 
     # Its sockets stand there, so the name is short.
@@ -128,8 +130,18 @@ fault ()
     python3 "$top_srcdir/tests/fault-sweep" --plugin "$plugin" \
         --nbdedup "$top_builddir/tools/nbdedup" --dir "$dir" \
         --faults "$test_programs/.libs/faults.so" \
-        ${sanitizer_preload:+--preload "$sanitizer_preload"} --fixed \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} "$@" \
         3>&- 4>&- || status=$?
     rm -rf "$dir"
     return "$status"
+}
+
+@test "one call after the other fails, everywhere: nothing is lost" {
+    sweep --fixed
+}
+
+@test "each place that has to do with a file fails, and is found again" {
+    run -0 sweep --places --jobs 2 --scenarios list --files lock
+    [[ $output == *"list:lock:lock:ENOLCK@"*" failed | "* ]]
+    [[ $output != *not-reached* ]]
 }

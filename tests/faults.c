@@ -13,17 +13,22 @@
  *                (nbdedup, libsqlite3.so.0); sqlite, where it is the
  *                function's name (sqlite3_step)
  *   FAULT_ARM    calls count, and fail, only while this file exists
+ *   FAULT_STACK  until one fails only calls with this stack count (of 16
+ *                digits: see "The stack of a call")
+ *   FAULT_DEPTH  how many frames of ours belong to a stack (default 6)
  *   FAULT_NTH    which of them is the first to fail (from 1)
  *   FAULT_COUNT  how many fail (default 1)
  *   FAULT_ERRNO  with what (default EIO); SQLite's functions with what
  *                SQLite makes of that
  *   FAULT_SHORT  reads and writes transfer half, and do not fail
  *   FAULT_MS     they take so many milliseconds, and do not fail
- *   FAULT_LOG    a line is appended to this file for each of them
+ *   FAULT_LOG    a line is appended to this file for each of them; where it
+ *                has a stack, with its frames
  *   FAULT_CLOCK  the calendar is wrong by as many seconds as this file says,
  *                at each moment
- *   FAULT_TRACE  a line "PID CALL FILE" is appended to this file for each
- *                call on a file below the directory FAULT_BELOW, and on none
+ *   FAULT_TRACE  a line "PID CALL FILE STACK" is appended to this file for
+ *                each call on a file below the directory FAULT_BELOW, and on
+ *                none
  *
  * A sync that fails syncs nothing, a write that fails writes nothing.
  */
@@ -37,7 +42,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <sqlite3.h>
 #include <stdarg.h>
@@ -55,6 +62,7 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include <unwind.h>
 
 static_assert (sizeof (off_t) == 8, "one function for both names");
 
@@ -67,7 +75,8 @@ void *__libc_memalign (size_t align, size_t size);
 enum verdict { GO_ON, FAIL, SHORT };
 
 static const char *file, *which, *arm, *log_path, *below, *clock_path;
-static long nth = 1, count = 1;
+static uint64_t wanted;                 /* a stack, or 0: any */
+static long nth = 1, count = 1, depth = 6;
 static int error = EIO, trace = -1;
 static bool transfer_less, memory;
 static long milliseconds;
@@ -95,6 +104,8 @@ init (void)
   log_path = getenv ("FAULT_LOG");
   below = getenv ("FAULT_BELOW");
   clock_path = getenv ("FAULT_CLOCK");
+  wanted = strtoull (getenv ("FAULT_STACK") ?: "0", NULL, 16);
+  depth = number ("FAULT_DEPTH", 6);
   nth = number ("FAULT_NTH", 1);
   count = number ("FAULT_COUNT", 1);
   error = number ("FAULT_ERRNO", EIO);
@@ -110,11 +121,91 @@ init (void)
   memory = which && strcmp (which, "memory") == 0;
 }
 
+/* ----------------------------------------------------------------------
+ * The stack of a call
+ *
+ * Its innermost 'depth' return addresses in our program or plugin, and of
+ * the libraries in between the one right inside each: SQLite's function
+ * that calls our VFS (but not those that ask for memory: they are too many).
+ * Addresses are relative to where the object is loaded, so it is the same
+ * stack in each process, as long as nothing is built again.
+ */
+
+struct stack {
+  uint64_t hash;
+  bool of_memory;               /* libraries do not count */
+  bool library;                 /* of the frame before this one */
+  long nr_ours;
+  size_t len;
+  char text[2000];
+};
+
+static void
+add (struct stack *s, const char *name, uint64_t at)
+{
+  s->hash = (s->hash ^ at) * 0x100000001b3;
+  s->hash ^= s->hash >> 29;
+  if (s->len < sizeof s->text - 100)
+    s->len += snprintf (s->text + s->len, 100, " %.60s+0x%" PRIx64, name,
+                        at);
+}
+
+static _Unwind_Reason_Code
+frame (struct _Unwind_Context *context, void *arg)
+{
+  struct stack *s = arg;
+  uintptr_t pc = _Unwind_GetIP (context);
+  struct dl_find_object object;
+  const char *path, *name;
+  bool library;
+
+  if (pc == 0 || _dl_find_object ((void *) pc, &object) != 0)
+    return _URC_NO_REASON;
+  path = object.dlfo_link_map->l_name;
+  name = strrchr (path, '/');
+  name = path[0] == '\0' ? program_invocation_short_name
+    : name ? name + 1 : path;
+  library = strncmp (name, "lib", 3) == 0 && strncmp (name, "libc.", 5) != 0;
+  if (!library && strcmp (name, "nbdedup") != 0 &&
+      strcmp (name, "nbdkit-dedup-plugin.so") != 0)
+    return _URC_NO_REASON;
+  if (!library || (!s->of_memory && !s->library))
+    add (s, name, pc - object.dlfo_link_map->l_addr);
+  s->library = library;
+  s->nr_ours += !library;
+  return s->nr_ours < depth ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+
+static void
+walk (struct stack *s, const char *call)
+{
+  *s = (struct stack) {
+    .hash = 0xcbf29ce484222325,
+    .of_memory = strcmp (call, "memory") == 0,
+  };
+  _Unwind_Backtrace (frame, s);
+}
+
 static void
 append (int fd, const char *text, size_t n)
 {
   if (syscall (SYS_write, fd, text, n) != (long) n)
     abort ();
+}
+
+/* A call that may fail: does it? */
+static bool
+its_turn (const char *call, struct stack *s)
+{
+  long nr;
+
+  if (wanted && atomic_load (&calls) < nth) {
+    walk (s, call);
+    if (s->hash != wanted)
+      return false;
+  }
+  nr = atomic_fetch_add (&calls, 1) + 1;
+  return nr >= nth && nr < nth + count;
 }
 
 /* What becomes of this call?  Sets errno.  If it is to take long, it has
@@ -123,13 +214,14 @@ append (int fd, const char *text, size_t n)
 static enum verdict
 judge (const char *call, const char *name)
 {
-  char text[400];
+  struct stack s;
+  char text[2400];
   int fd, n;
-  long nr;
 
   if (trace != -1 && (arm == NULL || syscall (SYS_access, arm, F_OK) == 0)) {
-    n = snprintf (text, sizeof text, "%d %s %.300s\n", (int) getpid (), call,
-                  name);
+    walk (&s, call);
+    n = snprintf (text, sizeof text, "%d %s %.300s %016" PRIx64 "\n",
+                  (int) getpid (), call, name, s.hash);
     append (trace, text, n);
   }
   if (file == NULL || which == NULL || strcmp (call, which) != 0 ||
@@ -137,19 +229,21 @@ judge (const char *call, const char *name)
     return GO_ON;
   if (arm && syscall (SYS_access, arm, F_OK) == -1)
     return GO_ON;
-  nr = atomic_fetch_add (&calls, 1) + 1;
-  if (nr < nth || nr >= nth + count)
+  s.len = 0;
+  if (!its_turn (call, &s))
     return GO_ON;
 
   if (log_path) {
     fd = syscall (SYS_openat, AT_FDCWD, log_path,
                   O_WRONLY|O_CREAT|O_APPEND|O_CLOEXEC, 0666);
     n = milliseconds
-      ? snprintf (text, sizeof text, "%s of %.300s takes long\n", call, name)
+      ? snprintf (text, sizeof text, "%s of %.300s takes long", call, name)
       : transfer_less
-      ? snprintf (text, sizeof text, "%s of %.300s is short\n", call, name)
-      : snprintf (text, sizeof text, "%s of %.300s fails with errno %d\n",
+      ? snprintf (text, sizeof text, "%s of %.300s is short", call, name)
+      : snprintf (text, sizeof text, "%s of %.300s fails with errno %d",
                   call, name, error);
+    n += snprintf (text + n, sizeof text - n, "%.*s\n", (int) s.len,
+                   s.len ? s.text : "");
     if (fd == -1)
       abort ();
     append (fd, text, n);
@@ -182,7 +276,8 @@ judge_path (const char *call, char *path)
   if (below && strncmp (path, below, strlen (below)) != 0)
     return GO_ON;
   base = strrchr (path, '/');
-  base = base ? base + 1 : path;
+  base = below && strcmp (path, below) == 0 ? strcpy (path, "directory")
+    : base ? base + 1 : path;
   for (p = base; *p; ++p) {
     digits = strspn (p, "0123456789abcdef");
     if (digits >= 6)
@@ -569,14 +664,26 @@ sqlite_function (const char *name)
   return function;
 }
 
+/* SQLite's own calls of these are none of ours: sqlite3_exec does not look at
+ * what sqlite3_step returns.
+ */
+static bool
+is_sqlite (const void *caller)
+{
+  struct dl_find_object object;
+
+  return _dl_find_object ((void *) caller, &object) == 0 &&
+    strstr (object.dlfo_link_map->l_name, "/libsqlite3.so") != NULL;
+}
+
 /* The result code, or 0. */
 static int
-sqlite_fails (const char *name)
+sqlite_fails (const char *name, const void *caller)
 {
   enum verdict v;
 
   faked = SQLITE_OK;
-  if (inside ||
+  if (inside || is_sqlite (caller) ||
       (trace == -1 && (which == NULL || strcmp (which, "sqlite") != 0)))
     return SQLITE_OK;
   inside = true;
@@ -613,7 +720,8 @@ sql_of (sqlite3_stmt *stmt)
   int name params                                                       \
   {                                                                     \
     static int (*real) params;                                          \
-    int r = is_rollback (sql) ? SQLITE_OK : sqlite_fails (#name);       \
+    int r = is_rollback (sql) ? SQLITE_OK                               \
+      : sqlite_fails (#name, CALLER);                                   \
                                                                         \
     if (real == NULL)                                                   \
       real = sqlite_function (#name);                                   \
@@ -655,4 +763,16 @@ sqlite3_extended_errcode (sqlite3 *db)
   if (real == NULL)
     real = sqlite_function ("sqlite3_extended_errcode");
   return real (db);
+}
+
+const char *
+sqlite3_errmsg (sqlite3 *db)
+{
+  static const char *(*real) (sqlite3 *), *(*text) (int);
+
+  if (real == NULL) {
+    real = sqlite_function ("sqlite3_errmsg");
+    text = sqlite_function ("sqlite3_errstr");
+  }
+  return faked ? text (faked) : real (db);
 }
