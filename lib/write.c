@@ -20,6 +20,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "backoff.h"
 #include "cleanup.h"
 #include "codec.h"
 #include "error.h"
@@ -62,7 +63,7 @@ worker_free (struct worker *w)
 }
 
 static struct worker *
-worker_new (struct writeback *wb)
+try_worker_new (struct writeback *wb)
 {
   struct worker *w = calloc (1, sizeof *w);
 
@@ -78,6 +79,19 @@ worker_new (struct writeback *wb)
     return w;
   worker_free (w);
   return NULL;
+}
+
+/* Without workers the pool stops: a moment without memory is no reason. */
+static struct worker *
+worker_new (struct writeback *wb)
+{
+  unsigned tries = 0;
+  struct worker *w;
+
+  do
+    w = try_worker_new (wb);
+  while (w == NULL && backoff_sleep (&tries));
+  return w ?: nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
 }
 
 static int
