@@ -248,9 +248,13 @@ remote_call (struct channel *ch, const char *command, json_t *args,
   size_t len = 0;
   json_t *result;
 
+  errno = 0;                    /* jansson does not tell why it fails */
   request = json_pack ("{s:s, s:O*}", "command", command, "args", args);
   if (request != NULL)
     text = json_dumps (request, JSON_COMPACT);
+  if (text == NULL && errno == ENOMEM)
+    return nbdedup_fail_null (ENOMEM, "%s: no memory for the arguments",
+                              command);
   if (text == NULL)
     return nbdedup_fail_null (EINVAL, "%s: the arguments have no JSON form",
                               command);
@@ -265,8 +269,11 @@ remote_call (struct channel *ch, const char *command, json_t *args,
   }
   if (recv_result (ch, progress, opaque, &answer, &len) == -1)
     return NULL;
+  errno = 0;
   result = json_loadb (answer, len, JSON_REJECT_DUPLICATES, NULL);
-  if (result == NULL)
+  if (result == NULL && errno == ENOMEM)
+    nbdedup_fail (ENOMEM, "%s: no memory for the server's answer", command);
+  else if (result == NULL)
     nbdedup_fail (EIO, "%s: the server's answer is not JSON", command);
   return result;
 }

@@ -245,20 +245,22 @@ wait_for_freeing (const struct call *c)
 }
 
 /* What would be freed takes as long as drift to find out. */
-static json_t *
-add_freed (const struct call *c, json_t *victims, json_t *needs)
+static int
+add_freed (const struct call *c, json_t *victims, json_t *needs,
+           json_t **result)
 {
-  json_t *freed, *result = NULL;
+  json_t *freed;
 
   lock_release (&c->pool->admin);
   freed = drift_freed_run (c->pool, victims, 0, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
-  if (freed)
-    result = json_pack ("{s:O, s:O, s:O}", "destroyed", victims, "freed_bytes",
-                        json_object_get (freed, "freed_bytes"), "needs",
-                        needs);
+  if (freed == NULL)
+    return -1;
+  *result = json_pack ("{s:O, s:O, s:O}", "destroyed", victims, "freed_bytes",
+                       json_object_get (freed, "freed_bytes"), "needs",
+                       needs);
   json_decref (freed);
-  return result;
+  return 0;
 }
 
 /* "name", or "names": several.  The caller frees them. */
@@ -269,8 +271,11 @@ need_names (const struct call *c, json_t **names)
   size_t i;
 
   *names = json_incref (json_object_get (c->args, "names"));
-  if (*names == NULL && one)
+  if (*names == NULL && one) {
     *names = json_pack ("[O]", one);
+    if (*names == NULL)
+      return nbdedup_fail (ENOMEM, "no memory");
+  }
   if (json_array_size (*names) == 0) {
     json_decref (*names);
     return nbdedup_fail (EINVAL, "name is missing");
@@ -288,6 +293,7 @@ run_destroy (const struct call *c, json_t **result)
 {
   bool recursive, force, wait, dry_run;
   json_t *names, *destroyed, *needs;
+  int r;
 
   if (arg_bool (c, "recursive", &recursive) == -1 ||
       arg_bool (c, "force", &force) == -1 ||
@@ -298,17 +304,22 @@ run_destroy (const struct call *c, json_t **result)
   destroyed = json_array ();
   needs = json_array ();
   if (dry_run) {
-    if (volume_destroy_dry (c->pool, names, recursive, force, destroyed,
-                            needs) == 0)
-      *result = add_freed (c, destroyed, needs);
+    r = volume_destroy_dry (c->pool, names, recursive, force, destroyed,
+                            needs);
+    if (r == 0)
+      r = add_freed (c, destroyed, needs, result);
   }
-  else if (volume_destroy (c->pool, names, recursive, force, destroyed) == 0 &&
-           (!wait || wait_for_freeing (c) == 0))
-    *result = json_pack ("{s:O}", "destroyed", destroyed);
+  else {
+    r = volume_destroy (c->pool, names, recursive, force, destroyed);
+    if (r == 0 && wait)
+      r = wait_for_freeing (c);
+    if (r == 0)
+      *result = json_pack ("{s:O}", "destroyed", destroyed);
+  }
   json_decref (names);
   json_decref (destroyed);
   json_decref (needs);
-  return *result ? 0 : -1;
+  return r;                     /* without a piece: see command_run */
 }
 
 static int
@@ -329,6 +340,7 @@ run_clone (const struct call *c, json_t **result)
   const char *snapshot, *name;
   uint64_t count = 1, start = 1;
   json_t *names;
+  int r;
 
   if (need_string (c, "snapshot", &snapshot) == -1 ||
       need_string (c, "name", &name) == -1 ||
@@ -339,11 +351,11 @@ run_clone (const struct call *c, json_t **result)
   if (!numbered && start != 1)
     return nbdedup_fail (EINVAL, "start needs count");
   names = json_array ();
-  if (volume_clone (c->pool, snapshot, name, numbered, start, count,
-                    names) == 0)
+  r = volume_clone (c->pool, snapshot, name, numbered, start, count, names);
+  if (r == 0)
     *result = json_pack ("{s:O}", "clones", names);
   json_decref (names);
-  return *result ? 0 : -1;
+  return r;
 }
 
 static int
@@ -630,15 +642,16 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
     WITH_LOCK (&pool->admin);
     r = commands[i].run (&c, &result);
   }
-  if (r == -1)
+  if (r == -1 && !piece_missing)
     return NULL;
   if (result == NULL)
     result = json_object ();
   if (piece_missing) {
     json_decref (result);
     return nbdedup_fail_null (ENOMEM, "no memory for all of the result%s",
-                              command_changes (command, args)
-                              ? ", but it is done" : "");
+                              !command_changes (command, args) ? ""
+                              : r == -1 ? ", it may be done"
+                              : ", but it is done");
   }
   return result;
 }

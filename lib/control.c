@@ -257,8 +257,11 @@ serve_command (struct connection *conn, const struct control_frame *f)
   const char *command;
   json_error_t err;
 
+  errno = 0;                    /* jansson does not tell them apart */
   request = json_loadb ((const char *) conn->buf, f->payload,
                         JSON_REJECT_DUPLICATES, &err);
+  if (request == NULL && errno == ENOMEM)
+    return reply_error (conn, ENOMEM, "no memory for the command");
   if (request == NULL)
     return reply_error (conn, EINVAL, "control: the command is not JSON");
   command = json_string_value (json_object_get (request, "command"));

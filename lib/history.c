@@ -72,7 +72,10 @@ decode_text (struct codec_ctx *ctx, const struct meta_sample *s)
   if (codec_decompress (ctx, (int) s->codec, s->data, s->len, text,
                         s->length) == -1)
     return NULL;
+  errno = 0;                    /* jansson does not tell them apart */
   document = json_loadb (text, s->length, 0, &error);
+  if (document == NULL && errno == ENOMEM)
+    return nbdedup_fail_null (ENOMEM, "no memory for it");
   if (document == NULL)
     return nbdedup_fail_null (EIO, "not JSON: %s", error.text);
   if (!json_is_string (json_object_get (document, "golden")) ||
