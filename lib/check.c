@@ -111,6 +111,13 @@ problem (struct check *ck, const char *fmt, ...)
     json_array_append_new (ck->problems, json_string (text));
 }
 
+/* What failed did so for lack of memory, or the like: not the pool's problem. */
+static bool
+is_no_problem (void)
+{
+  return errno != EIO;
+}
+
 static int
 step (struct check *ck)
 {
@@ -159,7 +166,7 @@ take_chunks (struct check *ck, const struct segment_map *row)
              row->nr_slots_used, map->nr_slots_used);
 }
 
-static void
+static int
 end_segment (struct check *ck)
 {
   struct segment_map *map = ck->map, *row = NULL;
@@ -167,10 +174,12 @@ end_segment (struct check *ck)
   int r;
 
   if (map == NULL)
-    return;
+    return 0;
   r = meta_segment_get (ck->c, map->id, &b);
   if (r == 1)
     row = segment_map_unpack (map->id, map->sector_bytes, b.p, b.len);
+  if (row == NULL && r != 0 && is_no_problem ())
+    return -1;
   if (row == NULL)
     problem (ck, "segment %" PRIu64 ": %s", map->id,
              r == 0 ? "has records, but no space map" : nbdedup_error ());
@@ -185,6 +194,7 @@ end_segment (struct check *ck)
   segment_map_free (map);
   ck->map = NULL;
   ck->nr_slots = 0;
+  return 0;
 }
 
 static int
@@ -194,8 +204,8 @@ take_sectors (struct check *ck, const struct record *r)
   uint64_t segment = r->ptr.addr / per;
   uint16_t *slot;
 
-  if (ck->map && ck->map->id != segment)
-    end_segment (ck);
+  if (ck->map && ck->map->id != segment && end_segment (ck) == -1)
+    return -1;
   if (ck->map == NULL)
     ck->map = segment_map_new (segment, ck->state.sector_bytes);
   if (ck->map == NULL)
@@ -578,6 +588,8 @@ check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
   if (r == 1)
     map = segment_map_unpack (segment, ck->state.sector_bytes, ck->row.p,
                               ck->row.len);
+  if (map == NULL && is_no_problem ())
+    return -1;
   if (map == NULL)
     problem (ck, "segment %" PRIu64 ": %s", segment, nbdedup_error ());
   else if ((uint32_t) (map->nr_sectors - map->nr_used) != nr_free ||
@@ -621,8 +633,11 @@ check_all (struct check *ck)
 {
   size_t i;
 
-  if (meta_quick_check (ck->c, quick_check_problem, ck) == -1)
+  if (meta_quick_check (ck->c, quick_check_problem, ck) == -1) {
+    if (is_no_problem ())
+      return -1;
     problem (ck, "%s", nbdedup_error ());
+  }
   if (meta_state_get (ck->c, &ck->state) == -1 ||
       meta_copies_get_sectors (ck->c, &ck->state.copy_sectors) == -1 ||
       meta_layer_scan (ck->c, collect_layer, ck) == -1)
@@ -636,7 +651,8 @@ check_all (struct check *ck)
     if (check_window (ck) == -1)
       return -1;
   while (ck->more);
-  end_segment (ck);
+  if (end_segment (ck) == -1)
+    return -1;
   for (i = 0; i < ck->nr_layers; ++i)
     if (ck->layers[i].found != ck->layers[i].pointers)
       problem (ck, "layer %" PRIu64 ": %" PRIu64 " pointers counted, %" PRIu64
