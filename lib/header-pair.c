@@ -90,14 +90,20 @@ header_pair_read (struct header_pair *pair, const struct header_kind *kind,
   enum copy_state state[2];
   struct file_header h[2];
   unsigned i, good;
+  int err = 0;
   int64_t r;
 
   for (i = 0; i < 2; ++i) {
     r = full_pread (fd, buf[i], HEADER_LEN, i * kind->copy_distance);
     /* An unreadable copy is like a damaged one. */
+    if (r == -1)
+      err = errno;
     state[i] = r == HEADER_LEN ? header_state (kind, buf[i])
       : COPY_BAD_CHECKSUM;
   }
+  if (err != 0 && state[0] != COPY_VALID && state[1] != COPY_VALID)
+    return nbdedup_fail (EIO, "%s: reading its header: %s", path,
+                         strerror (err));
   if (state[0] == COPY_NO_MAGIC && state[1] == COPY_NO_MAGIC)
     return nbdedup_fail (EIO, "%s: %s", path, kind->no_magic);
   if (state[0] != COPY_VALID && state[1] != COPY_VALID)

@@ -225,11 +225,13 @@ meta_create (const char *path, const struct meta_state *state)
       meta_state_put (&c, state) == -1 ||
       /* The hash index begins as one empty row from prefix 0 on. */
       meta_index_put (&c, 0, (const uint8_t *) "", 0) == -1 ||
-      meta_exec (&c, "COMMIT", "creating") == -1 ||
-      sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE,
-                                 NULL, NULL) != SQLITE_OK)
+      meta_exec (&c, "COMMIT", "creating") == -1)
     goto out;
-  r = 0;
+  if (sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE,
+                                 NULL, NULL) != SQLITE_OK)
+    meta_fail (&c, "checkpoint");
+  else
+    r = 0;
  out:
   meta_conn_close (&c);
   return r;
@@ -245,6 +247,7 @@ meta_probe (const char *path)
   uint8_t h[100];
   uint32_t id, version;
   struct stat st;
+  int64_t n;
 
   if (fd == -1 && errno == ELOOP)
     return nbdedup_fail (EIO, "%s: a symbolic link: only records may be one",
@@ -254,7 +257,10 @@ meta_probe (const char *path)
                          strerror (errno));
   if (!S_ISREG (st.st_mode))
     return nbdedup_fail (EIO, "%s: not a regular file", path);
-  if (full_pread (fd, h, sizeof h, 0) != sizeof h ||
+  n = full_pread (fd, h, sizeof h, 0);
+  if (n == -1)
+    return nbdedup_fail (EIO, "%s: %s", path, strerror (errno));
+  if (n != sizeof h ||
       memcmp (h, CKSUM_DB_MAGIC, sizeof CKSUM_DB_MAGIC) != 0)
     return nbdedup_fail (EIO, "%s: damaged: it does not begin like a "
                          "database; restore it from a backup", path);
