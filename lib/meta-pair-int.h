@@ -19,6 +19,7 @@ enum { FIRST, SECOND };
 struct side {
   char *db, *wal;               /* owned */
   int db_fd, wal_fd;            /* -1: not there, or not to be opened */
+  bool missing;                 /* db is not there */
   uint64_t size;
   bool begins;                  /* as SQLite's do, to be opened at all */
   bool header, state;           /* are pages 1 and 2 right? */

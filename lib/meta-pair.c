@@ -94,14 +94,26 @@ begins_like_database (int fd)
     memcmp (magic, CKSUM_DB_MAGIC, sizeof magic) == 0;
 }
 
-static void
+/* What a process has no means for says nothing of a file. */
+static bool
+is_of_process (int err)
+{
+  return err == ENOMEM || err == EMFILE || err == ENFILE;
+}
+
+static int
 look_at (struct side *s)
 {
   uint8_t page[PAGE_BYTES];
   struct stat st;
 
   s->db_fd = open_file (s->db);
+  if (s->db_fd == -1 && is_of_process (errno))
+    return nbdedup_fail (errno, "%s: %s", s->db, strerror (errno));
+  s->missing = s->db_fd == -1 && errno == ENOENT;
   s->wal_fd = open_file (s->wal);
+  if (s->wal_fd == -1 && is_of_process (errno))
+    return nbdedup_fail (errno, "%s: %s", s->wal, strerror (errno));
   s->size = 0;
   if (s->db_fd != -1 && fstat (s->db_fd, &st) == 0)
     s->size = (uint64_t) st.st_size;
@@ -115,6 +127,7 @@ look_at (struct side *s)
   s->state = cksum_chain_db_page (s->db_fd, PAGE_BYTES, META_STAMP_PAGE,
                                   page) &&
     meta_stamp_parse (page, PAGE_BYTES, &s->stamp);
+  return 0;
 }
 
 static int
@@ -125,8 +138,7 @@ side_init (struct side *s, const char *db)
     s->wal = NULL;
     return nbdedup_fail (ENOMEM, "no memory");
   }
-  look_at (s);
-  return 0;
+  return look_at (s);
 }
 
 static void
@@ -492,7 +504,9 @@ promote (struct pair *p, struct meta_mark *mark, bool *stays)
   if (rename (name, first->db) == -1 || sync_directory_of (first->db) == -1)
     return fail_file (first->db);
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: its copy %s took its place",
-               first->db, first->db_fd == -1 ? "it was missing"
+               first->db, first->missing ? "it was missing"
+               : first->db_fd == -1 ? "it could not be opened, and is renamed "
+               "pool.db.damaged"
                : "it was damaged, or of an older moment, and is renamed "
                "pool.db.damaged", second->db);
   return 0;
