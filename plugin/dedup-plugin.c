@@ -78,14 +78,25 @@ fail (const char *what)
   return -1;
 }
 
-/* The same of a client's request, which may fail often. */
+/* The same of a client's request, which may fail often.  NBD does not know
+ * that pool.db is busy.
+ */
 static int
 fail_request (const char *what)
 {
-  if (errno == 0)
+  if (errno == 0 || errno == EBUSY)
     errno = EIO;
   refusals_note (what, nbdedup_error ());
   return -1;
+}
+
+/* One that takes no space, for the client's part. */
+static int
+fail_reading (const char *what)
+{
+  if (errno == ENOSPC)
+    errno = EIO;
+  return fail_request (what);
 }
 
 /* Flags are promises to the client: one that we do not know, we cannot
@@ -572,7 +583,7 @@ plugin_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
   if (check_flags ("read", flags, 0) == -1)
     return -1;
   if (nbdedup_volume_read (h->volume, buf, count, offset) == -1)
-    return fail_request ("read");
+    return fail_reading ("read");
   refusals_check ();
   return 0;
 }
@@ -690,7 +701,7 @@ plugin_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
     return -1;
   if (nbdedup_volume_extents (h->volume, count, offset, add_extent,
                               &list) == -1)
-    return fail_request ("extents");
+    return fail_reading ("extents");
   refusals_check ();
   return 0;
 }
@@ -706,7 +717,7 @@ plugin_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   if (check_flags ("cache", flags, 0) == -1)
     return -1;
   if (nbdedup_volume_cache (h->volume, count, offset) == -1)
-    return fail_request ("cache");
+    return fail_reading ("cache");
   refusals_check ();
   return 0;
 }
