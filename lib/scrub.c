@@ -162,6 +162,8 @@ scrub_record (struct scrub *s, const struct record *r)
   s->f.bytes += r->ptr.psize;
   if (verify_read (&s->v, r))
     return 0;
+  if (errno == ENOMEM)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
   /* One that cannot be written is damaged all the same. */
   if (!scrub_is_readonly (s) && verify_write_cached (&s->v, r) == 1) {
     s->f.repaired++;
@@ -299,6 +301,8 @@ look_again (struct scrub *s,
       s->f.repaired++;
       forget_damaged (s, i);
     }
+    else if (r == 1 && errno == ENOMEM)
+      r = nbdedup_fail (ENOMEM, "no memory to scrub");
     else if (r == 1) {
       r = fn (s, &rec);
       ++i;

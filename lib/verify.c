@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -42,10 +43,11 @@ static bool
 has_digest (struct verifier *v, const struct record *r, const uint8_t *content)
 {
   struct digest digest;
+  int rc = hasher_digest (v->hasher, r->domain, content, r->lsize, &digest);
 
-  return hasher_digest (v->hasher, r->domain, content, r->lsize,
-                        &digest) == 0 &&
-    memcmp (&digest, &r->digest, sizeof digest) == 0;
+  /* OpenSSL needs memory, and nothing else. */
+  errno = rc == -1 ? ENOMEM : EIO;
+  return rc == 0 && memcmp (&digest, &r->digest, sizeof digest) == 0;
 }
 
 const uint8_t *
@@ -53,9 +55,12 @@ verify_read (struct verifier *v, const struct record *r)
 {
   const uint8_t *p = v->raw;
 
-  if (store_read (v->pool->store, r->ptr.addr, v->raw, r->ptr.psize) == -1 ||
-      XXH3_64bits (v->raw, r->ptr.psize) != r->ptr.cksum)
+  if (store_read (v->pool->store, r->ptr.addr, v->raw, r->ptr.psize) == -1)
     return NULL;
+  if (XXH3_64bits (v->raw, r->ptr.psize) != r->ptr.cksum) {
+    errno = EIO;
+    return NULL;
+  }
   if (r->ptr.codec != CODEC_NONE) {
     if (codec_decompress (v->codec, r->ptr.codec, v->raw, r->ptr.psize,
                           v->block, r->lsize) == -1)

@@ -40,7 +40,9 @@ extern int verifier_init (struct verifier *v, struct nbdedup_pool *pool);
 /* One that is all zeroes, too. */
 extern void verifier_free (struct verifier *v);
 
-/* The record's content, borrowed until the next call; NULL: it is damaged. */
+/* The record's content, borrowed until the next call.  NULL: it is damaged, or,
+ * with ENOMEM in errno, there was no memory to know.
+ */
 extern const uint8_t *verify_read (struct verifier *v, const struct record *r);
 
 /* The record at 'addr', as pool.db knows it: 1; 0: there is none; -1.  'row'

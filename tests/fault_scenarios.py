@@ -243,7 +243,8 @@ class Run:
         last = 3 if command == "status" else 1
         # What is over soon is no reason to fetch a backup.
         bad_advice = "restore" in err or "run nbdedup check" in err or \
-            (re.search("errors? found", err) and not self.reads_fail())
+            (re.search("errors? found|damaged", "".join(lines)) and
+             not self.reads_fail())
         if bad_advice or not 1 <= status <= last or \
                 len(lines) != (status == 3 or last == 1):
             raise Wrong("message", "%s: status %d: %s" % (command, status,
