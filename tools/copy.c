@@ -354,6 +354,8 @@ copy_images (struct image *source, struct image *target, uint64_t *offset,
   r = c.error != NULL || c.stopping || interrupted () ? -1 : 0;
   if (c.error != NULL)
     image_fail ("%s", c.error);
+  else if (r == -1)
+    image_fail ("out of memory");       /* for the text, too */
   *offset = c.offset;
   if (at_end != NULL)
     *at_end = c.at_end;
