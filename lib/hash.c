@@ -155,7 +155,7 @@ digest_evp (struct hasher *h, uint64_t domain, const void *buf, size_t len,
       (domain != 0 && !EVP_DigestUpdate (h->ctx, prefix, sizeof prefix)) ||
       !EVP_DigestUpdate (h->ctx, buf, len) ||
       !EVP_DigestFinal_ex (h->ctx, out, &out_len))
-    return fail_openssl (EIO, h->algorithm, "hashing");
+    return fail_openssl (ENOMEM, h->algorithm, "hashing");
   assert (out_len >= DIGEST_LEN);
   memcpy (digest->b, out, DIGEST_LEN);
   return 0;

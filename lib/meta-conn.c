@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "backoff.h"
 #include "bytes.h"
 #include "cksum-chain.h"
 #include "cksum-vfs.h"
@@ -28,8 +29,8 @@ blob_free (struct blob *b)
   memset (b, 0, sizeof *b);
 }
 
-int
-blob_reserve (struct blob *b, size_t len)
+static int
+reserve (struct blob *b, size_t len, bool patient)
 {
   size_t cap = b->cap ? b->cap : 256;
   uint8_t *p;
@@ -38,12 +39,24 @@ blob_reserve (struct blob *b, size_t len)
     return 0;
   while (cap < len)
     cap *= 2;
-  p = realloc (b->p, cap);
+  p = patient ? patient_realloc (b->p, cap) : realloc (b->p, cap);
   if (p == NULL)
     return nbdedup_fail (ENOMEM, "no memory for %zu bytes", cap);
   b->p = p;
   b->cap = cap;
   return 0;
+}
+
+int
+blob_reserve (struct blob *b, size_t len)
+{
+  return reserve (b, len, false);
+}
+
+int
+blob_reserve_patient (struct blob *b, size_t len)
+{
+  return reserve (b, len, true);
 }
 
 int

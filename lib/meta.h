@@ -36,6 +36,8 @@ struct blob {
 extern void blob_free (struct blob *b);
 /* Make room for 'len' bytes in all; contents up to b->len stay. */
 extern int blob_reserve (struct blob *b, size_t len);
+/* As patient_realloc (backoff.h): for what must not fail in a moment. */
+extern int blob_reserve_patient (struct blob *b, size_t len);
 #define CLEANUP_BLOB __attribute__ ((cleanup (blob_free)))
 
 /* The row of table "state". */

@@ -163,7 +163,7 @@ inline_records (struct txg_log *log, struct blob *out)
     if (je_unpack (in->p + off, in->len - off, &e) == -1)
       return -1;
     padded = (e.record.ptr.psize + 7) & ~(size_t) 7;
-    if (blob_reserve (out, out->len + JE_RECORD_LEN + padded) == -1)
+    if (blob_reserve_patient (out, out->len + JE_RECORD_LEN + padded) == -1)
       return -1;
     je_record_pack (&e.record, e.chunk_addr, true, out->p + out->len);
     out->len += JE_RECORD_LEN;
@@ -190,7 +190,7 @@ list_changes (const uint8_t *maps, size_t len, struct blob *list)
   int64_t n;
 
   /* Its entries are no longer than those of the body. */
-  if (blob_reserve (list, len) == -1)
+  if (blob_reserve_patient (list, len) == -1)
     return -1;
   for (off = 0; off < len; off += (size_t) n) {
     n = je_unpack (maps + off, len - off, &e);
@@ -313,7 +313,7 @@ txg_log_add_record (struct txg_log *log, const struct record *r,
   struct blob *b = &log->pending.records;
 
   WITH_LOCK (&log->lock);
-  if (blob_reserve (b, b->len + JE_RECORD_LEN) == -1)
+  if (blob_reserve_patient (b, b->len + JE_RECORD_LEN) == -1)
     return -1;
   je_record_pack (r, chunk_addr, false, b->p + b->len);
   b->len += JE_RECORD_LEN;
@@ -345,7 +345,7 @@ txg_log_add_pointer (struct txg_log *log, uint64_t layer, uint64_t block,
   unsigned count;
 
   WITH_LOCK (&log->lock);
-  if (blob_reserve (b, b->len + JE_POINTERS_LEN + POINTER_LEN) == -1)
+  if (blob_reserve_patient (b, b->len + JE_POINTERS_LEN + POINTER_LEN) == -1)
     return -1;
   if (!grows_last (p, layer, block)) {
     p->last_pointers = b->len;
@@ -370,7 +370,7 @@ add_range (struct txg_log *log, uint64_t layer, uint64_t block,
   struct blob *b = &log->pending.maps;
 
   WITH_LOCK (&log->lock);
-  if (blob_reserve (b, b->len + JE_HOLES_LEN) == -1)
+  if (blob_reserve_patient (b, b->len + JE_HOLES_LEN) == -1)
     return -1;
   pack (layer, block, count, b->p + b->len);
   b->len += JE_HOLES_LEN;

@@ -45,8 +45,8 @@ has_digest (struct verifier *v, const struct record *r, const uint8_t *content)
   struct digest digest;
   int rc = hasher_digest (v->hasher, r->domain, content, r->lsize, &digest);
 
-  /* OpenSSL needs memory, and nothing else. */
-  errno = rc == -1 ? ENOMEM : EIO;
+  if (rc == 0)
+    errno = EIO;
   return rc == 0 && memcmp (&digest, &r->digest, sizeof digest) == 0;
 }
 

@@ -94,6 +94,20 @@ worker_new (struct writeback *wb)
   return w ?: nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
 }
 
+/* OpenSSL needs memory for each. */
+static int
+hash_block (struct worker *w, uint64_t domain, const uint8_t *buf,
+            uint32_t size, struct digest *digest)
+{
+  unsigned tries = 0;
+  int r;
+
+  do
+    r = hasher_digest (w->hasher, domain, buf, size, digest);
+  while (r == -1 && backoff_sleep (&tries));
+  return r;
+}
+
 static int
 hash_batch (struct worker *w, const struct batch *b)
 {
@@ -105,8 +119,7 @@ hash_batch (struct worker *w, const struct batch *b)
     buf = b->blocks[i]->inflight;
     w->items[i].outcome = is_zero (buf, size) ? ZERO : NEW;
     if (w->items[i].outcome == NEW &&
-        hasher_digest (w->hasher, b->domain, buf, size,
-                       &w->items[i].digest) == -1)
+        hash_block (w, b->domain, buf, size, &w->items[i].digest) == -1)
       return -1;
   }
   return 0;

@@ -239,6 +239,8 @@ class Run:
         if len(lines) == 2 and lines[1] == "nbdedup: %s: no memory" % command:
             lines.pop()
         self.note("%s: %s" % (command, (lines or [err])[-1]))
+        if self.must_go_on and "the pool has stopped" in err:
+            raise Wrong("stopped", err)
         # "status" speaks to monitoring.
         last = 3 if command == "status" else 1
         # What is over soon is no reason to fetch a backup.
