@@ -234,27 +234,46 @@ next_merge_locked (struct volumes *vs)
   return NULL;
 }
 
-void
-layers_settle (struct volumes *vs)
+static struct layer *
+next_to_die_locked (struct volumes *vs)
 {
-  bool again = true;
   struct layer *l;
   size_t i;
 
+  for (i = vs->layers.nr; i-- > 0; ) {
+    l = vs->layers.p[i];
+    if (!l->gone && !l->dying && l->nr_names == 0 && l->nr_children == 0)
+      return l;
+  }
+  return NULL;
+}
+
+/* A reader may have come to such a layer just before it lost its last name or
+ * child (a rebase puts another one below a head): until that reader is done it
+ * must find what the layer says, and what it stands on, not holes.
+ */
+static void
+let_die (struct volumes *vs)
+{
+  struct layer *l;
+
   {
     WITH_LOCK (&vs->lock);
-    while (again) {
-      again = false;
-      for (i = vs->layers.nr; i-- > 0; ) {
-        l = vs->layers.p[i];
-        if (!l->gone && !l->dying && l->nr_names == 0 &&
-            l->nr_children == 0) {
-          let_die_locked (l);
-          again = true;
-        }
-      }
-    }
+    if (next_to_die_locked (vs) == NULL)
+      return;
   }
+  quiesce_wait (&vs->pool->quiesce);
+  WITH_LOCK (&vs->lock);
+  while ((l = next_to_die_locked (vs)) != NULL)
+    let_die_locked (l);
+}
+
+void
+layers_settle (struct volumes *vs)
+{
+  struct layer *l;
+
+  let_die (vs);
   for (;;) {
     {
       WITH_LOCK (&vs->lock);

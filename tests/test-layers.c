@@ -148,10 +148,67 @@ test_a_reader_stays (void)
   end ();
 }
 
+static void
+rebase (uint64_t arg)
+{
+  (void) arg;
+  run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot", "g@s"));
+}
+
+/* The head that the rebase made stands on what it puts there. */
+static struct layer *first_head;
+
+static bool
+is_rebased (void)
+{
+  struct layer *parent;
+
+  WITH_LOCK (&pool->volumes->lock);
+  parent = volume->layer->parent;
+  return volume->layer != first_head && parent && parent != first_head;
+}
+
+/* A rebase puts another layer below the head.  Who came to the one that was
+ * there still finds what it stands on: not holes.
+ */
+static void
+test_a_reader_during_a_rebase (void)
+{
+  struct layer *old, *below;
+  struct pointer ptr;
+  struct job job;
+  unsigned ticket;
+  uint8_t state;
+
+  begin ();
+  run ("create", json_pack ("{s:s, s:I, s:i}", "name", "g", "size",
+                            (json_int_t) volume->size, "block-size", BLOCK));
+  snapshot ("g@s");
+  write_block (1, 2);
+  do_flush (0);
+  settle ();
+  ticket = quiesce_enter (&pool->quiesce);
+  first_head = old = volume->layer;
+  below = old->parent;
+  expect (below != NULL);
+  job_start (&job, rebase, 0);
+  wait_until (is_rebased);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (old->parent == below && !old->dying && !job.done);
+  expect (map_get (pool->map, old, 0, 1, &state, &ptr) == 0 &&
+          state == MAP_POINTER);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect_content (0, 1);
+  expect_content (1, 2);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (layers_that_were_merged),
   CASE (a_reader_stays),
+  CASE (a_reader_during_a_rebase),
   { NULL, NULL },
 };
 

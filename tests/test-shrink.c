@@ -98,7 +98,8 @@ wait_for_merge (void)
 int
 main (void)
 {
-  json_t *names = json_array (), *result;
+  json_t *names = json_pack ("[s]", "clone@a"), *destroyed = json_array ();
+  json_t *result;
   unsigned i;
 
   make_directory (directory, fast_directory (), "test-shrink");
@@ -109,7 +110,7 @@ main (void)
   make_clone ();
   {
     WITH_LOCK (&pool->admin);
-    must (volume_destroy (pool, "clone@a", false, false, names));
+    must (volume_destroy (pool, names, false, false, destroyed));
     /* The trim finds nothing to do: the head shows everything. */
     must (txg_run (pool->txg, NULL, NULL, NULL));
     shrink_and_grow ();
@@ -124,6 +125,7 @@ main (void)
     die ("check: %s", json_dumps (result, 0));
   json_decref (result);
   json_decref (names);
+  json_decref (destroyed);
   must (nbdedup_pool_close (pool));
   remove_directory (directory);
   return 0;
