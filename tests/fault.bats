@@ -145,3 +145,20 @@ sweep ()
     [[ $output == *"list:lock:lock:ENOLCK@"*" failed | "* ]]
     [[ $output != *not-reached* ]]
 }
+
+@test "a command that lacks memory for an argument is no other command" {
+    local n file nbdedup="$top_builddir/tools/nbdedup" pool="$BATS_TEST_TMPDIR/pool"
+    local preload="${sanitizer_preload:+$sanitizer_preload:}$test_programs/.libs/faults.so"
+
+    "$nbdedup" -p "$pool" init
+    "$nbdedup" -p "$pool" create v 1M
+    # Our allocator for jansson, or jansson itself.
+    for n in {1..20}; do
+        for file in nbdedup 'libjansson*'; do
+            FAULT_CALL=memory FAULT_FILE=$file FAULT_NTH=$n FAULT_ERRNO=12 \
+                LD_PRELOAD=$preload "$nbdedup" -p "$pool" set dedup=off v || :
+        done
+    done
+    run -0 "$nbdedup" -p "$pool" get dedup
+    [[ $output != *off* ]]
+}

@@ -182,6 +182,7 @@ create_volume (struct import *im)
 
   if (im->block_size != 0)
     json_object_set_new (args, "block-size", json_integer (im->block_size));
+  need_all_args ("import");
   return call (im, "create", args) == -1 ? fail_engine () : 0;
 }
 

@@ -176,6 +176,7 @@ call (struct scrub *sc, const char *flag)
 
   json_object_set_new (args, flag, json_true ());
   progress_start (&sc->progress, "scrub", PROGRESS_PARTS, sc->common.progress);
+  need_all_args ("scrub");
   result = nbdedup_client_call (sc->client, "scrub", args, on_progress,
                                 &sc->progress);
   if (result != NULL)

@@ -162,6 +162,7 @@ main (int argc, char **argv)
   signal (SIGXFSZ, SIG_IGN);
   check_stdout_at_exit ();
   nbdedup_set_log (log_line);
+  watch_json_memory ();
 
   if (opts.pool != NULL && *opts.pool == 0)
     opts.pool = NULL;

@@ -32,6 +32,35 @@ client_open (const struct options *opts)
   return client;
 }
 
+/* Without memory jansson leaves an optional argument out ("s*"): the command
+ * would be another one.
+ */
+static bool piece_missing;
+
+static void *
+json_memory (size_t size)
+{
+  void *p = malloc (size);
+
+  if (p == NULL)
+    piece_missing = true;
+  return p;
+}
+
+void
+watch_json_memory (void)
+{
+  json_set_alloc_funcs (json_memory, free);
+}
+
+/* What was added to arguments that are packed already. */
+void
+need_all_args (const char *command)
+{
+  if (piece_missing)
+    exit (fail ("%s: no memory", command));
+}
+
 json_t *
 pack_args (const struct options *opts, const char *fmt, ...)
 {
@@ -46,6 +75,7 @@ pack_args (const struct options *opts, const char *fmt, ...)
     usage_error (opts, "an argument is not valid UTF-8");
   if (args == NULL)
     exit (fail ("%s: no memory", opts->command));
+  need_all_args (opts->command);
   return args;
 }
 
@@ -61,11 +91,13 @@ static json_t *
 call (const struct options *opts, const char *command, json_t *args,
       bool *again)
 {
-  struct nbdedup_client *client = client_open (opts);
+  struct nbdedup_client *client;
   struct progress progress;
   json_t *result;
 
   *again = false;
+  need_all_args (opts->command);
+  client = client_open (opts);
   if (client == NULL)
     return NULL;
   progress_start (&progress, opts->command, PROGRESS_PARTS, opts->progress);

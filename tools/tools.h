@@ -160,6 +160,12 @@ extern struct nbdedup_client *client_open (const struct options *opts);
  */
 extern json_t *pack_args (const struct options *opts, const char *fmt, ...);
 
+/* At first; then need_all_args exits if there was no memory for a piece of the
+ * arguments (run and pack_args do).
+ */
+extern void watch_json_memory (void);
+extern void need_all_args (const char *command);
+
 /* Open the pool, call 'command' (taking the reference to 'args', which may
  * be NULL), close.  The result is a new reference; NULL: reported.
  */
