@@ -18,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 
@@ -118,6 +119,8 @@ hasher_new (int id)
   if (a->evp_name == NULL)
     return h;
 
+  /* A program that ends by exit() while others hash: OpenSSL stays whole. */
+  OPENSSL_init_crypto (OPENSSL_INIT_NO_ATEXIT, NULL);
   h->md = EVP_MD_fetch (NULL, a->evp_name, NULL);
   if (h->md == NULL) {
     /* For example OpenSSL's FIPS provider has no BLAKE2. */
