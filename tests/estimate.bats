@@ -208,7 +208,7 @@ near ()
 
     # Exact is exact.
     run -1 --separate-stderr nbdedup estimate --exact --memory 256K \
-        a.raw b.raw c.raw
+        a.raw b.raw c.raw d.raw
     assert_eq "$output" ""
     assert_eq "$stderr" "nbdedup: estimate: the distinct contents do not fit\
  into the 262144 bytes of memory allowed for them: give more with --memory, or\
