@@ -22,6 +22,9 @@
 #define RING_START ((uint64_t) JOURNAL_HEADER_BYTES)
 
 #define RESTORE "restore all files of the pool from one backup"
+/* Where nothing but the journal is at fault. */
+#define RESTORE_OR_DROP RESTORE ", or give up what was flushed last: " \
+  "\"nbdedup recover --without-journal\""
 
 struct journal {
   int fd;                       /* constant */

@@ -191,7 +191,8 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
     return r == 1 ? 0 : -1;
  lost:
   return nbdedup_fail (EIO, "%s: batch %" PRIu64 " is damaged, in more than "
-                       "one place, but was durable: " RESTORE, j->path, seq);
+                       "one place, but was durable: " RESTORE_OR_DROP, j->path,
+                       seq);
 }
 
 /* Where a walk through the log is, and what it knows. */
@@ -283,7 +284,7 @@ journal_replay (struct journal *journal, uint64_t position,
   if (position < RING_START || position % JOURNAL_ALIGN != 0 ||
       position > ring_end (j) - JOURNAL_ALIGN)
     return nbdedup_fail (EIO, "%s: pool.db names position %" PRIu64 ", which "
-                         "is not in it: " RESTORE, j->path, position);
+                         "is not in it: " RESTORE_OR_DROP, j->path, position);
   body = malloc (JOURNAL_BODY_MAX);
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);

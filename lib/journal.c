@@ -15,6 +15,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,6 +26,7 @@
 #include "error.h"
 #include "fullio.h"
 #include "journal-int.h"
+#include "log.h"
 
 int
 journal_fail_dead (struct journal *j)
@@ -39,7 +42,7 @@ check_header (const char *path, const struct file_header *h)
 
   if (end < JOURNAL_MIN_BYTES || end > JOURNAL_MAX_BYTES ||
       end % JOURNAL_ALIGN != 0)
-    return nbdedup_fail (EIO, "%s: damaged header: size %" PRIu64 ": " RESTORE,
+    return nbdedup_fail (EIO, "%s: damaged header: size %" PRIu64 ": " RESTORE_OR_DROP,
                          path, end);
   return 0;
 }
@@ -49,8 +52,8 @@ static const struct header_kind header_kind = {
   .magic = "NBDDUPJR",
   .version = 1,
   .copy_distance = JOURNAL_HEADER_BYTES / 2,
-  .no_magic = "is not a journal: no magic: " RESTORE,
-  .restore = RESTORE,
+  .no_magic = "is not a journal: no magic: " RESTORE_OR_DROP,
+  .restore = RESTORE_OR_DROP,
   .check = check_header,
 };
 
@@ -62,19 +65,19 @@ read_header (struct journal *j, const uint8_t *uuid)
   if (fstat (j->fd, &st) == -1)
     return nbdedup_fail (EIO, "%s: %s", j->path, strerror (errno));
   if (!S_ISREG (st.st_mode))
-    return nbdedup_fail (EIO, "%s: is not a regular file: " RESTORE, j->path);
+    return nbdedup_fail (EIO, "%s: is not a regular file: " RESTORE_OR_DROP, j->path);
   if (st.st_size < JOURNAL_HEADER_BYTES)
     return nbdedup_fail (EIO, "%s: too short for a journal (%" PRIu64
-                         " bytes): " RESTORE, j->path,
+                         " bytes): " RESTORE_OR_DROP, j->path,
                          (uint64_t) st.st_size);
   if (header_pair_read (&j->pair, &header_kind, j->fd, j->path) == -1)
     return -1;
   if (uuid != NULL && memcmp (j->pair.header.uuid, uuid, UUID_LEN) != 0)
-    return nbdedup_fail (EIO, "%s: belongs to another pool: " RESTORE,
+    return nbdedup_fail (EIO, "%s: belongs to another pool: " RESTORE_OR_DROP,
                          j->path);
   if ((uint64_t) st.st_size < ring_end (j))
     return nbdedup_fail (EIO, "%s: is truncated: %" PRIu64 " bytes, expected "
-                         "%" PRIu64 ": " RESTORE, j->path,
+                         "%" PRIu64 ": " RESTORE_OR_DROP, j->path,
                          (uint64_t) st.st_size, ring_end (j));
   return 0;
 }
@@ -108,6 +111,50 @@ journal_create (const char *path, const uint8_t uuid[UUID_LEN],
   return 0;
 }
 
+/* To a name that nothing has: the pool's lock is held. */
+static int
+put_aside (const char *path)
+{
+  char aside[PATH_MAX];
+  unsigned i = 1;
+  struct stat st;
+
+  if (lstat (path, &st) == -1 && errno == ENOENT) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: was missing, and a new one is begun: "
+                 "what was flushed after the last fold is lost", path);
+    return 0;
+  }
+  snprintf (aside, sizeof aside, "%s.damaged", path);
+  while (lstat (aside, &st) == 0)
+    snprintf (aside, sizeof aside, "%s.damaged.%u", path, ++i);
+  if (rename (path, aside) == -1)
+    return nbdedup_fail (errno, "%s: cannot be renamed: %s", path,
+                         strerror (errno));
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is renamed %s, and a new one begun: "
+               "what was flushed after the last fold is lost", path, aside);
+  return 0;
+}
+
+int
+journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
+                 uint64_t epoch)
+{
+  CLEANUP_FREE char *new_path = NULL;
+
+  if (asprintf (&new_path, "%s.new", path) == -1) {
+    new_path = NULL;
+    return nbdedup_fail (ENOMEM, "%s: no memory", path);
+  }
+  if (unlink (new_path) == -1 && errno != ENOENT)
+    return nbdedup_fail (errno, "%s: %s", new_path, strerror (errno));
+  if (journal_create (new_path, uuid, epoch) == -1 || put_aside (path) == -1)
+    return -1;
+  if (rename (new_path, path) == -1 || sync_directory_of (path) == -1)
+    return nbdedup_fail (errno, "%s: cannot be renamed: %s", new_path,
+                         strerror (errno));
+  return 0;
+}
+
 static struct journal *
 open_journal (const char *path, const uint8_t *uuid, bool readonly,
               uint64_t *epoch)
@@ -135,7 +182,7 @@ open_journal (const char *path, const uint8_t *uuid, bool readonly,
   }
   if (j->fd == -1) {
     if (err == ENOENT)
-      nbdedup_fail (EIO, "%s: is missing: " RESTORE, path);
+      nbdedup_fail (EIO, "%s: is missing: " RESTORE_OR_DROP, path);
     else
       nbdedup_fail (err == EISDIR || err == ENXIO ? EIO : err, "%s: %s", path,
                     err == ELOOP ? "not a regular file" : strerror (err));

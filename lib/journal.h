@@ -74,6 +74,13 @@ struct journal;
 extern int journal_create (const char *path, const uint8_t uuid[UUID_LEN],
                            uint64_t epoch);
 
+/* The same in the place of one that cannot be used, if there is one: that is
+ * renamed PATH.damaged, or PATH.damaged.2 and so on.  Interrupted, it can be
+ * repeated.
+ */
+extern int journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
+                            uint64_t epoch);
+
 /* Open and check the header: missing, short, foreign (uuid NULL: do not
  * compare), damaged: EIO; newer format: EINVAL; the text says what to do.
  * 'epoch' returns the header's.

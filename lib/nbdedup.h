@@ -149,9 +149,11 @@ extern int nbdedup_pool_probe (const char *path,
 #define NBDEDUP_OPEN_SERVER 1   /* listen on control.sock (unless it is
                                  * read-only); run in background */
 #define NBDEDUP_OPEN_RECOVER 2  /* try what is not certain: see below */
+#define NBDEDUP_OPEN_WITHOUT_JOURNAL 4  /* begin a new one: see below */
 
 /* Open the pool in directory 'path': take its lock, recover what a crash
- * left, start the engine's threads.  'settings' may be NULL for defaults.
+ * left, start the engine's threads.  The last two flags are those of
+ * nbdedup_pool_recover.  'settings' may be NULL for defaults.
  * 'who' names this process for others who find the pool in use, e.g.
  * "nbdkit" or "nbdedup create".
  *
@@ -163,12 +165,14 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   __attribute__ ((nonnull (1, 3), warn_unused_result));
 
 /* Bring back a pool whose pool.db is lost, from its second copy and the
- * journal; what is done is told to the log.  The caller owns the result:
+ * journal; what is done is told to the log.  'without_journal': if that fails,
+ * give up what only the journal has, which is renamed journal.damaged.  The
+ * caller owns the result:
  * {"recovered": true, "volumes"}; or, if that was not possible, {"recovered":
  * false, "missing": why, "records", "record_bytes", "stored_bytes": what the
  * file "records" names}.  NULL: neither could be found out.
  */
-extern json_t *nbdedup_pool_recover (const char *path)
+extern json_t *nbdedup_pool_recover (const char *path, bool without_journal)
   __attribute__ ((nonnull (1), warn_unused_result));
 
 /* Flush everything, close and free.  Every volume must have been closed

@@ -265,6 +265,18 @@ pool_ask_journal (const char *path, struct meta_session *session)
     memset (session, 0, sizeof *session);
 }
 
+/* Not before all else is known to be of one moment. */
+static int
+begin_journal (struct nbdedup_pool *pool, const char *path,
+               const struct store_header *header, struct meta_state *state)
+{
+  if (pool_check_epoch (pool->path, "records", header->epoch, state) == -1 ||
+      journal_replace (path, state->uuid, state->epoch) == -1)
+    return -1;
+  state->journal_position = 0;
+  return 0;
+}
+
 static int
 open_files (struct nbdedup_pool *pool, unsigned flags,
             struct meta_state *state)
@@ -279,7 +291,11 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
 
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
-  pool_ask_journal (journal, &session);
+  /* One that is not used has nothing to say. */
+  if (flags & NBDEDUP_OPEN_WITHOUT_JOURNAL)
+    memset (&session, 0, sizeof session);
+  else
+    pool_ask_journal (journal, &session);
   pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
                           pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE,
                           &session,
@@ -297,6 +313,9 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
   if (memcmp (header->uuid, state->uuid, UUID_LEN) != 0 ||
       header->sector_bytes != state->sector_bytes)
     return nbdedup_fail (EIO, "%s: belongs to another pool", records);
+  if ((flags & NBDEDUP_OPEN_WITHOUT_JOURNAL) &&
+      begin_journal (pool, journal, header, state) == -1)
+    return -1;
   pool->journal = journal_open (journal, state->uuid, &epoch);
   if (pool->journal == NULL ||
       pool_check_epoch (pool->path, "records", header->epoch, state) == -1 ||

@@ -128,8 +128,22 @@ is_pool (const char *path)
     (lstat (journal, &st) == 0 || lstat (records, &st) == 0);
 }
 
+/* The journal is given up only if nothing else helps. */
+static struct nbdedup_pool *
+open_damaged (const char *path, bool without_journal)
+{
+  static const char who[] = "nbdedup recover";
+  struct nbdedup_pool *pool =
+    nbdedup_pool_open (path, NULL, who, NBDEDUP_OPEN_RECOVER);
+
+  if (pool == NULL && without_journal && (errno == EIO || errno == ENOENT))
+    pool = nbdedup_pool_open (path, NULL, who, NBDEDUP_OPEN_RECOVER |
+                              NBDEDUP_OPEN_WITHOUT_JOURNAL);
+  return pool;
+}
+
 json_t *
-nbdedup_pool_recover (const char *path)
+nbdedup_pool_recover (const char *path, bool without_journal)
 {
   struct nbdedup_pool *pool;
   json_int_t volumes = 0;
@@ -137,8 +151,7 @@ nbdedup_pool_recover (const char *path)
 
   if (!is_pool (path))
     return nbdedup_fail_null (ENOENT, "%s: not a pool", path);
-  pool = nbdedup_pool_open (path, NULL, "nbdedup recover",
-                            NBDEDUP_OPEN_RECOVER);
+  pool = open_damaged (path, without_journal);
   if (pool != NULL) {
     nbdedup_pool_list (pool, count_volume, &volumes);
     if (nbdedup_pool_close (pool) == -1)

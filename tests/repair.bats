@@ -175,3 +175,73 @@ expect_lost ()
     nbdedup stat --json | jq -e '.pool | .ddt.entries == .records'
     nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/image"
 }
+
+# without_journal SPOIL...: a pool whose server was killed; 'SPOIL journal'
+# spoils its journal.  What was folded is there: all but what came last.
+without_journal ()
+{
+    make_pool
+    image="$BATS_TEST_TMPDIR/image"
+    random_data 1M 7 >"$image"
+    nbdedup import v "$image"
+    serve "$pool" commit-interval=3600
+    qemu-io -f raw -c 'write -P 9 0 64k' -c flush "$(uri_of v)"
+    crash
+    "$@" "$pool/journal"
+    run -1 nbdedup list
+    [[ $output == *"/journal: "*"nbdedup recover --without-journal"* ]]
+    run -1 nbdedup recover
+    run -0 nbdedup recover --without-journal
+    [[ $output == *"what was flushed after the last fold is lost"* ]]
+    nbdedup check
+    nbdedup export v - | cmp - "$image"
+    # It goes on as any other pool, and nothing is given up a second time.
+    serve "$pool"
+    qemu-io -f raw -c 'write -P 9 0 64k' -c flush "$(uri_of v)"
+    crash
+    run -0 nbdedup recover --without-journal
+    [[ $output != *"is lost"* ]]
+    serve "$pool"
+    qemu-io -f raw -c 'read -P 9 0 64k' "$(uri_of v)"
+    stop
+    nbdedup check
+}
+
+@test "a pool whose journal is missing goes on without it" {
+    without_journal rm
+    [ ! -e "$pool/journal.damaged" ]
+}
+
+@test "a pool whose journal cannot be used goes on without it" {
+    without_journal truncate -s 100
+    assert_eq "$(stat -c %s "$pool/journal.damaged")" 100
+}
+
+another_journal ()
+{
+    nbdedup -p "$BATS_TEST_TMPDIR/other" init
+    cp "$BATS_TEST_TMPDIR/other/journal" "$1"
+}
+
+@test "a pool whose journal is another pool's goes on without it" {
+    without_journal another_journal
+}
+
+@test "recover --without-journal can be interrupted" {
+    make_pool
+    random_data 1M 7 >"$BATS_TEST_TMPDIR/image"
+    nbdedup import v "$BATS_TEST_TMPDIR/image"
+    # The old one is still there; it is put aside; the new one is there, and
+    # pool.db still names a place that this one does not have.
+    cp "$pool/journal" "$BATS_TEST_TMPDIR/journal"
+    truncate -s 100 "$pool/journal" "$pool/journal.new"
+    nbdedup recover --without-journal
+    rm "$pool/journal"
+    cp "$BATS_TEST_TMPDIR/journal" "$pool/journal.new"
+    nbdedup recover --without-journal
+    truncate -s 200 "$pool/journal"
+    nbdedup recover --without-journal
+    assert_eq "$(stat -c %s "$pool/journal.damaged.2")" 200
+    nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/image"
+    nbdedup check
+}

@@ -163,7 +163,7 @@ test_no_mark (void)
   spoil ("work", "metadata-copy", MISSING);
   spoil ("work", "pool.db", MISSING);
   expect (try_open ("work") == -1);
-  json_decref (nbdedup_pool_recover (in ("work", ".")));
+  json_decref (nbdedup_pool_recover (in ("work", "."), false));
   expect_whole ("work", false, true);
 }
 
@@ -272,7 +272,7 @@ test_no_mark_and_damaged_pages (void)
   for (offset = 3 * PAGE; offset < size_of ("work", "pool.db"); offset += PAGE)
     flip ("work", "pool.db", offset + 100);
   spoil ("work", "metadata-copy", MISSING);
-  result = nbdedup_pool_recover (in ("work", "."));
+  result = nbdedup_pool_recover (in ("work", "."), false);
   expect (result && json_is_true (json_object_get (result, "recovered")));
   json_decref (result);
   expect_whole ("work", false, true);

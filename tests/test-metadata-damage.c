@@ -257,7 +257,7 @@ test_without (void)
     if (try_open ("work") == -1)
       die ("%s: %s", doing, nbdedup_error ());
     must (nbdedup_pool_close (pool));
-    result = nbdedup_pool_recover (in ("work", "."));
+    result = nbdedup_pool_recover (in ("work", "."), false);
     expect (result && json_is_true (json_object_get (result, "recovered")));
     json_decref (result);
     expect_whole ("work", false, true);
@@ -268,7 +268,7 @@ test_without (void)
     set_copy ("off");
     must (nbdedup_pool_close (pool));
     flip ("work", "pool.db", i * PAGE + 8100);
-    result = nbdedup_pool_recover (in ("work", "."));
+    result = nbdedup_pool_recover (in ("work", "."), false);
     expect (result && json_is_true (json_object_get (result, "recovered")));
     json_decref (result);
     expect_whole ("work", false, false);

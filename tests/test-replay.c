@@ -462,6 +462,55 @@ test_killed_while_opening (void)
   end ();
 }
 
+static void
+spoil_journal (void)
+{
+  char path[PATH_MAX + 20];
+
+  snprintf (path, sizeof path, "%s/journal", directory);
+  must (truncate (path, 100));
+}
+
+static void
+recover_without_journal (void)
+{
+  json_t *result = nbdedup_pool_recover (directory, true);
+
+  expect (result && json_is_true (json_object_get (result, "recovered")));
+  json_decref (result);
+}
+
+/* All is as pool.db has it, wherever that was killed, and killed again. */
+static void
+test_killed_without_a_journal (void)
+{
+  unsigned nth;
+  bool killed = true;
+
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  for (nth = 1; killed; ++nth) {
+    crash_after (overwrite_twice);
+    spoil_journal ();
+    killed = crashes_at_sync (nth, NULL, recover_without_journal);
+    crashes_at_sync (nth / 2 + 1, NULL, recover_without_journal);
+    recover_without_journal ();
+    open_pool (1);
+    attach ();
+    expect_content (0, 1);
+    expect_content (2, 3);
+    expect_content (63, 64);
+    check_pool ();
+    close_pool ();
+  }
+  expect (nth > 8);
+  open_pool (1);
+  attach ();
+  end ();
+}
+
 static int
 count_one (void *opaque, uint64_t addr)
 {
@@ -545,6 +594,7 @@ static const struct engine_case cases[] = {
   CASE (replay_of_a_batch_damaged_twice),
   CASE (replay_of_two_batches),
   CASE (killed_while_opening),
+  CASE (killed_without_a_journal),
   CASE (record_that_only_a_crash_leaves),
   CASE (flush_syncs_records_and_journal),
   CASE (copies_of_a_header_are_synced_apart),

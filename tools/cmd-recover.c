@@ -24,6 +24,28 @@ print_recover (const char *pool, const json_t *result)
   return EXIT_FAILURE;
 }
 
+enum { KEY_WITHOUT_JOURNAL = 256 };
+
+static bool without_journal;
+
+static const struct argp_option options[] = {
+  { "without-journal", KEY_WITHOUT_JOURNAL, NULL, 0,
+    "If nothing else helps, begin a new journal: what was flushed after the "
+    "last fold is lost", 0 },
+  { 0 }
+};
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  (void) arg;
+  (void) state;
+  if (key != KEY_WITHOUT_JOURNAL)
+    return ARGP_ERR_UNKNOWN;
+  without_journal = true;
+  return 0;
+}
+
 int
 cmd_recover (int argc, char **argv, const char *pool)
 {
@@ -31,12 +53,12 @@ cmd_recover (int argc, char **argv, const char *pool)
   json_t *result;
   int r;
 
-  options_parse (&opts, argc, argv, NULL, NULL, "",
+  options_parse (&opts, argc, argv, options, parse, "",
                  "Bring back a pool whose pool.db is lost or cannot be used, "
                  "from its second copy and the journal. Exits 1 if that is "
                  "not possible, and tells what is missing and what there is.",
                  OPTIONS_POOL | OPTIONS_JSON);
-  result = nbdedup_pool_recover (opts.pool);
+  result = nbdedup_pool_recover (opts.pool, without_journal);
   if (result == NULL)
     return fail ("recover: %s", nbdedup_error ());
   if (opts.json) {
