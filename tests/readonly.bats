@@ -100,18 +100,18 @@ all_is_there ()
     exported b "$b"
 }
 
-# readonly_serve NAME [KEY=VALUE...]: a server that lets others be; sets $sock
-# and $pid.
+# readonly_serve NAME [KEY=VALUE...]: a server that lets others be; sets $sock.
 readonly_serve ()
 {
     sock="$BATS_TEST_TMPDIR/$1.sock"
-    local log="$BATS_TEST_TMPDIR/$1.log" pidfile="$BATS_TEST_TMPDIR/$1.pid"
+    # For "stop", as "serve" leaves them.
+    local nr=${#servers[@]}
+    local log="$BATS_TEST_TMPDIR/nbdkit$nr.log" pidfile="$BATS_TEST_TMPDIR/pid$nr"
 
     shift
     nbdkit -f -P "$pidfile" -U "$sock" "$plugin" pool="$pool" \
            "${@:-read-only=on}" >"$log" 2>&1 3>&- 4>&- &
-    pid=$!
-    servers+=("$pid")
+    servers+=("$!")
     wait_for 20 nbdinfo --list "nbd+unix:///?socket=$sock" >/dev/null 2>&1 ||
         fail "$(cat "$log")"
 }
