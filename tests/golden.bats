@@ -32,6 +32,8 @@ change ()
     shift
     if [ "$mode" = online ]; then
         io "$(uri_of "$name")" "$@" flush
+        # The server sees it go when all threads of its connection have.
+        wait_for 30 has_no_clients "$name"
         return
     fi
     for command in "$@" flush; do args+=("-c '$command'"); done
@@ -42,6 +44,11 @@ change ()
     if [ "$status" != 0 ] || grep -qiE 'failed|error' <<<"$output"; then
         fail "qemu-io:" "$output"
     fi
+}
+
+has_no_clients ()
+{
+    [ "$(about "$1" .clients)" = 0 ]
 }
 
 # content NAME: a checksum of it.
