@@ -23,7 +23,16 @@ setup_file ()
     serve "$pool"
     guest_script <<'SCRIPT'
 set -ex
-connect () { nbd-client 10.0.2.100 10809 /dev/nbd0 -N disk; }
+connect ()
+{
+    # With larger blocks than -b the end of the volume would be missing.
+    nbd-client 10.0.2.100 10809 /dev/nbd0 -N disk -b 512
+    # nbd-client may end before the kernel has taken over.
+    for i in $(seq 100); do
+        [ "$(blockdev --getsize64 /dev/nbd0)" = 0 ] || break
+        sleep 0.1
+    done
+}
 disconnect () { nbd-client -d /dev/nbd0; }
 small_files () ( set +x; for i in $(seq 100); do seq 1000 >small$i; done )
 fsync ()
