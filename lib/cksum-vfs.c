@@ -426,6 +426,11 @@ cksum_vfs_register (void)
   if (registered)
     return 0;
 
+  /* What sqlite3_vfs_find calls first, whose failure it does not tell. */
+  rc = sqlite3_initialize ();
+  if (rc != SQLITE_OK)
+    return nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO, "SQLite: %s",
+                         sqlite3_errstr (rc));
   real_vfs = sqlite3_vfs_find (REAL_VFS_NAME);
   if (real_vfs == NULL || real_vfs->iVersion < 2)
     return nbdedup_fail (ENOSYS, "SQLite %s: has no VFS \"%s\"; nbdedup needs "

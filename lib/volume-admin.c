@@ -497,6 +497,7 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
   struct compression c;
   enum dedup_mode mode;
   char *allow, *domain;
+  int r;
 
   c = v->compression;
   mode = v->dedup;
@@ -530,8 +531,11 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
                          property);
   allow = strdup (s.mv.allow);
   domain = strdup (s.domain);
-  if (allow == NULL || domain == NULL ||
-      txg_run (pool->txg, set_in_transaction, NULL, &s) == -1) {
+  if (allow == NULL || domain == NULL)
+    r = nbdedup_fail (ENOMEM, "no memory");
+  else
+    r = txg_run (pool->txg, set_in_transaction, NULL, &s);
+  if (r == -1) {
     free (allow);
     free (domain);
     return -1;
