@@ -120,7 +120,7 @@ channel_greet (struct channel *ch, const char *who)
 }
 
 struct channel *
-channel_new (const char *path, const char *who)
+channel_new (const char *path, const char *who, unsigned timeout_s)
 {
   CLEANUP_CLOSE int dirfd = open (path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   struct channel *ch = malloc (sizeof *ch);
@@ -135,7 +135,7 @@ channel_new (const char *path, const char *who)
     channel_free (ch);
     return NULL;
   }
-  control_set_timeouts (ch->fd, CONTROL_TIMEOUT_S, CONTROL_TIMEOUT_S);
+  control_set_timeouts (ch->fd, timeout_s, timeout_s);
   control_address (dirfd, CONTROL_SOCKET, &addr);
   if (connect (ch->fd, (struct sockaddr *) &addr, sizeof addr) == -1) {
     nbdedup_fail (errno, "%s/%s: cannot connect to the server: %s",

@@ -21,10 +21,12 @@ struct channel {
 
 SLIST_HEAD (channel_list, channel);
 
-/* Connect to the server of pool directory 'path'.  ENOENT, ECONNREFUSED
+/* Connect to the server of pool directory 'path', which must greet us within
+ * 'timeout_s'; CONTROL_TIMEOUT_S is what it may take.  ENOENT, ECONNREFUSED
  * (nobody listens) and EIO (lost while greeting) may pass; others do not.
  */
-extern struct channel *channel_new (const char *path, const char *who);
+extern struct channel *channel_new (const char *path, const char *who,
+                                    unsigned timeout_s);
 extern void channel_free (struct channel *ch);
 extern void channel_list_free (struct channel_list *list);
 

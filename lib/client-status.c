@@ -23,8 +23,12 @@
 /* Servers that go down, one after the other, while we ask. */
 #define TRIES_MAX 10
 
-/* Most commands are done sooner; monitoring must be answered. */
-#define COMMAND_MS 700
+/* Most commands are done sooner, and servers answer at once; monitoring gives
+ * up after ten seconds.
+ */
+static const struct client_patience patience = {
+  .server_s = 5, .command_ms = 700,
+};
 
 /* Then a pool whose health cannot be told is no good news any more. */
 #define BUSY_LONG_S (24 * 60 * 60)
@@ -140,7 +144,7 @@ try_status (const char *path, const struct nbdedup_settings *settings,
   /* Before we are one of them. */
   if (lockfile_take (path, false, NULL, &holder) == -1 && errno != EBUSY)
     holder = (struct lockfile_holder) { 0 };
-  client = client_open_within (path, settings, who, is_unwanted, COMMAND_MS,
+  client = client_open_within (path, settings, who, is_unwanted, patience,
                                &in_the_way);
   if (client == NULL)
     return errno == EBUSY && in_the_way.pid != 0 && !in_the_way.server

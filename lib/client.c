@@ -87,7 +87,7 @@ try_open (struct nbdedup_client *client,
                     holder->who, (long) holder->pid);
     return 0;
   }
-  ch = channel_new (client->path, client->who);
+  ch = channel_new (client->path, client->who, client->greet_s);
   if (ch != NULL) {
     SLIST_INSERT_HEAD (&client->idle, ch, link);
     return 1;
@@ -115,7 +115,8 @@ client_free (struct nbdedup_client *client)
 struct nbdedup_client *
 client_open_within (const char *path, const struct nbdedup_settings *settings,
                     const char *who, bool (*is_unwanted) (void),
-                    unsigned command_ms, struct lockfile_holder *holder)
+                    struct client_patience patience,
+                    struct lockfile_holder *holder)
 {
   struct nbdedup_client *client = calloc (1, sizeof *client);
   const uint64_t begun = clock_ms ();
@@ -129,6 +130,7 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
     return nbdedup_fail_null (ENOMEM, "no memory for a client");
   }
   snprintf (client->who, sizeof client->who, "%s", who);
+  client->greet_s = patience.server_s;
   client->readonly =
     settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
   lock_init (&client->lock);
@@ -139,7 +141,8 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
     if (r == 1)
       return client;
     if (r == -1 ||
-        clock_ms () - begun >= (holder->server ? WAIT_MS : command_ms))
+        clock_ms () - begun >= (holder->server ? patience.server_s * 1000
+                                : patience.command_ms))
       break;
     if (is_unwanted && is_unwanted ()) {
       nbdedup_fail (EINTR, "interrupted");
@@ -159,8 +162,10 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
 {
   struct lockfile_holder holder;
 
-  return client_open_within (path, settings, who, is_unwanted, WAIT_MS,
-                             &holder);
+  return client_open_within (path, settings, who, is_unwanted,
+                             (struct client_patience) {
+                               CONTROL_TIMEOUT_S, WAIT_MS
+                             }, &holder);
 }
 
 int
@@ -300,7 +305,7 @@ channel_get (struct nbdedup_client *client)
     channel_free (ch);
   if (ch != NULL)
     return ch;
-  ch = channel_new (client->path, client->who);
+  ch = channel_new (client->path, client->who, client->greet_s);
   if (ch == NULL &&
       (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
     nbdedup_fail (ESHUTDOWN, "the server went away");   /* it was there */

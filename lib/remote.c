@@ -39,7 +39,8 @@ volume_channel_new (struct nbdedup_client *client, const char *name,
   struct control_frame f = {
     .type = CONTROL_VOLUME_OPEN, .length = flags, .payload = strlen (name),
   };
-  struct channel *ch = channel_new (client->path, client->who);
+  struct channel *ch =
+    channel_new (client->path, client->who, client->greet_s);
 
   if (ch == NULL)
     return NULL;

@@ -138,6 +138,14 @@ release ()
 
 @test "status is 3 where it cannot be told, and for wrong usage" {
     make_pool
+    serve "$pool"
+    begun=$(date +%s%N)
+    kill -STOP "$server_pid"
+    run -3 nbdedup status
+    kill -CONT "$server_pid"
+    [[ $output == *"which does not answer on control.sock" ]]
+    assert_num "$(date +%s%N) - $begun < 20e9"
+    stop
     run -3 --separate-stderr nbdedup status -p "$BATS_TEST_TMPDIR/none"
     assert_eq "$(wc -l <<<"$stderr")" 1
     mkdir "$BATS_TEST_TMPDIR/dir"
