@@ -261,7 +261,7 @@ fs_guest ()
     shift 4
     guest_script <<SCRIPT
 set -ex
-nbd-client 10.0.2.100 10809 /dev/nbd0 -N $volume
+nbd-client 10.0.2.100 10809 /dev/nbd0 -N $volume -b 512
 $prepare
 $mount
 cd /mnt
