@@ -23,6 +23,7 @@ struct merger {
   struct lock lock;             /* protects everything below; innermost */
   pthread_cond_t wake;          /* woken or stop */
   bool woken, stop;
+  bool joined;                  /* of who stops it */
 };
 
 /*----------------------------------------------------------------------
@@ -336,7 +337,7 @@ merger_start (struct nbdedup_pool *pool)
 void
 merger_stop (struct merger *m)
 {
-  if (m == NULL)
+  if (m == NULL || m->joined)
     return;
   {
     WITH_LOCK (&m->lock);
@@ -344,6 +345,15 @@ merger_stop (struct merger *m)
     pthread_cond_signal (&m->wake);
   }
   pthread_join (m->thread, NULL);
+  m->joined = true;
+}
+
+void
+merger_free (struct merger *m)
+{
+  if (m == NULL)
+    return;
+  merger_stop (m);
   pthread_cond_destroy (&m->wake);
   lock_destroy (&m->lock);
   free (m);

@@ -36,9 +36,12 @@
 struct merger;
 struct nbdedup_pool;
 
-/* Start and stop the thread. */
+/* Start the thread; wait for its end; free, when folds have ended, too: they
+ * wake it.
+ */
 extern struct merger *merger_start (struct nbdedup_pool *pool);
 extern void merger_stop (struct merger *merger);
+extern void merger_free (struct merger *merger);
 /* There may be something to do.  Any lock may be held. */
 extern void merger_wake (struct merger *merger);
 

@@ -826,7 +826,8 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   }
   if (pool->txg && txg_stop (pool->txg) == -1)
     r = -1;
-  copier_free (pool->copier);   /* folds told it */
+  copier_free (pool->copier);   /* folds told it, ... */
+  merger_free (pool->merger);   /* ... and woke this one */
   writeback_free (pool->writeback);
   txg_free (pool->txg);
   volumes_free (pool->volumes);

@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include "engine-rig.h"
+#include "merge.h"
 #include "volume-layers.h"
 
 #define ROUNDS 200
@@ -204,11 +205,37 @@ test_a_reader_during_a_rebase (void)
   end ();
 }
 
+/* As the end of a server: folds go on when the merger has stopped, and what
+ * goes in them would wake it.
+ */
+static void
+test_layers_that_go_when_the_pool_closes (void)
+{
+  json_t *names = json_array ();
+  unsigned i;
+
+  begin ();
+  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "v@s", "name", "c",
+                           "count", FEW));
+  for (i = 1; i <= FEW; ++i)
+    json_array_append_new (names, json_sprintf ("c%u", i));
+  merger_stop (pool->merger);
+  run ("destroy", json_pack ("{s:o}", "names", names));
+  settle ();
+  settle ();
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (pool->volumes->nr_gone >= FEW);
+  }
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (layers_that_were_merged),
   CASE (a_reader_stays),
   CASE (a_reader_during_a_rebase),
+  CASE (layers_that_go_when_the_pool_closes),
   { NULL, NULL },
 };
 
