@@ -63,6 +63,7 @@ layer_to_meta (struct layer *l, struct meta_layer *ml)
   };
 }
 
+/* Readers look meanwhile: resolve_leaf relies on the order of both. */
 static void
 link_run (struct layer *l)
 {
