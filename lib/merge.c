@@ -69,12 +69,16 @@ adopt_in_transaction (void *arg, struct meta_conn *c,
   return put_overlap (c, s->child, LAYER_OVERLAP_ALL);
 }
 
+/* Who reads pool.db as it was before the trim must not see what follows: the
+ * layer's row there still has what the child does not show.
+ */
 static void
 adopt_done (void *arg)
 {
   struct step *s = arg;
   struct volumes *vs = s->pool->volumes;
 
+  quiesce_wait (&s->pool->quiesce);
   WITH_LOCK (&vs->lock);
   /* In this order: who sees that the child cuts nothing off sees that the
    * layer does.
