@@ -50,7 +50,7 @@ check_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
   if (check_gone (v) == -1)
     return -1;
   /* What is left of its map would read as holes. */
-  if (v->layer->lost)
+  if (h->lost)
     return refuse (v, EIO, VOLUME_LOST_TEXT);
   if (mutates && h->readonly)
     return refuse (v, EROFS, "is read-only");

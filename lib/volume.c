@@ -510,6 +510,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
     return nbdedup_fail (EBUSY, "volume %s has a client already", name);
   v->nr_clients++;
   LIST_INSERT_HEAD (&v->clients, h, link);
+  h->lost = v->layer->lost;
   if (flags & NBDEDUP_VOLUME_EXCLUSIVE)
     v->exclusive = true;
   h->volume = v;

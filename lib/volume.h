@@ -88,6 +88,7 @@ struct nbdedup_volume {
   struct volume *volume;        /* counted in nr_clients */
   uint64_t size;                /* when it was opened */
   bool readonly, exclusive, is_admin;
+  bool lost;                    /* as struct layer has it */
   int64_t uid;                  /* -1: not known */
   char *tls_identity;           /* owned; NULL: none */
 };
