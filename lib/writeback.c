@@ -550,11 +550,12 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
     WITH_LOCK (&wb->lock);
     r = can_accept (wb, v);
     if (r == 0) {
-      /* From here on a worker that has an older version does not install
-       * it: the hole may be.
-       */
-      supersede_locked (wb, v, first, count);
       r = txg_set_holes (pool->txg, v->layer, first, count);
+      /* From here on a worker that has an older version does not install
+       * it.  If it fails they stay: they were answered.
+       */
+      if (r == 0)
+        supersede_locked (wb, v, first, count);
       pthread_cond_broadcast (&wb->installed);
     }
   }

@@ -2,7 +2,7 @@
 
 /* The folding thread gets no memory, once: at its first request, its second,
  * and so on through a whole fold.  The fold is tried again, and no
- * client notices.
+ * client notices.  And what a request that fails for that must not cost.
  */
 
 #include <config.h>
@@ -205,10 +205,33 @@ test_lasting (void)
   end ();
 }
 
+/* A trim that fails leaves what was written before, and not yet flushed. */
+static void
+test_trim (void)
+{
+  start (1);
+  write_block (0, 1);
+  close_pool ();                /* the journal's buffer has no memory */
+  open_pool (1);
+  attach ();
+  write_block (0, 2);
+  folder = pthread_self ();
+  has_failed = lasting = true;
+  expect (nbdedup_volume_trim (handle, BLOCK, 0) == -1 && errno == ENOMEM);
+  lasting = false;
+  expect_content (0, 2);
+  do_flush (0);
+  expect_content (0, 2);
+  trim_block (0);
+  expect_content (0, 0);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (fold),
   CASE (opened_again),
   CASE (lasting),
+  CASE (trim),
   { NULL, NULL },
 };
 
