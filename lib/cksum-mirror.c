@@ -108,6 +108,7 @@ close_locked (struct mirror_file *file)
   file->fd = -1;
   cksum_own_unwatch (&file->own);
   file->nr_gathered = 0;
+  file->failed = 0;
   file->is_new = false;
 }
 
@@ -360,6 +361,10 @@ write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
   return r;
 }
 
+/* What fails here was written long ago, and a reader may be the one that meets
+ * it: the next sync must know it, too, or the copy would miss something and be
+ * taken for current.
+ */
 static int
 flush_locked (struct mirror_file *file)
 {
@@ -367,7 +372,13 @@ flush_locked (struct mirror_file *file)
 
   assert_held (&file->lock);
   file->nr_gathered = 0;
-  return n == 0 ? 0 : write_own (file, file->gathered, n, file->gathered_at);
+  if (n > 0 &&
+      write_own (file, file->gathered, n, file->gathered_at) == -1)
+    file->failed = errno;
+  if (file->failed == 0)
+    return 0;
+  errno = file->failed;
+  return -1;
 }
 
 int
