@@ -61,7 +61,9 @@ struct cksum_mirror {
 
   struct cksum_own first;       /* the database; its lock is taken inside of
                                  * a file's */
-  /* Of the database and of its copy; each is set with its cksum_own's lock. */
+  /* Of the database and of its copy; each is set with its cksum_own's lock, but
+   * for one way back (cksum_mirror_trust).
+   */
   _Atomic enum mirror_touch touch[2];
   _Atomic uint64_t nr_foreign;  /* changes that are not ours */
   uint64_t nr_foreign_before;   /* before the copy was begun; with the

@@ -165,18 +165,23 @@ cksum_mirror_lose (struct cksum_mirror *m, const char *why)
   close_locked (&m->files[CKSUM_WAL]);
 }
 
+/* Without the lock of 'first': who notices a change holds it while it calls
+ * "wake", and our caller may hold what that waits for.
+ */
 bool
 cksum_mirror_trust (struct cksum_mirror *m)
 {
+  enum mirror_touch touched = TOUCHED;
   int state = CKSUM_MIRROR_BUILDING;
 
-  WITH_LOCK (&m->first.lock);
   if (!atomic_compare_exchange_strong (&m->state, &state,
                                        CKSUM_MIRROR_SYNCED))
     return false;
-  /* There is nothing left to compare it with. */
-  if (m->touch[0] == TOUCHED)
-    m->touch[0] = UNTOUCHED;
+  /* There is nothing left to compare it with, but for what came after it was
+   * copied.
+   */
+  if (m->nr_foreign == m->nr_foreign_before)
+    atomic_compare_exchange_strong (&m->touch[0], &touched, UNTOUCHED);
   return true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The second copy where a pool cannot lead: writes to it that fail while
- * something reads.
+ * something reads, and notices that come while it becomes current.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -14,6 +14,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,8 @@
 
 static bool copy_is_full;       /* its file system */
 static unsigned nr_lost;
+static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool is_waking;
 
 ssize_t
 pwrite (int fd, const void *buf, size_t len, off_t offset)
@@ -57,10 +61,14 @@ distrusted (void *opaque)
   (void) opaque;
 }
 
+/* As meta-copy.c does it: its lock is held while a copy becomes current. */
 static void
 wake (void *opaque)
 {
   (void) opaque;
+  atomic_store (&is_waking, true);
+  assert (pthread_mutex_lock (&owner_lock) == 0);
+  assert (pthread_mutex_unlock (&owner_lock) == 0);
 }
 
 static void
@@ -122,11 +130,42 @@ test_full_while_read (void)
   end (m, db);
 }
 
+static void *
+notice (void *arg)
+{
+  cksum_mirror_change_begin (arg);
+  cksum_mirror_change_end (arg);
+  return NULL;
+}
+
+static void
+test_noticed_while_trusted (void)
+{
+  sqlite3 *db;
+  struct cksum_mirror *m = start (&db);
+  pthread_t thread;
+
+  assert (pthread_mutex_lock (&owner_lock) == 0);
+  patch_file (db_path, PAGE + 1, "x", 1);
+  atomic_store (&is_waking, false);
+  assert (pthread_create (&thread, NULL, notice, m) == 0);
+  while (!atomic_load (&is_waking))
+    usleep (1000);
+  alarm (20);                   /* if both wait for each other */
+  assert (cksum_mirror_trust (m));
+  alarm (0);
+  assert (pthread_mutex_unlock (&owner_lock) == 0);
+  assert (pthread_join (thread, NULL) == 0);
+  assert (cksum_mirror_is_touched (m));
+  end (m, db);
+}
+
 int
 main (void)
 {
   cksum_begin ();
   test_full_while_read ();
+  test_noticed_while_trusted ();
   cksum_end ();
   return 0;
 }
