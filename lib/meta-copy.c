@@ -684,23 +684,29 @@ remove_copy (const char *path)
   unlink (wal);
 }
 
-/* The mark first: from then on the files mean nothing.  No files but those
- * that the mark names are ever removed.
+/* The mark first: from then on the files mean nothing, and until then they get
+ * every write.  No files but those that the mark names are ever removed.
  */
 static int
 turn_off (struct meta_copy *c)
 {
   CLEANUP_FREE char *path = NULL;
 
+  {
+    WITH_LOCK (&c->lock);
+    if (c->has_mark) {
+      path = meta_pair_copy_path (c->db, &c->mark);
+      snprintf (c->path, sizeof c->path, "%s", c->mark.path);
+      if (put_mark_locked (c, false, 0) == -1)
+        return -1;
+    }
+    c->wanted = c->begin = false;
+  }
+  /* Without the lock: a write that fails takes it inside of the mirror's. */
   cksum_mirror_stop (c->mirror);
   WITH_LOCK (&c->lock);
-  c->wanted = c->begin = false;
   if (!c->has_mark)
     return 0;
-  path = meta_pair_copy_path (c->db, &c->mark);
-  snprintf (c->path, sizeof c->path, "%s", c->mark.path);
-  if (put_mark_locked (c, false, 0) == -1)
-    return -1;
   remove_copy (path);
   if (unlink (c->mark_path) == -1 || sync_directory_of (c->mark_path) == -1)
     return nbdedup_fail (errno, "%s: %s", c->mark_path, strerror (errno));

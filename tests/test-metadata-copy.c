@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 #include "meta.h"
 #include "metadata-rig.h"
@@ -18,20 +19,40 @@
  */
 
 static atomic_uint copy_syncs, copy_wal_syncs;
-static atomic_bool copy_fails;
+static atomic_bool copy_fails, mark_fails;
+
+static size_t
+name_of (int fd, char path[PATH_MAX])
+{
+  char link[32];
+  ssize_t n;
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  n = readlink (link, path, PATH_MAX - 1);
+  if (n == -1)
+    n = 0;
+  path[n] = '\0';
+  return (size_t) n;
+}
+
+static bool
+is_mark (int fd)
+{
+  char path[PATH_MAX];
+  size_t n = name_of (fd, path);
+
+  return n > 14 && strcmp (path + n - 14, "/metadata-copy") == 0;
+}
 
 /* Is it the copy's?  Counts. */
 static bool
 is_copy (int fd)
 {
-  char link[32], path[PATH_MAX];
-  ssize_t n;
+  char path[PATH_MAX];
+  size_t n = name_of (fd, path);
 
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  n = readlink (link, path, sizeof path - 1);
   if (n < 9)
     return false;
-  path[n] = '\0';
   if (strcmp (path + n - 5, ".copy") == 0)
     copy_syncs++;
   else if (strcmp (path + n - 9, ".copy-wal") == 0)
@@ -53,6 +74,16 @@ fdatasync (int fd)
     return -1;
   }
   return real (fd);
+}
+
+ssize_t
+pwrite (int fd, const void *buf, size_t len, off_t offset)
+{
+  if (mark_fails && is_mark (fd)) {
+    errno = EIO;
+    return -1;
+  }
+  return syscall (SYS_pwrite64, fd, buf, len, offset);
 }
 
 /* A disk that fails keeps what it has. */
@@ -258,6 +289,34 @@ test_property (void)
   expect_whole ("work", true, true);
 }
 
+/* As long as the mark says that the copy is current, it is. */
+static void
+test_not_turned_off (void)
+{
+  pid_t pid = fork ();
+  json_t *args;
+
+  snprintf (doing, sizeof doing, "not turned off");
+  if (pid == 0) {
+    copy_pool ("closed", "work");
+    must (try_open ("work"));
+    args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
+                      "off");
+    mark_fails = true;
+    expect (nbdedup_call (pool, "set", args) == NULL);
+    mark_fails = false;
+    json_decref (args);
+    run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
+    crash ();
+  }
+  expect_crash (pid);
+  spoil ("work", "pool.db", MISSING);
+  spoil ("work", "pool.db-wal", MISSING);
+  must (try_open ("work"));
+  nbdedup_volume_close (open_volume ("new"));
+  must (nbdedup_pool_close (pool));
+}
+
 /* Of a pool.db with damaged pages "recover" reads some.  The others are still
  * in the copy alone, whatever comes next: that it is current is known again.
  */
@@ -420,6 +479,7 @@ main (void)
   test_syncs ();
   test_lost ();
   test_property ();
+  test_not_turned_off ();
   test_stale_copy ();
   test_no_mark ();
   test_no_mark_and_damaged_pages ();
