@@ -29,9 +29,8 @@ refuse (struct volume *v, int err, const char *why)
   return nbdedup_fail (err, "volume %s %s", name, why);
 }
 
-/* Before a request, and after one that looked at data: what is not yet
- * stored is dropped after 'gone' is set, so that whoever missed it sees
- * 'gone' here, and does not answer with what was there before.
+/* Before a request, and after one that looked at data: what the volume has is
+ * given back after 'gone' is set, so that whoever missed it sees 'gone' here.
  */
 static int
 check_gone (struct volume *v)

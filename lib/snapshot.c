@@ -404,7 +404,7 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
     free (rb.ghosts.p);
     return -1;
   }
-  wb_forget (pool->writeback, v);
+  wb_settle (pool->writeback, v);
   r = txg_run (pool->txg, rollback_in_transaction, rollback_done, &rb);
   free (rb.ghosts.p);
   WITH_LOCK (&vs->lock);

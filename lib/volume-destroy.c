@@ -325,7 +325,7 @@ run (struct nbdedup_pool *pool, struct destroy *d)
   if (check_clones (d) == -1 || cut_off (d) == -1)
     return -1;
   for (i = 0; i < d->nr; ++i)
-    wb_forget (pool->writeback, d->victims[i]);
+    wb_settle (pool->writeback, d->victims[i]);
   if (leave_ghosts (d) == 0 &&
       txg_run (pool->txg, destroy_in_transaction, destroy_done, d) == 0) {
     release (d);

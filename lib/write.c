@@ -7,7 +7,7 @@
  *  3. the rest is compressed, placed and written, neighbours in one write.
  *  4. each new record is logged, then shown to others (ddt_insert).
  *  5. the pointers are installed, under the writeback's lock, unless a hole
- *     came in between or the volume is gone.
+ *     came in between.
  *
  * A cut of the txg waits for those inside, so a reference taken in step 2
  * and the pointer that holds it from step 5 on belong to one txg.

@@ -72,7 +72,7 @@ extern int writeback_take (struct writeback *wb, struct batch *batch);
 static inline bool
 is_wanted (const struct dirty *d)
 {
-  return !d->superseded && !d->volume->gone;
+  return !d->superseded;
 }
 
 /* The batch's versions are installed (or lost: the txg has failed): drop

@@ -809,15 +809,21 @@ wb_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
 }
 
 void
-wb_forget (struct writeback *wb, struct volume *v)
+wb_settle (struct writeback *wb, struct volume *v)
 {
+  struct dirty *d;
+
   WITH_LOCK (&wb->lock);
   assert (v->gone);
-  supersede_locked (wb, v, 0, UINT64_MAX);
+  /* Who waits for these finds the volume gone. */
   pthread_cond_broadcast (&wb->installed);
   pthread_cond_broadcast (&wb->room);
-  while (!TAILQ_EMPTY (&v->inflight_list) || !TAILQ_EMPTY (&v->ranges))
+  /* A mutation that is under way may open another version. */
+  while (!TAILQ_EMPTY (&v->open_list) || !TAILQ_EMPTY (&v->inflight_list) ||
+         !TAILQ_EMPTY (&v->ranges)) {
+    TAILQ_FOREACH (d, &v->open_list, vlink)
+      make_urgent_locked (wb, d);
+    pthread_cond_broadcast (&wb->work);
     lock_wait_ms (&wb->lock, &wb->installed, 10);
-  /* A mutation that was under way may have opened another version. */
-  supersede_locked (wb, v, 0, UINT64_MAX);
+  }
 }

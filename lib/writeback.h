@@ -82,9 +82,10 @@ extern int wb_drain (struct writeback *wb, struct volume *v);
 extern int wb_drain_range (struct writeback *wb, struct volume *v,
                            uint64_t first, uint64_t count);
 
-/* The volume is gone: drop what is here, wait until no worker has any of
- * it.
+/* The volume is gone: wait until all that was accepted is installed, and no
+ * worker has any of it.  Nothing is dropped: the command that takes the volume
+ * away may fail, and then what clients were answered is still true.
  */
-extern void wb_forget (struct writeback *wb, struct volume *v);
+extern void wb_settle (struct writeback *wb, struct volume *v);
 
 #endif /* NBDEDUP_WRITEBACK_H */

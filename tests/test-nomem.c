@@ -155,19 +155,26 @@ make_pool (void)
   other = open_volume ("other");
 }
 
+/* The block that was the 'nr'th to be written. */
+static void
+expect_block (struct nbdedup_volume *v, uint64_t nr)
+{
+  uint8_t buf[BLOCK], wanted[BLOCK];
+
+  fill_random (wanted, BLOCK, nr);
+  must (nbdedup_volume_read (v, buf, BLOCK,
+                             nr % NR_BLOCKS * (uint64_t) BLOCK));
+  if (memcmp (buf, wanted, BLOCK) != 0)
+    die ("a block is not what was written");
+}
+
 /* Clients of another volume. */
 static void
 use_other (void)
 {
-  uint8_t buf[BLOCK], wanted[BLOCK];
-
   write_some (other, 3);
   must (nbdedup_volume_flush (other));
-  fill_random (wanted, BLOCK, content);
-  must (nbdedup_volume_read (other, buf, BLOCK,
-                             content % NR_BLOCKS * (uint64_t) BLOCK));
-  if (memcmp (buf, wanted, BLOCK) != 0)
-    die ("a block is not what was written");
+  expect_block (other, content);
 }
 
 /*----------------------------------------------------------------------
@@ -238,6 +245,35 @@ prepare_volume (void)
   nbdedup_volume_close (v);
 }
 
+static uint64_t unflushed;      /* a block that only memory has */
+
+static void
+write_unflushed (const char *name)
+{
+  struct nbdedup_volume *v = open_volume (name);
+
+  write_some (v, 1);
+  unflushed = content;
+  nbdedup_volume_close (v);
+}
+
+static void
+expect_unflushed (const char *name)
+{
+  struct nbdedup_volume *v = open_volume (name);
+
+  must (nbdedup_volume_flush (v));
+  expect_block (v, unflushed);
+  nbdedup_volume_close (v);
+}
+
+static void
+prepare_destroy (void)
+{
+  prepare_volume ();
+  write_unflushed ("new");
+}
+
 static json_t *
 args_destroy (void)
 {
@@ -250,6 +286,8 @@ after_destroy (bool done)
   if (has_volume ("new") == done)
     die ("destroy %s, but the list says otherwise",
          done ? "worked" : "failed");
+  if (!done)
+    expect_unflushed ("new");
 }
 
 static json_t *
@@ -314,6 +352,14 @@ prepare_snapshot (void)
 {
   if (!has_snapshot ("golden", "r"))
     run ("snapshot", name_args ("golden@r"));
+  write_unflushed ("golden");
+}
+
+static void
+after_rollback (bool done)
+{
+  if (!done)
+    expect_unflushed ("golden");
 }
 
 static json_t *
@@ -347,14 +393,14 @@ static const struct {
   void (*after) (bool done);
 } commands[] = {
   { "create", prepare_nothing, args_create, after_create },
-  { "destroy", prepare_volume, args_destroy, after_destroy },
+  { "destroy", prepare_destroy, args_destroy, after_destroy },
   { "snapshot", prepare_nothing, args_snapshot, after_snapshot },
   { "clone", prepare_nothing, args_clone, after_create },
   { "rename", prepare_volume, args_rename, after_rename },
   { "set", prepare_nothing, args_set, after_nothing },
   { "set", prepare_nothing, args_set_pool, after_nothing },
   { "resize", prepare_nothing, args_resize, after_nothing },
-  { "rollback", prepare_snapshot, args_rollback, after_nothing },
+  { "rollback", prepare_snapshot, args_rollback, after_rollback },
   { "drift", prepare_nothing, args_drift, after_nothing },
   { "stat", prepare_nothing, args_none, after_nothing },
   { "list", prepare_nothing, args_none, after_nothing },
