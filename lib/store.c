@@ -510,6 +510,15 @@ store_sync (struct store *store)
   return 0;
 }
 
+int
+store_read_anew (struct store *store)
+{
+  if (store_sync (store) == -1)
+    return -1;
+  posix_fadvise (store->fd, 0, 0, POSIX_FADV_DONTNEED);
+  return 0;
+}
+
 /* What fallocate does, without it: zeroes into every hole of [offset,
  * end).  What is there already stays: at replay the segment can hold
  * records.

@@ -74,6 +74,11 @@ extern int64_t store_read_most (struct store *store, uint64_t addr,
  */
 extern int store_sync (struct store *store);
 
+/* What is read from here on is what the disk has: a process that was killed
+ * may have left pages in memory that were not written, or that failed to be.
+ */
+extern int store_read_anew (struct store *store);
+
 /* Really allocate segment 'segment' (fallocate, extending the file; if the
  * file system cannot, zeroes are written).  ENOSPC when it does not fit;
  * on a block device, ENOSPC past its end.

@@ -30,6 +30,7 @@ struct replay {
   size_t nr_lost, max_lost;
   bool sorted;
   bool is_partial;              /* not every layer is known */
+  bool is_anew;                 /* the store is read from the disk */
 };
 
 static int
@@ -137,6 +138,11 @@ replay_record (struct replay *rp, const struct journal_entry *e,
   int there = 1;
 
   if (e->data == NULL && suspect) {
+    /* A failed sync leaves pages that look written, until they are evicted. */
+    if (!rp->is_anew && !t->parts.readonly &&
+        store_read_anew (t->parts.store) == -1)
+      return -1;
+    rp->is_anew = true;
     there = record_is_there (t, r);
     /* Read-only the pointer can stay: reading it tells. */
     if (there == -1 && t->parts.readonly)

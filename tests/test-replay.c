@@ -4,6 +4,8 @@
 
 #include <config.h>
 
+#include <fcntl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "cleanup.h"
@@ -96,6 +98,25 @@ zero_record (uint64_t addr)
   expect (fclose (f) == 0);
 }
 
+static uint64_t evicted;        /* a record that only memory has; 0: none */
+
+int
+posix_fadvise (int fd, off_t offset, off_t len, int advice)
+{
+  char link[32], path[PATH_MAX] = "";
+  uint64_t addr = evicted;
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  if (evicted > 0 && offset == 0 && len == 0 &&
+      advice == POSIX_FADV_DONTNEED &&
+      readlink (link, path, sizeof path - 1) > 8 &&
+      strcmp (strrchr (path, '/'), "/records") == 0) {
+    evicted = 0;
+    zero_record (addr);
+  }
+  return (int) syscall (SYS_fadvise64, fd, offset, len, advice);
+}
+
 static json_t *
 ask (const char *command)
 {
@@ -177,6 +198,26 @@ test_replay_of_a_record_that_never_arrived (void)
   pool->txg->failed = true;
   expect_state ("critical", "stopped after a failed write");
   pool->txg->failed = false;
+  end ();
+}
+
+/* The same, but the kernel still has what it could not write: the sync of the
+ * process before failed.
+ */
+static void
+test_replay_of_a_record_that_failed_to_be_written (void)
+{
+  start (1);
+  write_blocks (0, 64, 1);
+  settle ();
+  close_pool ();
+  evicted = crash_after (overwrite_and_cut);
+  open_pool (1);
+  attach ();
+  expect (evicted == 0);
+  expect_content (6, 1006);
+  expect_content (7, 8);
+  expect (reported ("dropped_blocks") == 1);
   end ();
 }
 
@@ -587,6 +628,7 @@ test_record_that_only_a_crash_leaves (void)
 static const struct engine_case cases[] = {
   /* These fork: no thread may have been started before. */
   CASE (replay_of_a_record_that_never_arrived),
+  CASE (replay_of_a_record_that_failed_to_be_written),
   CASE (replay_of_a_record_past_the_end),
   CASE (replay_of_a_record_that_was_flushed),
   CASE (replay_with_read_errors),
