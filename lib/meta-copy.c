@@ -48,6 +48,8 @@ struct meta_copy {
   pthread_cond_t wake;
   struct meta_mark mark;        /* as on disk, if */
   bool has_mark;
+  bool is_doubtful;             /* the disk may have another one: the last
+                                 * write of it failed */
   bool wanted;                  /* the property is not off */
   char path[META_MARK_PATH_MAX + 1];    /* where; "": the default */
   bool begin;                   /* build it now */
@@ -86,10 +88,12 @@ put_mark_locked (struct meta_copy *c, bool current, uint64_t copied)
   mark.distrusted = c->mirror && cksum_mirror_is_distrusted (c->mirror);
   mark.copied = copied;
   snprintf (mark.path, sizeof mark.path, "%s", c->path);
-  if (c->has_mark && is_same_mark (&mark, &c->mark))
+  if (c->has_mark && !c->is_doubtful && is_same_mark (&mark, &c->mark))
     return 0;
+  c->is_doubtful = true;
   if (meta_mark_write (c->mark_path, &mark) == -1)
     return -1;
+  c->is_doubtful = false;
   c->mark = mark;
   c->has_mark = true;
   return 0;

@@ -20,6 +20,7 @@
 
 static atomic_uint copy_syncs, copy_wal_syncs;
 static atomic_bool copy_fails, mark_fails;
+static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
 
 static size_t
 name_of (int fd, char path[PATH_MAX])
@@ -69,7 +70,8 @@ fdatasync (int fd)
 
   if (real == NULL)
     real = (int (*) (int)) dlsym (RTLD_NEXT, "fdatasync");
-  if (is_copy (fd) && copy_fails) {
+  if ((is_copy (fd) && copy_fails) ||
+      (mark_syncs_left >= 0 && is_mark (fd) && mark_syncs_left-- == 0)) {
     errno = EIO;
     return -1;
   }
@@ -317,6 +319,35 @@ test_not_turned_off (void)
   must (nbdedup_pool_close (pool));
 }
 
+/* The sync of the mark that says "current" fails; what it wrote is there all
+ * the same.
+ */
+static void
+test_mark_that_failed_to_be_synced (void)
+{
+  struct meta_copy_status status;
+  uint8_t states[2];
+  FILE *f;
+
+  snprintf (doing, sizeof doing, "mark not synced");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  mark_syncs_left = 3;          /* two say that it begins */
+  set_copy ("on");
+  expect (mark_syncs_left == -1);
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_LOST);
+  f = fopen (in ("work", "metadata-copy"), "r");
+  expect (f != NULL);
+  expect (fseek (f, 12, SEEK_SET) == 0 && fread (&states[0], 1, 1, f) == 1);
+  expect (fseek (f, 4096 + 12, SEEK_SET) == 0 &&
+          fread (&states[1], 1, 1, f) == 1);
+  expect (fclose (f) == 0);
+  expect (states[0] == 2 && states[1] == 2);
+  must (nbdedup_pool_close (pool));
+}
+
 /* Of a pool.db with damaged pages "recover" reads some.  The others are still
  * in the copy alone, whatever comes next: that it is current is known again.
  */
@@ -480,6 +511,7 @@ main (void)
   test_lost ();
   test_property ();
   test_not_turned_off ();
+  test_mark_that_failed_to_be_synced ();
   test_stale_copy ();
   test_no_mark ();
   test_no_mark_and_damaged_pages ();
