@@ -288,37 +288,36 @@ note_leaf (void *opaque, uint64_t leaf, uint64_t seq, const uint8_t *buf,
   return 0;
 }
 
+/* The same without the old size.  All that the volume has is in pool.db. */
+static int
+clean_old_tail (struct nbdedup_pool *pool, struct volume *v)
+{
+  struct layer *layer = v->layer;
+  struct last_leaf ll = { .seq = layer->seq };
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  uint64_t end, below;
+  int r;
+
+  r = meta_leaf_scan (c, layer->branch, v->size / v->block_size / LEAF_BLOCKS,
+                      note_leaf, &ll);
+  meta_reader_put (pool->meta, c);
+  end = ll.any ? (ll.last + 1) * LEAF_BLOCKS : 0;
+  below = bounding_layer (v)->overlap;
+  if (layer->parent && below > end)
+    end = below;
+  end = end * v->block_size > v->size ? end * v->block_size : v->size;
+  return r == -1 ? -1 : clean_tail (pool, v, end);
+}
+
 int
 volumes_recover (struct volumes *vs)
 {
-  struct nbdedup_pool *pool = vs->pool;
-  struct last_leaf ll;
-  struct meta_conn *c;
-  struct layer *layer;
-  struct volume *v;
-  uint64_t end, below;
   size_t i;
-  int r;
 
-  for (i = 0; i < vs->list.nr; ++i) {
-    v = vs->list.p[i];
-    if (!v->tail_dirty)
-      continue;
-    layer = v->layer;
-    ll = (struct last_leaf) { .seq = layer->seq };
-    c = meta_reader_get (pool->meta);
-    r = meta_leaf_scan (c, layer->branch,
-                        v->size / v->block_size / LEAF_BLOCKS, note_leaf,
-                        &ll);
-    meta_reader_put (pool->meta, c);
-    end = ll.any ? (ll.last + 1) * LEAF_BLOCKS : 0;
-    below = bounding_layer (v)->overlap;
-    if (layer->parent && below > end)
-      end = below;
-    end = end * v->block_size > v->size ? end * v->block_size : v->size;
-    if (r == -1 || clean_tail (pool, v, end) == -1)
+  for (i = 0; i < vs->list.nr; ++i)
+    if (vs->list.p[i]->tail_dirty &&
+        clean_old_tail (vs->pool, vs->list.p[i]) == -1)
       return -1;
-  }
   return 0;
 }
 
@@ -328,6 +327,12 @@ resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
   uint64_t old_size = v->size;
   struct meta_volume mv;
 
+  /* A shrink has failed half way: what it was to cut off is still there. */
+  if (v->tail_dirty &&
+      (wb_drain (pool->writeback, v) == -1 ||
+       txg_run (pool->txg, NULL, NULL, NULL) == -1 ||
+       clean_old_tail (pool, v) == -1))
+    return -1;
   volume_to_meta (v, &mv);
   mv.size = size;
   mv.tail_dirty = size < old_size;

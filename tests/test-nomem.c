@@ -15,6 +15,7 @@
 
 #include <sqlite3.h>
 
+#include "iszero.h"
 #include "pool-util.h"
 
 #define BLOCK 4096u
@@ -347,6 +348,57 @@ args_resize (void)
   return json_pack ("{s:s,s:I}", "name", "golden", "size", 2 * VOLUME_BYTES);
 }
 
+#define SMALL_BYTES (VOLUME_BYTES / 2 + BLOCK / 2)
+
+static void
+prepare_shrink (void)
+{
+  struct nbdedup_volume *v;
+  uint8_t buf[BLOCK];
+
+  if (has_volume ("new"))
+    destroy ("new");
+  run ("create", create_args ("new"));
+  v = open_volume ("new");
+  fill_random (buf, BLOCK, ++content);
+  must (nbdedup_volume_write (v, buf, BLOCK, VOLUME_BYTES / 2));
+  must (nbdedup_volume_write (v, buf, BLOCK, VOLUME_BYTES - BLOCK));
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+}
+
+static json_t *
+args_shrink (void)
+{
+  return json_pack ("{s:s,s:I,s:b}", "name", "new", "size", SMALL_BYTES,
+                    "shrink", 1);
+}
+
+/* If it has become smaller, what is cut off does not come back. */
+static void
+after_shrink (bool done)
+{
+  struct nbdedup_volume *v = open_volume ("new");
+  bool shrunk = nbdedup_volume_size (v) == (uint64_t) SMALL_BYTES;
+  uint8_t buf[BLOCK];
+
+  nbdedup_volume_close (v);
+  if (done && !shrunk)
+    die ("resize worked, but the volume is not smaller");
+  if (!shrunk)
+    return;
+  run ("resize", json_pack ("{s:s,s:I}", "name", "new", "size",
+                            VOLUME_BYTES));
+  v = open_volume ("new");
+  must (nbdedup_volume_read (v, buf, BLOCK, VOLUME_BYTES - BLOCK));
+  if (!is_zero (buf, BLOCK))
+    die ("what was cut off is there again");
+  must (nbdedup_volume_read (v, buf, BLOCK, VOLUME_BYTES / 2));
+  if (!is_zero (buf + BLOCK / 2, BLOCK / 2))
+    die ("the end of the last block is there again");
+  nbdedup_volume_close (v);
+}
+
 static void
 prepare_snapshot (void)
 {
@@ -400,6 +452,7 @@ static const struct {
   { "set", prepare_nothing, args_set, after_nothing },
   { "set", prepare_nothing, args_set_pool, after_nothing },
   { "resize", prepare_nothing, args_resize, after_nothing },
+  { "resize", prepare_shrink, args_shrink, after_shrink },
   { "rollback", prepare_snapshot, args_rollback, after_rollback },
   { "drift", prepare_nothing, args_drift, after_nothing },
   { "stat", prepare_nothing, args_none, after_nothing },
