@@ -132,6 +132,8 @@ mirror_lose (struct cksum_mirror *m, const char *why)
   if (m->touch[0] == UNTOUCHED) {
     unlink (m->files[CKSUM_DB].path);
     unlink (m->files[CKSUM_WAL].path);
+    /* If "lost" could not tell, this does, before the commit is answered. */
+    (void) sync_directory_of (m->files[CKSUM_DB].path);
   }
   m->ops.wake (m->ops.opaque);
 }

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "meta.h"
@@ -19,7 +20,8 @@
  */
 
 static atomic_uint copy_syncs, copy_wal_syncs;
-static atomic_bool copy_fails, mark_fails;
+static atomic_bool copy_fails, copy_is_full, mark_fails;
+static atomic_uint directory_syncs;
 static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
 
 static size_t
@@ -81,11 +83,21 @@ fdatasync (int fd)
 ssize_t
 pwrite (int fd, const void *buf, size_t len, off_t offset)
 {
-  if (mark_fails && is_mark (fd)) {
-    errno = EIO;
+  if ((mark_fails && is_mark (fd)) || (copy_is_full && is_copy (fd))) {
+    errno = ENOSPC;
     return -1;
   }
   return syscall (SYS_pwrite64, fd, buf, len, offset);
+}
+
+int
+fsync (int fd)
+{
+  struct stat st;
+
+  if (fstat (fd, &st) == 0 && S_ISDIR (st.st_mode))
+    directory_syncs++;
+  return (int) syscall (SYS_fsync, fd);
 }
 
 /* A disk that fails keeps what it has. */
@@ -319,6 +331,28 @@ test_not_turned_off (void)
   must (nbdedup_pool_close (pool));
 }
 
+/* A copy that misses something, and a mark that cannot say so: the names go,
+ * and for good before anything is answered.
+ */
+static void
+test_lost_without_mark (void)
+{
+  struct meta_copy_status status;
+
+  snprintf (doing, sizeof doing, "lost without mark");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  mark_fails = copy_is_full = true;
+  directory_syncs = 0;
+  run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_LOST);
+  expect (access (in ("work", "pool.db.copy"), F_OK) == -1);
+  expect (directory_syncs > 0);
+  mark_fails = copy_is_full = false;
+  must (nbdedup_pool_close (pool));
+}
+
 /* The sync of the mark that says "current" fails; what it wrote is there all
  * the same.
  */
@@ -509,6 +543,7 @@ main (void)
   start_samples ();
   test_syncs ();
   test_lost ();
+  test_lost_without_mark ();
   test_property ();
   test_not_turned_off ();
   test_mark_that_failed_to_be_synced ();
