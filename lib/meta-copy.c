@@ -30,6 +30,8 @@
 #define AT_ONCE_PAGES 1024
 #define PAGE_BYTES 8192
 #define RETRY_MS 60000
+/* A disk that gives back something else than it got ends the comparison. */
+#define PASSES_MAX 8
 /* Left free on the copy's file system when it is begun. */
 #define SPARE_BYTES (UINT64_C (4) << 20)
 
@@ -421,7 +423,8 @@ put_right (struct meta_copy *c)
   const uint64_t changes = cksum_mirror_foreign_changes (c->mirror);
   struct putting_right p = { 0, 0 };
   struct comparing cmp = { c, note_difference, &p };
-  uint64_t first = 1;
+  uint64_t first, repaired;
+  unsigned passes = 0;
   bool distrusted, lost = false;
   int64_t n;
   int r;
@@ -444,12 +447,20 @@ put_right (struct meta_copy *c)
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: something else wrote to it, or to its "
                "copy, while it is in use: its pages are compared with the copy",
                c->db);
-  while ((n = compare_piece (c, first, &cmp, &lost)) > 0) {
-    first += (uint64_t) n;
-    if (should_stop (c))
-      return;
-  }
-  if (n == -1 || lost || p.damaged > 0) {
+  /* While we write, what something else writes is hard to notice (cksum-own.h).
+   * After the first pass every page is known, so that another one, which
+   * writes nothing, shows whether anything came in between.
+   */
+  do {
+    repaired = p.repaired;
+    for (first = 1; (n = compare_piece (c, first, &cmp, &lost)) > 0; ) {
+      first += (uint64_t) n;
+      if (should_stop (c))
+        return;
+    }
+  } while (n == 0 && !lost && p.damaged == 0 && p.repaired > repaired &&
+           ++passes < PASSES_MAX);
+  if (n == -1 || lost || p.damaged > 0 || p.repaired > repaired) {
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: not all of its pages could be "
                  "compared with the copy%s%s", c->db, n == -1 ? ": " : "",
                  n == -1 ? nbdedup_error () : "");
