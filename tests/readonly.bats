@@ -100,20 +100,23 @@ all_is_there ()
     exported b "$b"
 }
 
-# readonly_serve NAME [KEY=VALUE...]: a server that lets others be; sets $sock.
+# readonly_serve NAME [KEY=VALUE...]: a server that lets others be; sets $sock
+# and $server_log.
 readonly_serve ()
 {
     sock="$BATS_TEST_TMPDIR/$1.sock"
     # For "stop", as "serve" leaves them.
     local nr=${#servers[@]}
-    local log="$BATS_TEST_TMPDIR/nbdkit$nr.log" pidfile="$BATS_TEST_TMPDIR/pid$nr"
+    local pidfile="$BATS_TEST_TMPDIR/pid$nr"
+
+    server_log="$BATS_TEST_TMPDIR/nbdkit$nr.log"
 
     shift
     nbdkit -f -P "$pidfile" -U "$sock" "$plugin" pool="$pool" \
-           "${@:-read-only=on}" >"$log" 2>&1 3>&- 4>&- &
+           "${@:-read-only=on}" >"$server_log" 2>&1 3>&- 4>&- &
     servers+=("$!")
     wait_for 20 nbdinfo --list "nbd+unix:///?socket=$sock" >/dev/null 2>&1 ||
-        fail "$(cat "$log")"
+        fail "$(cat "$server_log")"
 }
 
 need_readonly_mount ()
@@ -418,8 +421,7 @@ many_volumes ()
         [[ $output == *"Input/output error"* ]] || fail "$output"
         run ! nbdcopy "$(uri_of "$name")" "$BATS_TEST_TMPDIR/copy"
         grep -q "volume $name cannot be read: .* cost its map: restore" \
-             "$BATS_TEST_TMPDIR/lost.log" ||
-            fail "$(cat "$BATS_TEST_TMPDIR/lost.log")"
+             "$server_log" || fail "$(cat "$server_log")"
     done
     run ! nbdinfo "$(uri_of none)"
     [[ $output == *"No such file"* ]]
