@@ -197,7 +197,11 @@ test_a_reader_during_a_rebase (void)
   job_start (&job, rebase, 0);
   wait_until (is_rebased);
   poll (NULL, 0, A_WHILE_MS);
-  expect (old->parent == below && !old->dying && !job.done);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (old->parent == below && !old->dying);
+  }
+  expect (!job.done);
   expect (map_get (pool->map, old, 0, 1, &state, &ptr) == 0 &&
           state == MAP_POINTER);
   quiesce_leave (&pool->quiesce, ticket);
@@ -274,7 +278,10 @@ test_a_reader_during_a_merge (void)
   ticket = quiesce_enter (&pool->quiesce);
   job_start (&job, destroy_first, 0);
   poll (NULL, 0, A_WHILE_MS);
-  expect (below->merging == child && child->overlap == SHRUNK);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (below->merging == child && child->overlap == SHRUNK);
+  }
   quiesce_leave (&pool->quiesce, ticket);
   job_end (&job);
   expect_content (0, 1);
