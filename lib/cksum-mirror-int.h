@@ -40,7 +40,7 @@ struct mirror_file {
   struct cksum_own own;         /* the database's; of the WAL each frame's
                                  * checksum is known */
   int failed;                   /* errno: something that was gathered could not
-                                 * be written, whoever wanted that; else 0 */
+                                 * be written, for a sync or a reader; else 0 */
   uint8_t *gathered;            /* owned; not written yet */
   size_t nr_gathered;
   uint64_t gathered_at;

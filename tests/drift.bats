@@ -63,7 +63,7 @@ fleet ()
     fi
 }
 
-# keep_fleet BLOCK-SIZE: for the tests that come; nobody serves it.
+# keep_fleet BLOCK-SIZE: for the tests that come; no server has it.
 keep_fleet ()
 {
     local kept=$BATS_FILE_TMPDIR/fleet-$1
@@ -141,7 +141,7 @@ families_are_exact ()
     drift_is_exact web2@keep "$1"
 }
 
-# exact BLOCK-SIZE: while it is served, and when nobody serves it.  The same
+# exact BLOCK-SIZE: while it is served, and while it is not.  The same
 # code runs with all sizes: for sanitizers three are enough.
 exact ()
 {
