@@ -16,9 +16,16 @@
 
 #include "capacity.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "journal.h"
+#include "meta.h"
 #include "property.h"
+#include "room.h"
+#include "space.h"
+#include "store.h"
+#include "txg.h"
+#include "volume-types.h"
 
 #define PAGE_BYTES 8192
 /* A frame of the WAL has a header; file systems have metadata, too. */

@@ -15,9 +15,11 @@
 #include <string.h>
 
 #include "check.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
 #include "resolve.h"
+#include "volume-types.h"
 
 struct count {
   struct layer *layer;

@@ -19,6 +19,7 @@
 #include "error.h"
 #include "fold-summary.h"
 #include "hash.h"
+#include "segment.h"
 #include "verify.h"
 
 struct derive {

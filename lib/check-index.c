@@ -11,6 +11,7 @@
 #include "array.h"
 #include "check-int.h"
 #include "cleanup.h"
+#include "ddt.h"
 #include "error.h"
 #include "fold-index.h"
 #include "verify.h"

@@ -8,9 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine.h"
 #include "format.h"
 #include "meta.h"
-#include "pool.h"
+#include "segment.h"
 
 /* A layer, as pool.db has it at this moment. */
 struct repair_layer {

@@ -38,8 +38,13 @@
 #include "array.h"
 #include "check.h"
 #include "check-int.h"
+#include "ddt.h"
 #include "error.h"
 #include "log.h"
+#include "lost-leaves.h"
+#include "mend.h"
+#include "room.h"
+#include "txg.h"
 #include "volume-int.h"
 
 /* Rows that one transaction changes, and pages that they may take; and how
@@ -289,7 +294,7 @@ leaves_done (struct repair *rp)
                             repair_find_layer (rp, fix->branch,
                                                fix->seq)->row.id);
     if (layer)
-      (void) mend_note (rp->pool, layer, fix->leaf, 1, 0);
+      (void) lost_leaves_note (rp->pool->lost, layer, fix->leaf, 1, 0);
   }
 }
 

@@ -19,6 +19,8 @@
 #include "cleanup.h"
 #include "error.h"
 #include "log.h"
+#include "segment.h"
+#include "space.h"
 
 /* Segments that are held at once. */
 #define SEGMENTS_MAX 64

@@ -20,9 +20,14 @@
 #include "array.h"
 #include "check.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "history.h"
-#include "pool.h"
+#include "mend.h"
+#include "meta.h"
+#include "segment.h"
+#include "sync.h"
+#include "txg.h"
 #include "volume-int.h"
 
 /* Enough to see what is wrong; the count is complete. */

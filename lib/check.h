@@ -13,25 +13,6 @@
 extern json_t *check_run (struct nbdedup_pool *pool, bool repair,
                           nbdedup_progress_fn *progress, void *opaque);
 
-/* What the files of the pool directory take, without "records". */
-extern uint64_t pool_metadata_bytes (const char *path);
-
-/* The figures of "stat".  'name': a volume, or a snapshot, whose clones are
- * meant; NULL: all volumes.
- */
-extern json_t *stat_run (struct nbdedup_pool *pool, const char *name);
-/* What "stat" adds with "ddt": how many records are referred to how often.
- * Of the pool, and with 'name' also of a volume, or of a snapshot and its
- * clones.  Not under pool->admin.  (histogram.c)
- */
-extern int histogram_add (struct nbdedup_pool *pool, const char *name,
-                          json_t *stat, nbdedup_progress_fn *progress,
-                          void *opaque);
-extern json_t *list_run (struct nbdedup_pool *pool);
-
-/* Everything answered so far is in pool.db. */
-extern int pool_sync (struct nbdedup_pool *pool);
-
 /* Recount the blocks of all volumes and snapshots in the state that 'c' is
  * frozen at, or in that of its transaction, while pool->admin is held:
  * 'wrong' gets each count that is not as stored.  (check-blocks.c)

@@ -12,12 +12,14 @@
 #include <sys/statvfs.h>
 #include <time.h>
 
-#include "check.h"
 #include "cleanup.h"
 #include "client-int.h"
+#include "engine.h"
 #include "error.h"
 #include "lockfile.h"
-#include "pool.h"
+#include "meta.h"
+#include "scrub.h"
+#include "stat.h"
 #include "status.h"
 
 /* Servers that go down, one after the other, while we ask. */

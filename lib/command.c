@@ -13,15 +13,21 @@
 #include "command.h"
 #include "diff.h"
 #include "drift.h"
+#include "engine.h"
 #include "error.h"
 #include "history.h"
-#include "pool.h"
+#include "merge.h"
+#include "meta.h"
+#include "pool-properties.h"
 #include "property.h"
 #include "rebase.h"
 #include "recovery.h"
 #include "sampler.h"
 #include "scrub.h"
+#include "stat.h"
 #include "status.h"
+#include "txg.h"
+#include "volume.h"
 
 /* What a command is run with. */
 struct call {

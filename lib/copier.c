@@ -11,11 +11,19 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "copier.h"
+#include "ddt.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
+#include "meta.h"
 #include "nice.h"
-#include "pool.h"
+#include "room.h"
+#include "scrub.h"
+#include "space.h"
+#include "store.h"
+#include "txg.h"
 #include "verify.h"
+#include "watch.h"
 
 /* Records that folds have told of; beyond that all are looked at. */
 #define QUEUE_MAX 65536
@@ -300,11 +308,11 @@ static bool
 has_room (struct nbdedup_pool *pool)
 {
   struct capacity cap;
-  unsigned most = pool->watch.full_warn;
+  unsigned most = pool->watch->full_warn;
 
   if (most > COPIER_FULL_PERCENT)
     most = COPIER_FULL_PERCENT;
-  return txg_check (pool->txg) == 0 && !pool->watch.full &&
+  return txg_check (pool->txg) == 0 && !pool->watch->full &&
     !txg_is_stuck (pool->txg) &&
     capacity_used (pool, &cap) == 0 && cap.used_percent < most;
 }
@@ -313,7 +321,7 @@ has_room (struct nbdedup_pool *pool)
 static void
 keep_pace (struct copier *s, uint64_t bytes)
 {
-  uint64_t rate = s->pool->scrub_rate, now = clock_ms (), due;
+  uint64_t rate = s->pool->scrub->rate, now = clock_ms (), due;
 
   if (rate == 0 || bytes == 0)
     return;

@@ -7,10 +7,13 @@
 #include <string.h>
 
 #include "diff.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "map.h"
+#include "meta.h"
 #include "resolve.h"
 #include "volume-int.h"
+#include "volume.h"
 
 struct diff {
   struct nbdedup_pool *pool;

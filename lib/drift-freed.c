@@ -11,8 +11,9 @@
 
 #include "cleanup.h"
 #include "drift-int.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
 #include "tally.h"
 
 struct adder {

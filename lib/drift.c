@@ -10,8 +10,9 @@
 
 #include "cleanup.h"
 #include "drift-int.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
 #include "tally.h"
 
 /* While another computation goes on, look up this often. */

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 
 #include "array.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
 #include "volume-int.h"
 
 static int

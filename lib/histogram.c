@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "drift-int.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
+#include "stat.h"
 #include "tally.h"
 
 #define STEP 8192u              /* records between looks at progress */

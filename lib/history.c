@@ -11,12 +11,15 @@
 #include "cleanup.h"
 #include "codec.h"
 #include "drift.h"
+#include "engine.h"
 #include "error.h"
 #include "family.h"
 #include "history.h"
-#include "pool.h"
+#include "meta.h"
 #include "property.h"
 #include "thin.h"
+#include "txg.h"
+#include "volume.h"
 
 /*----------------------------------------------------------------------
  * A sample's form: compact JSON, compressed where that makes it smaller

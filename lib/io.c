@@ -13,10 +13,15 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "iszero.h"
-#include "pool.h"
+#include "map.h"
+#include "meta.h"
 #include "read.h"
+#include "txg.h"
+#include "volume-types.h"
+#include "writeback.h"
 
 /* The name may change under us, except under the lock. */
 static int

@@ -5,7 +5,7 @@
  * Lock order, outermost first; a thread takes only locks to the right of
  * those that it holds:
  *
- *   pool->drift, pool->scrub  ->  pool->admin  ->  watch->lock
+ *   pool->drift, scrub->one  ->  pool->admin  ->  watch->lock
  *     ->  inside a txg (txg_enter)
  *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
  *     ->  volumes->lock  ->  space->lock, journal->lock,

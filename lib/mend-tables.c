@@ -24,11 +24,14 @@
 #include "array.h"
 #include "check-int.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
 #include "mend.h"
 #include "meta-mend.h"
-#include "pool.h"
+#include "meta.h"
+#include "segment.h"
+#include "store.h"
 
 struct mend {
   struct nbdedup_pool *pool;

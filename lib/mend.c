@@ -10,12 +10,15 @@
 
 #include "array.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
+#include "lost-leaves.h"
+#include "map.h"
 #include "mend.h"
 #include "meta-mend.h"
 #include "meta-repair.h"
-#include "pool.h"
+#include "meta.h"
 #include "volume-int.h"
 
 /* Places that are named, and leaves that are looked at for it. */
@@ -23,19 +26,6 @@
 #define LEAVES_MAX (1u << 20)
 /* Of the log. */
 #define LOG_LINES_MAX 20
-
-void
-mended_init (struct mended *mended)
-{
-  lock_init (&mended->lock);
-}
-
-void
-mended_free (struct mended *mended)
-{
-  free (mended->p);
-  lock_destroy (&mended->lock);
-}
 
 /*----------------------------------------------------------------------
  * What layers have, and who sees it
@@ -55,7 +45,7 @@ struct mend {
   struct meta_state *state;
   struct candidate *list;       /* owned; ascending by branch, seq */
   size_t nr;
-  struct mended_range *lost;    /* owned */
+  struct lost_range *lost;    /* owned */
   size_t nr_lost;
   uint64_t blocks;
 };
@@ -177,7 +167,7 @@ is_complete (struct mend *md, const struct candidate *cd)
 static int
 note (struct mend *md, struct layer *layer, uint64_t leaf)
 {
-  struct mended_range *p = md->nr_lost > 0 ? &md->lost[md->nr_lost - 1] : NULL;
+  struct lost_range *p = md->nr_lost > 0 ? &md->lost[md->nr_lost - 1] : NULL;
 
   if (p && p->layer == layer && p->leaf + p->count == leaf) {
     p->count++;
@@ -186,7 +176,7 @@ note (struct mend *md, struct layer *layer, uint64_t leaf)
   p = array_add (&md->lost, &md->nr_lost, sizeof *p);
   if (p == NULL)
     return -1;
-  *p = (struct mended_range) { layer, leaf, 1 };
+  *p = (struct lost_range) { layer, leaf, 1 };
   return 0;
 }
 
@@ -305,7 +295,7 @@ add_place (struct describe *d, const struct name *n, uint64_t block,
 static int
 compare_ranges (const void *a, const void *b)
 {
-  const struct mended_range *x = a, *y = b;
+  const struct lost_range *x = a, *y = b;
 
   return x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
 }
@@ -315,7 +305,7 @@ compare_ranges (const void *a, const void *b)
  */
 static void
 describe_name (struct describe *d, const struct name *n,
-               const struct mended_range *p, size_t nr)
+               const struct lost_range *p, size_t nr)
 {
   struct pointer ptrs[LEAF_BLOCKS];
   uint8_t states[LEAF_BLOCKS];
@@ -361,9 +351,9 @@ has_layer (const struct name *n, const struct layer *layer)
 }
 
 static int
-describe (struct describe *d, const struct mended_range *p, size_t nr)
+describe (struct describe *d, const struct lost_range *p, size_t nr)
 {
-  CLEANUP_FREE struct mended_range *of = calloc (nr + 1, sizeof *of);
+  CLEANUP_FREE struct lost_range *of = calloc (nr + 1, sizeof *of);
   size_t i, j, n;
 
   if (of == NULL)
@@ -381,7 +371,7 @@ describe (struct describe *d, const struct mended_range *p, size_t nr)
 }
 
 static void
-describe_ranges (struct nbdedup_pool *pool, const struct mended_range *p,
+describe_ranges (struct nbdedup_pool *pool, const struct lost_range *p,
                  size_t nr, json_t *places)
 {
   struct describe d = { .pool = pool, .places = places };
@@ -420,34 +410,6 @@ log_loss (struct mend *md, int pages)
 
 /*----------------------------------------------------------------------*/
 
-int
-mend_note (struct nbdedup_pool *pool, struct layer *layer, uint64_t leaf,
-           uint64_t count, uint64_t blocks)
-{
-  struct mended *m = &pool->mended;
-  struct mended_range *p;
-
-  WITH_LOCK (&m->lock);
-  m->blocks += blocks;
-  p = array_add (&m->p, &m->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = (struct mended_range) { layer, leaf, count };
-  return 0;
-}
-
-void
-mend_forget_layer (struct nbdedup_pool *pool, const struct layer *layer)
-{
-  struct mended *m = &pool->mended;
-  size_t i;
-
-  WITH_LOCK (&m->lock);
-  for (i = 0; i < m->nr; ++i)
-    if (m->p[i].layer == layer)
-      m->p[i].layer = NULL;
-}
-
 /* The list of layers changes in this thread only (layer.h). */
 void
 mend_forget_maps (struct nbdedup_pool *pool)
@@ -475,11 +437,11 @@ mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
   if (r > 0) {
     mend_forget_maps (pool);
     for (i = 0; i < md.nr_lost; ++i)
-      (void) mend_note (pool, md.lost[i].layer, md.lost[i].leaf,
-                        md.lost[i].count, 0);
+      (void) lost_leaves_note (pool->lost, md.lost[i].layer, md.lost[i].leaf,
+                               md.lost[i].count, 0);
     {
-      WITH_LOCK (&pool->mended.lock);
-      pool->mended.blocks += md.blocks;
+      WITH_LOCK (&pool->lost->lock);
+      pool->lost->blocks += md.blocks;
     }
     log_loss (&md, r);
   }
@@ -515,19 +477,19 @@ mend_run (struct nbdedup_pool *pool, struct meta_state *state)
 uint64_t
 mend_take (struct nbdedup_pool *pool, json_t *places)
 {
-  struct mended *m = &pool->mended;
-  struct mended_range *p;
+  struct lost_leaves *l = pool->lost;
+  struct lost_range *p;
   uint64_t blocks;
   size_t nr;
 
   {
-    WITH_LOCK (&m->lock);
-    p = m->p;
-    nr = m->nr;
-    blocks = m->blocks;
-    m->p = NULL;
-    m->nr = 0;
-    m->blocks = 0;
+    WITH_LOCK (&l->lock);
+    p = l->p;
+    nr = l->nr;
+    blocks = l->blocks;
+    l->p = NULL;
+    l->nr = 0;
+    l->blocks = 0;
   }
   describe_ranges (pool, p, nr, places);
   free (p);

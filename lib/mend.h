@@ -15,24 +15,9 @@
 
 #include <jansson.h>
 
-#include "lock.h"
 #include "meta.h"
 
 struct nbdedup_pool;
-struct layer;
-
-struct mended {
-  struct lock lock;             /* protects the rest */
-  struct mended_range {
-    struct layer *layer;        /* NULL: it is gone */
-    uint64_t leaf, count;
-  } *p;                         /* owned; since the pool was opened */
-  size_t nr;
-  uint64_t blocks;              /* in all that no check has told yet */
-};
-
-extern void mended_init (struct mended *mended);
-extern void mended_free (struct mended *mended);
 
 /* In the folding thread, or before it runs, outside of transactions.  'state'
  * is the row of the last commit, and is changed.  How many pages were lost; 0:
@@ -56,14 +41,6 @@ extern int mend_space_maps (struct nbdedup_pool *pool,
  * the folding thread.
  */
 extern void mend_forget_maps (struct nbdedup_pool *pool);
-
-/* A layer's leaves that a repair found to be lost. */
-extern int mend_note (struct nbdedup_pool *pool, struct layer *layer,
-                      uint64_t leaf, uint64_t count, uint64_t blocks);
-
-/* Nothing stands on that layer any more, and its struct is about to go. */
-extern void mend_forget_layer (struct nbdedup_pool *pool,
-                               const struct layer *layer);
 
 /* What was lost since this was called the last time: blocks, and the places in
  * volumes and snapshots that cannot be read now, as "scrub" lists them.

@@ -7,11 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine.h"
 #include "error.h"
+#include "map.h"
 #include "merge.h"
-#include "pool.h"
+#include "meta.h"
+#include "txg.h"
 #include "volume-int.h"
 #include "volume-layers.h"
+#include "writeback.h"
 
 /* While folds work on a merge, look at it this often. */
 #define LOOK_MS 50

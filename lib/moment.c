@@ -8,10 +8,12 @@
 #include <string.h>
 
 #include "array.h"
-#include "check.h"
+#include "engine.h"
 #include "error.h"
+#include "meta.h"
 #include "moment.h"
-#include "pool.h"
+#include "sync.h"
+#include "volume-types.h"
 
 /* Look up after so many rows: a millisecond, or a second on a disk that seeks
  * for each.

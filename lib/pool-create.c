@@ -11,13 +11,18 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#include "check.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
+#include "format.h"
 #include "fullio.h"
 #include "hash.h"
+#include "journal.h"
+#include "meta.h"
+#include "pool-properties.h"
 #include "pool.h"
 #include "property.h"
+#include "store.h"
 
 /* The pool's own name must survive, too.  Where somebody else made the
  * directory, we may not be allowed to see to that.

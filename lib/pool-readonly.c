@@ -25,11 +25,17 @@
 #include <time.h>
 
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "hash.h"
+#include "journal.h"
 #include "lockfile.h"
 #include "log.h"
+#include "meta.h"
 #include "pool.h"
+#include "store.h"
+#include "txg.h"
+#include "volume.h"
 
 struct opening {
   struct nbdedup_pool *pool;

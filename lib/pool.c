@@ -26,20 +26,36 @@
 
 #include "backoff.h"
 #include "cleanup.h"
+#include "control.h"
 #include "copier.h"
+#include "ddt.h"
+#include "engine.h"
 #include "error.h"
 #include "hash.h"
+#include "journal.h"
 #include "lockfile.h"
 #include "log.h"
+#include "lost-leaves.h"
+#include "map.h"
 #include "mend.h"
+#include "merge.h"
 #include "meta-repair.h"
+#include "meta.h"
+#include "pool-properties.h"
 #include "pool.h"
-#include "property.h"
+#include "read.h"
+#include "record-cache.h"
 #include "recovery.h"
 #include "sampler.h"
+#include "scrub.h"
 #include "scrubber.h"
+#include "space.h"
+#include "store.h"
+#include "txg.h"
 #include "volume-layers.h"
-#include "read.h"
+#include "volume.h"
+#include "watch.h"
+#include "writeback.h"
 
 /* Shares of ddt-cache.  SQLite's page caches and the pending txgs matter
  * most for writes, DDT entries and leaves for hits and reads.
@@ -65,16 +81,6 @@ nbdedup_settings_init (struct nbdedup_settings *s)
     .commit_interval_ms = NBDEDUP_COMMIT_INTERVAL_DEFAULT * 1000,
     .drift_interval_s = NBDEDUP_DRIFT_INTERVAL_DEFAULT,
   };
-}
-
-char *
-pool_file (const char *pool_path, const char *name)
-{
-  char *s;
-
-  if (asprintf (&s, "%s/%s", pool_path, name) == -1)
-    return nbdedup_fail_null (ENOMEM, "no memory");
-  return s;
 }
 
 int
@@ -505,13 +511,12 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
     return nbdedup_fail_null (ENOMEM, "no memory");
   pool->lock_fd = -1;
   lock_init (&pool->admin);
-  mended_init (&pool->mended);
   lock_init (&pool->drift);
-  lock_init (&pool->scrub);
-  lock_init (&pool->scrub_live.lock);
   lock_init (&pool->commit_lock);
   cond_init (&pool->commit_wake);
-  watch_init (&pool->watch);
+  pool->watch = watch_new ();
+  pool->lost = lost_leaves_new ();
+  pool->scrub = scrub_shared_new ();
   pool->copies.nr = 1;
   if (settings)
     pool->settings = *settings;
@@ -523,6 +528,10 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
     nbdedup_fail (errno, "%s: %s", path, strerror (errno));
     nbdedup_pool_close (pool);
     return NULL;
+  }
+  if (pool->watch == NULL || pool->lost == NULL || pool->scrub == NULL) {
+    nbdedup_pool_close (pool);
+    return nbdedup_fail_null (ENOMEM, "no memory");
   }
   return pool;
 }
@@ -633,6 +642,12 @@ start_control (struct nbdedup_pool *pool)
   return pool->control ? 0 : nbdedup_fail (s.err, "%s", s.text);
 }
 
+static void
+tell_sampler (struct nbdedup_pool *pool, const struct volume *v)
+{
+  sampler_note_snapshot (pool->sampler, v);
+}
+
 /* The sampler first: clients' snapshots tell it.  Without writing there are
  * no samples, and no socket in the pool; several servers may be there.
  */
@@ -643,11 +658,12 @@ start_server (struct nbdedup_pool *pool)
 
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return 0;
-  pool->watch.on = true;
+  pool->watch->on = true;
   if (interval_s > 0) {
     pool->sampler = sampler_start (pool, interval_s);
     if (pool->sampler == NULL)
       return -1;
+    pool->snapshot_taken = tell_sampler;
   }
   pool->scrubber = scrubber_start (pool);
   if (pool->scrubber == NULL)
@@ -846,14 +862,12 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   free (pool->path);
   free (pool->who);
   pthread_cond_destroy (&pool->commit_wake);
-  watch_destroy (&pool->watch);
   lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
-  lock_destroy (&pool->scrub);
-  lock_destroy (&pool->scrub_live.lock);
-  scrubbed_free (pool->scrubbed);
   lock_destroy (&pool->admin);
-  mended_free (&pool->mended);
+  lost_leaves_free (pool->lost);
+  scrub_shared_free (pool->scrub);
+  watch_free (pool->watch);
   free (pool);
   return r;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The pool's properties: names, defaults, which values are allowed.
- * (Volumes' own: volume.h.)
+/* The pool's properties: names, defaults, which values are allowed, and what
+ * pool.db says.  (How they take effect: pool-properties.h.  Volumes' own:
+ * volume.h.)
  */
 
 #ifndef NBDEDUP_PROPERTY_H
@@ -9,9 +10,10 @@
 
 #include <stdint.h>
 
-#include "meta.h"
-
 struct nbdedup_pool;
+
+/* Of all values: the path of a copy of pool.db, for which its mark has room. */
+#define PROPERTY_VALUE_MAX 1000
 
 /* Names, NULL-terminated, in the order of "get all". */
 extern const char *const pool_properties[];
@@ -19,15 +21,22 @@ extern const char *const pool_properties[];
 /* The value, malloc'd; -1 (EINVAL): no such property. */
 extern int pool_property_get (struct nbdedup_pool *pool, const char *name,
                               char **value);
-/* Checks, stores, applies. */
-extern int pool_property_set (struct nbdedup_pool *pool, const char *name,
-                              const char *value);
+/* The same of one that is a size, 0 for "none"; and of one that is a
+ * percentage.
+ */
+extern int pool_property_limit (struct nbdedup_pool *pool, const char *name,
+                                uint64_t *bytes);
+extern int pool_property_percent (struct nbdedup_pool *pool, const char *name,
+                                  unsigned *percent);
 
 /* Is this a value of the property?  Also for "init". */
 extern int pool_property_check (const char *name, const char *value);
 
-/* Apply what pool.db says to the open pool. */
-extern int pool_properties_load (struct nbdedup_pool *pool);
+/* nbdedup_parse_size, whose failure names the property. */
+extern int pool_property_parse_size (const char *name, const char *value,
+                                     uint64_t *bytes);
+/* "30d": 's' in seconds; "off": 0.  EINVAL. */
+extern int pool_property_parse_interval (const char *value, uint64_t *s);
 
 /* A block size: a power of two within the format's limits, not below the
  * sector.

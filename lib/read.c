@@ -10,10 +10,15 @@
 #include <xxhash.h>
 
 #include "codec.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
-#include "pool.h"
+#include "map.h"
+#include "meta.h"
 #include "read.h"
+#include "record-cache.h"
+#include "store.h"
+#include "volume-types.h"
 
 /* What one read needs; kept in a list of the pool, protected by its own
  * lock, because allocating large buffers for each read costs more than

@@ -28,13 +28,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "ddt.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "map.h"
+#include "merge.h"
+#include "meta.h"
 #include "rebase.h"
 #include "resolve.h"
+#include "room.h"
+#include "sync.h"
+#include "txg.h"
 #include "volume-int.h"
 #include "volume-layers.h"
+#include "volume.h"
+#include "writeback.h"
 
 /* Blocks dealt with inside one txg. */
 #define LEAVES_AT_ONCE 16

@@ -20,9 +20,11 @@
 
 #include "bytes.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "format.h"
-#include "pool.h"
+#include "meta.h"
+#include "store.h"
 
 #define PIECE_BYTES (1 << 20)
 #define CHUNK_BYTES 4096

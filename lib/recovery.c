@@ -7,11 +7,14 @@
 #include <time.h>
 
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
-#include "pool.h"
+#include "meta.h"
 #include "recovery.h"
 #include "status.h"
+#include "txg.h"
+#include "volume.h"
 
 #define REPORT_NAME "recovery"
 /* Lines of the log about what was dropped. */

@@ -10,12 +10,13 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "engine.h"
 #include "error.h"
 #include "family.h"
 #include "history.h"
 #include "log.h"
+#include "meta.h"
 #include "nice.h"
-#include "pool.h"
 #include "sampler.h"
 
 /* After a snapshot, wait so long for others. */

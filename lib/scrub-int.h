@@ -5,10 +5,10 @@
 #ifndef NBDEDUP_SCRUB_INT_H
 #define NBDEDUP_SCRUB_INT_H
 
+#include "engine.h"
 #include "fold-summary.h"
 #include "format.h"
 #include "meta.h"
-#include "pool.h"
 #include "scrub.h"
 #include "segment.h"
 #include "verify.h"

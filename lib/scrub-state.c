@@ -11,6 +11,8 @@
 #include "error.h"
 #include "scrub-int.h"
 #include "status.h"
+#include "txg.h"
+#include "watch.h"
 
 /* More damaged records than these are not kept with the position, which then
  * stays where it was: a report is a small row.
@@ -136,7 +138,7 @@ scrub_state_load (struct scrub *s)
 int
 scrub_state_note (struct scrub *s, bool now)
 {
-  struct scrub_live *live = &s->pool->scrub_live;
+  struct scrub_live *live = &s->pool->scrub->live;
 
   {
     WITH_LOCK (&live->lock);
@@ -158,14 +160,14 @@ scrub_state_note (struct scrub *s, bool now)
 void
 scrub_state_end (struct scrub *s)
 {
-  WITH_LOCK (&s->pool->scrub_live.lock);
-  s->pool->scrub_live.running = false;
+  WITH_LOCK (&s->pool->scrub->live.lock);
+  s->pool->scrub->live.running = false;
 }
 
 json_t *
 scrub_progress (struct nbdedup_pool *pool)
 {
-  struct scrub_live *live = &pool->scrub_live;
+  struct scrub_live *live = &pool->scrub->live;
   CLEANUP_JSON json_t *position = NULL;
 
   {
@@ -203,7 +205,7 @@ get_rate (const struct scrub *s)
 {
   if (s->args->has_rate)
     return s->args->rate;
-  return s->pool->watch.on ? s->pool->scrub_rate : 0;
+  return s->pool->watch->on ? s->pool->scrub->rate : 0;
 }
 
 int

@@ -24,9 +24,14 @@
 #include "cleanup.h"
 #include "check.h"
 #include "error.h"
+#include "layer.h"
 #include "log.h"
 #include "scrub-int.h"
 #include "status.h"
+#include "sync.h"
+#include "txg.h"
+#include "volume-types.h"
+#include "volume.h"
 
 /* Damaged records whose places in volumes are looked up. */
 #define DAMAGED_MAX 65536
@@ -667,11 +672,42 @@ keep_position (struct scrub *s)
   nbdedup_fail (err, "%s", text);
 }
 
+static void
+scrubbed_free (struct scrubbed *scrubbed)
+{
+  if (scrubbed)
+    free (scrubbed->damaged);
+  free (scrubbed);
+}
+
+struct scrub_shared *
+scrub_shared_new (void)
+{
+  struct scrub_shared *shared = calloc (1, sizeof *shared);
+
+  if (shared == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  lock_init (&shared->one);
+  lock_init (&shared->live.lock);
+  return shared;
+}
+
+void
+scrub_shared_free (struct scrub_shared *shared)
+{
+  if (shared == NULL)
+    return;
+  scrubbed_free (shared->last);
+  lock_destroy (&shared->live.lock);
+  lock_destroy (&shared->one);
+  free (shared);
+}
+
 /* What the last scrub found, as it is now. */
 static int
 scrub_again (struct scrub *s)
 {
-  struct scrubbed *last = TAKE_PTR (s->pool->scrubbed);
+  struct scrubbed *last = TAKE_PTR (s->pool->scrub->last);
 
   if (last == NULL)
     return nbdedup_fail (EINVAL, "there was no scrub in this session");
@@ -685,20 +721,12 @@ scrub_again (struct scrub *s)
 static void
 keep_scrubbed (struct scrub *s)
 {
-  scrubbed_free (s->pool->scrubbed);
-  s->pool->scrubbed = malloc (sizeof *s->pool->scrubbed);
-  if (s->pool->scrubbed) {
-    *s->pool->scrubbed = s->f;
+  scrubbed_free (s->pool->scrub->last);
+  s->pool->scrub->last = malloc (sizeof *s->pool->scrub->last);
+  if (s->pool->scrub->last) {
+    *s->pool->scrub->last = s->f;
     s->f.damaged = NULL;
   }
-}
-
-void
-scrubbed_free (struct scrubbed *scrubbed)
-{
-  if (scrubbed)
-    free (scrubbed->damaged);
-  free (scrubbed);
 }
 
 static int
@@ -708,12 +736,12 @@ lock_scrub (struct scrub *s)
   int r = 0;
 
   /* The server's own one gives way. */
-  s->pool->scrub_waiting += !s->args->scheduled;
-  while (r == 0 && !lock_try (&s->pool->scrub)) {
+  s->pool->scrub->waiting += !s->args->scheduled;
+  while (r == 0 && !lock_try (&s->pool->scrub->one)) {
     r = scrub_go_on (s);
     nanosleep (&pause, NULL);
   }
-  s->pool->scrub_waiting -= !s->args->scheduled;
+  s->pool->scrub->waiting -= !s->args->scheduled;
   return r;
 }
 
@@ -746,7 +774,7 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
   }
   if (s.f.time != 0)
     keep_scrubbed (&s);
-  lock_release (&pool->scrub);
+  lock_release (&pool->scrub->one);
   verifier_free (&s.v);
   free (s.f.damaged);
   free (s.suspects);

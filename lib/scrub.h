@@ -5,13 +5,14 @@
 #ifndef NBDEDUP_SCRUB_H
 #define NBDEDUP_SCRUB_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "lock.h"
 #include "nbdedup.h"
 
-struct scrubbed;                /* what the last one found; pool->scrubbed */
+struct scrubbed;                /* what one found */
 
 struct scrub_args {
   bool again;                   /* look at what the last one of this session
@@ -29,6 +30,21 @@ struct scrub_live {
   bool running;
   uint64_t begun, records, bytes, errors, total;
 };
+
+/* What a pool's scrubs share. */
+struct scrub_shared {
+  struct lock one;              /* one scrub at a time; protects ... */
+  struct scrubbed *last;        /* ... this, owned; NULL: none yet */
+  struct scrub_live live;
+  _Atomic uint64_t rate;        /* bytes a second; 0: no limit */
+  _Atomic uint64_t interval_s;  /* 0: off */
+  atomic_uint waiting;          /* users' scrubs that wait for another */
+};
+
+/* NULL on failure. */
+extern struct scrub_shared *scrub_shared_new (void);
+/* NULL is allowed. */
+extern void scrub_shared_free (struct scrub_shared *shared);
 
 /* The result as command.h says.  Waits for one that is under way.  Not under
  * pool->admin.
@@ -48,8 +64,5 @@ extern int scrub_offer (struct nbdedup_pool *pool, uint64_t addr,
  * one that runs, or was stopped before its end; JSON's null: neither.
  */
 extern json_t *scrub_progress (struct nbdedup_pool *pool);
-
-/* NULL is allowed. */
-extern void scrubbed_free (struct scrubbed *scrubbed);
 
 #endif /* NBDEDUP_SCRUB_H */

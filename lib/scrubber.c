@@ -2,7 +2,6 @@
 
 #include <config.h>
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,10 +10,11 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
+#include "meta.h"
 #include "nice.h"
-#include "pool.h"
 #include "scrub.h"
 #include "scrubber.h"
 #include "status.h"
@@ -27,8 +27,6 @@
 #define LOOK_MS 60000
 /* After a failure. */
 #define RETRY_MS 3600000
-/* Ten years. */
-#define INTERVAL_MAX UINT64_C (315360000)
 /* Damaged places that the log hears of. */
 #define PLACES_MAX 5
 
@@ -47,47 +45,6 @@ static uint64_t
 least (uint64_t a, uint64_t b)
 {
   return a < b ? a : b;
-}
-
-static uint64_t
-unit_of (char c)
-{
-  switch (c) {
-  case 's':
-    return 1;
-  case 'm':
-    return 60;
-  case 'h':
-    return 3600;
-  case 'd':
-    return 86400;
-  case 'w':
-    return 604800;
-  default:
-    return 0;
-  }
-}
-
-int
-scrub_interval_parse (const char *value, uint64_t *s)
-{
-  unsigned long long n;
-  uint64_t unit;
-  char *end;
-
-  *s = 0;
-  if (strcmp (value, "off") == 0)
-    return 0;
-  errno = 0;
-  n = strtoull (value, &end, 10);
-  unit = unit_of (*end);
-  if (!isdigit ((unsigned char) value[0]) || errno != 0 || unit == 0 ||
-      end[1] != '\0' || n == 0 || n > INTERVAL_MAX / unit)
-    return nbdedup_fail (EINVAL, "scrub-interval '%.64s': must be off, or a "
-                         "number with s, m, h, d or w, of at most ten years",
-                         value);
-  *s = n * unit;
-  return 0;
 }
 
 /* When may the next one begin, by clock_ms? */
@@ -114,7 +71,7 @@ wait_until_due (struct scrubber *s)
   uint64_t interval_s, due, now;
 
   while (!s->stop) {
-    interval_s = s->pool->scrub_interval_s;
+    interval_s = s->pool->scrub->interval_s;
     due = interval_s == 0 ? UINT64_MAX : due_ms (s, interval_s);
     now = clock_ms ();
     if (now >= due)
@@ -134,8 +91,8 @@ go_on (void *opaque, uint64_t done, uint64_t total)
 
   (void) done;
   (void) total;
-  return s->stop || s->pool->scrub_interval_s == 0 ||
-    s->pool->scrub_waiting > 0;
+  return s->stop || s->pool->scrub->interval_s == 0 ||
+    s->pool->scrub->waiting > 0;
 }
 
 static json_int_t
@@ -186,7 +143,7 @@ static void
 scrub (struct scrubber *s)
 {
   const struct scrub_args args = { .scheduled = true };
-  uint64_t interval_ms = s->pool->scrub_interval_s * 1000;
+  uint64_t interval_ms = s->pool->scrub->interval_s * 1000;
   CLEANUP_JSON json_t *before = scrub_progress (s->pool), *result = NULL;
 
   nbdedup_log (NBDEDUP_LOG_INFO, "%s: a scrub %s, as scrub-interval says",

@@ -24,15 +24,12 @@ struct scrubber;
 /* NULL on failure. */
 extern struct scrubber *scrubber_start (struct nbdedup_pool *pool);
 
-/* pool->scrub_interval_s has changed.  NULL is allowed, here and below. */
+/* The property scrub-interval has changed.  NULL is allowed, here and below. */
 extern void scrubber_wake (struct scrubber *scrubber);
 
 /* Let a scrub under way end soon, and begin no other. */
 extern void scrubber_cancel (struct scrubber *scrubber);
 /* Stop the thread, and free. */
 extern void scrubber_stop (struct scrubber *scrubber);
-
-/* "30d": 's' in seconds; "off": 0.  EINVAL. */
-extern int scrub_interval_parse (const char *value, uint64_t *s);
 
 #endif /* NBDEDUP_SCRUBBER_H */

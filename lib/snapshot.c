@@ -14,13 +14,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "check.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
-#include "sampler.h"
+#include "map.h"
+#include "meta.h"
+#include "txg.h"
 #include "volume-int.h"
 #include "volume-layers.h"
+#include "volume.h"
+#include "writeback.h"
 
 /*----------------------------------------------------------------------
  * Snapshot
@@ -148,7 +151,8 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
     free (sn.layer);
     return -1;
   }
-  sampler_note_snapshot (pool->sampler, v);
+  if (pool->snapshot_taken)
+    pool->snapshot_taken (pool, v);
   WITH_LOCK (&vs->lock);
   s->id = sn.ms.id;
   volume_set_layer (s, sn.head);

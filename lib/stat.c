@@ -13,16 +13,13 @@
 #include <sys/stat.h>
 
 #include "capacity.h"
-#include "check.h"
-#include "pool.h"
-
-int
-pool_sync (struct nbdedup_pool *pool)
-{
-  if (wb_drain (pool->writeback, NULL) == -1)
-    return -1;
-  return txg_run (pool->txg, NULL, NULL, NULL);
-}
+#include "ddt.h"
+#include "engine.h"
+#include "stat.h"
+#include "store.h"
+#include "sync.h"
+#include "txg.h"
+#include "volume.h"
 
 uint64_t
 pool_metadata_bytes (const char *path)

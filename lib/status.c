@@ -9,14 +9,19 @@
 #include <unistd.h>
 
 #include "capacity.h"
-#include "check.h"
 #include "cleanup.h"
 #include "copier.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
 #include "property.h"
 #include "recovery.h"
+#include "scrub.h"
+#include "stat.h"
 #include "status.h"
+#include "store.h"
+#include "txg.h"
+#include "watch.h"
 
 void
 status_add_problem (json_t *status, bool critical, const char *fmt, ...)
@@ -63,7 +68,7 @@ full_warn (struct nbdedup_pool *pool)
   CLEANUP_FREE char *value = NULL;
 
   if (pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
-    return pool->watch.full_warn;
+    return pool->watch->full_warn;
   return pool_property_get (pool, "full-warn", &value) == 0
     ? (unsigned) atoi (value) : WATCH_WARN_DEFAULT;
 }
@@ -81,7 +86,7 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                         nbdedup_error ());
     return;
   }
-  full = pool->watch.full || txg_is_stuck (pool->txg) ||
+  full = pool->watch->full || txg_is_stuck (pool->txg) ||
     cap.min_bytes < CAPACITY_FULL;
   json_object_set_new (status, "space", json_pack
                        ("{s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:i, s:I, s:I, "

@@ -8,9 +8,12 @@
 #include <xxhash.h>
 
 #include "codec.h"
+#include "engine.h"
 #include "error.h"
 #include "hash.h"
-#include "pool.h"
+#include "meta.h"
+#include "record-cache.h"
+#include "store.h"
 #include "verify.h"
 
 int

@@ -14,13 +14,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
 #include "property.h"
+#include "sync.h"
+#include "txg.h"
 #include "volume-int.h"
 #include "volume-layers.h"
+#include "volume.h"
+#include "writeback.h"
 
 /* 2^62: room to spare below what off_t and SQLite's integers hold. */
 #define VOLUME_SIZE_MAX (UINT64_C (1) << 62)

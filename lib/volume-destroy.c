@@ -20,10 +20,14 @@
 #include <string.h>
 
 #include "array.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "meta.h"
+#include "txg.h"
 #include "volume-int.h"
 #include "volume-layers.h"
+#include "volume.h"
+#include "writeback.h"
 
 struct destroy {
   struct volumes *vs;

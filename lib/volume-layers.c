@@ -7,9 +7,14 @@
 #include <string.h>
 
 #include "array.h"
+#include "engine.h"
 #include "error.h"
-#include "pool.h"
+#include "lost-leaves.h"
+#include "map.h"
+#include "merge.h"
+#include "txg.h"
 #include "volume-layers.h"
+#include "volume.h"
 
 int
 layers_reserve (struct volumes *vs, size_t nr)
@@ -404,7 +409,7 @@ collect_gone (void *arg)
     return;
   quiesce_wait (&pool->quiesce);
   for (i = 0; i < cd->nr; ++i) {
-    mend_forget_layer (pool, cd->p[i]);
+    lost_leaves_forget_layer (pool->lost, cd->p[i]);
     free (cd->p[i]);
   }
 }

@@ -21,14 +21,16 @@
 #include <string.h>
 
 #include "array.h"
-#include "check.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
-#include "pool.h"
+#include "map.h"
+#include "meta.h"
 #include "property.h"
 #include "volume-int.h"
 #include "volume-layers.h"
+#include "volume.h"
 
 /* What refers to a snapshot as its origin. */
 struct link {

@@ -10,34 +10,13 @@
 #include <string.h>
 
 #include "array.h"
-#include "check.h"
 #include "cleanup.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
-#include "pool.h"
-#include "property.h"
+#include "meta.h"
 #include "volume-int.h"
-
-static const char *const dedup_names[] = { "on", "off", "verify" };
-
-int
-dedup_parse (const char *name, enum dedup_mode *mode)
-{
-  unsigned i;
-
-  for (i = 0; i < 3; ++i)
-    if (strcmp (name, dedup_names[i]) == 0) {
-      *mode = (enum dedup_mode) i;
-      return 0;
-    }
-  return nbdedup_fail (EINVAL, "dedup: '%s' is not on, off or verify", name);
-}
-
-const char *
-dedup_name (enum dedup_mode mode)
-{
-  return dedup_names[mode];
-}
+#include "volume.h"
 
 bool
 volume_is_name (const char *s)
@@ -74,17 +53,6 @@ snapshot_name_parse (const char *s, struct snapshot_name *name)
     return nbdedup_fail (EINVAL, "'%.64s' is not a snapshot's name: letters, "
                          "digits, '.', '_', '-' on both sides of the @", s);
   return 0;
-}
-
-void
-volume_full_name (const struct volume *v, char name[VOLUME_FULL_NAME_MAX])
-{
-  if (v->label)
-    snprintf (name, VOLUME_FULL_NAME_MAX, "%s", v->label);
-  else if (v->of)
-    snprintf (name, VOLUME_FULL_NAME_MAX, "%s@%s", v->of->name, v->name);
-  else
-    snprintf (name, VOLUME_FULL_NAME_MAX, "%s", v->name);
 }
 
 json_t *

@@ -2,14 +2,16 @@
 
 #include <config.h>
 
-#include <string.h>
+#include <errno.h>
+#include <stdlib.h>
 
 #include "capacity.h"
 #include "clock.h"
+#include "engine.h"
 #include "error.h"
 #include "log.h"
 #include "meta.h"
-#include "pool.h"
+#include "txg.h"
 #include "watch.h"
 
 #define LOOK_MS 1000
@@ -23,18 +25,25 @@
 #define ROOM_BYTES (UINT64_C (64) << 20)
 #define USED_PER_ROOM 50
 
-void
-watch_init (struct watch *w)
+struct watch *
+watch_new (void)
 {
-  memset (w, 0, sizeof *w);
+  struct watch *w = calloc (1, sizeof *w);
+
+  if (w == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
   w->full_warn = WATCH_WARN_DEFAULT;
   lock_init (&w->lock);
+  return w;
 }
 
 void
-watch_destroy (struct watch *w)
+watch_free (struct watch *w)
 {
+  if (w == NULL)
+    return;
   lock_destroy (&w->lock);
+  free (w);
 }
 
 /* What the log is told, when no lock is held. */
@@ -72,7 +81,7 @@ is_room_again (struct nbdedup_pool *pool)
 void
 watch_look (struct nbdedup_pool *pool, bool now)
 {
-  struct watch *w = &pool->watch;
+  struct watch *w = pool->watch;
   struct events events = { false };
   struct capacity cap = { .used_percent = 0 };
   uint64_t ms = clock_ms ();
@@ -112,7 +121,7 @@ watch_refused (struct nbdedup_pool *pool)
 {
   int err = errno;
 
-  if (pool->watch.on && !atomic_exchange (&pool->watch.full, true))
+  if (pool->watch->on && !atomic_exchange (&pool->watch->full, true))
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the pool is full, new data is "
                  "refused: %s", pool->path, nbdedup_error ());
   errno = err;

@@ -31,8 +31,10 @@ struct watch {
   bool warned;
 };
 
-extern void watch_init (struct watch *watch);
-extern void watch_destroy (struct watch *watch);
+/* NULL on failure. */
+extern struct watch *watch_new (void);
+/* NULL is allowed. */
+extern void watch_free (struct watch *watch);
 
 /* After folds, and every few seconds: looks once a second at the most,
  * unless 'now' is set.

@@ -23,10 +23,17 @@
 #include "backoff.h"
 #include "cleanup.h"
 #include "codec.h"
+#include "ddt.h"
+#include "dedup-mode.h"
 #include "error.h"
 #include "hash.h"
 #include "iszero.h"
 #include "read.h"
+#include "room.h"
+#include "space.h"
+#include "store.h"
+#include "txg.h"
+#include "volume-types.h"
 #include "writeback-int.h"
 
 enum outcome { ZERO, DUPLICATE, NEW, SAME_AS_NEW };

@@ -5,7 +5,11 @@
 #ifndef NBDEDUP_WRITEBACK_INT_H
 #define NBDEDUP_WRITEBACK_INT_H
 
-#include "pool.h"
+#include <sys/queue.h>
+
+#include "codec.h"
+#include "dedup-mode.h"
+#include "engine.h"
 #include "table.h"
 
 struct dirty {

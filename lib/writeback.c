@@ -8,7 +8,15 @@
 
 #include "cleanup.h"
 #include "error.h"
+#include "format.h"
+#include "map.h"
+#include "room.h"
+#include "space.h"
+#include "txg.h"
+#include "volume-types.h"
+#include "watch.h"
 #include "writeback-int.h"
+#include "writeback.h"
 
 /* Room that only overwrites may use when there is no other: else a full
  * pool could not take any, since the new record is written before the old

@@ -10,7 +10,13 @@
 
 #include "cleanup.h"
 #include "engine-rig.h"
+#include "format.h"
+#include "map.h"
+#include "meta.h"
+#include "txg.h"
+#include "volume-types.h"
 #include "writeback-int.h"
+#include "writeback.h"
 
 char directory[PATH_MAX];
 struct nbdedup_pool *pool;

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "pool-util.h"
-#include "pool.h"
+#include "engine.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 2048u

@@ -12,7 +12,9 @@
 #include "fullio.h"
 #include "meta.h"
 #include "metadata-rig.h"
-#include "pool.h"
+#include "engine.h"
+#include "txg.h"
+#include "writeback.h"
 
 #define BLOCK 4096u
 

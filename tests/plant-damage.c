@@ -14,6 +14,7 @@
 
 #include "format.h"
 #include "plants.h"
+#include "volume-types.h"
 
 #define ADDRS_MAX 65536
 

@@ -7,6 +7,7 @@
 #include "format.h"
 #include "plants.h"
 #include "segment.h"
+#include "volume-types.h"
 
 uint64_t planted_addr;
 int64_t planted_delta;

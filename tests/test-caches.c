@@ -5,6 +5,12 @@
 #include <config.h>
 
 #include "engine-rig.h"
+#include "format.h"
+#include "map.h"
+#include "meta.h"
+#include "record-cache.h"
+#include "txg.h"
+#include "volume-types.h"
 
 static void
 do_look (uint64_t block)

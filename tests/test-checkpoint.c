@@ -18,6 +18,8 @@
 
 #include "cleanup.h"
 #include "engine-rig.h"
+#include "meta.h"
+#include "txg.h"
 
 #define BULK_BYTES (UINT64_C (9) << 20)
 #define BULK_GROUP (UINT64_C (1) << 40) /* of records: no pool has so many */

@@ -18,7 +18,8 @@
 #include <pthread.h>
 
 #include "concurrent.h"
-#include "pool.h"
+#include "engine.h"
+#include "txg.h"
 
 struct nbdedup_pool *pool;
 char directory[PATH_MAX];

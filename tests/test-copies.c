@@ -10,9 +10,15 @@
 #include <fcntl.h>
 
 #include "copier.h"
+#include "ddt.h"
 #include "engine-rig.h"
+#include "record-cache.h"
+#include "room.h"
+#include "space.h"
 #include "store.h"
+#include "txg.h"
 #include "verify.h"
+#include "writeback.h"
 
 #define NR 8u                   /* blocks that have copies */
 #define SECTORS (BLOCK / 512)

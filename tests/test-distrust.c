@@ -15,7 +15,7 @@
 #include "fullio.h"
 #include "meta.h"
 #include "metadata-rig.h"
-#include "pool.h"
+#include "engine.h"
 
 static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;

@@ -9,6 +9,7 @@
 
 #include "copier.h"
 #include "engine-rig.h"
+#include "txg.h"
 #include "verify.h"
 #include "writeback.h"
 

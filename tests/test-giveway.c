@@ -18,7 +18,8 @@
 #include "command.h"
 #include "meta.h"
 #include "pool-util.h"
-#include "pool.h"
+#include "engine.h"
+#include "sync.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 65536u

@@ -12,8 +12,12 @@
 
 #include "history-rig.h"
 #include "history.h"
-#include "pool.h"
+#include "engine.h"
+#include "meta.h"
 #include "thin.h"
+#include "txg.h"
+#include "volume-types.h"
+#include "volume.h"
 
 static void
 expect_samples (const char *name, size_t nr)

@@ -7,6 +7,8 @@
 #include <config.h>
 
 #include "engine-rig.h"
+#include "format.h"
+#include "map.h"
 #include "merge.h"
 #include "volume-layers.h"
 

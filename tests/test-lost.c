@@ -8,6 +8,7 @@
 
 #include "engine-rig.h"
 #include "txg.h"
+#include "volume-types.h"
 
 static void
 lose (uint64_t block, uint64_t count)

@@ -16,6 +16,8 @@
 #include "format.h"
 #include "page-rig.h"
 #include "txg.h"
+#include "volume-types.h"
+#include "writeback.h"
 
 /* Of the large volumes; enough for a tree of three levels. */
 #define BLOCKS 16384u

@@ -13,7 +13,7 @@
 
 #include "meta.h"
 #include "metadata-rig.h"
-#include "pool.h"
+#include "engine.h"
 
 /*----------------------------------------------------------------------
  * The disk of the copy

@@ -7,7 +7,16 @@
 #include <errno.h>
 
 #include "codec.h"
+#include "ddt.h"
 #include "engine-rig.h"
+#include "format.h"
+#include "journal.h"
+#include "map.h"
+#include "meta.h"
+#include "space.h"
+#include "txg.h"
+#include "volume-types.h"
+#include "writeback.h"
 
 static void
 test_equal_blocks_in_one_batch (void)

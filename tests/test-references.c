@@ -16,7 +16,8 @@
 #include "format.h"
 #include "meta.h"
 #include "pool-util.h"
-#include "pool.h"
+#include "engine.h"
+#include "txg.h"
 
 #define BLOCK 4096u
 #define PIECE (UINT32_C (1) << 20)

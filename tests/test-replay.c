@@ -11,6 +11,8 @@
 #include "cleanup.h"
 #include "engine-rig.h"
 #include "txg-int.h"
+#include "volume-types.h"
+#include "writeback.h"
 
 static void
 test_flush_syncs_records_and_journal (void)

@@ -14,8 +14,9 @@
 
 #include "merge.h"
 #include "pool-util.h"
-#include "pool.h"
+#include "engine.h"
 #include "txg.h"
+#include "volume.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 20u

@@ -11,6 +11,7 @@
 
 #include "cleanup.h"
 #include "engine-rig.h"
+#include "writeback.h"
 
 #define CHUNK 4096
 #define SLOT 64

@@ -12,7 +12,7 @@
 #include <limits.h>
 
 #include "moment.h"
-#include "pool.h"
+#include "engine.h"
 #include "sorter.h"
 #include "tally.h"
 #include "testutil.h"

@@ -6,7 +6,9 @@
 
 #include "cleanup.h"
 #include "engine-rig.h"
+#include "volume-types.h"
 #include "writeback-int.h"
+#include "writeback.h"
 
 static void
 test_flush_waits_for_workers (void)

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The pool's properties take effect: when it is opened, and when one is set.
+ * Names, defaults and values: property.h.
+ */
+
+#ifndef NBDEDUP_POOL_PROPERTIES_H
+#define NBDEDUP_POOL_PROPERTIES_H
+
+struct nbdedup_pool;
+
+/* Check, store, apply.  Under pool->admin. */
+extern int pool_property_set (struct nbdedup_pool *pool, const char *name,
+                              const char *value);
+
+/* Apply what pool.db says to the open pool. */
+extern int pool_properties_load (struct nbdedup_pool *pool);
+
+#endif /* NBDEDUP_POOL_PROPERTIES_H */

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#ifndef NBDEDUP_SYNC_H
+#define NBDEDUP_SYNC_H
+
+struct nbdedup_pool;
+
+/* Everything answered so far is in pool.db. */
+extern int pool_sync (struct nbdedup_pool *pool);
+
+#endif /* NBDEDUP_SYNC_H */
