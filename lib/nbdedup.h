@@ -267,7 +267,7 @@ extern int nbdedup_volume_extents (struct nbdedup_volume *volume,
 /*----------------------------------------------------------------------
  * Administration: one function for everything that has a JSON form.
  *
- * 'command' and 'args' are described in lib/command.h; the result is a
+ * 'command' and 'args' are described in lib/service/command.h; the result is a
  * new reference (an object, at least {}), NULL on failure.  nbdedup_call
  * works on a pool that this process has open.
  */

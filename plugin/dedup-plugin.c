@@ -32,7 +32,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 #include "keys.h"
 #include "listeners.h"
 #include "nbdedup.h"

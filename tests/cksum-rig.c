@@ -22,10 +22,10 @@
 
 #include <xxhash.h>
 
-#include "bytes.h"
+#include "base/bytes.h"
+#include "base/fullio.h"
 #include "cksum-rig.h"
-#include "cksum-vfs.h"
-#include "fullio.h"
+#include "vfs/cksum-vfs.h"
 
 static char dir[] = "/tmp/nbdedup-cksum-XXXXXX";
 char db_path[64], wal_path[80], other_path[64], other_wal[80];

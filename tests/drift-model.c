@@ -5,8 +5,8 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
-#include "codec.h"
 #include "drift-model.h"
+#include "format/codec.h"
 
 /* A block that is not zero. */
 struct ref {

@@ -8,15 +8,15 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "core/map.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "data/writeback-int.h"
+#include "data/writeback.h"
 #include "engine-rig.h"
-#include "format.h"
-#include "map.h"
-#include "meta.h"
-#include "txg.h"
-#include "volume-types.h"
-#include "writeback-int.h"
-#include "writeback.h"
+#include "format/format.h"
+#include "meta/meta.h"
 
 char directory[PATH_MAX];
 struct nbdedup_pool *pool;

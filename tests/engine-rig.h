@@ -19,8 +19,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/engine.h"
 #include "pool-util.h"
-#include "engine.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 2048u

@@ -412,7 +412,7 @@ SCRIPT
 
     need command -v podchecker
     podchecker -warnings "$page"
-    cat "$top_srcdir"/lib/schema*.sql | sqlite3 schema.db
+    cat "$top_srcdir"/lib/meta/schema*.sql | sqlite3 schema.db
     sqlite3 -separator ' ' schema.db \
             "SELECT t.name, c.name FROM sqlite_schema t,
              pragma_table_info (t.name) c WHERE t.type = 'table'" >columns

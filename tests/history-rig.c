@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <sqlite3.h>
 
-#include "cksum-vfs.h"
 #include "history-rig.h"
+#include "vfs/cksum-vfs.h"
 
 char directory[PATH_MAX];
 struct nbdedup_pool *pool;

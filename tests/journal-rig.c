@@ -19,7 +19,7 @@
 
 #include <xxhash.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "journal-rig.h"
 
 #define SECTOR 512

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "journal.h"
+#include "disk/journal.h"
 
 /* SEED, and a directory of our own to work in. */
 extern void journal_begin (void);

@@ -8,13 +8,13 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "cleanup.h"
-#include "fullio.h"
-#include "meta.h"
+#include "base/cleanup.h"
+#include "base/fullio.h"
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/writeback.h"
+#include "meta/meta.h"
 #include "metadata-rig.h"
-#include "engine.h"
-#include "txg.h"
-#include "writeback.h"
 
 #define BLOCK 4096u
 

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 
-#include "fullio.h"
+#include "base/fullio.h"
 #include "page-rig.h"
 
 #define PAGE 8192

@@ -12,9 +12,9 @@
 
 #include <config.h>
 
-#include "format.h"
+#include "data/volume-types.h"
+#include "format/format.h"
 #include "plants.h"
-#include "volume-types.h"
 
 #define ADDRS_MAX 65536
 

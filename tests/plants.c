@@ -4,10 +4,10 @@
 
 #include <config.h>
 
-#include "format.h"
+#include "data/volume-types.h"
+#include "format/format.h"
+#include "format/segment.h"
 #include "plants.h"
-#include "segment.h"
-#include "volume-types.h"
 
 uint64_t planted_addr;
 int64_t planted_delta;

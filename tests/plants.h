@@ -7,8 +7,8 @@
 #ifndef NBDEDUP_PLANTS_H
 #define NBDEDUP_PLANTS_H
 
+#include "core/txg.h"
 #include "engine-rig.h"
-#include "txg.h"
 
 typedef void plant_fn (struct meta_conn *c, struct meta_state *state);
 

@@ -6,14 +6,13 @@
 Prints each violation on a line of its own, as FILE:LINE: WHAT or
 FILE: WHAT; exit status 1 if there is any.
 
- - Layers.  The figure in CONTRIBUTING.md ("The layers") names every module
-   of lib/.  A file includes headers of its own module, of those that a
-   comma joins to it, and of the lines below; never of a line above, nor of
-   a module beyond a "|".  "name*" stands for all modules whose names begin
-   so and that are not named themselves.
- - plugin/ and tools/ include only nbdedup.h and cleanup.h from lib/.
- - SQL stands in lib/meta*.[ch] and lib/schema*.sql; SQLite's functions
-   there and in lib/cksum-*.[ch].
+ - Layers.  lib/ is divided into rooms, its folders.  The figure in
+   CONTRIBUTING.md ("The layers") names each of them once.  A file includes
+   headers of its own room and of rooms on the lines below; never of a line
+   above, nor of a room beyond a "|".  A header is included by its path below
+   lib/.  NAME-int.h is for its own room.
+ - plugin/ and tools/ include only nbdedup.h and base/cleanup.h from lib/.
+ - SQL stands in lib/meta/; SQLite's functions there and in lib/vfs/.
  - nbdkit is known in plugin/ only; lib/ has not even its name, but in
    comments.
  - Messages of lib/ do not begin with a command's name: the command says it.
@@ -21,7 +20,6 @@ FILE: WHAT; exit status 1 if there is any.
    lib/, plugin/ and tools/ list all of theirs in Makefile.am.
 """
 
-import fnmatch
 import os
 import re
 import sys
@@ -31,10 +29,10 @@ FOLDERS = ("lib", "plugin", "tools")
 LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 # Whoever implements or records something of it includes the public header.
 PUBLIC = "nbdedup.h"
-FOR_ALL = (PUBLIC, "cleanup.h")
+FOR_ALL = (PUBLIC, "base/cleanup.h")
 # Parts of the tool's "drift".
 ENGINE_COMMANDS = ("drift-freed", "drift-history")
-GENERATED = ("schema-drift-sql.h", "schema-sql.h")
+GENERATED = ("meta/schema-drift-sql.h", "meta/schema-sql.h")
 
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
                    r"'(?:\\.|[^'\\\n])*'", re.S)
@@ -86,68 +84,55 @@ def at(path, text, match):
 # The figure
 
 class Place:
-    """Where a module stands: line 0 is the lowest."""
-    def __init__(self, line, group):
+    """Where a room stands: line 0 is the lowest."""
+    def __init__(self, line, column):
         self.line = line
-        self.group = group
+        self.column = column
 
 
 def read_figure(path):
-    """{pattern: Place} of the figure in CONTRIBUTING.md."""
+    """{room: Place} of the figure in CONTRIBUTING.md."""
     m = re.search(r"^## The layers\n(.*?)^## ", read(path), re.M | re.S)
     if m is None:
         sys.exit("%s: has no section \"The layers\"" % path)
     lines = [l for l in m[1].split("\n") if l.startswith("    ")]
     while lines and lines[0].strip() != "lib/" + PUBLIC:
         lines.pop(0)
-    # The modules come first; what follows two spaces is a remark.
-    lines = [re.split(r" {2,}", l.strip())[0] for l in lines[1:]]
-    rows = []
-    for line in lines:
-        if rows and rows[-1].endswith((",", "|")):
-            rows[-1] += " " + line
-        else:
-            rows.append(line)
+    # The rooms come first; what follows two spaces is a remark.
+    rows = [re.split(r" {2,}", l.strip())[0] for l in lines[1:]]
     places = {}
     for i, row in enumerate(reversed(rows)):
-        for j, group in enumerate(row.split("|")):
-            for name in group.split(","):
-                if name.strip() in places:
-                    problem(path, "names %s twice" % name.strip())
-                places[name.strip()] = Place(i, j)
+        for j, room in enumerate(row.split("|")):
+            room = room.strip()
+            if room in places:
+                problem(path, "names %s twice" % room)
+            if not os.path.isdir("lib/" + room):
+                problem(path, "names %s, which is no folder of lib/" % room)
+            places[room] = Place(i, j)
     if len(rows) < 3:
         sys.exit("%s: its figure of the layers cannot be read" % path)
     return places
 
 
-def find_place(places, module):
-    if module in places:
-        return places[module]
-    found = [p for p in places if fnmatch.fnmatchcase(module, p)]
-    return places[max(found, key=len)] if found else None
-
-
 def check_layers(files):
     figure = "CONTRIBUTING.md"
     places = read_figure(figure)
-    modules = {f[4:-2] for f in files if f.startswith("lib/")}
-    for p in places:
-        if not any(fnmatch.fnmatchcase(m, p) for m in modules):
-            problem(figure, "names %s, which is not in lib/" % p)
 
     for path in files:
         if not path.startswith("lib/") or path == "lib/" + PUBLIC:
             continue
-        mine = find_place(places, path[4:-2])
-        if mine is None:
-            problem(path, "is not in the figure of %s" % figure)
+        room = os.path.dirname(path[4:])
+        if room not in places:
+            problem(path, "is in no room of the figure of %s" % figure)
             continue
+        mine = places[room]
         text = without_comments(read(path))
         for m in INCLUDE.finditer(text):
             name = m[1]
             if name is None or name == PUBLIC or name in GENERATED:
                 continue
-            other = find_place(places, name[:-2])
+            of = os.path.dirname(name)
+            other = places.get(of)
             if "lib/" + name not in files:
                 problem(at(path, text, m), "includes %s, no header of lib/"
                         % name)
@@ -156,9 +141,12 @@ def check_layers(files):
             elif other.line > mine.line:
                 problem(at(path, text, m), "includes %s, which stands above "
                         "it in the figure of %s" % (name, figure))
-            elif other.line == mine.line and other.group != mine.group:
+            elif other.line == mine.line and other.column != mine.column:
                 problem(at(path, text, m), "includes %s, which stands beside "
                         "it in the figure of %s" % (name, figure))
+            elif name.endswith("-int.h") and of != room:
+                problem(at(path, text, m), "includes %s, which is for its "
+                        "own room" % name)
 
 
 # ----------------------------------------------------------------------
@@ -168,28 +156,28 @@ def check_knowledge(path, files):
     folder = path.split("/")[0]
     text = without_comments(read(path))
     bare = without_strings(text)
-    is_meta = fnmatch.fnmatchcase(path, "lib/meta*.[ch]")
-    may_sqlite = is_meta or fnmatch.fnmatchcase(path, "lib/cksum-*.[ch]")
+    is_meta = path.startswith("lib/meta/")
+    may_sqlite = is_meta or path.startswith("lib/vfs/")
 
     for m in INCLUDE.finditer(text):
         name = m[1] or m[2]
-        if folder != "lib" and os.path.basename(name) not in FOR_ALL and \
-           "lib/" + os.path.basename(name) in files:
+        if folder != "lib" and name not in FOR_ALL and \
+           "lib/" + re.sub(r"^(\.\./)*lib/", "", name) in files:
             problem(at(path, text, m), "includes %s, which is lib/'s own"
                     % name)
         if name.startswith("nbdkit") and folder != "plugin":
             problem(at(path, text, m), "includes %s: only plugin/ may" % name)
         if name.startswith("sqlite3") and not may_sqlite:
-            problem(at(path, text, m), "includes %s: only lib/meta*.c and "
-                    "lib/cksum-*.c may" % name)
+            problem(at(path, text, m), "includes %s: only lib/meta/ and "
+                    "lib/vfs/ may" % name)
 
     if folder != "plugin":
         for m in re.finditer(r"\bnbdkit_\w+", bare):
             problem(at(path, text, m), "%s: only plugin/ knows nbdkit" % m[0])
     if not may_sqlite:
         for m in re.finditer(r"\bsqlite3_\w+", bare):
-            problem(at(path, text, m), "%s: only lib/meta*.c and "
-                    "lib/cksum-*.c know SQLite" % m[0])
+            problem(at(path, text, m), "%s: only lib/meta/ and "
+                    "lib/vfs/ know SQLite" % m[0])
     for line, literal in strings(text):
         if folder == "lib" and re.search(r"nbdkit", literal):
             problem("%s:%d" % (path, line), "names nbdkit")
@@ -199,7 +187,7 @@ def check_knowledge(path, files):
             problem("%s:%d" % (path, line), "begins with the command %s"
                     % m[1])
         if not is_meta and SQL.search(literal):
-            problem("%s:%d" % (path, line), "has SQL: only lib/meta*.c may")
+            problem("%s:%d" % (path, line), "has SQL: only lib/meta/ may")
 
 
 # ----------------------------------------------------------------------
@@ -212,7 +200,7 @@ def find_sources():
             dirs[:] = sorted(d for d in dirs if not d.startswith((".", "_")))
             for name in sorted(names):
                 path = os.path.join(where, name)
-                if name in GENERATED or os.path.islink(path):
+                if path[4:] in GENERATED or os.path.islink(path):
                     continue
                 if name.endswith((".c", ".h", ".bats", ".bash", ".py", ".pl",
                                   ".sql", ".syms", ".am", ".in")) and \
@@ -242,13 +230,14 @@ def main():
         sys.exit("usage: source-rules.py TOP")
     os.chdir(sys.argv[1])
 
-    files = {"%s/%s" % (d, f) for d in FOLDERS for f in os.listdir(d)
-             if f.endswith((".c", ".h")) and f not in GENERATED}
+    files = {os.path.join(where, f) for d in FOLDERS
+             for where, _, names in os.walk(d) for f in names
+             if f.endswith((".c", ".h"))} - {"lib/" + g for g in GENERATED}
     check_layers(sorted(files))
     for path in sorted(files):
         check_knowledge(path, files)
-        folder, name = path.split("/")
-        if not re.search(r"(?<![\w.-])%s(?![\w.-])" % re.escape(name),
+        folder, name = path.split("/", 1)
+        if not re.search(r"(?<![\w./-])%s(?![\w.-])" % re.escape(name),
                          read(folder + "/Makefile.am")):
             problem(path, "is not in %s/Makefile.am" % folder)
     for path in find_sources():

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "segment.h"
+#include "base/error.h"
+#include "format/segment.h"
 #include "space-model.h"
 
 struct store *store;

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "space.h"
-#include "store.h"
+#include "disk/store.h"
+#include "space/space.h"
 
 #define MAX_SEGMENTS 96
 #define MAX_RECORDS 60000

@@ -4,13 +4,13 @@
 
 #include <config.h>
 
+#include "core/map.h"
+#include "core/record-cache.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
 #include "engine-rig.h"
-#include "format.h"
-#include "map.h"
-#include "meta.h"
-#include "record-cache.h"
-#include "txg.h"
-#include "volume-types.h"
+#include "format/format.h"
+#include "meta/meta.h"
 
 static void
 do_look (uint64_t block)

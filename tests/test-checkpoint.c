@@ -16,10 +16,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "core/txg.h"
 #include "engine-rig.h"
-#include "meta.h"
-#include "txg.h"
+#include "meta/meta.h"
 
 #define BULK_BYTES (UINT64_C (9) << 20)
 #define BULK_GROUP (UINT64_C (1) << 40) /* of records: no pool has so many */

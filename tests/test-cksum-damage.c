@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "cksum-rig.h"
-#include "cksum-vfs.h"
+#include "vfs/cksum-vfs.h"
 
 /*----------------------------------------------------------------------
  * Damage to the main database

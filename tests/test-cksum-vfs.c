@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "cksum-rig.h"
-#include "cksum-vfs.h"
+#include "vfs/cksum-vfs.h"
 
 /*----------------------------------------------------------------------
  * Ordinary use

@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "codec.h"
-#include "error.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "format/codec.h"
 
 #define LEN_MAX (1 << 20)
 #define GUARD 64                /* bytes behind an output that must stay */

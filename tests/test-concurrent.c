@@ -18,8 +18,8 @@
 #include <pthread.h>
 
 #include "concurrent.h"
-#include "engine.h"
-#include "txg.h"
+#include "core/engine.h"
+#include "core/txg.h"
 
 struct nbdedup_pool *pool;
 char directory[PATH_MAX];

@@ -26,9 +26,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "control-protocol.h"
+#include "base/nice.h"
+#include "format/control-protocol.h"
 #include "nbdedup.h"
-#include "nice.h"
 #include "testutil.h"
 
 #define VOLUME_SIZE (UINT64_C (32) << 20)

@@ -9,16 +9,16 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "copier.h"
-#include "ddt.h"
+#include "core/ddt.h"
+#include "core/record-cache.h"
+#include "core/txg.h"
+#include "data/verify.h"
+#include "data/writeback.h"
+#include "disk/room.h"
+#include "disk/store.h"
 #include "engine-rig.h"
-#include "record-cache.h"
-#include "room.h"
-#include "space.h"
-#include "store.h"
-#include "txg.h"
-#include "verify.h"
-#include "writeback.h"
+#include "report/copier.h"
+#include "space/space.h"
 
 #define NR 8u                   /* blocks that have copies */
 #define SECTORS (BLOCK / 512)

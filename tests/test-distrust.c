@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "fullio.h"
-#include "meta.h"
+#include "base/fullio.h"
+#include "core/engine.h"
+#include "meta/meta.h"
 #include "metadata-rig.h"
-#include "engine.h"
 
 static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;

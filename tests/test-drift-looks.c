@@ -20,10 +20,10 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#include "command.h"
-#include "drift.h"
-#include "format.h"
+#include "drift/drift.h"
+#include "format/format.h"
 #include "nbdedup.h"
+#include "service/command.h"
 #include "testutil.h"
 
 #define BLOCK 4096u

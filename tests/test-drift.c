@@ -27,9 +27,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "drift.h"
 #include "drift-copy.h"
 #include "drift-model.h"
+#include "drift/drift.h"
 #include "op-log.h"
 
 #define LARGE_BLOCKS 6000

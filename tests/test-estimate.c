@@ -29,7 +29,7 @@
 #include <math.h>
 #include <pthread.h>
 
-#include "codec.h"
+#include "format/codec.h"
 #include "nbdedup.h"
 #include "testutil.h"
 

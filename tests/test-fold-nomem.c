@@ -7,11 +7,11 @@
 
 #include <config.h>
 
-#include "copier.h"
+#include "core/txg.h"
+#include "data/verify.h"
+#include "data/writeback.h"
 #include "engine-rig.h"
-#include "txg.h"
-#include "verify.h"
-#include "writeback.h"
+#include "report/copier.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 

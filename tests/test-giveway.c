@@ -14,17 +14,17 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "check.h"
-#include "command.h"
-#include "meta.h"
+#include "core/engine.h"
+#include "data/sync.h"
+#include "meta/meta.h"
 #include "pool-util.h"
-#include "engine.h"
-#include "sync.h"
+#include "report/check.h"
+#include "service/command.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 65536u
 #define MIB (UINT64_C (1) << 20)
-/* What lib/meta.c allows a WAL while somebody reads, times pool.db. */
+/* What lib/meta/meta.c allows a WAL while somebody reads, times pool.db. */
 #define WAL_POOLS 16
 
 static char directory[PATH_MAX];

@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "error.h"
-#include "hash.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "format/hash.h"
 
 #define PATTERN_LEN 4096
 

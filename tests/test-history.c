@@ -10,14 +10,14 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "drift/history.h"
+#include "format/thin.h"
 #include "history-rig.h"
-#include "history.h"
-#include "engine.h"
-#include "meta.h"
-#include "thin.h"
-#include "txg.h"
-#include "volume-types.h"
-#include "volume.h"
+#include "meta/meta.h"
+#include "volume/volume.h"
 
 static void
 expect_samples (const char *name, size_t nr)

@@ -25,7 +25,7 @@
 #include <sys/resource.h>
 #include <sys/uio.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "journal-rig.h"
 
 static void

@@ -27,8 +27,8 @@
 
 #include <xxhash.h>
 
-#include "bytes.h"
-#include "error.h"
+#include "base/bytes.h"
+#include "base/error.h"
 #include "journal-rig.h"
 
 /* The second page of the ring. */

@@ -6,11 +6,11 @@
 
 #include <config.h>
 
+#include "core/map.h"
 #include "engine-rig.h"
-#include "format.h"
-#include "map.h"
-#include "merge.h"
-#include "volume-layers.h"
+#include "format/format.h"
+#include "volume/merge.h"
+#include "volume/volume-layers.h"
 
 #define ROUNDS 200
 /* Of these so many may wait to be freed together (volume-layers.c). */

@@ -26,9 +26,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "fullio.h"
-#include "lockfile.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "disk/lockfile.h"
 
 static char dir[] = "/tmp/nbdedup-lockfile-XXXXXX";
 static char lock_path[64];

@@ -23,9 +23,9 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "error.h"
-#include "store.h"
-#include "txg-log.h"
+#include "base/error.h"
+#include "core/txg-log.h"
+#include "disk/store.h"
 
 #define SECTOR 512
 #define BLOCK 4096

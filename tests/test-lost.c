@@ -6,9 +6,9 @@
 
 #include <config.h>
 
+#include "core/txg.h"
+#include "data/volume-types.h"
 #include "engine-rig.h"
-#include "txg.h"
-#include "volume-types.h"
 
 static void
 lose (uint64_t block, uint64_t count)

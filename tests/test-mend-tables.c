@@ -12,9 +12,9 @@
 
 #include <config.h>
 
-#include "format.h"
+#include "core/txg.h"
+#include "format/format.h"
 #include "page-rig.h"
-#include "txg.h"
 
 /* Blocks that take a sector each, so that the rows of their records are longer
  * than a page; and such that do not compress.

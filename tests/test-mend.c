@@ -13,11 +13,11 @@
 
 #include <config.h>
 
-#include "format.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "data/writeback.h"
+#include "format/format.h"
 #include "page-rig.h"
-#include "txg.h"
-#include "volume-types.h"
-#include "writeback.h"
 
 /* Of the large volumes; enough for a tree of three levels. */
 #define BLOCKS 16384u

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "meta.h"
+#include "core/engine.h"
+#include "meta/meta.h"
 #include "metadata-rig.h"
-#include "engine.h"
 
 /*----------------------------------------------------------------------
  * The disk of the copy

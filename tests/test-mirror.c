@@ -22,9 +22,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cksum-mirror.h"
 #include "cksum-rig.h"
-#include "cksum-vfs.h"
+#include "vfs/cksum-mirror.h"
+#include "vfs/cksum-vfs.h"
 
 #define PAGE 4096
 

@@ -15,7 +15,7 @@
 
 #include <sqlite3.h>
 
-#include "iszero.h"
+#include "base/iszero.h"
 #include "pool-util.h"
 
 #define BLOCK 4096u

@@ -6,17 +6,17 @@
 
 #include <errno.h>
 
-#include "codec.h"
-#include "ddt.h"
+#include "core/ddt.h"
+#include "core/map.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "data/writeback.h"
+#include "disk/journal.h"
 #include "engine-rig.h"
-#include "format.h"
-#include "journal.h"
-#include "map.h"
-#include "meta.h"
-#include "space.h"
-#include "txg.h"
-#include "volume-types.h"
-#include "writeback.h"
+#include "format/codec.h"
+#include "format/format.h"
+#include "meta/meta.h"
+#include "space/space.h"
 
 static void
 test_equal_blocks_in_one_batch (void)

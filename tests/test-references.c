@@ -13,11 +13,11 @@
 #include <inttypes.h>
 #include <limits.h>
 
-#include "format.h"
-#include "meta.h"
+#include "core/engine.h"
+#include "core/txg.h"
+#include "format/format.h"
+#include "meta/meta.h"
 #include "pool-util.h"
-#include "engine.h"
-#include "txg.h"
 
 #define BLOCK 4096u
 #define PIECE (UINT32_C (1) << 20)

@@ -9,8 +9,8 @@
 
 #include <fcntl.h>
 
+#include "data/volume-types.h"
 #include "plants.h"
-#include "volume-types.h"
 
 /* Blocks 0 to 63 and 64 to 127 have the same contents, from 1 on; blocks 200
  * to 207 have others, from 1000 on.

@@ -8,11 +8,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "core/txg-int.h"
+#include "data/volume-types.h"
+#include "data/writeback.h"
 #include "engine-rig.h"
-#include "txg-int.h"
-#include "volume-types.h"
-#include "writeback.h"
 
 static void
 test_flush_syncs_records_and_journal (void)

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "room.h"
+#include "disk/room.h"
 #include "testutil.h"
 
 static uint64_t seed;

@@ -8,9 +8,9 @@
 
 #include <fcntl.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 #include "engine-rig.h"
-#include "scrub.h"
+#include "report/scrub.h"
 
 static json_int_t
 number (const json_t *result, const char *key)

@@ -22,10 +22,10 @@
 
 #include <xxhash.h>
 
-#include "bytes.h"
-#include "error.h"
-#include "segment.h"
-#include "store.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "disk/store.h"
+#include "format/segment.h"
 
 static unsigned
 rnd (unsigned n)

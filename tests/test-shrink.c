@@ -12,11 +12,11 @@
 
 #include <limits.h>
 
-#include "merge.h"
+#include "core/engine.h"
+#include "core/txg.h"
 #include "pool-util.h"
-#include "engine.h"
-#include "txg.h"
-#include "volume.h"
+#include "volume/merge.h"
+#include "volume/volume.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 20u

@@ -12,9 +12,9 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "error.h"
+#include "base/error.h"
+#include "disk/sorter.h"
 #include "nbdedup.h"
-#include "sorter.h"
 #include "testutil.h"
 
 struct item {

@@ -28,8 +28,8 @@
 #include <unistd.h>
 #include <sys/resource.h>
 
-#include "error.h"
-#include "segment.h"
+#include "base/error.h"
+#include "format/segment.h"
 #include "space-model.h"
 
 static char dir[] = "space-XXXXXX";

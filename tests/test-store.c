@@ -40,11 +40,11 @@
 
 #include <xxhash.h>
 
-#include "bytes.h"
-#include "error.h"
-#include "fullio.h"
-#include "segment.h"
-#include "store.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "disk/store.h"
+#include "format/segment.h"
 
 static char dir[] = "store-XXXXXX";
 

@@ -9,9 +9,9 @@
 
 #include <fcntl.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "data/writeback.h"
 #include "engine-rig.h"
-#include "writeback.h"
 
 #define CHUNK 4096
 #define SLOT 64

@@ -11,10 +11,10 @@
 #include <jansson.h>
 #include <limits.h>
 
-#include "moment.h"
-#include "engine.h"
-#include "sorter.h"
-#include "tally.h"
+#include "core/engine.h"
+#include "disk/sorter.h"
+#include "drift/moment.h"
+#include "drift/tally.h"
 #include "testutil.h"
 
 #define BLOCK 16384u

@@ -11,9 +11,9 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "error.h"
+#include "base/error.h"
+#include "format/thin.h"
 #include "testutil.h"
-#include "thin.h"
 
 #define HOUR UINT64_C (3600)
 #define DAY (24 * HOUR)

@@ -4,11 +4,11 @@
 
 #include <config.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "data/volume-types.h"
+#include "data/writeback-int.h"
+#include "data/writeback.h"
 #include "engine-rig.h"
-#include "volume-types.h"
-#include "writeback-int.h"
-#include "writeback.h"
 
 static void
 test_flush_waits_for_workers (void)

@@ -6,8 +6,8 @@
 #include <math.h>
 
 #include "drift-chart.h"
-#include "drift-series.h"
 #include "drift-report.h"
+#include "drift-series.h"
 #include "tools.h"
 
 const struct chart_line chart_lines[NR_LINES] = {

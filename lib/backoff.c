@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: BSD-3-Clause */
-
-#include <config.h>
-
-#include "backoff.h"
-
-_Thread_local bool backoff_is_off;

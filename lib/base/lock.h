@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Mutexes that know their owner.
+ *
+ * Lock order, outermost first; a thread takes only locks to the right of
+ * those that it holds:
+ *
+ *   pool->drift, scrub->one  ->  pool->admin  ->  watch->lock
+ *     ->  inside a txg (txg_enter)
+ *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
+ *     ->  volumes->lock  ->  space->lock, journal->lock,
+ *                                meta->copying  ->  meta->lock
+ *
+ * Those separated by a comma are never held together.  The cache of
+ * records, the list of readers, the merger, the sampler, the scrubber, the
+ * copier, and what "status" tells of a scrub have locks of their own,
+ * innermost; so have the second copy of pool.db (first the lock of who builds
+ * it, then those of its two files, then that which is held while pool.db is
+ * changed, then its state's), the room of its files (outside of that which is
+ * held while pool.db is changed) and its VFS.
+ *
+ * Reading and writing of records, hashing and compression run with none of
+ * them held; being inside a txg is no lock, but a cut waits for it.
+ * meta->copying is held as long as a checkpoint takes, so a thread that holds
+ * a lock which clients' requests take does not wait for it.
+ */
+
+#ifndef NBDEDUP_LOCK_H
+#define NBDEDUP_LOCK_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct lock {
+  pthread_mutex_t mutex;
+  _Atomic (pthread_t) owner;    /* valid while 'held' */
+  atomic_bool held;
+};
+
+static inline void
+lock_init (struct lock *l)
+{
+  pthread_mutex_init (&l->mutex, NULL);
+  atomic_init (&l->owner, 0);
+  atomic_init (&l->held, false);
+}
+
+static inline void
+lock_destroy (struct lock *l)
+{
+  pthread_mutex_destroy (&l->mutex);
+}
+
+static inline bool
+lock_is_held (struct lock *l)
+{
+  return atomic_load_explicit (&l->held, memory_order_relaxed) &&
+    pthread_equal (atomic_load_explicit (&l->owner, memory_order_relaxed),
+                   pthread_self ());
+}
+
+#define assert_held(l) assert (lock_is_held (l))
+
+static inline void
+lock_set_owner (struct lock *l)
+{
+  atomic_store_explicit (&l->owner, pthread_self (), memory_order_relaxed);
+  atomic_store_explicit (&l->held, true, memory_order_relaxed);
+}
+
+static inline void
+lock_acquire (struct lock *l)
+{
+  if (pthread_mutex_lock (&l->mutex) != 0)
+    abort ();
+  lock_set_owner (l);
+}
+
+/* False: somebody has it. */
+static inline bool
+lock_try (struct lock *l)
+{
+  if (pthread_mutex_trylock (&l->mutex) != 0)
+    return false;
+  lock_set_owner (l);
+  return true;
+}
+
+static inline void
+lock_release (struct lock *l)
+{
+  assert_held (l);
+  atomic_store_explicit (&l->held, false, memory_order_relaxed);
+  if (pthread_mutex_unlock (&l->mutex) != 0)
+    abort ();
+}
+
+/* Wait on 'cond' with the lock held; name the predicate at the call. */
+static inline void
+lock_wait (struct lock *l, pthread_cond_t *cond)
+{
+  assert_held (l);
+  atomic_store_explicit (&l->held, false, memory_order_relaxed);
+  pthread_cond_wait (cond, &l->mutex);
+  lock_set_owner (l);
+}
+
+/* The same, for at most 'ms' milliseconds.  'cond' must have been made
+ * with cond_init (CLOCK_MONOTONIC).
+ */
+static inline void
+lock_wait_ms (struct lock *l, pthread_cond_t *cond, uint64_t ms)
+{
+  struct timespec ts;
+
+  assert_held (l);
+  clock_gettime (CLOCK_MONOTONIC, &ts);
+  ts.tv_sec += ms / 1000;
+  ts.tv_nsec += (ms % 1000) * 1000000;
+  if (ts.tv_nsec >= 1000000000) {
+    ts.tv_sec++;
+    ts.tv_nsec -= 1000000000;
+  }
+  atomic_store_explicit (&l->held, false, memory_order_relaxed);
+  pthread_cond_timedwait (cond, &l->mutex, &ts);
+  lock_set_owner (l);
+}
+
+static inline void
+cond_init (pthread_cond_t *cond)
+{
+  pthread_condattr_t attr;
+
+  pthread_condattr_init (&attr);
+  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
+  pthread_cond_init (cond, &attr);
+  pthread_condattr_destroy (&attr);
+}
+
+static inline void
+cleanup_unlock (struct lock **l)
+{
+  lock_release (*l);
+}
+
+/* Hold the lock until the closing brace. */
+#define WITH_LOCK(l) WITH_LOCK_ (l, __COUNTER__)
+#define WITH_LOCK_(l, n) WITH_LOCK__ (l, n)
+#define WITH_LOCK__(l, n)                                               \
+  __attribute__ ((cleanup (cleanup_unlock)))                            \
+  struct lock *with_lock_##n = ({ lock_acquire (l); (l); })
+
+#endif /* NBDEDUP_LOCK_H */

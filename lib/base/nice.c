@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/nice.h"
+
+/* Linux: of this thread alone; the first one's is the process's.  If it is
+ * refused the thread runs all the same.
+ */
+void
+nice_thread (void)
+{
+  setpriority (PRIO_PROCESS, (id_t) gettid (),
+               getpriority (PRIO_PROCESS, (id_t) getpid ()) + NICE);
+}

@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "base/backoff.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/table.h"
+#include "core/ddt.h"
+
+/*  STATE   in LRU   may be evicted   left by
+ *  CLEAN   yes      yes              eviction, death
+ *  NEW     no       no               ddt_fold_done (-> CLEAN), death
+ *
+ * Only records with RECORD_INDEXED are in by_digest; the others are
+ * reached through their ref alone, and exist only while NEW.
+ */
+struct ddt_entry {
+  struct table_link link;       /* in by_digest */
+  TAILQ_ENTRY (ddt_entry) lru;
+  struct record record;
+  uint64_t chunk_addr;
+  uint64_t copy_of;             /* 0: it is no copy */
+  bool is_new;
+};
+
+struct ref {
+  struct table_link link;       /* in refs */
+  uint64_t addr;
+  int64_t delta[2];             /* by parity of the txg */
+  bool taken[2];                /* the txg has referred to it at some time */
+  struct ddt_entry *entry;      /* NEW: owned until ddt_fold_done; or NULL */
+  uint8_t new_in;               /* parity of the txg that made 'entry' */
+  bool dead;
+};
+
+struct ddt {
+  struct meta *meta;            /* not owned; outlives the ddt */
+  size_t clean_max;             /* CLEAN entries */
+
+  struct lock lock;             /* protects everything below */
+  struct table by_digest, refs;
+  TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
+  size_t nr_clean;
+  unsigned open;                /* parity of the open txg */
+  uint64_t hits, misses;
+
+  atomic_size_t pending_bytes;
+};
+
+struct ddt *
+ddt_new (struct meta *meta, uint64_t budget_bytes)
+{
+  struct ddt *ddt = calloc (1, sizeof *ddt);
+
+  if (ddt == NULL || table_init (&ddt->by_digest) == -1 ||
+      table_init (&ddt->refs) == -1) {
+    ddt_free (ddt);
+    return nbdedup_fail_null (ENOMEM, "no memory for the dedup table");
+  }
+  ddt->meta = meta;
+  /* 16: the allocator's and the bucket array's share of an entry. */
+  ddt->clean_max = budget_bytes / (sizeof (struct ddt_entry) + 16);
+  lock_init (&ddt->lock);
+  TAILQ_INIT (&ddt->lru);
+  return ddt;
+}
+
+static void
+free_ref (void *opaque, struct table_link *l)
+{
+  struct ref *r = table_entry (l, struct ref, link);
+  struct ddt *ddt = opaque;
+
+  if (r->entry) {
+    if (r->entry->record.flags & RECORD_INDEXED)
+      table_remove (&ddt->by_digest, &r->entry->link);
+    free (r->entry);
+  }
+  free (r);
+}
+
+static void
+free_entry (void *opaque, struct table_link *l)
+{
+  (void) opaque;
+  free (table_entry (l, struct ddt_entry, link));
+}
+
+void
+ddt_free (struct ddt *ddt)
+{
+  if (ddt == NULL)
+    return;
+  if (ddt->refs.buckets)
+    table_visit (&ddt->refs, free_ref, ddt);
+  if (ddt->by_digest.buckets)
+    table_visit (&ddt->by_digest, free_entry, ddt);
+  table_destroy (&ddt->refs);
+  table_destroy (&ddt->by_digest);
+  lock_destroy (&ddt->lock);
+  free (ddt);
+}
+
+static struct ref *
+find_ref_locked (struct ddt *ddt, uint64_t addr)
+{
+  uint64_t hash = table_mix (addr);
+  struct table_link *l;
+
+  assert_held (&ddt->lock);
+  for (l = table_chain (&ddt->refs, hash); l; l = l->next)
+    if (table_entry (l, struct ref, link)->addr == addr)
+      return table_entry (l, struct ref, link);
+  return NULL;
+}
+
+static struct ref *
+get_ref_locked (struct ddt *ddt, uint64_t addr)
+{
+  struct ref *r = find_ref_locked (ddt, addr);
+
+  if (r)
+    return r;
+  r = patient_calloc (1, sizeof *r);
+  if (r == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for a reference");
+  r->addr = addr;
+  table_insert (&ddt->refs, &r->link, table_mix (addr));
+  ddt->pending_bytes += sizeof *r + 16;
+  return r;
+}
+
+static void
+drop_ref_locked (struct ddt *ddt, struct ref *r)
+{
+  table_remove (&ddt->refs, &r->link);
+  free (r);
+  ddt->pending_bytes -= sizeof *r + 16;
+}
+
+static bool
+is_dead_locked (struct ddt *ddt, uint64_t addr)
+{
+  struct ref *r = find_ref_locked (ddt, addr);
+
+  return r && r->dead;
+}
+
+static struct ddt_entry *
+find_entry_locked (struct ddt *ddt, const struct digest *digest,
+                   uint32_t lsize, uint64_t domain)
+{
+  uint64_t hash = digest_prefix (digest);
+  struct table_link *l;
+  struct ddt_entry *e;
+
+  assert_held (&ddt->lock);
+  for (l = table_chain (&ddt->by_digest, hash); l; l = l->next) {
+    e = table_entry (l, struct ddt_entry, link);
+    if (memcmp (&e->record.digest, digest, sizeof *digest) == 0 &&
+        e->record.lsize == lsize && e->record.domain == domain)
+      return e;
+  }
+  return NULL;
+}
+
+/* Forget a CLEAN entry. */
+static void
+drop_clean_locked (struct ddt *ddt, struct ddt_entry *e)
+{
+  assert (!e->is_new);
+  TAILQ_REMOVE (&ddt->lru, e, lru);
+  table_remove (&ddt->by_digest, &e->link);
+  ddt->nr_clean--;
+  free (e);
+}
+
+static void
+add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
+{
+  e->is_new = false;
+  TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
+  ddt->nr_clean++;
+  while (ddt->nr_clean > ddt->clean_max)
+    drop_clean_locked (ddt, TAILQ_FIRST (&ddt->lru));
+}
+
+/* Put a record of pool.db in the cache, unless there is an entry for its
+ * digest already, or it has died since it was read.
+ */
+static void
+cache_record_locked (struct ddt *ddt, const struct record *r)
+{
+  struct ddt_entry *e;
+
+  if (!(r->flags & RECORD_INDEXED) || ddt->clean_max == 0 ||
+      is_dead_locked (ddt, r->ptr.addr) ||
+      find_entry_locked (ddt, &r->digest, r->lsize, r->domain))
+    return;
+  e = calloc (1, sizeof *e);
+  if (e == NULL)
+    return;                     /* a cache may forget */
+  e->record = *r;
+  table_insert (&ddt->by_digest, &e->link, digest_prefix (&r->digest));
+  add_clean_locked (ddt, e);
+}
+
+static int
+take_ref_locked (struct ddt *ddt, const struct record *r,
+                 struct pointer *ptr)
+{
+  struct ref *ref = get_ref_locked (ddt, r->ptr.addr);
+
+  if (ref == NULL)
+    return -1;
+  assert (!ref->dead);
+  ref->delta[ddt->open]++;
+  ref->taken[ddt->open] = true;
+  *ptr = r->ptr;
+  return 1;
+}
+
+/* 1: a reference was taken; 0: not in memory. */
+static int
+lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
+               uint64_t domain, struct pointer *ptr)
+{
+  struct ddt_entry *e;
+
+  WITH_LOCK (&ddt->lock);
+  e = find_entry_locked (ddt, digest, lsize, domain);
+  if (e == NULL)
+    return 0;
+  /* An entry of a dead record was removed when it died. */
+  assert (!is_dead_locked (ddt, e->record.ptr.addr));
+  if (!e->is_new) {
+    TAILQ_REMOVE (&ddt->lru, e, lru);
+    TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
+  }
+  ddt->hits++;
+  return take_ref_locked (ddt, &e->record, ptr);
+}
+
+/* A row of table "record", read without the lock. */
+struct row {
+  struct blob records;
+  uint64_t group;
+};
+
+/* Look for a record at 'addr' with the digest in the row of its group.
+ * All records of the row come into the cache with it: a copy of an image
+ * repeats the order in which they were written.
+ */
+static int
+take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
+               const struct digest *digest, uint32_t lsize, uint64_t domain,
+               struct pointer *ptr)
+{
+  struct record r;
+  size_t off;
+  int n, found = 0;
+
+  WITH_LOCK (&ddt->lock);
+  for (off = 0; off < row->records.len; off += (size_t) n) {
+    n = record_unpack (row->group, row->records.p + off,
+                       row->records.len - off, &r);
+    if (n == -1)
+      return 0;
+    if (r.ptr.addr == addr && r.lsize == lsize && r.domain == domain &&
+        memcmp (&r.digest, digest, sizeof *digest) == 0 &&
+        !found && !is_dead_locked (ddt, addr)) {
+      if (take_ref_locked (ddt, &r, ptr) == -1)
+        return 0;
+      found = 1;
+    }
+    cache_record_locked (ddt, &r);
+  }
+  return found;
+}
+
+static int
+lookup_meta (struct ddt *ddt, struct meta_conn *c,
+             const struct digest *digest, uint32_t lsize, uint64_t domain,
+             struct pointer *ptr)
+{
+  struct blob index CLEANUP_BLOB = { NULL };
+  struct row row = { .group = 0 };
+  struct index_entry e;
+  uint64_t low;
+  size_t off;
+  int found = 0;
+
+  if (meta_index_get (c, digest_prefix (digest), &low, &index) == -1)
+    return 0;
+  for (off = 0; off < index.len && !found; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (index.p + off, &e);
+    if (!index_entry_matches (&e, digest))
+      continue;
+    row.group = e.addr / RECORD_GROUP_SECTORS;
+    if (meta_record_get (c, row.group, &row.records) == 1)
+      found = take_from_row (ddt, &row, e.addr, digest, lsize, domain, ptr);
+  }
+  blob_free (&row.records);
+  return found;
+}
+
+int
+ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
+            uint64_t domain, struct pointer *ptr)
+{
+  struct meta_conn *c;
+  int r;
+
+  /* Memory first: a record that leaves it for pool.db between the two
+   * looks is in pool.db by the second.
+   */
+  r = lookup_memory (ddt, digest, lsize, domain, ptr);
+  if (r != 0)
+    return r == 1;
+  c = meta_reader_get (ddt->meta);
+  r = lookup_meta (ddt, c, digest, lsize, domain, ptr);
+  meta_reader_put (ddt->meta, c);
+  WITH_LOCK (&ddt->lock);
+  ddt->misses++;
+  return r;
+}
+
+static int
+insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
+        uint64_t copy_of, struct pointer *ptr)
+{
+  struct ddt_entry *e, *old = NULL;
+  struct ref *ref;
+  int r = 0;
+
+  WITH_LOCK (&ddt->lock);
+  if (record->flags & RECORD_INDEXED)
+    old = find_entry_locked (ddt, &record->digest, record->lsize,
+                             record->domain);
+  if (old && (r = take_ref_locked (ddt, &old->record, ptr)) == -1)
+    return -1;
+  ref = get_ref_locked (ddt, record->ptr.addr);
+  e = patient_calloc (1, sizeof *e);
+  if (ref == NULL || e == NULL) {
+    free (e);
+    return nbdedup_fail (ENOMEM, "no memory for a record");
+  }
+  /* The address was free: nothing of an earlier record is left. */
+  assert (!ref->dead && ref->entry == NULL);
+  assert (ref->delta[0] == 0 && ref->delta[1] == 0);
+  e->record = *record;
+  e->chunk_addr = chunk_addr;
+  e->copy_of = copy_of;
+  e->is_new = true;
+  ref->entry = e;
+  ref->new_in = (uint8_t) ddt->open;
+  ref->taken[ddt->open] = true;
+  ddt->pending_bytes += sizeof *e + 16;
+  if (old) {
+    /* The journal knows this record already: it stays, unreferenced and
+     * invisible, until the fold frees it.
+     */
+    e->record.flags &= ~RECORD_INDEXED;
+    return r;
+  }
+  if (record->flags & RECORD_INDEXED)
+    table_insert (&ddt->by_digest, &e->link, digest_prefix (&record->digest));
+  ref->delta[ddt->open] = 1;
+  *ptr = record->ptr;
+  return 0;
+}
+
+int
+ddt_insert (struct ddt *ddt, const struct record *record,
+            uint64_t chunk_addr, struct pointer *ptr)
+{
+  return insert (ddt, record, chunk_addr, 0, ptr);
+}
+
+int
+ddt_insert_copy (struct ddt *ddt, const struct record *record,
+                 uint64_t chunk_addr, uint64_t copy_of)
+{
+  struct pointer ptr;
+
+  assert (!(record->flags & RECORD_INDEXED));
+  return insert (ddt, record, chunk_addr, copy_of, &ptr);
+}
+
+int
+ddt_replay_record (struct ddt *ddt, const struct record *record,
+                   uint64_t chunk_addr)
+{
+  struct pointer ptr;
+  int r = ddt_insert (ddt, record, chunk_addr, &ptr);
+
+  /* Its references are replayed from the pointers. */
+  if (r != -1)
+    ddt_unref (ddt, ptr.addr);
+  return r == -1 ? -1 : 0;
+}
+
+bool
+ddt_is_new (struct ddt *ddt, uint64_t addr)
+{
+  const struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  r = find_ref_locked (ddt, addr);
+  return r && r->entry;
+}
+
+int
+ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta)
+{
+  struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  r = get_ref_locked (ddt, addr);
+  if (r == NULL)
+    return -1;
+  assert (!r->dead);
+  r->delta[ddt->open] += delta;
+  r->taken[ddt->open] = true;
+  return 0;
+}
+
+void
+ddt_unref (struct ddt *ddt, uint64_t addr)
+{
+  struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  r = find_ref_locked (ddt, addr);
+  assert (r && r->delta[ddt->open] > 0);
+  /* A count of 0 stays: the fold must still look at a NEW record. */
+  r->delta[ddt->open]--;
+}
+
+void
+ddt_cut (struct ddt *ddt)
+{
+  WITH_LOCK (&ddt->lock);
+  ddt->open ^= 1;
+}
+
+struct changes {
+  struct ddt_change *p;
+  size_t nr;
+  unsigned parity;
+};
+
+static void
+add_change (void *opaque, struct table_link *l)
+{
+  struct ref *r = table_entry (l, struct ref, link);
+  struct changes *c = opaque;
+  struct ddt_entry *e = r->entry && r->new_in == c->parity ? r->entry : NULL;
+
+  /* A record that died in an attempt to fold which then failed is still
+   * a change; one that died in an earlier fold has nothing left here.
+   */
+  if (r->delta[c->parity] == 0 && !r->taken[c->parity] && e == NULL)
+    return;
+  c->p[c->nr++] = (struct ddt_change) {
+    .addr = r->addr, .delta = r->delta[c->parity],
+    .record = e ? &e->record : NULL, .chunk_addr = e ? e->chunk_addr : 0,
+    .copy_of = e ? e->copy_of : 0,
+  };
+}
+
+static int
+compare_changes (const void *a, const void *b)
+{
+  const struct ddt_change *x = a, *y = b;
+
+  return x->addr < y->addr ? -1 : x->addr > y->addr;
+}
+
+int
+ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
+{
+  struct changes c = { .nr = 0 };
+
+  {
+    WITH_LOCK (&ddt->lock);
+    c.parity = ddt->open ^ 1;
+    c.p = malloc ((ddt->refs.nr_entries + 1) * sizeof *c.p);
+    if (c.p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for %zu changes",
+                           ddt->refs.nr_entries);
+    table_visit (&ddt->refs, add_change, &c);
+  }
+  qsort (c.p, c.nr, sizeof *c.p, compare_changes);
+  *changes = c.p;
+  *nr = c.nr;
+  return 0;
+}
+
+bool
+ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
+{
+  struct table_link *l;
+  struct ddt_entry *e;
+  struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  r = get_ref_locked (ddt, addr);
+  if (r == NULL || r->taken[ddt->open])
+    return false;               /* without memory it dies another day */
+  r->dead = true;
+  for (l = table_chain (&ddt->by_digest, digest_prefix (digest)); l;
+       l = l->next) {
+    e = table_entry (l, struct ddt_entry, link);
+    if (e->record.ptr.addr != addr)
+      continue;
+    if (e->is_new) {
+      /* Out of sight; freed by ddt_fold_done, which owns it. */
+      table_remove (&ddt->by_digest, &e->link);
+      e->record.flags &= ~RECORD_INDEXED;
+    }
+    else
+      drop_clean_locked (ddt, e);
+    break;
+  }
+  return true;
+}
+
+static void
+fold_ref (void *opaque, struct table_link *l)
+{
+  struct ref *r = table_entry (l, struct ref, link);
+  struct ddt *ddt = opaque;
+  unsigned folding = ddt->open ^ 1;
+  struct ddt_entry *e;
+
+  r->delta[folding] = 0;
+  r->taken[folding] = false;
+  if (r->entry && r->new_in == folding) {
+    e = r->entry;
+    r->entry = NULL;
+    ddt->pending_bytes -= sizeof *e + 16;
+    if (!r->dead && (e->record.flags & RECORD_INDEXED))
+      add_clean_locked (ddt, e);
+    else {
+      if (e->record.flags & RECORD_INDEXED)
+        table_remove (&ddt->by_digest, &e->link);
+      free (e);
+    }
+  }
+  if (!r->dead && r->entry == NULL && !r->taken[ddt->open])
+    drop_ref_locked (ddt, r);
+}
+
+void
+ddt_fold_done (struct ddt *ddt)
+{
+  WITH_LOCK (&ddt->lock);
+  table_visit (&ddt->refs, fold_ref, ddt);
+}
+
+void
+ddt_forget (struct ddt *ddt, uint64_t addr)
+{
+  struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  r = find_ref_locked (ddt, addr);
+  assert (r && r->dead && r->entry == NULL);
+  assert (!r->taken[0] && !r->taken[1]);
+  drop_ref_locked (ddt, r);
+}
+
+void
+ddt_forget_clean (struct ddt *ddt)
+{
+  struct ddt_entry *e;
+
+  WITH_LOCK (&ddt->lock);
+  while ((e = TAILQ_FIRST (&ddt->lru)) != NULL)
+    drop_clean_locked (ddt, e);
+}
+
+size_t
+ddt_pending_bytes (struct ddt *ddt)
+{
+  return ddt->pending_bytes;
+}
+
+void
+ddt_get_info (struct ddt *ddt, struct ddt_info *info)
+{
+  WITH_LOCK (&ddt->lock);
+  info->hits = ddt->hits;
+  info->misses = ddt->misses;
+  info->cache_bytes = ddt->by_digest.nr_entries * sizeof (struct ddt_entry) +
+    ddt->refs.nr_entries * sizeof (struct ref) +
+    (ddt->by_digest.nr_buckets + ddt->refs.nr_buckets) * sizeof (void *);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The dedup table: digest -> record, and the references that unfolded
+ * writes hold.
+ *
+ * What is durable stands in pool.db: table "ddt" (the hash index, digest ->
+ * address), table "record" (address -> digest, sizes, count).  In memory:
+ *
+ *  - entries: records by digest.  CLEAN ones are an LRU cache of pool.db;
+ *    NEW ones are not in pool.db yet and stay until the fold.
+ *
+ *  - refs: by address, the references that the open and the folding txg
+ *    add, and whether the record is dead.
+ *
+ * Invariants, true whenever ddt->lock is not held:
+ *
+ *  (1) A record's references are its count in pool.db plus both deltas,
+ *      less what the fold takes away for pointers that it displaces.  Both
+ *      deltas are >= 0: a pointer displaced within its own txg takes its
+ *      own reference back; one displaced later is the next fold's.
+ *
+ *  (2) A reference is taken under the lock, at the moment of the hit, in
+ *      the open txg, by a thread that holds the txg (txg_enter): between
+ *      the hit and the pointer's installation no cut can come.
+ *
+ *  (3) The fold kills a record only under the lock, and only if the open
+ *      txg has never taken a reference to it, not even one that it has
+ *      given back: the journal may hold that pointer, durable, and what
+ *      displaced it may be lost in a crash.  From then on it is dead: every lookup
+ *      misses it, also one that read an older state of pool.db, until
+ *      nobody who could have read that is left (quiesce.h); only then its
+ *      space goes to the allocator and the mark goes.
+ *
+ * So looking up, referring and freeing are atomic with respect to each
+ * other, and a race costs at most a second record of the same content.
+ */
+
+#ifndef NBDEDUP_DDT_H
+#define NBDEDUP_DDT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/format.h"
+#include "meta/meta.h"
+
+struct ddt;
+
+/* 'budget_bytes' is for CLEAN entries. */
+extern struct ddt *ddt_new (struct meta *meta, uint64_t budget_bytes);
+extern void ddt_free (struct ddt *ddt);
+
+/* Find a record with this digest, size and domain, and take a reference to
+ * it in the open txg: 1 and its pointer, or 0.  Damage in pool.db's index
+ * is a miss, never an error.  The caller is inside txg_enter and
+ * quiesce_enter.
+ */
+extern int ddt_lookup (struct ddt *ddt, const struct digest *digest,
+                       uint32_t lsize, uint64_t domain, struct pointer *ptr);
+
+/* Add a record that the caller has just written, with one reference in
+ * the open txg; without RECORD_INDEXED in its flags nobody will find it.
+ * 0: done.  1: an equal record came first: a reference to that one was
+ * taken instead, '*ptr' points to it, and this record is freed by the
+ * fold.  -1: ENOMEM.
+ *
+ * The caller has logged the record (txg_log_record) before: as soon as it
+ * is in here, another thread can refer to it and flush.
+ */
+extern int ddt_insert (struct ddt *ddt, const struct record *record,
+                       uint64_t chunk_addr, struct pointer *ptr);
+
+/* Add a copy of the record at 'copy_of' (copies.h), which the caller has just
+ * written.  The journal does not know it: after a crash it is in pool.db, or
+ * its space is free.  The fold decides whether it is wanted.  -1: ENOMEM.
+ */
+extern int ddt_insert_copy (struct ddt *ddt, const struct record *record,
+                            uint64_t chunk_addr, uint64_t copy_of);
+
+/* At replay: a record of the journal, without references yet. */
+extern int ddt_replay_record (struct ddt *ddt, const struct record *record,
+                              uint64_t chunk_addr);
+
+/* ... is there one at 'addr'?  (pool.db may have it, too.) */
+extern bool ddt_is_new (struct ddt *ddt, uint64_t addr);
+
+/* 'delta' more references in the open txg; 0 only makes the next fold look
+ * whether the record still has any.
+ */
+extern int ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta);
+/* One less: a pointer of the open txg was displaced. */
+extern void ddt_unref (struct ddt *ddt, uint64_t addr);
+
+/*----------------------------------------------------------------------
+ * For the fold (txg.c)
+ */
+
+/* A change that the folding txg makes. */
+struct ddt_change {
+  uint64_t addr;
+  int64_t delta;
+  struct record *record;        /* NEW: borrowed until ddt_fold_done */
+  uint64_t chunk_addr;
+  uint64_t copy_of;             /* it is a copy of this record; 0: it is not */
+};
+
+/* With no thread inside the txg: the open txg becomes the folding one. */
+extern void ddt_cut (struct ddt *ddt);
+
+/* The folding txg's changes, ascending by address, in a malloc'd array. */
+extern int ddt_get_changes (struct ddt *ddt, struct ddt_change **changes,
+                            size_t *nr);
+
+/* The fold found that the record has no reference any more.  True: it is
+ * dead now.  False: the open txg refers to it; it stays, with count 0, and
+ * the next fold looks again.
+ */
+extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
+                          const struct digest *digest);
+
+/* The folding txg is in pool.db: its NEW entries become CLEAN. */
+extern void ddt_fold_done (struct ddt *ddt);
+
+/* Nobody can reach this dead record any more: forget the mark.  Called
+ * right before space_release.
+ */
+extern void ddt_forget (struct ddt *ddt, uint64_t addr);
+
+/* pool.db was repaired: forget what the cache has of it. */
+extern void ddt_forget_clean (struct ddt *ddt);
+
+/* Memory that the open and folding txgs hold here. */
+extern size_t ddt_pending_bytes (struct ddt *ddt);
+
+struct ddt_info {
+  uint64_t hits, misses, cache_bytes;
+};
+extern void ddt_get_info (struct ddt *ddt, struct ddt_info *info);
+
+#endif /* NBDEDUP_DDT_H */

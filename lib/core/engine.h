@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The open pool: what the rooms of lib/ share of it.  It owns them all; the
+ * service makes and frees them (pool.c).
+ */
+
+#ifndef NBDEDUP_ENGINE_H
+#define NBDEDUP_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "base/quiesce.h"
+#include "format/copies.h"
+#include "nbdedup.h"
+
+struct control;
+struct copier;
+struct ddt;
+struct journal;
+struct lost_leaves;
+struct map;
+struct merger;
+struct meta;
+struct reader;
+struct record_cache;
+struct sampler;
+struct scrub_shared;
+struct scrubber;
+struct space;
+struct store;
+struct txg;
+struct volume;
+struct volumes;
+struct watch;
+struct writeback;
+
+struct nbdedup_pool {
+  char *path;                   /* owned; absolute */
+  char *who;                    /* owned */
+  struct nbdedup_settings settings;
+  int lock_fd;                  /* -1: none */
+  uint32_t sector_bytes;
+  int hash;
+  uint8_t uuid[UUID_LEN];
+  struct meta *meta;
+  struct store *store;
+  struct space *space;
+  struct journal *journal;
+  struct map *map;
+  struct ddt *ddt;
+  struct record_cache *records;
+  struct quiesce quiesce;
+  struct txg *txg;
+  struct writeback *writeback;
+  struct reader *readers;       /* read.c's contexts */
+  struct volumes *volumes;
+  _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
+  _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
+  struct watch *watch;          /* over its space */
+  struct merger *merger;        /* NULL: not started */
+  struct control *control;      /* NULL: not a server */
+  struct sampler *sampler;      /* NULL: not a server, or no interval */
+  /* A snapshot of a volume was made.  Under pool->admin.  May be NULL. */
+  void (*snapshot_taken) (struct nbdedup_pool *pool, const struct volume *v);
+  struct scrubber *scrubber;    /* NULL: not a server */
+  _Atomic (struct copier *) copier;     /* NULL: not a server */
+
+  struct lost_leaves *lost;     /* of the maps */
+  struct copies copies;         /* of records */
+  _Atomic uint64_t copy_reads;  /* answered from a copy */
+
+  struct lock drift;            /* one computation of drift at a time */
+  struct scrub_shared *scrub;
+
+  /* One administrative command at a time (reads of figures included:
+   * their numbers belong together).
+   */
+  struct lock admin;
+
+  pthread_t commit_thread;      /* makes old writes durable */
+  bool has_commit_thread;
+  struct lock commit_lock;      /* protects commit_stop */
+  pthread_cond_t commit_wake;
+  bool commit_stop;
+};
+
+/* The path of a file in the pool directory, malloc'd. */
+extern char *pool_file (const char *pool_path, const char *name);
+
+#endif /* NBDEDUP_ENGINE_H */

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Step 2 of a fold, second part: what the txg and the maps did to records,
+ * their counts and the space they take.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/fold-index.h"
+#include "core/fold-int.h"
+
+/* For the repair to recount. */
+#define COUNT_UNKNOWN (RECORD_REFCOUNT_MAX / 2)
+
+/* One group's row in memory, and the segment that it lies in. */
+struct group {
+  uint64_t id;
+  unsigned nr;
+  struct record records[RECORD_GROUP_SECTORS];  /* ascending by address */
+};
+
+struct pass {
+  struct fold *f;
+  struct meta_conn *c;
+  struct group *group;
+  struct blob row;
+  struct segment_map *map;      /* of the current segment; NULL: untouched */
+  bool has_chunks;              /* ... with the allocator's chunks */
+  bool copies;                  /* what loses references must be copies */
+};
+
+/* The tables contradict each other, as the error text says.  0: a repair sees
+ * to it; -1: the fold fails, for the pool must not go on as if it could rely on
+ * them.
+ */
+static int
+note_contradiction (struct fold *f)
+{
+  char text[512];
+
+  if (f->repairing) {
+    if (f->nr_contradictions++ == 0)
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+    return 0;
+  }
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  f->inconsistent = true;
+  return nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
+}
+
+static int
+load_group (struct pass *p, uint64_t id)
+{
+  struct group *g = p->group;
+  size_t off;
+  int n;
+
+  g->id = id;
+  g->nr = 0;
+  if (meta_record_get (p->c, id, &p->row) == -1)
+    return -1;
+  for (off = 0; off < p->row.len; off += (size_t) n) {
+    n = g->nr == RECORD_GROUP_SECTORS
+      ? nbdedup_fail (EIO, "pool.db: records of group %" PRIu64
+                      " are damaged", id)
+      : record_unpack (id, p->row.p + off, p->row.len - off,
+                       &g->records[g->nr]);
+    if (n == -1 && note_contradiction (p->f) == -1)
+      return -1;
+    if (n == -1)                /* what follows is found by pointers to it */
+      break;
+    g->nr++;
+  }
+  return 0;
+}
+
+static int
+store_group (struct pass *p)
+{
+  struct group *g = p->group;
+  size_t len = 0;
+  unsigned i;
+
+  if (g->nr == 0)
+    return meta_record_delete (p->c, g->id);
+  if (blob_reserve (&p->row, g->nr * RECORD_ENTRY_MAX) == -1)
+    return -1;
+  for (i = 0; i < g->nr; ++i)
+    len += record_pack (&g->records[i], p->row.p + len);
+  return meta_record_put (p->c, g->id, p->row.p, len);
+}
+
+/* 1; 0: the map is damaged; -1. */
+static int
+load_segment (struct pass *p, uint64_t segment)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  int r;
+
+  if (p->map && p->map->id == segment)
+    return 1;
+  assert (p->map == NULL);
+  p->has_chunks = false;
+  r = meta_segment_get (p->c, segment, &b);
+  if (r == -1)
+    return -1;
+  p->map = r ? segment_map_unpack (segment, p->f->sector_bytes, b.p, b.len)
+    : segment_map_new (segment, p->f->sector_bytes);
+  return p->map ? 1 : errno == EIO ? 0 : -1;
+}
+
+static int
+store_segment (struct pass *p)
+{
+  CLEANUP_FREE uint8_t *buf = NULL;
+  struct segment_map *map = p->map;
+  unsigned start;
+  size_t len;
+  int r;
+
+  if (map == NULL)
+    return 0;
+  if (segment_map_is_empty (map))
+    r = meta_segment_delete (p->c, map->id);
+  else {
+    buf = segment_map_pack (map, &len);
+    r = buf == NULL ? -1 :
+      meta_segment_put (p->c, map->id, map->nr_sectors - map->nr_used,
+                        segment_map_largest_run (map, &start), buf, len);
+  }
+  segment_map_free (map);
+  p->map = NULL;
+  return r;
+}
+
+/* The allocator may have added chunks that pool.db does not know yet. */
+static int
+set_chunks (struct pass *p)
+{
+  CLEANUP_FREE uint16_t *chunks = NULL;
+  unsigned nr, i;
+
+  if (p->has_chunks)
+    return 0;
+  if (space_get_chunks (p->f->parts->space, p->map->id, &chunks, &nr) == -1)
+    return -1;
+  for (i = 0; p->f->repairing && i < nr; ++i)
+    if (chunks[i] != SEGMENT_CHUNK_LOST)
+      segment_map_force_chunk (p->map, i, chunks[i]);
+  if (segment_map_set_chunks (p->map, chunks, nr) == -1)
+    return -1;
+  p->has_chunks = true;
+  return 0;
+}
+
+/* If the map says something else, a repair makes it from the records. */
+static int
+take_space (struct pass *p, const struct record *r)
+{
+  struct fold *f = p->f;
+  int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
+
+  if (ret == 1 &&
+      (set_chunks (p) == -1 || segment_map_set_slot (p->map, r->slot) == -1 ||
+       segment_map_set (p->map, r->ptr.addr % f->segment_sectors,
+                        sectors_of (r->ptr.psize, f->sector_bytes)) == -1))
+    ret = errno == EIO ? 0 : -1;
+  return ret == 0 ? note_contradiction (f) : ret == 1 ? 0 : -1;
+}
+
+static void
+put_back_space (struct pass *p, const struct record *r)
+{
+  if (segment_map_set_slot (p->map, r->slot) == -1 ||
+      segment_map_set (p->map, r->ptr.addr % p->f->segment_sectors,
+                       sectors_of (r->ptr.psize,
+                                   p->f->sector_bytes)) == -1)
+    abort ();                   /* give_space cleared them */
+}
+
+static int
+clear_space (struct pass *p, const struct record *r)
+{
+  struct fold *f = p->f;
+
+  if (segment_map_clear_slot (p->map, r->slot) == -1)
+    return -1;
+  if (segment_map_clear (p->map, r->ptr.addr % f->segment_sectors,
+                         sectors_of (r->ptr.psize, f->sector_bytes)) == 0)
+    return 0;
+  if (segment_map_set_slot (p->map, r->slot) == -1)
+    abort ();
+  return -1;
+}
+
+/* 1; 0: the space maps say something else, and nothing is done; -1. */
+static int
+give_space (struct pass *p, const struct record *r)
+{
+  struct fold *f = p->f;
+  uint64_t *u;
+  int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
+
+  if (ret != 1)
+    return ret;
+  if (clear_space (p, r) == -1)
+    return 0;
+  u = vec_add (&f->unlinked, sizeof *u);
+  if (u == NULL)
+    return -1;
+  *u = r->ptr.addr;
+  if (space_unlink (f->parts->space, r->ptr.addr) == 0)
+    return 1;
+  f->unlinked.nr--;
+  put_back_space (p, r);
+  return errno == EIO ? 0 : -1;
+}
+
+/* The open txg refers to it after all. */
+static void
+take_back (struct pass *p, const struct record *r)
+{
+  struct fold *f = p->f;
+
+  f->unlinked.nr--;
+  space_committed (f->parts->space, r->ptr.addr);
+  put_back_space (p, r);
+}
+
+static int
+add_gone (struct fold *f, const struct record *r)
+{
+  struct space_freed *g = vec_add (&f->gone, sizeof *g);
+
+  if (g == NULL)
+    return -1;
+  *g = (struct space_freed) {
+    r->ptr.addr, sectors_of (r->ptr.psize, f->sector_bytes), r->slot,
+  };
+  return 0;
+}
+
+static int
+add_index_op (struct fold *f, const struct record *r, bool add)
+{
+  struct fold_index_op *op;
+
+  if (!(r->flags & RECORD_INDEXED))
+    return 0;
+  op = vec_add (&f->index, sizeof *op);
+  if (op == NULL)
+    return -1;
+  index_entry_make (&r->digest, r->ptr.addr, &op->entry);
+  op->add = add;
+  return 0;
+}
+
+static void
+count_record (struct fold *f, const struct record *r, int sign)
+{
+  uint64_t sectors = (uint64_t)
+    (sign * (int64_t) sectors_of (r->ptr.psize, f->sector_bytes));
+
+  f->state.stored_sectors += sectors;
+  if (r->flags & RECORD_COPY) {
+    f->state.copy_sectors += sectors;
+    return;
+  }
+  f->state.records += (uint64_t) sign;
+  f->state.record_bytes += (uint64_t) (sign * (int64_t) r->lsize);
+}
+
+/* It has 'old' references no more: may it have copies now? */
+static int
+note_reached (struct fold *f, const struct record *r, uint64_t old)
+{
+  const struct copies *copies = f->parts->copies;
+  uint64_t *u;
+
+  if (r->flags & RECORD_COPY || copies_wanted (copies, r->refcount) == 0 ||
+      copies_wanted (copies, old) > 0)
+    return 0;
+  u = vec_add (&f->reached, sizeof *u);
+  if (u == NULL)
+    return -1;
+  *u = r->ptr.addr;
+  return 0;
+}
+
+/* A record of pool.db gains or loses references. */
+static int
+change_record (struct pass *p, struct record *r, int64_t delta)
+{
+  struct fold *f = p->f;
+  uint64_t old = r->refcount, new = old + (uint64_t) delta;
+  int given;
+
+  if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX) {
+    nbdedup_fail (EIO, "pool.db: record at %" PRIu64 " has %" PRIu64
+                  " references, %" PRId64 " more cannot be", r->ptr.addr, old,
+                  delta);
+    if (note_contradiction (f) == -1)
+      return -1;
+    new = COUNT_UNKNOWN;        /* more than there are: nothing frees it */
+  }
+  r->refcount = new;
+  if ((old > 0) != (new > 0))
+    count_record (f, r, new > 0 ? 1 : -1);
+  if (note_reached (f, r, old) == -1)
+    return -1;
+  if (new > 0)
+    return old > 0 ? 0 : meta_limbo_delete (p->c, r->ptr.addr);
+  given = give_space (p, r);
+  if (given == -1)
+    return -1;
+  if (given == 0) {             /* a leak, which check finds */
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the space map does not have "
+                 "the record at %" PRIu64 ": its space is not free before "
+                 "\"nbdedup check --repair\"", r->ptr.addr);
+    return meta_limbo_put (p->c, r->ptr.addr);
+  }
+  if (!ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest)) {
+    take_back (p, r);
+    return meta_limbo_put (p->c, r->ptr.addr);
+  }
+  if (old == 0 && meta_limbo_delete (p->c, r->ptr.addr) == -1)
+    return -1;
+  if (add_gone (f, r) == -1 || add_index_op (f, r, false) == -1)
+    return -1;
+  r->ptr.addr = 0;              /* to be dropped from the row */
+  return 0;
+}
+
+static int
+insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
+{
+  struct fold *f = p->f;
+  struct group *g = p->group;
+  struct record r = *ch->record;
+  uint64_t *u;
+  unsigned i;
+
+  if (delta < 0)
+    return nbdedup_fail (EIO, "fold: new record at %" PRIu64 " has %" PRId64
+                         " references", ch->addr, delta);
+  r.refcount = (uint64_t) delta;
+  if (delta == 0) {
+    if (ddt_try_kill (f->parts->ddt, r.ptr.addr, &r.digest))
+      return add_gone (f, &r);
+    if (meta_limbo_put (p->c, r.ptr.addr) == -1)
+      return -1;
+  }
+  else {
+    count_record (f, &r, 1);
+    if (note_reached (f, &r, 0) == -1)
+      return -1;
+  }
+  for (i = 0; i < g->nr && g->records[i].ptr.addr < r.ptr.addr; ++i)
+    ;
+  if (g->nr == RECORD_GROUP_SECTORS ||
+      (i < g->nr && g->records[i].ptr.addr == r.ptr.addr))
+    return nbdedup_fail (EIO, "pool.db: there is a record at %" PRIu64
+                         " already: run nbdedup check", r.ptr.addr);
+  memmove (&g->records[i + 1], &g->records[i],
+           (g->nr - i) * sizeof g->records[0]);
+  g->records[i] = r;
+  g->nr++;
+  u = vec_add (&f->inserted, sizeof *u);
+  if (u == NULL || add_index_op (f, &r, true) == -1)
+    return -1;
+  *u = r.ptr.addr;
+  return take_space (p, &r);
+}
+
+/* Nothing is asked of it if limbo named it by mistake. */
+static int
+note_missing (struct fold *f, uint64_t addr, int64_t delta)
+{
+  if (delta == 0)
+    return 0;
+  nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing",
+                addr);
+  return note_contradiction (f);
+}
+
+static struct record *
+find_in_group (struct group *g, uint64_t addr)
+{
+  unsigned i;
+
+  for (i = 0; i < g->nr; ++i)
+    if (g->records[i].ptr.addr == addr)
+      return &g->records[i];
+  return NULL;
+}
+
+static void
+squeeze_group (struct group *g)
+{
+  unsigned i, n = 0;
+
+  for (i = 0; i < g->nr; ++i)
+    if (g->records[i].ptr.addr != 0)
+      g->records[n++] = g->records[i];
+  g->nr = n;
+}
+
+/* Table "copy" may be wrong: it must not free what is not its own. */
+static bool
+is_copy (const struct record *r, uint64_t addr)
+{
+  if (r != NULL && r->flags & RECORD_COPY && r->refcount == 1)
+    return true;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: there is no copy of a record at "
+               "%" PRIu64 ": run nbdedup check", addr);
+  return false;
+}
+
+/* Both lists are ascending by address: merge them, a group at a time.
+ * Within a group, records that go are dropped before new ones come: the
+ * order does not matter, their sectors cannot be the same (freed space is
+ * reused only after this fold), but the row's size limit holds throughout.
+ */
+static int
+fold_group (struct pass *p, size_t *pi, size_t *pj)
+{
+  struct fold *f = p->f;
+  const uint64_t *disp = f->displaced.p;
+  size_t i = *pi, j = *pj;
+  uint64_t addr, id;
+  struct record *r;
+  int64_t delta;
+  const struct ddt_change *ch;
+
+  id = j >= f->displaced.nr ||
+    (i < f->nr_changes && f->changes[i].addr < disp[j])
+    ? f->changes[i].addr / RECORD_GROUP_SECTORS
+    : disp[j] / RECORD_GROUP_SECTORS;
+  if (p->map && p->map->id != id * RECORD_GROUP_SECTORS / f->segment_sectors
+      && store_segment (p) == -1)
+    return -1;
+  if (load_group (p, id) == -1)
+    return -1;
+  for (;;) {
+    addr = UINT64_MAX;
+    ch = NULL;
+    delta = 0;
+    if (i < f->nr_changes)
+      addr = f->changes[i].addr;
+    if (j < f->displaced.nr && disp[j] < addr)
+      addr = disp[j];
+    if (addr == UINT64_MAX || addr / RECORD_GROUP_SECTORS != id)
+      break;
+    if (i < f->nr_changes && f->changes[i].addr == addr) {
+      ch = &f->changes[i++];
+      delta = ch->delta;
+    }
+    for (; j < f->displaced.nr && disp[j] == addr; ++j)
+      delta--;
+    if (ch && ch->record) {
+      if (insert_record (p, ch, delta) == -1)
+        return -1;
+      continue;
+    }
+    r = find_in_group (p->group, addr);
+    if (p->copies) {
+      if (!is_copy (r, addr))
+        continue;
+      delta = -1;               /* also if two rows name it */
+    }
+    if (r == NULL) {
+      if (note_missing (f, addr, delta) == -1)
+        return -1;
+      continue;
+    }
+    if (change_record (p, r, delta) == -1)
+      return -1;
+  }
+  squeeze_group (p->group);
+  *pi = i;
+  *pj = j;
+  return store_group (p);
+}
+
+static int
+compare_u64 (const void *a, const void *b)
+{
+  uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
+
+  return x < y ? -1 : x > y;
+}
+
+/* A layer that was written in image order gives its references back in the
+ * order of addresses, or nearly.
+ */
+static void
+sort_displaced (struct fold *f)
+{
+  const uint64_t *p = f->displaced.p;
+  size_t i;
+
+  for (i = 1; i < f->displaced.nr && p[i - 1] <= p[i]; ++i)
+    ;
+  if (i < f->displaced.nr)
+    qsort (f->displaced.p, f->displaced.nr, sizeof *p, compare_u64);
+}
+
+/* What f->displaced has, and the changes from 'i' on. */
+static int
+fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
+{
+  struct pass p = { .f = f, .c = c, .copies = copies };
+  size_t j = 0;
+  int r = 0;
+
+  sort_displaced (f);
+  p.group = malloc (sizeof *p.group);
+  if (p.group == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a fold");
+  while (r == 0 && (i < f->nr_changes || j < f->displaced.nr))
+    r = fold_group (&p, &i, &j);
+  if (r == 0)
+    r = store_segment (&p);
+  segment_map_free (p.map);
+  blob_free (&p.row);
+  free (p.group);
+  return r;
+}
+
+int
+fold_records (struct fold *f, struct meta_conn *c)
+{
+  return fold_from (f, c, 0, false);
+}
+
+int
+fold_release_copies (struct fold *f, struct meta_conn *c,
+                     const uint64_t *addrs, size_t nr)
+{
+  size_t i;
+  uint64_t *u;
+
+  f->displaced.nr = 0;          /* they are done */
+  for (i = 0; i < nr; ++i) {
+    if ((u = vec_add (&f->displaced, sizeof *u)) == NULL)
+      return -1;
+    *u = addrs[i];
+  }
+  return fold_from (f, c, f->nr_changes, true);
+}
+
+int
+fold_find_record (struct fold *f, struct meta_conn *c, uint64_t addr,
+                  struct record *r)
+{
+  struct pass p = { .f = f, .c = c };
+  const struct record *found;
+  int ret = -1;
+
+  p.group = malloc (sizeof *p.group);
+  if (p.group == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a fold");
+  if (load_group (&p, addr / RECORD_GROUP_SECTORS) == 0) {
+    found = find_in_group (p.group, addr);
+    ret = found != NULL;
+    if (found)
+      *r = *found;
+  }
+  blob_free (&p.row);
+  free (p.group);
+  return ret;
+}

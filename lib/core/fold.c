@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/fold-index.h"
+#include "core/fold-int.h"
+
+void *
+vec_add (struct vec *v, size_t size)
+{
+  size_t cap = v->cap ? v->cap * 2 : 64;
+  void *p;
+
+  if (v->nr == v->cap) {
+    p = realloc (v->p, cap * size);
+    if (p == NULL)
+      return nbdedup_fail_null (ENOMEM, "no memory for a fold");
+    v->p = p;
+    v->cap = cap;
+  }
+  return (char *) v->p + v->nr++ * size;
+}
+
+struct fold *
+fold_new (const struct txg_parts *parts, const struct meta_state *state)
+{
+  struct fold *f = calloc (1, sizeof *f);
+
+  if (f == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for a fold");
+  f->parts = parts;
+  f->base = f->state = *state;
+  f->sector_bytes = state->sector_bytes;
+  f->segment_sectors = SEGMENT_BYTES / state->sector_bytes;
+  if (map_get_changes (parts->map, &f->map_changes,
+                       &f->nr_map_changes) == -1 ||
+      ddt_get_changes (parts->ddt, &f->changes, &f->nr_changes) == -1) {
+    fold_free (f);
+    return NULL;
+  }
+  return f;
+}
+
+void
+fold_free (struct fold *f)
+{
+  if (f == NULL)
+    return;
+  free (f->map_changes);
+  free (f->changes);
+  free (f->displaced.p);
+  free (f->layers.p);
+  free (f->gone.p);
+  free (f->unlinked.p);
+  free (f->inserted.p);
+  free (f->index.p);
+  free (f->reached.p);
+  free (f);
+}
+
+struct meta_state *
+fold_state (struct fold *f)
+{
+  return &f->state;
+}
+
+void
+fold_set_features (struct fold *f, uint64_t features_compat)
+{
+  f->base.features_compat = f->state.features_compat = features_compat;
+}
+
+void
+fold_set_background_rows (struct fold *f, unsigned rows)
+{
+  f->background_rows = rows;
+}
+
+bool
+fold_is_inconsistent (const struct fold *f)
+{
+  return f->inconsistent;
+}
+
+void
+fold_set_inconsistent (struct fold *f)
+{
+  f->inconsistent = true;
+}
+
+void
+fold_set_repairing (struct fold *f, bool repairing)
+{
+  f->repairing = repairing ||
+    f->base.features_compat & FEATURE_COMPAT_RECORDS_LOST;
+}
+
+bool
+fold_index_is_damaged (struct fold *f)
+{
+  return f->index_damaged;
+}
+
+bool
+fold_copies_are_damaged (struct fold *f)
+{
+  bool failed = f->copies_failed;
+
+  f->copies_failed = false;
+  f->copies_damaged |= failed;
+  return failed;
+}
+
+bool
+fold_has_more (struct fold *f)
+{
+  return f->has_more;
+}
+
+/*----------------------------------------------------------------------
+ * Step 2: maps
+ */
+
+int
+fold_add_displaced (struct fold *f, const uint64_t *addrs, unsigned nr)
+{
+  uint64_t *p;
+  unsigned i;
+
+  for (i = 0; i < nr; ++i) {
+    if ((p = vec_add (&f->displaced, sizeof *p)) == NULL)
+      return -1;
+    *p = addrs[i];
+  }
+  return 0;
+}
+
+struct layer_delta *
+fold_delta (struct fold *f, struct layer *layer)
+{
+  struct layer_delta *ld = f->layers.p;
+
+  if (layer->delta_index < f->layers.nr &&
+      ld[layer->delta_index].layer == layer)
+    return &ld[layer->delta_index];
+  ld = vec_add (&f->layers, sizeof *ld);
+  if (ld == NULL)
+    return NULL;
+  *ld = (struct layer_delta) { .layer = layer };
+  layer->delta_index = (unsigned) (f->layers.nr - 1);
+  return ld;
+}
+
+int
+fold_put_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf_nr,
+               const struct leaf *leaf, bool exists)
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  size_t len = leaf_pack (leaf, buf);
+
+  if (len > 0)
+    return meta_leaf_put (c, layer->branch, leaf_nr, layer->seq, buf, len);
+  return exists ? meta_leaf_delete (c, layer->branch, leaf_nr, layer->seq)
+    : 0;
+}
+
+/* The row is there, and no checksum tells what is wrong with it.  A repair must
+ * not fail for what it is about to repair: it does the same with such leaves
+ * that nothing is written to (judge_leaf).
+ */
+static int
+read_leaf (struct fold *f, const struct map_change *mc, const uint8_t *buf,
+           size_t len, struct leaf *leaf)
+{
+  if (leaf_unpack (buf, len, leaf) == 0)
+    return 0;
+  if (!f->repairing)
+    return -1;
+  nbdedup_log (NBDEDUP_LOG_ERROR, "pool.db: %s: all blocks of leaf %" PRIu64
+               " of layer %" PRIu64 " that have not been written since are "
+               "lost", nbdedup_error (), mc->leaf, mc->layer->id);
+  memset (leaf, 0, sizeof *leaf);
+  memset (leaf->state, MAP_LOST, sizeof leaf->state);
+  return 0;
+}
+
+static int
+fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
+{
+  uint64_t displaced[LEAF_BLOCKS];
+  uint8_t buf[LEAF_LEN_MAX];
+  struct layer *layer = mc->layer;
+  struct layer_delta *ld;
+  struct leaf leaf, below;
+  int found, pointers, blocks;
+  unsigned nr;
+  size_t len = 0;
+
+  found = meta_leaf_get (c, layer->branch, mc->leaf, layer->seq, buf, &len);
+  if (found == -1 || read_leaf (f, mc, buf, len, &leaf) == -1)
+    return -1;
+  if (map_needs_below (mc, &leaf)) {
+    if (map_get_below (f->parts->map, c, layer, mc->leaf, &below) == -1)
+      return -1;
+  }
+  else                          /* no block's count depends on it */
+    memset (below.state, MAP_HOLE, sizeof below.state);
+  map_apply (mc, &leaf, &below, displaced, &nr, &pointers, &blocks);
+  if (memchr (leaf.state, MAP_LOST, sizeof leaf.state) != NULL)
+    f->state.features_compat |= FEATURE_COMPAT_LOST;
+  ld = fold_delta (f, layer);
+  if (ld == NULL || fold_add_displaced (f, displaced, nr) == -1)
+    return -1;
+  ld->pointers += pointers;
+  ld->blocks += blocks;
+  if (layer_is_pushed (layer))
+    return fold_push_leaf (f, c, layer, mc->leaf, &leaf, found);
+  return fold_put_leaf (c, layer, mc->leaf, &leaf, found);
+}
+
+/* Counters of the layers; a reaped one's row goes. */
+static int
+fold_layers (struct fold *f, struct meta_conn *c)
+{
+  struct layer *parent;
+  struct layer_delta *ld;
+  struct meta_layer l;
+  size_t i;
+
+  for (i = 0; i < f->layers.nr; ++i) {
+    ld = (struct layer_delta *) f->layers.p + i;
+    parent = ld->layer->parent;
+    if (ld->reaped) {
+      if (meta_layer_delete (c, ld->layer->id) == -1)
+        return -1;
+      continue;
+    }
+    l = (struct meta_layer) {
+      .id = ld->layer->id, .branch = ld->layer->branch,
+      .seq = ld->layer->seq,
+      .parent = parent && !ld->layer->dying ? parent->id : 0,
+      .overlap = ld->layer->overlap, .block_size = ld->layer->block_size,
+      .dying = ld->layer->dying,
+      .pointers = layer_count (ld->layer->pointers, ld->pointers),
+      .blocks = layer_count (ld->layer->blocks, ld->blocks),
+    };
+    if (meta_layer_put (c, &l) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/*----------------------------------------------------------------------*/
+
+/* Forget what a failed attempt did. */
+static void
+reset (struct fold *f)
+{
+  size_t i;
+
+  for (i = 0; i < f->unlinked.nr; ++i)
+    space_committed (f->parts->space, ((uint64_t *) f->unlinked.p)[i]);
+  f->displaced.nr = f->layers.nr = f->gone.nr = 0;
+  f->unlinked.nr = f->inserted.nr = f->index.nr = f->reached.nr = 0;
+  f->has_more = f->looked_at_copies = f->inconsistent = false;
+  f->nr_contradictions = 0;
+  f->state = f->base;
+}
+
+int
+fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
+{
+  size_t i;
+
+  reset (f);
+  for (i = 0; i < f->nr_map_changes; ++i)
+    if (fold_leaf (f, c, &f->map_changes[i]) == -1)
+      return -1;
+  if (fold_background (f, c) == -1 || fold_layers (f, c) == -1 ||
+      fold_records (f, c) == -1 || fold_copies (f, c) == -1)
+    return -1;
+  if (with_index && fold_index (c, f->index.p, f->index.nr,
+                                &f->state.index_entries) == -1) {
+    f->index_damaged = meta_is_damaged (c);
+    return -1;
+  }
+  f->state.fold++;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Step 3
+ */
+
+static void
+note_copies (struct fold *f)
+{
+  struct copies *copies = f->parts->copies;
+
+  if (f->looked_at_copies) {
+    copies->under_way = f->copies_wanted;
+    copies->cursor = f->copies_cursor;
+    if (f->copies_cursor == 0)
+      copies->done = f->copies_wanted;
+  }
+  if (f->reached.nr > 0)
+    f->parts->reached (f->parts->opaque, f->reached.p, f->reached.nr);
+}
+
+void
+fold_finish (struct fold *f)
+{
+  const struct txg_parts *parts = f->parts;
+  const struct space_freed *g;
+  struct layer_delta *ld;
+  size_t i;
+
+  for (i = 0; i < f->layers.nr; ++i) {
+    ld = (struct layer_delta *) f->layers.p + i;
+    ld->layer->pointers = layer_count (ld->layer->pointers, ld->pointers);
+    ld->layer->blocks = layer_count (ld->layer->blocks, ld->blocks);
+    if (ld->has_cursor)
+      ld->layer->cursor = ld->cursor;
+    if (ld->pass_done)
+      ld->layer->pass_done = true;
+  }
+  ddt_fold_done (parts->ddt);
+  map_fold_done (parts->map);
+  for (i = 0; i < f->layers.nr; ++i) {
+    ld = (struct layer_delta *) f->layers.p + i;
+    if (ld->reaped) {
+      map_forget_layer (parts->map, ld->layer);
+      parts->layer_gone (parts->opaque, ld->layer);
+    }
+  }
+  for (i = 0; i < f->inserted.nr; ++i)
+    space_committed (parts->space, ((uint64_t *) f->inserted.p)[i]);
+  note_copies (f);
+  if (f->nr_contradictions > 1)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: %" PRIu64 " more such "
+                 "contradictions", f->nr_contradictions - 1);
+  if (f->gone.nr == 0)
+    return;
+  quiesce_wait (parts->quiesce);
+  g = f->gone.p;
+  for (i = 0; i < f->gone.nr; ++i) {
+    parts->forget_record (parts->opaque, g[i].addr);
+    ddt_forget (parts->ddt, g[i].addr);
+  }
+  space_release (parts->space, g, f->gone.nr);
+}

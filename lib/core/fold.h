@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The fold: one closed txg's effects, written to pool.db.
+ *
+ * Order, and what a crash after each step leaves behind:
+ *
+ *  1. summary slots of the new records are written to the store, then one
+ *     fdatasync of it: pool.db is old, the journal has everything;
+ *
+ *  2. one transaction: maps, records, counts, index, space maps, and the
+ *     number of the journal batch that it covers.  COMMIT syncs the WAL.
+ *     Step 1 made every record durable that it names;
+ *
+ *  3. in memory: the journal's space is free, the changes leave the tables
+ *     (fold_finish), and when no reader is left that could have seen an
+ *     older state (quiesce_wait), the dead records' sectors are free.
+ *
+ * So nothing that the last durable state needs is overwritten: sectors are
+ * reused only after a durable state that does not refer to them.
+ */
+
+#ifndef NBDEDUP_FOLD_H
+#define NBDEDUP_FOLD_H
+
+#include "core/txg.h"
+
+struct fold;
+
+/* Collect the folding txg's changes.  'state' is the row to be stored; the
+ * fold updates its totals.  NULL: ENOMEM.
+ */
+extern struct fold *fold_new (const struct txg_parts *parts,
+                              const struct meta_state *state);
+extern void fold_free (struct fold *f);
+
+/* Step 1; fold-summary.c. */
+extern int fold_write_summaries (struct fold *f);
+
+/* Step 2 without BEGIN and COMMIT; may be repeated after a rollback.
+ * 'with_index' false leaves the hash index alone: it can be rebuilt, and
+ * damage to it must not stop the pool.
+ */
+extern int fold_write_tables (struct fold *f, struct meta_conn *c,
+                              bool with_index);
+
+/* Give back or move so many leaves in the background, beside the txg's
+ * changes: what the WAL has room for.
+ */
+extern void fold_set_background_rows (struct fold *f, unsigned rows);
+
+/* Was it damage in the hash index that made it fail? */
+extern bool fold_index_is_damaged (struct fold *f);
+
+/* Was it damage in the table of copies?  Then no later attempt uses that:
+ * space may stay in use, until "check --repair".
+ */
+extern bool fold_copies_are_damaged (struct fold *f);
+
+/* The tables contradict each other, or cannot be read, which failed the fold:
+ * no write did.
+ */
+extern bool fold_is_inconsistent (const struct fold *f);
+extern void fold_set_inconsistent (struct fold *f);
+/* As txg_parts.repairing, for the next attempt. */
+extern void fold_set_repairing (struct fold *f, bool repairing);
+
+/* The last commit has these now. */
+extern void fold_set_features (struct fold *f, uint64_t features_compat);
+
+/* The row with this fold's totals, for whoever runs in the transaction. */
+extern struct meta_state *fold_state (struct fold *f);
+
+/* Step 3, after the commit. */
+extern void fold_finish (struct fold *f);
+
+/* Is there background work left for the next fold? */
+extern bool fold_has_more (struct fold *f);
+
+#endif /* NBDEDUP_FOLD_H */

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/leaf-cache.h"
+
+int
+leaf_cache_init (struct leaf_cache *c, size_t max_bytes)
+{
+  c->bytes = 0;
+  c->max = max_bytes;
+  TAILQ_INIT (&c->lru);
+  return table_init (&c->table);
+}
+
+void
+leaf_cache_destroy (struct leaf_cache *c)
+{
+  struct cached_leaf *cl;
+
+  if (c->table.buckets == NULL)
+    return;
+  while ((cl = TAILQ_FIRST (&c->lru)) != NULL) {
+    TAILQ_REMOVE (&c->lru, cl, lru);
+    free (cl);
+  }
+  table_destroy (&c->table);
+}
+
+static uint64_t
+hash_of (uint64_t key, uint64_t leaf)
+{
+  return table_mix (key * UINT64_C (0x9e3779b97f4a7c15) + leaf);
+}
+
+static struct cached_leaf *
+find (struct leaf_cache *c, uint64_t key, uint64_t leaf)
+{
+  struct table_link *l;
+  struct cached_leaf *cl;
+
+  for (l = table_chain (&c->table, hash_of (key, leaf)); l; l = l->next) {
+    cl = table_entry (l, struct cached_leaf, link);
+    if (cl->key == key && cl->leaf == leaf)
+      return cl;
+  }
+  return NULL;
+}
+
+struct cached_leaf *
+leaf_cache_find (struct leaf_cache *c, uint64_t key, uint64_t leaf)
+{
+  struct cached_leaf *cl = find (c, key, leaf);
+
+  if (cl) {
+    TAILQ_REMOVE (&c->lru, cl, lru);
+    TAILQ_INSERT_TAIL (&c->lru, cl, lru);
+  }
+  return cl;
+}
+
+static size_t
+size_of (const struct cached_leaf *cl)
+{
+  return sizeof *cl + 16 + cl->len;
+}
+
+void
+leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl)
+{
+  c->bytes -= size_of (cl);
+  TAILQ_REMOVE (&c->lru, cl, lru);
+  table_remove (&c->table, &cl->link);
+  free (cl);
+}
+
+void
+leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
+                const uint8_t *buf, size_t len)
+{
+  struct cached_leaf *cl = find (c, key, leaf);
+
+  if (cl)
+    leaf_cache_drop (c, cl);
+  if (c->max == 0)
+    return;
+  cl = malloc (sizeof *cl + len);
+  if (cl == NULL)
+    return;                     /* a cache may forget */
+  cl->key = key;
+  cl->leaf = leaf;
+  cl->len = (uint16_t) len;
+  memcpy (cl->data, buf, len);
+  table_insert (&c->table, &cl->link, hash_of (key, leaf));
+  TAILQ_INSERT_TAIL (&c->lru, cl, lru);
+  c->bytes += size_of (cl);
+  while (c->bytes > c->max)
+    leaf_cache_drop (c, TAILQ_FIRST (&c->lru));
+}

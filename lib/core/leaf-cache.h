@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* An LRU cache of packed leaves, by (key, leaf).  A layer's leaves are
+ * forgotten all at once by giving it another key: what stands under the old
+ * one is never found again and goes with age.  No lock of its own.
+ */
+
+#ifndef NBDEDUP_LEAF_CACHE_H
+#define NBDEDUP_LEAF_CACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "base/table.h"
+
+/* Length 0: there is no row, or nothing but holes. */
+struct cached_leaf {
+  struct table_link link;
+  TAILQ_ENTRY (cached_leaf) lru;
+  uint64_t key, leaf;
+  uint16_t len;
+  uint8_t data[];
+};
+
+struct leaf_cache {
+  struct table table;
+  TAILQ_HEAD (, cached_leaf) lru;       /* owned */
+  size_t bytes, max;
+};
+
+extern int leaf_cache_init (struct leaf_cache *c, size_t max_bytes);
+extern void leaf_cache_destroy (struct leaf_cache *c);
+
+/* Borrowed until the next call; NULL: not here. */
+extern struct cached_leaf *leaf_cache_find (struct leaf_cache *c,
+                                            uint64_t key, uint64_t leaf);
+extern void leaf_cache_put (struct leaf_cache *c, uint64_t key,
+                            uint64_t leaf, const uint8_t *buf, size_t len);
+extern void leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl);
+
+#endif /* NBDEDUP_LEAF_CACHE_H */

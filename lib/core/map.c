@@ -1,0 +1,722 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/backoff.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/table.h"
+#include "core/leaf-cache.h"
+#include "core/map.h"
+#include "core/resolve.h"
+
+/* One block's new state.  A random write changes one block of a leaf, so a
+ * leaf's changes are a small sorted vector, not an array of 64.
+ */
+struct block_change {
+  uint8_t index;                /* in the leaf */
+  uint8_t state;                /* never MAP_INHERIT */
+  uint8_t ptr[POINTER_LEN];
+};
+
+/* The changes of one txg to one leaf. */
+struct leaf_changes {
+  struct table_link link;
+  struct layer *layer;          /* not owned */
+  uint64_t leaf;
+  bool all_holes;               /* before 'blocks': every block a hole */
+  uint8_t nr, cap;
+  struct block_change *blocks;  /* owned; ascending by index */
+};
+
+struct map {
+  struct meta *meta;            /* not owned; outlives the map */
+
+  struct lock lock;             /* protects everything below, and the keys
+                                 * of layers */
+  struct table changes[2];      /* by parity of the txg */
+  unsigned open;
+  struct leaf_cache cache;
+  uint64_t next_key;            /* of layers, in the cache; 0: none */
+  uint64_t generation;          /* folds done */
+
+  atomic_size_t pending_bytes;
+};
+
+struct map *
+map_new (struct meta *meta, uint64_t budget_bytes)
+{
+  struct map *map = calloc (1, sizeof *map);
+
+  if (map == NULL || table_init (&map->changes[0]) == -1 ||
+      table_init (&map->changes[1]) == -1 ||
+      leaf_cache_init (&map->cache, budget_bytes) == -1) {
+    map_free (map);
+    return nbdedup_fail_null (ENOMEM, "no memory for the maps");
+  }
+  map->meta = meta;
+  map->next_key = 1;
+  lock_init (&map->lock);
+  return map;
+}
+
+static void
+free_changes (void *opaque, struct table_link *l)
+{
+  struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
+  struct map *map = opaque;
+
+  map->pending_bytes -= sizeof *lc + 16 + lc->cap * sizeof *lc->blocks;
+  free (lc->blocks);
+  free (lc);
+}
+
+void
+map_free (struct map *map)
+{
+  unsigned i;
+
+  if (map == NULL)
+    return;
+  for (i = 0; i < 2; ++i)
+    if (map->changes[i].buckets)
+      table_visit (&map->changes[i], free_changes, map);
+  table_destroy (&map->changes[0]);
+  table_destroy (&map->changes[1]);
+  leaf_cache_destroy (&map->cache);
+  lock_destroy (&map->lock);
+  free (map);
+}
+
+static uint64_t
+leaf_hash (const struct layer *layer, uint64_t leaf)
+{
+  return table_mix (layer->id * UINT64_C (0x9e3779b97f4a7c15) + leaf);
+}
+
+static struct leaf_changes *
+find_changes (struct table *t, struct layer *layer, uint64_t leaf)
+{
+  struct table_link *l;
+  struct leaf_changes *lc;
+
+  for (l = table_chain (t, leaf_hash (layer, leaf)); l; l = l->next) {
+    lc = table_entry (l, struct leaf_changes, link);
+    if (lc->layer == layer && lc->leaf == leaf)
+      return lc;
+  }
+  return NULL;
+}
+
+static struct leaf_changes *
+get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
+{
+  struct table *t = &map->changes[map->open];
+  struct leaf_changes *lc = find_changes (t, layer, leaf);
+
+  assert_held (&map->lock);
+  if (lc)
+    return lc;
+  lc = patient_calloc (1, sizeof *lc);
+  if (lc == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for a map change");
+  lc->layer = layer;
+  lc->leaf = leaf;
+  table_insert (t, &lc->link, leaf_hash (layer, leaf));
+  map->pending_bytes += sizeof *lc + 16;
+  return lc;
+}
+
+/* Where index is, or would be inserted. */
+static unsigned
+change_position (const struct leaf_changes *lc, unsigned index)
+{
+  return (unsigned) array_position (lc->nr, i, lc->blocks[i].index < index);
+}
+
+static struct block_change *
+find_change (const struct leaf_changes *lc, unsigned index)
+{
+  unsigned i = change_position (lc, index);
+
+  return i < lc->nr && lc->blocks[i].index == index ? &lc->blocks[i] : NULL;
+}
+
+static int
+grow_changes (struct map *map, struct leaf_changes *lc)
+{
+  unsigned cap = lc->cap ? lc->cap * 2 : 1;
+  struct block_change *p;
+
+  if (lc->nr < lc->cap)
+    return 0;
+  p = patient_realloc (lc->blocks, cap * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a map change");
+  map->pending_bytes += (cap - lc->cap) * sizeof *p;
+  lc->blocks = p;
+  lc->cap = (uint8_t) cap;
+  return 0;
+}
+
+static uint64_t
+packed_addr (const uint8_t ptr[POINTER_LEN])
+{
+  struct pointer p;
+
+  /* The size limits do not matter for an address. */
+  if (pointer_unpack (ptr, BLOCK_SIZE_MAX, &p) == -1)
+    return p.addr;
+  return p.addr;
+}
+
+static int
+set_block (struct map *map, struct layer *layer, uint64_t block,
+           enum map_state state, const struct pointer *ptr,
+           uint64_t *displaced)
+{
+  unsigned index = block % LEAF_BLOCKS, i;
+  struct leaf_changes *lc;
+  struct block_change *bc;
+  int r = 0;
+
+  WITH_LOCK (&map->lock);
+  lc = get_changes_locked (map, layer, block / LEAF_BLOCKS);
+  if (lc == NULL)
+    return -1;
+  i = change_position (lc, index);
+  if (i < lc->nr && lc->blocks[i].index == index) {
+    bc = &lc->blocks[i];
+    if (bc->state == MAP_POINTER) {
+      *displaced = packed_addr (bc->ptr);
+      r = 1;
+    }
+  }
+  else {
+    if (grow_changes (map, lc) == -1)
+      return -1;
+    bc = &lc->blocks[i];
+    memmove (bc + 1, bc, (lc->nr - i) * sizeof *bc);
+    lc->nr++;
+    bc->index = (uint8_t) index;
+  }
+  bc->state = (uint8_t) state;
+  if (ptr)
+    pointer_pack (ptr, bc->ptr);
+  return r;
+}
+
+int
+map_set (struct map *map, struct layer *layer, uint64_t block,
+         const struct pointer *ptr, uint64_t *displaced)
+{
+  return set_block (map, layer, block, ptr ? MAP_POINTER : MAP_HOLE, ptr,
+                    displaced);
+}
+
+int
+map_set_lost (struct map *map, struct layer *layer, uint64_t block,
+              uint64_t *displaced)
+{
+  return set_block (map, layer, block, MAP_LOST, NULL, displaced);
+}
+
+int
+map_set_holes (struct map *map, struct layer *layer, uint64_t leaf,
+               uint64_t displaced[LEAF_BLOCKS])
+{
+  struct leaf_changes *lc;
+  int nr = 0;
+  unsigned i;
+
+  WITH_LOCK (&map->lock);
+  lc = get_changes_locked (map, layer, leaf);
+  if (lc == NULL)
+    return -1;
+  for (i = 0; i < lc->nr; ++i)
+    if (lc->blocks[i].state == MAP_POINTER)
+      displaced[nr++] = packed_addr (lc->blocks[i].ptr);
+  map->pending_bytes -= lc->cap * sizeof *lc->blocks;
+  free (lc->blocks);
+  lc->blocks = NULL;
+  lc->nr = lc->cap = 0;
+  lc->all_holes = true;
+  return nr;
+}
+
+static void
+apply (const struct leaf_changes *lc, struct leaf *leaf)
+{
+  unsigned i;
+
+  if (lc->all_holes)
+    memset (leaf->state, MAP_HOLE, sizeof leaf->state);
+  for (i = 0; i < lc->nr; ++i) {
+    leaf->state[lc->blocks[i].index] = lc->blocks[i].state;
+    memcpy (leaf->ptr[lc->blocks[i].index], lc->blocks[i].ptr, POINTER_LEN);
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Layers in the cache
+ */
+
+static uint64_t
+key_of (struct map *map, uint64_t *key)
+{
+  assert_held (&map->lock);
+  if (*key == 0)
+    *key = map->next_key++;
+  return *key;
+}
+
+void
+map_freeze (struct map *map, struct layer *layer)
+{
+  WITH_LOCK (&map->lock);
+  layer->resolved_key = 0;      /* of another time when it was frozen */
+  layer->frozen = true;
+}
+
+void
+map_thaw (struct map *map, struct layer *layer)
+{
+  WITH_LOCK (&map->lock);
+  layer->own_key = layer->resolved_key = 0;
+  layer->unstable = false;
+  layer->frozen = false;
+}
+
+void
+map_set_unstable (struct map *map, struct layer *layer, bool unstable)
+{
+  WITH_LOCK (&map->lock);
+  layer->own_key = layer->resolved_key = 0;
+  layer->unstable = unstable;
+}
+
+/*----------------------------------------------------------------------
+ * Lookup
+ */
+
+struct get {
+  struct layer *layer;
+  uint64_t leaf;
+  unsigned first, nr;
+  uint8_t *states;
+  struct pointer *ptrs;
+};
+
+static int
+get_block (const struct get *g, unsigned i, uint8_t state, const uint8_t *ptr)
+{
+  g->states[i] = state;
+  if (state == MAP_POINTER)
+    return pointer_unpack (ptr, g->layer->block_size, &g->ptrs[i]);
+  return 0;
+}
+
+/* Fill in what a txg says about the blocks that are still MAP_INHERIT.
+ * Returns how many are left, or -1.
+ */
+static int
+get_from_changes (const struct get *g, const struct leaf_changes *lc)
+{
+  struct block_change *bc;
+  unsigned i;
+  int left = 0;
+
+  for (i = 0; i < g->nr; ++i) {
+    if (g->states[i] != MAP_INHERIT)
+      continue;
+    bc = lc ? find_change (lc, g->first + i) : NULL;
+    if (bc) {
+      if (get_block (g, i, bc->state, bc->ptr) == -1)
+        return -1;
+    }
+    else if (lc && lc->all_holes)
+      g->states[i] = MAP_HOLE;
+    else
+      left++;
+  }
+  return left;
+}
+
+/* The blocks still open, below 'limit'. */
+static int
+get_from_leaf (const struct get *g, const struct leaf *leaf, uint64_t limit)
+{
+  uint64_t first = g->leaf * LEAF_BLOCKS + g->first;
+  unsigned i;
+
+  for (i = 0; i < g->nr && first + i < limit; ++i) {
+    if (g->states[i] != MAP_INHERIT)
+      continue;
+    if (get_block (g, i, leaf->state[g->first + i],
+                   leaf->ptr[g->first + i]) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+get_from_cached (const struct get *g, const struct cached_leaf *cl,
+                 uint64_t limit)
+{
+  struct leaf leaf;
+
+  if (leaf_unpack (cl->data, cl->len, &leaf) == -1)
+    return -1;
+  return get_from_leaf (g, &leaf, limit);
+}
+
+/* What a head itself says.  1: answered; 0: the row must be read
+ * ('*generation' and '*key' as of now); -1.
+ */
+static int
+get_own_from_memory (struct map *map, const struct get *g,
+                     uint64_t *generation, uint64_t *key)
+{
+  struct cached_leaf *cl;
+  unsigned i;
+  int left;
+
+  WITH_LOCK (&map->lock);
+  for (i = 0; i < 2; ++i) {     /* the open txg first, then the folding */
+    left = get_from_changes (g, find_changes (&map->changes[map->open ^ i],
+                                              g->layer, g->leaf));
+    if (left <= 0)
+      return left == 0 ? 1 : -1;
+  }
+  *generation = map->generation;
+  *key = key_of (map, &g->layer->own_key);
+  cl = leaf_cache_find (&map->cache, *key, g->leaf);
+  if (cl == NULL)
+    return 0;
+  return get_from_cached (g, cl, UINT64_MAX) == -1 ? -1 : 1;
+}
+
+static int
+get_own (struct map *map, const struct get *g)
+{
+  uint64_t generation = 0, key = 0;
+  uint8_t buf[LEAF_LEN_MAX];
+  struct meta_conn *c;
+  struct leaf leaf;
+  size_t len = 0;
+  int r = get_own_from_memory (map, g, &generation, &key);
+
+  if (r != 0)
+    return r == 1 ? 0 : -1;
+  c = meta_reader_get (map->meta);
+  r = meta_leaf_get (c, g->layer->branch, g->leaf, g->layer->seq, buf, &len);
+  meta_reader_put (map->meta, c);
+  if (r == -1 || leaf_unpack (buf, len, &leaf) == -1)
+    return -1;
+  {
+    WITH_LOCK (&map->lock);
+    if (map->generation == generation && g->layer->own_key == key &&
+        !g->layer->frozen)
+      leaf_cache_put (&map->cache, key, g->leaf, buf, len);
+  }
+  return get_from_leaf (g, &leaf, UINT64_MAX);
+}
+
+/* Resolved leaves are stored with "inherit" for "hole": nothing is below. */
+static void
+put_resolved_locked (struct map *map, uint64_t key, uint64_t leaf_nr,
+                     const struct leaf *resolved)
+{
+  struct leaf leaf = *resolved;
+  uint8_t buf[LEAF_LEN_MAX];
+  unsigned i;
+
+  assert_held (&map->lock);
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (leaf.state[i] == MAP_HOLE)
+      leaf.state[i] = MAP_INHERIT;
+  leaf_cache_put (&map->cache, key, leaf_nr, buf, leaf_pack (&leaf, buf));
+}
+
+/* What a frozen layer and all below it say of the blocks still open. */
+static int
+get_resolved (struct map *map, const struct get *g, struct layer *layer,
+              uint64_t limit)
+{
+  struct cached_leaf *cl;
+  struct meta_conn *c;
+  struct leaf leaf;
+  uint64_t key;
+  int r;
+
+  {
+    WITH_LOCK (&map->lock);
+    key = key_of (map, &layer->resolved_key);
+    cl = leaf_cache_find (&map->cache, key, g->leaf);
+    if (cl)
+      return get_from_cached (g, cl, limit);
+  }
+  memset (leaf.state, MAP_INHERIT, sizeof leaf.state);
+  c = meta_reader_get (map->meta);
+  r = resolve_leaf (c, layer, g->leaf, UINT64_MAX, &leaf);
+  meta_reader_put (map->meta, c);
+  if (r == -1)
+    return -1;
+  {
+    WITH_LOCK (&map->lock);
+    if (layer->frozen && !layer->unstable && layer->resolved_key == key)
+      put_resolved_locked (map, key, g->leaf, &leaf);
+  }
+  return get_from_leaf (g, &leaf, limit);
+}
+
+int
+map_get (struct map *map, struct layer *layer, uint64_t block, unsigned nr,
+         uint8_t *states, struct pointer *ptrs)
+{
+  struct get g = {
+    .layer = layer, .leaf = block / LEAF_BLOCKS,
+    .first = block % LEAF_BLOCKS, .nr = nr, .states = states, .ptrs = ptrs,
+  };
+  uint64_t limit = UINT64_MAX;
+  unsigned i;
+
+  assert (g.first + nr <= LEAF_BLOCKS);
+  memset (states, MAP_INHERIT, nr);
+  if (!layer->frozen) {
+    if (get_own (map, &g) == -1)
+      return -1;
+    limit = layer->overlap;     /* what lies past it does not show through */
+    layer = layer->parent;
+  }
+  if (layer && memchr (states, MAP_INHERIT, nr) &&
+      get_resolved (map, &g, layer, limit) == -1)
+    return -1;
+  for (i = 0; i < nr; ++i)
+    if (states[i] == MAP_INHERIT)
+      states[i] = MAP_HOLE;
+  return 0;
+}
+
+int
+map_owns (struct map *map, struct layer *layer, uint64_t block)
+{
+  struct pointer ptr;
+  uint8_t state = MAP_INHERIT;
+  struct get g = {
+    .layer = layer, .leaf = block / LEAF_BLOCKS,
+    .first = block % LEAF_BLOCKS, .nr = 1, .states = &state, .ptrs = &ptr,
+  };
+
+  return get_own (map, &g) == -1 ? -1 : state == MAP_POINTER;
+}
+
+/*----------------------------------------------------------------------
+ * The fold
+ */
+
+void
+map_cut (struct map *map)
+{
+  WITH_LOCK (&map->lock);
+  map->open ^= 1;
+  assert (map->changes[map->open].nr_entries == 0);
+}
+
+struct collect {
+  struct map_change *p;
+  size_t nr;
+};
+
+static void
+collect_change (void *opaque, struct table_link *l)
+{
+  struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
+  struct collect *c = opaque;
+
+  c->p[c->nr++] = (struct map_change) { lc->layer, lc->leaf, lc };
+}
+
+static int
+compare_changes (const void *a, const void *b)
+{
+  const struct map_change *x = a, *y = b;
+
+  if (x->layer->id != y->layer->id)
+    return x->layer->id < y->layer->id ? -1 : 1;
+  return x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
+}
+
+int
+map_get_changes (struct map *map, struct map_change **changes, size_t *nr)
+{
+  struct collect c = { .nr = 0 };
+
+  {
+    WITH_LOCK (&map->lock);
+    struct table *t = &map->changes[map->open ^ 1];
+
+    c.p = malloc ((t->nr_entries + 1) * sizeof *c.p);
+    if (c.p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for %zu changed leaves",
+                           t->nr_entries);
+    table_visit (t, collect_change, &c);
+  }
+  qsort (c.p, c.nr, sizeof *c.p, compare_changes);
+  *changes = c.p;
+  *nr = c.nr;
+  return 0;
+}
+
+/* In a layer without a parent a hole is nothing: that keeps the rows of
+ * trimmed volumes from existing.
+ */
+static void
+drop_holes (struct leaf *leaf)
+{
+  unsigned i;
+
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (leaf->state[i] == MAP_HOLE)
+      leaf->state[i] = MAP_INHERIT;
+}
+
+bool
+map_needs_below (const struct map_change *change, const struct leaf *leaf)
+{
+  const struct leaf_changes *lc = change->changes;
+  unsigned i;
+
+  if (change->layer->parent == NULL)
+    return false;
+  if (lc->all_holes)
+    return true;
+  for (i = 0; i < lc->nr; ++i)
+    if (lc->blocks[i].state == MAP_HOLE ||
+        leaf->state[lc->blocks[i].index] == MAP_INHERIT)
+      return true;
+  return false;
+}
+
+void
+map_apply (const struct map_change *change, struct leaf *leaf,
+           const struct leaf *below, uint64_t displaced[LEAF_BLOCKS],
+           unsigned *nr_displaced, int *pointers, int *blocks)
+{
+  const struct leaf_changes *lc = change->changes;
+  bool has_parent = change->layer->parent != NULL;
+  struct leaf old = *leaf;
+  uint8_t was;
+  unsigned i;
+
+  *nr_displaced = 0;
+  *pointers = *blocks = 0;
+  apply (lc, leaf);
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    /* A block that the txg did not name keeps its reference. */
+    if (!lc->all_holes && find_change (lc, i) == NULL)
+      continue;
+    if (old.state[i] == MAP_POINTER)
+      displaced[(*nr_displaced)++] = packed_addr (old.ptr[i]);
+    was = old.state[i] == MAP_INHERIT && has_parent ? below->state[i]
+      : old.state[i];
+    *pointers += (leaf->state[i] == MAP_POINTER) -
+      (old.state[i] == MAP_POINTER);
+    *blocks += (leaf->state[i] == MAP_POINTER) - (was == MAP_POINTER);
+    if (has_parent && leaf->state[i] == MAP_HOLE &&
+        below->state[i] == MAP_HOLE)
+      leaf->state[i] = MAP_INHERIT;
+  }
+  if (!has_parent)
+    drop_holes (leaf);
+}
+
+int
+map_get_below (struct map *map, struct meta_conn *c, struct layer *layer,
+               uint64_t leaf, struct leaf *below)
+{
+  struct layer *parent = layer->parent;
+  struct cached_leaf *cl;
+  unsigned i;
+
+  memset (below->state, MAP_INHERIT, sizeof below->state);
+  if (parent) {
+    WITH_LOCK (&map->lock);
+    cl = parent->unstable ? NULL :
+      leaf_cache_find (&map->cache, key_of (map, &parent->resolved_key),
+                       leaf);
+    if (cl) {
+      if (leaf_unpack (cl->data, cl->len, below) == -1)
+        return -1;
+      for (i = 0; i < LEAF_BLOCKS; ++i)
+        if (below->state[i] == MAP_INHERIT ||
+            leaf * LEAF_BLOCKS + i >= layer->overlap)
+          below->state[i] = MAP_HOLE;
+      return 0;
+    }
+  }
+  return resolve_leaf (c, parent, leaf, layer->overlap, below);
+}
+
+static void
+update_cached (void *opaque, struct table_link *l)
+{
+  struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
+  struct map *map = opaque;
+  uint64_t key = key_of (map, &lc->layer->own_key);
+  struct cached_leaf *cl = leaf_cache_find (&map->cache, key, lc->leaf);
+  uint8_t buf[LEAF_LEN_MAX];
+  struct leaf leaf;
+
+  if (cl) {
+    if (leaf_unpack (cl->data, cl->len, &leaf) == -1)
+      leaf_cache_drop (&map->cache, cl);
+    else {
+      apply (lc, &leaf);
+      if (lc->layer->parent == NULL)
+        drop_holes (&leaf);
+      leaf_cache_put (&map->cache, key, lc->leaf, buf,
+                      leaf_pack (&leaf, buf));
+    }
+  }
+  free_changes (map, l);
+}
+
+void
+map_fold_done (struct map *map)
+{
+  WITH_LOCK (&map->lock);
+  struct table *t = &map->changes[map->open ^ 1];
+
+  table_visit (t, update_cached, map);
+  table_clear (t);
+  map->generation++;
+}
+
+void
+map_forget_layer (struct map *map, struct layer *layer)
+{
+  WITH_LOCK (&map->lock);
+  layer->own_key = layer->resolved_key = 0;
+  map->generation++;            /* nor may a read under way bring it back */
+}
+
+size_t
+map_pending_bytes (struct map *map)
+{
+  return map->pending_bytes;
+}
+
+size_t
+map_cache_bytes (struct map *map)
+{
+  WITH_LOCK (&map->lock);
+  return map->cache.bytes;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/table.h"
+#include "core/record-cache.h"
+
+struct cached {
+  struct table_link link;
+  TAILQ_ENTRY (cached) lru;
+  uint64_t addr, cksum;
+  size_t len;
+  uint8_t data[];
+};
+
+struct record_cache {
+  size_t max;
+
+  struct lock lock;             /* protects everything below */
+  struct table table;
+  TAILQ_HEAD (, cached) lru;    /* least recently used first */
+  size_t bytes;
+};
+
+/* A record may take this share of the budget at most: a cache of one
+ * record only copies.
+ */
+#define SHARE_MIN 4
+
+struct record_cache *
+record_cache_new (uint64_t budget_bytes)
+{
+  struct record_cache *c = calloc (1, sizeof *c);
+
+  if (c == NULL || table_init (&c->table) == -1) {
+    free (c);
+    return nbdedup_fail_null (ENOMEM, "no memory for the record cache");
+  }
+  c->max = budget_bytes;
+  lock_init (&c->lock);
+  TAILQ_INIT (&c->lru);
+  return c;
+}
+
+static size_t
+size_of (const struct cached *e)
+{
+  return sizeof *e + 16 + e->len;
+}
+
+static void
+drop_locked (struct record_cache *c, struct cached *e)
+{
+  c->bytes -= size_of (e);
+  TAILQ_REMOVE (&c->lru, e, lru);
+  table_remove (&c->table, &e->link);
+  free (e);
+}
+
+void
+record_cache_free (struct record_cache *c)
+{
+  if (c == NULL)
+    return;
+  {
+    WITH_LOCK (&c->lock);
+    while (!TAILQ_EMPTY (&c->lru))
+      drop_locked (c, TAILQ_FIRST (&c->lru));
+  }
+  table_destroy (&c->table);
+  lock_destroy (&c->lock);
+  free (c);
+}
+
+static struct cached *
+find_locked (struct record_cache *c, uint64_t addr)
+{
+  struct table_link *l;
+
+  assert_held (&c->lock);
+  for (l = table_chain (&c->table, table_mix (addr)); l; l = l->next)
+    if (table_entry (l, struct cached, link)->addr == addr)
+      return table_entry (l, struct cached, link);
+  return NULL;
+}
+
+bool
+record_cache_get (struct record_cache *c, uint64_t addr, uint64_t cksum,
+                  void *buf, size_t offset, size_t len)
+{
+  struct cached *e;
+
+  if (c->max == 0)
+    return false;
+  WITH_LOCK (&c->lock);
+  e = find_locked (c, addr);
+  if (e == NULL || e->cksum != cksum || offset + len > e->len)
+    return false;
+  TAILQ_REMOVE (&c->lru, e, lru);
+  TAILQ_INSERT_TAIL (&c->lru, e, lru);
+  memcpy (buf, e->data + offset, len);
+  return true;
+}
+
+bool
+record_cache_has (struct record_cache *c, uint64_t addr)
+{
+  WITH_LOCK (&c->lock);
+  return find_locked (c, addr) != NULL;
+}
+
+void
+record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
+                  const void *data, size_t len)
+{
+  struct cached *e;
+
+  if (len > c->max / SHARE_MIN)
+    return;
+  e = malloc (sizeof *e + len);
+  if (e == NULL)
+    return;
+  e->addr = addr;
+  e->cksum = cksum;
+  e->len = len;
+  memcpy (e->data, data, len);
+  WITH_LOCK (&c->lock);
+  if (find_locked (c, addr)) {
+    free (e);
+    return;
+  }
+  c->bytes += size_of (e);
+  table_insert (&c->table, &e->link, table_mix (addr));
+  TAILQ_INSERT_TAIL (&c->lru, e, lru);
+  while (c->bytes > c->max)
+    drop_locked (c, TAILQ_FIRST (&c->lru));
+}
+
+void
+record_cache_forget (struct record_cache *c, uint64_t addr)
+{
+  struct cached *e;
+
+  WITH_LOCK (&c->lock);
+  e = find_locked (c, addr);
+  if (e)
+    drop_locked (c, e);
+}

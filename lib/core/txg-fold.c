@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A fold from its start to its end: what it does about requests that fail,
+ * damage, and a lack of space or memory (fold.h writes the tables).
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/backoff.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/fold.h"
+#include "core/txg-int.h"
+
+/* Up to here the WAL is given more room when it cannot be started again,
+ * because a reader stays in it.
+ */
+#define WAL_GROW_BYTES (UINT64_C (96) << 20)
+/* After a fold that failed for lack of space, try again this often. */
+#define FULL_RETRY_MS 1000
+
+/* Close the open txg.  Returns with it folding, and 'taken' the requests
+ * that this fold serves.
+ */
+static int
+cut (struct txg *t, struct requests *taken, struct meta_state *state)
+{
+  int r;
+
+  WITH_LOCK (&t->lock);
+  t->cutting = true;
+  while (t->nr_inside > 0)
+    lock_wait (&t->lock, &t->all_out);
+  TAILQ_INIT (taken);
+  TAILQ_CONCAT (taken, &t->requests, link);
+  t->kicked = false;
+  *state = t->state;
+  r = txg_log_cut (t->log, &state->folded, &state->journal_position);
+  map_cut (t->parts.map);
+  ddt_cut (t->parts.ddt);
+  room_cut (t->room);
+  t->cutting = false;
+  pthread_cond_broadcast (&t->may_enter);
+  return r;
+}
+
+/* Record why a request fails: the text is the last one of this thread. */
+static void
+fail_request (struct request *q, int err)
+{
+  q->result = -1;
+  q->err = err;
+  snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
+}
+
+/* Run the requests' functions inside the transaction, each by itself.  What
+ * one that fails has done is undone, and it is not run again.  1: it cannot
+ * be undone, because SQLite has rolled back the transaction: once more from
+ * the start, without it.
+ */
+static int
+run_requests (struct requests *taken, struct meta_conn *c,
+              struct meta_state *state)
+{
+  struct meta_state saved;
+  struct request *q;
+
+  TAILQ_FOREACH (q, taken, link) {
+    if (q->fn == NULL || q->result == -1)
+      continue;
+    if (meta_savepoint (c) == -1)
+      return -1;
+    saved = *state;
+    if (q->fn (q->arg, c, state) == 0 && meta_release (c, true) == 0)
+      continue;
+    fail_request (q, errno);
+    *state = saved;
+    if (meta_has_write_failed (c)) {
+      errno = EIO;
+      return -1;
+    }
+    if (meta_release (c, false) == -1)
+      return 1;
+  }
+  return 0;
+}
+
+/* 1: not done, but it may be next time: a request failed (run_requests). */
+static int
+try_transaction (struct txg *t, struct fold *f, struct requests *taken,
+                 bool with_index)
+{
+  struct meta_conn *c = meta_writer (t->parts.meta);
+  int r, err;
+
+  if (meta_begin (c) == -1)
+    return -1;
+  backoff_is_off = true;        /* wait_for_memory, or it can do without */
+  r = fold_write_tables (f, c, with_index);
+  backoff_is_off = false;
+  if (r == 0)
+    r = run_requests (taken, c, fold_state (f));
+  if (r == 0)
+    r = meta_state_put (c, fold_state (f));
+  if (r == 0)
+    return meta_commit (c);
+  err = errno;
+  meta_rollback (c);
+  errno = err;
+  return r;
+}
+
+static void
+finish_requests_locked (struct txg *t, struct requests *list, int result)
+{
+  struct request *q;
+  int err = errno;
+
+  assert_held (&t->lock);
+  while ((q = TAILQ_FIRST (list)) != NULL) {
+    TAILQ_REMOVE (list, q, link);
+    if (result == -1 && q->result != -1)
+      fail_request (q, err);
+    q->finished = true;
+  }
+  pthread_cond_broadcast (&t->folded);
+}
+
+/* There is no room although it was allocated (room.h): a file system that
+ * writes to other places than it allocated is full, or a reader stays in the
+ * WAL.  The journal and memory keep what cannot be folded; new data is
+ * refused meanwhile, and those who wait for a fold are told.  -1: no use in
+ * waiting.
+ */
+static int
+wait_for_space (struct txg *t, struct requests *taken)
+{
+  WITH_LOCK (&t->lock);
+  nbdedup_fail (ENOSPC, "the pool's file system is full, there is no room "
+                "for pool.db: free some");
+  finish_requests_locked (t, taken, -1);
+  errno = ENOSPC;
+  finish_requests_locked (t, &t->requests, -1);
+  errno = ENOSPC;
+  if (t->stop || !t->has_thread)
+    return -1;
+  lock_wait_ms (&t->lock, &t->wake, FULL_RETRY_MS);
+  return 0;
+}
+
+static uint64_t
+pages_of (const struct requests *taken)
+{
+  const struct request *q;
+  uint64_t pages = 0;
+
+  TAILQ_FOREACH (q, taken, link)
+    pages += q->pages;
+  return pages;
+}
+
+/* The WAL must have room for the fold: behind what it has, or from its start
+ * on.
+ */
+static void
+prepare_wal (struct txg *t, uint64_t extra)
+{
+  struct meta_pages p;
+  uint64_t need = room_fold_pages (t->room, extra);
+
+  meta_throttle (t->parts.meta, need);
+  meta_get_pages (t->parts.meta, &p);
+  /* Replay does not count what it brings, and does not know what the WAL
+   * has: from the start there is room.
+   */
+  if (t->has_thread && p.wal_used + need <= p.wal_allocated)
+    return;
+  if (t->has_thread &&
+      p.wal_used + need <= WAL_GROW_BYTES / META_PAGE_BYTES &&
+      p.wal_used + need <= t->parts.wal_max_bytes / META_PAGE_BYTES &&
+      meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0)
+    return;
+  meta_restart_wal (t->parts.meta, true);
+  /* If this fails, the transaction tells. */
+  (void) meta_allocate (t->parts.meta, 0, need);
+}
+
+/* There was no memory for a step of the fold, which has written nothing that
+ * counts: it is tried again, at once, and then in pauses that become longer.
+ * Those who wait for a fold are told after a while.  -1: no use in waiting.
+ */
+static int
+wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
+{
+  uint64_t pause_ms;
+
+  if (*tries == 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "no memory to write to pool.db (%s): "
+                 "writes wait until there is some", nbdedup_error ());
+  pause_ms = backoff_ms (tries);
+  WITH_LOCK (&t->lock);
+  if (*tries > BACKOFF_TRIES) {
+    nbdedup_fail (ENOMEM, "no memory to write to pool.db");
+    finish_requests_locked (t, taken, -1);
+    errno = ENOMEM;
+    finish_requests_locked (t, &t->requests, -1);
+    errno = ENOMEM;
+    if (t->stop || !t->has_thread)
+      return -1;
+  }
+  lock_wait_ms (&t->lock, &t->wake, pause_ms);
+  return 0;
+}
+
+/* As parts.mend. */
+static int
+mend (struct txg *t, uint64_t *features_compat)
+{
+  struct meta_state state;
+  int r;
+
+  {
+    WITH_LOCK (&t->lock);
+    state = t->state;
+  }
+  r = t->parts.mend (t->parts.opaque, &state);
+  if (r > 0) {
+    WITH_LOCK (&t->lock);
+    *features_compat = t->state.features_compat = state.features_compat;
+  }
+  return r;
+}
+
+/* The fold has met a damaged page; true: once more.  Readers do not stay in the
+ * WAL for ever.
+ */
+static bool
+mend_for_fold (struct txg *t, struct fold *f)
+{
+  uint64_t features_compat;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  switch (mend (t, &features_compat)) {
+  case 0:
+    nbdedup_fail (EIO, "%s", text);
+    return false;
+  case -1:
+    return errno == EBUSY;
+  default:
+    fold_set_features (f, features_compat);
+    return true;
+  }
+}
+
+static int
+transaction (struct txg *t, struct fold *f, struct requests *taken)
+{
+  bool with_index = true, restarted = false;
+  unsigned rows, tries = 0;
+  int r;
+
+  prepare_wal (t, pages_of (taken));
+  rows = room_background_leaves (t->room, pages_of (taken),
+                                 t->parts.background_rows);
+  for (;;) {
+    fold_set_background_rows (f, rows);
+    fold_set_repairing (f, t->repairing);
+    r = try_transaction (t, f, taken, with_index);
+    if (r == 0) {
+      meta_committed (t->parts.meta);
+      return 0;
+    }
+    if (r == 1)
+      continue;
+    /* Damage that was read there must not stop the pool.  Nothing that
+     * could not be written is ever tried again.
+     */
+    if (errno == EIO && with_index && fold_index_is_damaged (f)) {
+      if (!t->index_is_lost && mend_for_fold (t, f))
+        continue;
+      /* Each fold would look at all tables again, for nothing. */
+      t->index_is_lost = true;
+      with_index = false;
+    }
+    else if (errno == EIO && fold_copies_are_damaged (f))
+      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: space of copies may stay in use "
+                   "until \"nbdedup check --repair\"", nbdedup_error ());
+    else if (errno == EIO && meta_is_damaged (meta_writer (t->parts.meta)) &&
+             mend_for_fold (t, f))
+      continue;
+    else if (errno == ENOMEM) {
+      if (wait_for_memory (t, taken, &tries) == -1)
+        return -1;
+    }
+    else if (errno != ENOSPC) {
+      if (errno == EIO && !meta_has_write_failed (meta_writer (t->parts.meta)))
+        fold_set_inconsistent (f);
+      return -1;
+    }
+    /* What happens in the background can do with less. */
+    else if (rows > 0) {
+      meta_restart_wal (t->parts.meta, true);
+      rows /= 2;
+    }
+    else if (!restarted) {
+      meta_restart_wal (t->parts.meta, true);
+      restarted = true;
+    }
+    else {
+      t->stuck = true;
+      if (wait_for_space (t, taken) == -1)
+        return -1;
+      restarted = false;
+    }
+  }
+}
+
+static void
+finish_requests (struct txg *t, struct requests *taken, int result)
+{
+  WITH_LOCK (&t->lock);
+  finish_requests_locked (t, taken, result);
+}
+
+/* What comes before the transaction; NULL: it failed. */
+static struct fold *
+begin_fold (struct txg *t, struct requests *taken,
+            const struct meta_state *state, bool *inconsistent)
+{
+  unsigned tries = 0;
+  struct fold *f;
+  int err;
+
+  for (;;) {
+    f = fold_new (&t->parts, state);
+    if (f != NULL && fold_write_summaries (f) == 0 &&
+        store_sync (t->parts.store) == 0)
+      return f;
+    err = errno;
+    *inconsistent = f != NULL && fold_is_inconsistent (f);
+    fold_free (f);
+    errno = err;
+    if (err != ENOMEM || wait_for_memory (t, taken, &tries) == -1)
+      return NULL;
+  }
+}
+
+/* The pool stops.  That what pool.db says is wrong is no failed write, which a
+ * new start could be the end of.
+ */
+static void
+fail_fold (struct txg *t, bool inconsistent)
+{
+  char text[512];
+
+  t->inconsistent = inconsistent;
+  if (inconsistent && strstr (nbdedup_error (), "check --repair") == NULL) {
+    snprintf (text, sizeof text, "%s", nbdedup_error ());
+    nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
+  }
+  txg_fail (t);
+}
+
+static int
+fold_folding (struct txg *t, struct requests *taken,
+              const struct meta_state *state)
+{
+  bool inconsistent = false;
+  struct fold *f = begin_fold (t, taken, state, &inconsistent);
+  bool only_here;               /* the journal does not know all of it */
+  struct request *q;
+  int r = -1, err;
+
+  if (f != NULL && transaction (t, f, taken) == 0) {
+    r = 0;
+    {
+      WITH_LOCK (&t->lock);
+      t->state = *fold_state (f);
+      t->more = fold_has_more (f);
+    }
+    only_here = txg_log_folded (t->log);
+    journal_trim (t->parts.journal, state->folded, state->journal_position);
+    fold_finish (f);
+    TAILQ_FOREACH (q, taken, link) {
+      only_here |= q->fn != NULL && q->result == 0;
+      if (q->result == 0 && q->done)
+        q->done (q->arg);
+    }
+    /* Of writes, the journal knows when pool.db has lost its WAL; of what a
+     * command did, and of what had no room in the journal, nothing else
+     * knows.
+     */
+    if (only_here) {
+      bool more = txg_has_background (t);
+
+      meta_copy_wal (t->parts.meta);
+      WITH_LOCK (&t->lock);
+      t->more |= more;
+    }
+    t->stuck = false;
+    room_folded (t->room);
+    txg_keep_room (t);
+  }
+  else
+    fail_fold (t, f != NULL ? fold_is_inconsistent (f) : inconsistent);
+  err = errno;
+  fold_free (f);
+  errno = err;
+  return r;
+}
+
+static bool
+take_give_back (struct txg *t)
+{
+  bool wanted;
+
+  WITH_LOCK (&t->lock);
+  wanted = t->give_back;
+  t->give_back = false;
+  return wanted;
+}
+
+int
+txg_fold (struct txg *t)
+{
+  struct requests taken;
+  struct meta_state state;
+  int r = txg_check (t);
+
+  if (r == 0) {
+    r = cut (t, &taken, &state);
+    if (r == 0)
+      r = fold_folding (t, &taken, &state);
+    else
+      txg_fail (t);
+  }
+  else {
+    WITH_LOCK (&t->lock);
+    TAILQ_INIT (&taken);
+    TAILQ_CONCAT (&taken, &t->requests, link);
+    t->kicked = t->more = false;
+  }
+  if (r == 0 && take_give_back (t))
+    room_give_back (t->room);
+  finish_requests (t, &taken, r);
+  if (r == 0 && t->has_thread && t->parts.folded)
+    t->parts.folded (t->parts.opaque);
+  return r;
+}
+
+struct mending {
+  struct txg *txg;
+  int result, err;
+  char text[512];
+};
+
+static void
+mend_now (void *arg)
+{
+  struct mending *m = arg;
+  uint64_t features_compat;
+
+  m->result = mend (m->txg, &features_compat);
+  m->err = errno;
+  snprintf (m->text, sizeof m->text, "%s", nbdedup_error ());
+}
+
+int
+txg_mend (struct txg *t)
+{
+  struct mending m = { .txg = t };
+
+  if (txg_run (t, NULL, mend_now, &m) == -1)
+    return -1;
+  return m.result == -1 ? nbdedup_fail (m.err, "%s", m.text) : 0;
+}

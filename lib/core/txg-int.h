@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Shared by txg.c (what becomes durable together), txg-fold.c (how it comes
+ * to pool.db) and txg-replay.c (what a crash left in the journal).
+ */
+
+#ifndef NBDEDUP_TXG_INT_H
+#define NBDEDUP_TXG_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/lock.h"
+#include "core/txg-log.h"
+#include "core/txg.h"
+#include "disk/room.h"
+
+/* A thread waits for a fold. */
+struct request {
+  TAILQ_ENTRY (request) link;
+  int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
+  void (*done) (void *arg);
+  void *arg;
+  uint64_t pages;               /* that 'fn' changes at the most */
+  bool finished;
+  int result, err;
+  char text[512];
+};
+TAILQ_HEAD (requests, request);
+
+struct txg {
+  struct txg_parts parts;
+  size_t budget;
+  struct txg_log *log;          /* the journal's buffer; locks by itself */
+  struct room *room;            /* of pool.db and its WAL; locks by itself */
+  pthread_t thread;
+  bool has_thread;
+
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t may_enter;     /* !cutting */
+  pthread_cond_t all_out;       /* nr_inside == 0 */
+  pthread_cond_t wake;          /* the folding thread has something to do */
+  pthread_cond_t folded;        /* a fold ended, or a request did */
+  unsigned nr_inside;
+  bool cutting, kicked, more;
+  bool give_back;               /* room that nothing needs */
+  atomic_bool stop;             /* is set under 'lock' */
+  struct requests requests;     /* not yet taken by a fold */
+  struct meta_state state;      /* as of the last commit */
+
+  bool index_is_lost;           /* a part of it cannot be mended; for folds */
+  atomic_bool stuck;            /* folds cannot be written now */
+  atomic_bool failed;           /* for good */
+  atomic_bool no_memory;        /* ... because there was none */
+  atomic_bool inconsistent;     /* ... because of what pool.db says */
+  atomic_bool repairing;        /* as txg_parts has it */
+};
+
+/* Fold what has been accepted, for the requests that wait; in the folding
+ * thread, or before it runs.  -1: the txg has failed.
+ */
+extern int txg_fold (struct txg *t);
+
+/* What stays allocated is what the next open needs. */
+extern void txg_keep_room (struct txg *t);
+/* Do layers wait for folds? */
+extern bool txg_has_background (struct txg *t);
+
+/* What the open and the folding txg hold in memory. */
+extern size_t txg_pending_bytes (struct txg *t);
+
+/* 'count' blocks become holes in memory, without a word in the journal. */
+extern int txg_apply_holes (struct txg *t, struct layer *layer,
+                            uint64_t block, uint64_t count);
+/* The same: they are lost. */
+extern int txg_apply_lost (struct txg *t, struct layer *layer,
+                           uint64_t block, uint64_t count);
+
+#endif /* NBDEDUP_TXG_INT_H */

@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/txg-int.h"
+
+/* Fold at the latest this long after the first change. */
+#define FOLD_INTERVAL_MS 5000
+
+static void
+get_pages (void *opaque, struct room_pages *pages)
+{
+  struct txg *t = opaque;
+  struct meta_pages p;
+
+  meta_get_pages (t->parts.meta, &p);
+  *pages = (struct room_pages) { p.used, p.allocated, p.wal_allocated };
+}
+
+static int
+allocate_pages (void *opaque, uint64_t db_pages, uint64_t wal_pages)
+{
+  struct txg *t = opaque;
+
+  return meta_allocate (t->parts.meta, db_pages, wal_pages);
+}
+
+static void
+give_back_pages (void *opaque, uint64_t db_pages, uint64_t wal_pages)
+{
+  struct txg *t = opaque;
+
+  meta_give_back (t->parts.meta, db_pages, wal_pages);
+}
+
+static struct room *
+new_room (struct txg *t, uint64_t wal_max_bytes)
+{
+  const struct room_ops ops = {
+    get_pages, allocate_pages, give_back_pages, t,
+  };
+
+  return room_new (&ops, wal_max_bytes / META_PAGE_BYTES);
+}
+
+struct txg *
+txg_new (const struct txg_parts *parts, const struct meta_state *state,
+         uint64_t budget_bytes)
+{
+  struct txg *t = calloc (1, sizeof *t);
+
+  if (t == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  t->parts = *parts;
+  t->repairing = parts->repairing;
+  t->state = *state;
+  t->budget = budget_bytes;
+  lock_init (&t->lock);
+  cond_init (&t->may_enter);
+  cond_init (&t->all_out);
+  cond_init (&t->wake);
+  cond_init (&t->folded);
+  TAILQ_INIT (&t->requests);
+  t->log = txg_log_new (parts->journal, parts->store, state->sector_bytes);
+  t->room = new_room (t, parts->wal_max_bytes);
+  if (t->log == NULL || t->room == NULL) {
+    txg_free (t);
+    return NULL;
+  }
+  if (state->copy_sectors > 0)
+    room_set_copies (t->room, COPIES_MAX);
+  return t;
+}
+
+void
+txg_free (struct txg *t)
+{
+  if (t == NULL)
+    return;
+  assert (TAILQ_EMPTY (&t->requests));
+  txg_log_free (t->log);
+  room_free (t->room);
+  pthread_cond_destroy (&t->folded);
+  pthread_cond_destroy (&t->wake);
+  pthread_cond_destroy (&t->all_out);
+  pthread_cond_destroy (&t->may_enter);
+  lock_destroy (&t->lock);
+  free (t);
+}
+
+void
+txg_fail (struct txg *t)
+{
+  if (errno == ENOMEM && !t->failed)
+    t->no_memory = true;
+  /* Who opens or closes the pool is told. */
+  if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
+                 "more: %s%s", nbdedup_error (),
+                 t->inconsistent ? ", once this server has stopped"
+                 : ": close and open it again");
+}
+
+int
+txg_check (struct txg *t)
+{
+  if (t->failed && t->no_memory)
+    return nbdedup_fail (EIO, "the pool has stopped, there was no memory; close "
+                         "and open it again");
+  if (t->failed && t->inconsistent)
+    return nbdedup_fail (EIO, "the pool has stopped, the tables of pool.db are "
+                         "damaged or contradict each other; stop the server, "
+                         "and run nbdedup check --repair");
+  if (t->failed)
+    return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
+                         "its disk; close and open it again");
+  return 0;
+}
+
+bool
+txg_is_stuck (struct txg *t)
+{
+  return t->stuck;
+}
+
+size_t
+txg_pending_bytes (struct txg *t)
+{
+  return map_pending_bytes (t->parts.map) + ddt_pending_bytes (t->parts.ddt) +
+    txg_log_bytes (t->log);
+}
+
+static void
+kick (struct txg *t)
+{
+  WITH_LOCK (&t->lock);
+  t->kicked = true;
+  pthread_cond_signal (&t->wake);
+}
+
+static bool
+journal_is_half_full (struct txg *t)
+{
+  uint64_t live, ring;
+
+  journal_get_usage (t->parts.journal, &live, &ring);
+  return live > ring / 2 && live > JOURNAL_MAX_BYTES / 4;
+}
+
+void
+txg_throttle (struct txg *t)
+{
+  size_t bytes = txg_pending_bytes (t);
+
+  if (bytes > t->budget / 2 || journal_is_half_full (t))
+    kick (t);
+  if (bytes <= t->budget)
+    return;
+  WITH_LOCK (&t->lock);
+  while (txg_pending_bytes (t) > t->budget && !t->failed && !t->stuck &&
+         !t->stop) {
+    t->kicked = true;
+    pthread_cond_signal (&t->wake);
+    lock_wait_ms (&t->lock, &t->folded, 100);
+  }
+}
+
+void
+txg_enter (struct txg *t, unsigned nr, uint64_t pages)
+{
+  WITH_LOCK (&t->lock);
+  for (;;) {
+    if (t->cutting) {
+      lock_wait (&t->lock, &t->may_enter);
+      continue;
+    }
+    if (room_enter (t->room, nr, pages) || t->failed || t->stuck || t->stop)
+      break;
+    t->kicked = true;
+    pthread_cond_signal (&t->wake);
+    lock_wait_ms (&t->lock, &t->folded, 100);
+  }
+  t->nr_inside++;
+}
+
+void
+txg_leave (struct txg *t)
+{
+  WITH_LOCK (&t->lock);
+  assert (t->nr_inside > 0);
+  if (--t->nr_inside == 0 && t->cutting)
+    pthread_cond_signal (&t->all_out);
+}
+
+int
+txg_log_record (struct txg *t, const struct record *record,
+                uint64_t chunk_addr)
+{
+  return txg_log_add_record (t->log, record, chunk_addr);
+}
+
+int
+txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
+                 const struct pointer *ptr)
+{
+  uint64_t displaced;
+  int r;
+
+  /* Journal first: if that fails nothing has changed. */
+  if (txg_log_add_pointer (t->log, layer->id, block, ptr) == -1)
+    return -1;
+  r = map_set (t->parts.map, layer, block, ptr, &displaced);
+  if (r == 1)
+    ddt_unref (t->parts.ddt, displaced);
+  if (r == -1)
+    txg_fail (t);           /* journal and memory differ now */
+  return r == -1 ? -1 : 0;
+}
+
+/* The part of a hole that lies in one leaf. */
+static int
+set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
+                unsigned count)
+{
+  uint64_t displaced[LEAF_BLOCKS];
+  unsigned i;
+  int nr = 0, r;
+
+  if (count == LEAF_BLOCKS)
+    nr = map_set_holes (t->parts.map, layer, block / LEAF_BLOCKS, displaced);
+  else
+    for (i = 0; i < count; ++i) {
+      r = map_set (t->parts.map, layer, block + i, NULL, &displaced[nr]);
+      if (r == -1)
+        return -1;
+      nr += r;
+    }
+  if (nr == -1)
+    return -1;
+  if (t->parts.readonly)
+    return 0;
+  while (nr > 0)
+    ddt_unref (t->parts.ddt, displaced[--nr]);
+  return 0;
+}
+
+int
+txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
+                 uint64_t count)
+{
+  unsigned n;
+
+  for (; count > 0; block += n, count -= n) {
+    n = LEAF_BLOCKS - block % LEAF_BLOCKS;
+    if (n > count)
+      n = (unsigned) count;
+    if (set_leaf_holes (t, layer, block, n) == -1) {
+      txg_fail (t);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+int
+txg_set_holes (struct txg *t, struct layer *layer, uint64_t block,
+               uint64_t count)
+{
+  if (txg_log_add_holes (t->log, layer->id, block, count) == -1)
+    return -1;
+  return txg_apply_holes (t, layer, block, count);
+}
+
+int
+txg_apply_lost (struct txg *t, struct layer *layer, uint64_t block,
+                uint64_t count)
+{
+  uint64_t displaced;
+  int r;
+
+  for (; count > 0; ++block, --count) {
+    r = map_set_lost (t->parts.map, layer, block, &displaced);
+    if (r == -1) {
+      txg_fail (t);
+      return -1;
+    }
+    if (r == 1 && !t->parts.readonly)
+      ddt_unref (t->parts.ddt, displaced);
+  }
+  return 0;
+}
+
+int
+txg_set_lost (struct txg *t, struct layer *layer, uint64_t block,
+              uint64_t count)
+{
+  if (txg_log_add_lost (t->log, layer->id, block, count) == -1)
+    return -1;
+  return txg_apply_lost (t, layer, block, count);
+}
+
+int
+txg_flush (struct txg *t)
+{
+  int r;
+
+  if (txg_check (t) == -1)
+    return -1;
+  if (t->parts.readonly)
+    return 0;
+  r = txg_log_flush (t->log);
+  if (r == 1)                   /* the journal is full: pool.db then */
+    return txg_run (t, NULL, NULL, NULL);
+  if (r == -1)
+    txg_fail (t);
+  return r;
+}
+
+static void *
+folding_thread (void *arg)
+{
+  struct txg *t = arg;
+  bool stop;
+
+  for (;;) {
+    {
+      WITH_LOCK (&t->lock);
+      if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->stop && !t->more)
+        lock_wait_ms (&t->lock, &t->wake, FOLD_INTERVAL_MS);
+      stop = t->stop;
+      if (stop && TAILQ_EMPTY (&t->requests))
+        return NULL;
+      if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
+          txg_pending_bytes (t) == 0)
+        continue;
+    }
+    txg_fold (t);
+  }
+}
+
+static int
+run (struct txg *t, uint64_t pages,
+     int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
+     void (*done) (void *arg), void *arg)
+{
+  struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
+
+  if (t->parts.readonly)
+    return fn == NULL ? 0
+      : nbdedup_fail (EROFS, "the pool is open read-only");
+  {
+    WITH_LOCK (&t->lock);
+    TAILQ_INSERT_TAIL (&t->requests, &q, link);
+    pthread_cond_signal (&t->wake);
+    if (t->has_thread)
+      while (!q.finished)
+        lock_wait (&t->lock, &t->folded);
+  }
+  if (!q.finished)
+    txg_fold (t);               /* before txg_start: in this thread */
+  assert (q.finished);
+  if (q.result == -1)
+    return nbdedup_fail (q.err, "%s", q.text);
+  return 0;
+}
+
+int
+txg_run (struct txg *t,
+         int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state),
+         void (*done) (void *arg), void *arg)
+{
+  return run (t, 0, fn, done, arg);
+}
+
+int
+txg_run_large (struct txg *t, uint64_t pages,
+               int (*fn) (void *arg, struct meta_conn *c,
+                          struct meta_state *state),
+               void (*done) (void *arg), void *arg)
+{
+  if (room_check (t->room, pages) == -1)
+    return -1;
+  return run (t, pages, fn, done, arg);
+}
+
+int
+txg_reserve (struct txg *t, unsigned nr, enum room_use use)
+{
+  return room_reserve (t->room, nr, use);
+}
+
+void
+txg_unreserve (struct txg *t, unsigned nr)
+{
+  room_unreserve (t->room, nr);
+}
+
+void
+txg_set_copies (struct txg *t)
+{
+  room_set_copies (t->room, COPIES_MAX);
+}
+
+int
+txg_check_copies (struct txg *t)
+{
+  return room_check_copies (t->room, COPIES_MAX);
+}
+
+uint64_t
+txg_get_room (struct txg *t, struct room_pages *pages)
+{
+  return room_get (t->room, pages);
+}
+
+uint64_t
+txg_leaves_at_once (struct txg *t)
+{
+  return room_leaves_at_once (t->room);
+}
+
+uint64_t
+txg_blocks_at_once (struct txg *t)
+{
+  return room_blocks_at_once (t->room);
+}
+
+struct lend {
+  struct txg *txg;
+  void (*fn) (void *arg);
+  void *arg;
+};
+
+/* Between the commit and txg_keep_room, which takes it again. */
+static void
+lend (void *arg)
+{
+  struct lend *l = arg;
+
+  meta_give_back (l->txg->parts.meta, 0, 0);
+  l->fn (l->arg);
+}
+
+int
+txg_lend_room (struct txg *t, void (*fn) (void *arg), void *arg)
+{
+  struct lend l = { t, fn, arg };
+
+  return txg_run (t, NULL, lend, &l);
+}
+
+int
+txg_make_room (struct txg *t)
+{
+  {
+    WITH_LOCK (&t->lock);
+    t->give_back = true;
+  }
+  return txg_run (t, NULL, NULL, NULL);
+}
+
+void
+txg_keep_room (struct txg *t)
+{
+  struct meta_pages p;
+
+  meta_get_pages (t->parts.meta, &p);
+  meta_set_kept (t->parts.meta, room_kept_pages (p.used),
+                 room_kept_wal_pages (p.used, room_get_copies (t->room)));
+  room_keep (t->room);
+}
+
+static void
+note_background (void *arg, struct layer *layer)
+{
+  (void) layer;
+  *(bool *) arg = true;
+}
+
+bool
+txg_has_background (struct txg *t)
+{
+  bool found = false;
+
+  t->parts.each_background (t->parts.opaque, note_background, &found);
+  return found;
+}
+
+int
+txg_start (struct txg *t)
+{
+  int err;
+
+  txg_keep_room (t);
+  /* Copies that are too many go, also if nothing else comes. */
+  t->more = txg_has_background (t) ||
+    (t->state.copy_sectors > 0 && copies_has_surplus (t->parts.copies));
+  t->has_thread = true;
+  err = pthread_create (&t->thread, NULL, folding_thread, t);
+  if (err != 0) {
+    t->has_thread = false;
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  }
+  return 0;
+}
+
+int
+txg_stop (struct txg *t)
+{
+  int r = 0;
+
+  if (!t->has_thread)
+    return 0;
+  if (txg_pending_bytes (t) > 0)
+    r = txg_run (t, NULL, NULL, NULL);
+  if (r == 0)
+    r = txg_check (t);
+  {
+    WITH_LOCK (&t->lock);
+    t->stop = true;
+    pthread_cond_signal (&t->wake);
+  }
+  pthread_join (t->thread, NULL);
+  t->has_thread = false;
+  return r;
+}
+
+void
+txg_set_repairing (struct txg *t, bool repairing)
+{
+  t->repairing = repairing;
+}
+
+void
+txg_get_state (struct txg *t, struct meta_state *state)
+{
+  WITH_LOCK (&t->lock);
+  *state = t->state;
+}

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Data of volumes: requests are split at block boundaries; what covers
+ * part of a block is a read-modify-write under the block's range.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/iszero.h"
+#include "core/engine.h"
+#include "core/map.h"
+#include "core/txg.h"
+#include "data/read.h"
+#include "data/volume-types.h"
+#include "data/writeback.h"
+#include "meta/meta.h"
+
+/* The name may change under us, except under the lock. */
+static int
+refuse (struct volume *v, int err, const char *why)
+{
+  char name[VOLUME_FULL_NAME_MAX];
+
+  WITH_LOCK (&v->pool->volumes->lock);
+  volume_full_name (v, name);
+  return nbdedup_fail (err, "volume %s %s", name, why);
+}
+
+/* Before a request, and after one that looked at data: what the volume has is
+ * given back after 'gone' is set, so that a request that missed it sees it here.
+ */
+static int
+check_gone (struct volume *v)
+{
+  return v->gone ? refuse (v, ESHUTDOWN, "was destroyed or rolled back")
+    : 0;
+}
+
+static int
+check_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
+               bool mutates)
+{
+  struct volume *v = h->volume;
+  char why[100];
+
+  if (check_gone (v) == -1)
+    return -1;
+  /* What is left of its map would read as holes. */
+  if (h->lost)
+    return refuse (v, EIO, VOLUME_LOST_TEXT);
+  if (mutates && h->readonly)
+    return refuse (v, EROFS, "is read-only");
+  if (offset > h->size || len > h->size - offset) {
+    snprintf (why, sizeof why, "has %" PRIu64 " bytes: %" PRIu64 "+%" PRIu64
+              " are past its end", h->size, offset, len);
+    return refuse (v, EINVAL, why);
+  }
+  return 0;
+}
+
+uint64_t
+nbdedup_volume_size (struct nbdedup_volume *h)
+{
+  return h->size;
+}
+
+uint32_t
+nbdedup_volume_block_size (struct nbdedup_volume *h)
+{
+  return h->volume->block_size;
+}
+
+bool
+nbdedup_volume_is_readonly (struct nbdedup_volume *h)
+{
+  return h->readonly;
+}
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+/* Blocks of one leaf: what is dirty comes from memory, the rest from the
+ * map's pointers, which were read before: a version that is installed
+ * between the two looks is either still here at the first, or in the map
+ * at the second.
+ */
+static int
+read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
+           unsigned nr, uint8_t *buf, size_t offset, size_t len)
+{
+  uint32_t size = v->block_size;
+  struct pointer ptrs[LEAF_BLOCKS];
+  uint8_t states[LEAF_BLOCKS];
+  uint64_t here;
+  size_t n;
+  unsigned i;
+
+  here = wb_present (pool->writeback, v, block, nr);
+  if (map_get (pool->map, v->layer, block, nr, states, ptrs) == -1)
+    return -1;
+  for (i = 0; i < nr; ++i, buf += n, len -= n, offset = 0) {
+    n = size - offset < len ? size - offset : len;
+    if (here >> i & 1) {
+      if (wb_read (pool->writeback, v, block + i, buf, offset, n))
+        continue;
+      /* Installed meanwhile: the map's answer may be older than it. */
+      if (read_block (v, block + i, buf, offset, n) == -1)
+        return -1;
+    }
+    else if (states[i] == MAP_LOST)
+      return read_lost (block + i);
+    else if (states[i] != MAP_POINTER)
+      memset (buf, 0, n);
+    else if (read_record (pool, &ptrs[i], size, buf, offset, n) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+int
+nbdedup_volume_read (struct nbdedup_volume *h, void *buf, uint32_t len,
+                     uint64_t offset)
+{
+  struct volume *v = h->volume;
+  struct nbdedup_pool *pool = v->pool;
+  uint8_t *p = buf;
+  uint64_t block;
+  unsigned nr, ticket;
+  size_t n, in_block;
+  int r = 0;
+
+  if (check_request (h, len, offset, false) == -1)
+    return -1;
+  while (len > 0 && r == 0) {
+    block = offset / v->block_size;
+    in_block = offset % v->block_size;
+    nr = LEAF_BLOCKS - block % LEAF_BLOCKS;
+    n = (size_t) nr * v->block_size - in_block;
+    if (n > len) {
+      n = len;
+      nr = (unsigned) ((in_block + n + v->block_size - 1) / v->block_size);
+    }
+    ticket = quiesce_enter (&pool->quiesce);
+    r = read_leaf (pool, v, block, nr, p, in_block, n);
+    quiesce_leave (&pool->quiesce, ticket);
+    p += n;
+    offset += n;
+    len -= (uint32_t) n;
+  }
+  return check_gone (v) == -1 ? -1 : r;
+}
+
+/*----------------------------------------------------------------------
+ * Writing
+ */
+
+static int
+write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
+             const void *buf, size_t offset, size_t len)
+{
+  CLEANUP_FREE uint8_t *base = NULL;
+  int r;
+
+  for (;;) {
+    r = wb_write (pool->writeback, v, block, buf, offset, len, base);
+    /* A full pool still takes what needs no room. */
+    if (r == -1 && errno == ENOSPC && len == v->block_size &&
+        is_zero (buf, len))
+      return wb_holes (pool->writeback, v, block, 1);
+    if (r != 1)
+      return r;
+    /* The range is ours: what is installed now stays until we are back. */
+    if (base == NULL)
+      base = malloc (v->block_size);
+    if (base == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for a block");
+    if (read_block (v, block, base, 0, v->block_size) == -1)
+      return -1;
+  }
+}
+
+/* The blocks that a range of bytes touches. */
+static void
+range_begin (struct volume *v, struct range *range, uint64_t len,
+             uint64_t offset)
+{
+  wb_range_begin (v->pool->writeback, v, range, offset / v->block_size,
+                  (offset + len - 1) / v->block_size);
+}
+
+/* Whatever came of it. */
+static void
+range_end (struct volume *v, struct range *range)
+{
+  v->changes++;
+  wb_range_end (v->pool->writeback, v, range);
+}
+
+int
+nbdedup_volume_write (struct nbdedup_volume *h, const void *buf, uint32_t len,
+                      uint64_t offset)
+{
+  struct volume *v = h->volume;
+  const uint8_t *p = buf;
+  struct range range;
+  size_t n, in_block;
+  int r = 0;
+
+  if (check_request (h, len, offset, true) == -1)
+    return -1;
+  if (len == 0)
+    return 0;
+  range_begin (v, &range, len, offset);
+  while (len > 0 && r == 0) {
+    in_block = offset % v->block_size;
+    n = v->block_size - in_block;
+    if (n > len)
+      n = len;
+    r = write_block (v->pool, v, offset / v->block_size, p, in_block, n);
+    p += n;
+    offset += n;
+    len -= (uint32_t) n;
+  }
+  range_end (v, &range);
+  return r;
+}
+
+/* Zero part of a block; a block that is a hole stays one. */
+static int
+zero_part (struct volume *v, uint64_t block, size_t offset, size_t len)
+{
+  struct nbdedup_pool *pool = v->pool;
+  CLEANUP_FREE uint8_t *buf = malloc (v->block_size);
+
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a block");
+  if (!wb_read (pool->writeback, v, block, buf, 0, v->block_size) &&
+      read_block (v, block, buf, 0, v->block_size) == -1)
+    return -1;
+  if (is_zero (buf + offset, len))
+    return 0;
+  memset (buf + offset, 0, len);
+  return write_block (pool, v, block, buf, 0, v->block_size);
+}
+
+/* Large requests are done in pieces: each holds the writeback's lock for
+ * the time that it takes to note its leaves.
+ */
+#define HOLES_AT_ONCE (UINT64_C (1) << 16)
+
+static int
+zero_blocks (struct volume *v, uint64_t first, uint64_t count)
+{
+  uint64_t n;
+
+  for (; count > 0; first += n, count -= n) {
+    n = count < HOLES_AT_ONCE ? count : HOLES_AT_ONCE;
+    if (wb_holes (v->pool->writeback, v, first, n) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Exactly these bytes become zero; whole blocks become holes.  The last
+ * block of the volume counts whole when the range reaches the end: what is
+ * past the end is zero anyway.
+ */
+static int
+zero_range (struct volume *v, uint64_t len, uint64_t offset,
+            uint64_t volume_size)
+{
+  uint64_t end = offset + len, size = v->block_size, first, last;
+  uint64_t head;
+
+  head = offset % size;
+  if (head != 0) {
+    uint64_t n = size - head < len ? size - head : len;
+
+    if (offset + n == volume_size)
+      n = size - head;
+    if (zero_part (v, offset / size, head, n) == -1)
+      return -1;
+    offset += n;
+  }
+  if (offset >= end)
+    return 0;
+  first = offset / size;
+  last = end == volume_size ? (end + size - 1) / size : end / size;
+  if (last > first && zero_blocks (v, first, last - first) == -1)
+    return -1;
+  if (last * size < end)
+    return zero_part (v, last, 0, end - last * size);
+  return 0;
+}
+
+int
+nbdedup_volume_zero (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
+{
+  struct volume *v = h->volume;
+  struct range range;
+  int r;
+
+  if (check_request (h, len, offset, true) == -1)
+    return -1;
+  if (txg_check (v->pool->txg) == -1)
+    return -1;
+  if (len == 0)
+    return 0;
+  range_begin (v, &range, len, offset);
+  r = zero_range (v, len, offset, v->size);
+  range_end (v, &range);
+  return r;
+}
+
+int
+nbdedup_volume_trim (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
+{
+  return nbdedup_volume_zero (h, len, offset);
+}
+
+/*----------------------------------------------------------------------
+ * Durability
+ */
+
+int
+nbdedup_volume_flush (struct nbdedup_volume *h)
+{
+  struct volume *v = h->volume;
+
+  if (check_request (h, 0, 0, false) == -1 ||
+      wb_drain (v->pool->writeback, v) == -1 || check_gone (v) == -1)
+    return -1;
+  return txg_flush (v->pool->txg);
+}
+
+int
+nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
+                            uint64_t offset)
+{
+  struct volume *v = h->volume;
+  uint64_t first, last;
+
+  if (check_request (h, len, offset, false) == -1)
+    return -1;
+  if (len == 0)
+    return 0;
+  first = offset / v->block_size;
+  last = (offset + len - 1) / v->block_size;
+  if (wb_drain_range (v->pool->writeback, v, first, last - first + 1) == -1 ||
+      check_gone (v) == -1)
+    return -1;
+  return txg_flush (v->pool->txg);
+}
+
+/*----------------------------------------------------------------------
+ * Extents, cache
+ */
+
+struct extents {
+  int (*fn) (void *opaque, uint64_t offset, uint64_t len, bool hole);
+  void *opaque;
+  uint64_t offset, len;         /* not yet told */
+  bool hole;
+};
+
+static int
+add_extent (struct extents *e, uint64_t offset, uint64_t len, bool hole)
+{
+  int r = 0;
+
+  if (e->len > 0 && e->hole != hole) {
+    r = e->fn (e->opaque, e->offset, e->len, e->hole);
+    e->len = 0;
+  }
+  if (e->len == 0) {
+    e->offset = offset;
+    e->hole = hole;
+  }
+  e->len += len;
+  return r;
+}
+
+/* The extents of one leaf's blocks, cut to the request. */
+static int
+leaf_extents (struct volume *v, struct extents *e, uint64_t block,
+              unsigned nr, uint64_t start, uint64_t end)
+{
+  struct nbdedup_pool *pool = v->pool;
+  unsigned ticket = quiesce_enter (&pool->quiesce), i;
+  struct pointer ptrs[LEAF_BLOCKS];
+  uint8_t states[LEAF_BLOCKS];
+  uint64_t here, from, to;
+  int r;
+
+  here = wb_present (pool->writeback, v, block, nr);
+  r = map_get (pool->map, v->layer, block, nr, states, ptrs);
+  quiesce_leave (&pool->quiesce, ticket);
+  for (i = 0; i < nr && r == 0; ++i) {
+    from = (block + i) * v->block_size;
+    to = from + v->block_size;
+    if (from < start)
+      from = start;
+    if (to > end)
+      to = end;
+    r = add_extent (e, from, to - from,
+                    !(here >> i & 1) && states[i] == MAP_HOLE);
+  }
+  return r;
+}
+
+int
+nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len,
+                        uint64_t offset,
+                        int (*fn) (void *opaque, uint64_t offset,
+                                   uint64_t len, bool hole), void *opaque)
+{
+  struct volume *v = h->volume;
+  struct extents e = { .fn = fn, .opaque = opaque };
+  uint64_t block, last;
+  unsigned nr;
+  int r = 0;
+
+  if (check_request (h, len, offset, false) == -1)
+    return -1;
+  if (len == 0)
+    return 0;
+  last = (offset + len - 1) / v->block_size;
+  for (block = offset / v->block_size; block <= last && r == 0; block += nr) {
+    nr = LEAF_BLOCKS - block % LEAF_BLOCKS;
+    if (nr > last - block + 1)
+      nr = (unsigned) (last - block + 1);
+    r = leaf_extents (v, &e, block, nr, offset, offset + len);
+  }
+  if (r == 0 && e.len > 0)
+    r = fn (opaque, e.offset, e.len, e.hole);
+  return check_gone (v) == -1 ? -1 : r;
+}
+
+int
+nbdedup_volume_cache (struct nbdedup_volume *h, uint64_t len,
+                      uint64_t offset)
+{
+  struct volume *v = h->volume;
+  struct nbdedup_pool *pool = v->pool;
+  CLEANUP_FREE uint8_t *buf = NULL;
+  uint64_t block, last;
+
+  if (check_request (h, len, offset, false) == -1)
+    return -1;
+  /* More than the cache holds would push itself out. */
+  if (len > pool->settings.record_cache_bytes)
+    len = pool->settings.record_cache_bytes;
+  if (len == 0)
+    return 0;
+  buf = malloc (v->block_size);
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a block");
+  last = (offset + len - 1) / v->block_size;
+  for (block = offset / v->block_size; block <= last; ++block)
+    if (read_block (v, block, buf, 0, v->block_size) == -1)
+      return -1;
+  return 0;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "core/engine.h"
+#include "core/map.h"
+#include "core/record-cache.h"
+#include "data/read.h"
+#include "data/volume-types.h"
+#include "disk/store.h"
+#include "format/codec.h"
+#include "meta/meta.h"
+
+/* What one read needs; kept in a list of the pool, protected by its own
+ * lock, because allocating large buffers for each read costs more than
+ * decompressing into them.
+ */
+struct reader {
+  struct reader *next;
+  struct codec_ctx *codec;      /* owned */
+  uint8_t *raw, *block;         /* owned; 'size' bytes each */
+  uint32_t size;
+};
+
+static struct lock readers_lock = {
+  .mutex = PTHREAD_MUTEX_INITIALIZER,
+};
+
+static void
+reader_free (struct reader *r)
+{
+  if (r == NULL)
+    return;
+  codec_ctx_free (r->codec);
+  free (r->raw);
+  free (r->block);
+  free (r);
+}
+
+void
+readers_free (struct nbdedup_pool *pool)
+{
+  struct reader *r;
+
+  while ((r = pool->readers) != NULL) {
+    pool->readers = r->next;
+    reader_free (r);
+  }
+}
+
+static int
+reader_grow (struct reader *r, uint32_t size)
+{
+  if (r->size >= size)
+    return 0;
+  free (r->raw);
+  free (r->block);
+  r->raw = malloc (size);
+  r->block = malloc (size);
+  r->size = r->raw && r->block ? size : 0;
+  return r->size ? 0 : nbdedup_fail (ENOMEM, "no memory to read a block");
+}
+
+static struct reader *
+reader_get (struct nbdedup_pool *pool, uint32_t size)
+{
+  struct reader *r;
+
+  {
+    WITH_LOCK (&readers_lock);
+    r = pool->readers;
+    if (r)
+      pool->readers = r->next;
+  }
+  if (r == NULL) {
+    r = calloc (1, sizeof *r);
+    if (r)
+      r->codec = codec_ctx_new ();
+    if (r == NULL || r->codec == NULL) {
+      reader_free (r);
+      return nbdedup_fail_null (ENOMEM, "no memory to read a block");
+    }
+  }
+  if (reader_grow (r, size) == -1) {
+    reader_free (r);
+    return NULL;
+  }
+  return r;
+}
+
+static void
+reader_put (struct nbdedup_pool *pool, struct reader *r)
+{
+  WITH_LOCK (&readers_lock);
+  r->next = pool->readers;
+  pool->readers = r;
+}
+
+static int
+read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
+             uint32_t lsize, struct reader *r, uint8_t *out)
+{
+  uint8_t *raw = ptr->codec == CODEC_NONE ? out : r->raw;
+  uint64_t cksum;
+
+  if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1)
+    return -1;
+  cksum = XXH3_64bits (raw, ptr->psize);
+  if (cksum != ptr->cksum)
+    return nbdedup_fail (EIO, "records: the record at sector %" PRIu64
+                         " is damaged: checksum %016" PRIx64
+                         ", expected %016" PRIx64, ptr->addr, cksum,
+                         ptr->cksum);
+  if (ptr->codec == CODEC_NONE)
+    return 0;
+  return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
+}
+
+/* The copies of this record, whatever the table says: what they give is
+ * verified like the record's own bytes.
+ */
+static unsigned
+find_copies (struct nbdedup_pool *pool, uint64_t addr,
+             uint64_t copies[COPIES_BESIDE])
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  unsigned nr;
+
+  if (meta_copies_get (c, addr, copies, &nr) == -1)
+    nr = 0;
+  meta_reader_put (pool->meta, c);
+  return nr;
+}
+
+static void
+note_copy (struct nbdedup_pool *pool, uint64_t addr)
+{
+  /* One line says where to look; "status" counts. */
+  if (pool->copy_reads++ == 0)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the record at sector %" PRIu64
+                 " is damaged, and its copy was read: run nbdedup scrub",
+                 pool->path, addr);
+}
+
+/* The record is damaged.  0: a copy of it is not; -1, with what is wrong with
+ * the record itself.
+ */
+static int
+read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
+           uint32_t lsize, struct reader *r, uint8_t *out)
+{
+  uint64_t copies[COPIES_BESIDE];
+  struct pointer copy = *ptr;
+  char text[512];
+  unsigned i, nr;
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  nr = find_copies (pool, ptr->addr, copies);
+  for (i = 0; i < nr; ++i) {
+    copy.addr = copies[i];
+    if (read_stored (pool, &copy, lsize, r, out) == 0) {
+      note_copy (pool, ptr->addr);
+      return 0;
+    }
+  }
+  return nbdedup_fail (EIO, "%s", text);
+}
+
+int
+read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
+             uint32_t lsize, void *buf, size_t offset, size_t len)
+{
+  struct reader *r;
+  uint8_t *out;
+  int ret;
+
+  if (record_cache_get (pool->records, ptr->addr, ptr->cksum, buf, offset,
+                        len))
+    return 0;
+  r = reader_get (pool, lsize);
+  if (r == NULL)
+    return -1;
+  out = len == lsize ? buf : r->block;
+  ret = read_stored (pool, ptr, lsize, r, out);
+  if (ret == -1 && errno == EIO)
+    ret = read_copy (pool, ptr, lsize, r, out);
+  if (ret == 0) {
+    record_cache_put (pool->records, ptr->addr, ptr->cksum, out, lsize);
+    if (out != buf)
+      memcpy (buf, out + offset, len);
+  }
+  reader_put (pool, r);
+  return ret;
+}
+
+int
+read_lost (uint64_t block)
+{
+  return nbdedup_fail (EIO, "block %" PRIu64 " was lost by damage to the "
+                       "pool: it cannot be read until it is written whole, "
+                       "or zeroed", block);
+}
+
+int
+read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
+            size_t len)
+{
+  struct nbdedup_pool *pool = v->pool;
+  unsigned ticket = quiesce_enter (&pool->quiesce);
+  struct pointer ptr;
+  uint8_t state;
+  int r;
+
+  /* Its layer as of now: inside quiesce that stays. */
+  r = map_get (pool->map, v->layer, block, 1, &state, &ptr);
+  if (r == 0) {
+    if (state == MAP_LOST)
+      r = read_lost (block);
+    else if (state == MAP_POINTER)
+      r = read_record (pool, &ptr, v->block_size, buf, offset, len);
+    else
+      memset (buf, 0, len);
+  }
+  quiesce_leave (&pool->quiesce, ticket);
+  return r;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <stddef.h>
+
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/sync.h"
+#include "data/writeback.h"
+
+int
+pool_sync (struct nbdedup_pool *pool)
+{
+  if (wb_drain (pool->writeback, NULL) == -1)
+    return -1;
+  return txg_run (pool->txg, NULL, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "core/engine.h"
+#include "core/record-cache.h"
+#include "data/verify.h"
+#include "disk/store.h"
+#include "format/codec.h"
+#include "format/hash.h"
+#include "meta/meta.h"
+
+int
+verifier_init (struct verifier *v, struct nbdedup_pool *pool)
+{
+  *v = (struct verifier) { .pool = pool };
+  v->hasher = hasher_new (pool->hash);
+  v->codec = codec_ctx_new ();
+  v->raw = malloc (BLOCK_SIZE_MAX);
+  v->block = malloc (BLOCK_SIZE_MAX);
+  v->out = malloc (BLOCK_SIZE_MAX);
+  if (v->hasher && v->codec && v->raw && v->block && v->out)
+    return 0;
+  verifier_free (v);
+  return nbdedup_fail (ENOMEM, "no memory to verify records");
+}
+
+void
+verifier_free (struct verifier *v)
+{
+  hasher_free (v->hasher);
+  codec_ctx_free (v->codec);
+  free (v->raw);
+  free (v->block);
+  free (v->out);
+  *v = (struct verifier) { NULL };
+}
+
+static bool
+has_digest (struct verifier *v, const struct record *r, const uint8_t *content)
+{
+  struct digest digest;
+  int rc = hasher_digest (v->hasher, r->domain, content, r->lsize, &digest);
+
+  if (rc == 0)
+    errno = EIO;
+  return rc == 0 && memcmp (&digest, &r->digest, sizeof digest) == 0;
+}
+
+const uint8_t *
+verify_read (struct verifier *v, const struct record *r)
+{
+  const uint8_t *p = v->raw;
+
+  if (store_read (v->pool->store, r->ptr.addr, v->raw, r->ptr.psize) == -1)
+    return NULL;
+  if (XXH3_64bits (v->raw, r->ptr.psize) != r->ptr.cksum) {
+    errno = EIO;
+    return NULL;
+  }
+  if (r->ptr.codec != CODEC_NONE) {
+    if (codec_decompress (v->codec, r->ptr.codec, v->raw, r->ptr.psize,
+                          v->block, r->lsize) == -1)
+      return NULL;
+    p = v->block;
+  }
+  return has_digest (v, r, p) ? p : NULL;
+}
+
+int
+verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
+             struct record *r)
+{
+  uint64_t group = addr / RECORD_GROUP_SECTORS;
+  size_t off;
+  int n;
+
+  n = meta_record_get (c, group, row);
+  if (n != 1)
+    return n;
+  for (off = 0; off < row->len; off += (size_t) n) {
+    n = record_unpack (group, row->p + off, row->len - off, r);
+    if (n == -1)
+      return -1;
+    if (r->ptr.addr == addr)
+      return 1;
+  }
+  return 0;
+}
+
+/* Bring the content into v->out as the record's pointers want it. */
+static bool
+compress_as_it_was (struct verifier *v, const struct record *r,
+                    const uint8_t *content)
+{
+  /* The level is not known; this one is the most likely. */
+  struct compression c = { .codec = r->ptr.codec, .level = 3 };
+  int level;
+  size_t n;
+
+  if (r->ptr.codec == CODEC_NONE) {
+    memcpy (v->out, content, r->lsize);
+    return XXH3_64bits (v->out, r->lsize) == r->ptr.cksum;
+  }
+  for (level = 0; level <= 19; ++level) {
+    if (level > 0)
+      c.level = level;
+    n = codec_compress (v->codec, &c, content, r->lsize, v->out,
+                        r->lsize - v->pool->sector_bytes);
+    if (n == r->ptr.psize && XXH3_64bits (v->out, n) == r->ptr.cksum)
+      return true;
+    if (c.codec != CODEC_ZSTD)
+      break;                    /* it has no levels */
+  }
+  return false;
+}
+
+/* What v->raw or v->out has, in whole sectors. */
+static int
+write_stored (struct verifier *v, const struct record *r, uint8_t *stored)
+{
+  size_t bytes = (size_t) sectors_of (r->ptr.psize, v->pool->sector_bytes) *
+    v->pool->sector_bytes;
+
+  memset (stored + r->ptr.psize, 0, bytes - r->ptr.psize);
+  return store_write (v->pool->store, r->ptr.addr, stored, bytes) == -1
+    ? -1 : 1;
+}
+
+int
+verify_write_again (struct verifier *v, const struct record *r,
+                    const uint8_t *content, uint32_t len)
+{
+  if (len != r->lsize || !has_digest (v, r, content) ||
+      !compress_as_it_was (v, r, content))
+    return 0;
+  return write_stored (v, r, v->out);
+}
+
+int
+verify_write_from (struct verifier *v, const struct record *r,
+                   const struct record *from)
+{
+  const uint8_t *content = verify_read (v, from);
+
+  if (content == NULL)
+    return 0;
+  /* Whatever compressed it, and whether that would do the same again. */
+  if (from->ptr.psize == r->ptr.psize && from->ptr.codec == r->ptr.codec &&
+      from->ptr.cksum == r->ptr.cksum && from->lsize == r->lsize &&
+      memcmp (&from->digest, &r->digest, sizeof r->digest) == 0)
+    return write_stored (v, r, v->raw);
+  return verify_write_again (v, r, content, from->lsize);
+}
+
+int
+verify_write_cached (struct verifier *v, const struct record *r)
+{
+  if (!record_cache_get (v->pool->records, r->ptr.addr, r->ptr.cksum,
+                         v->block, 0, r->lsize))
+    return 0;
+  return verify_write_again (v, r, v->block, r->lsize);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a volume is.  To everything that reads blocks a snapshot is a volume
+ * whose layer is frozen; so both are a struct volume.
+ *
+ * Threads: pool->admin is held by the command that changes the set of volumes
+ * or their properties; volumes->lock protects the lists and the counts of
+ * clients, for those who only look or attach.  A struct volume lives as
+ * long as it is in a list, a client is attached, or it is the origin of
+ * another.
+ */
+
+#ifndef NBDEDUP_VOLUME_TYPES_H
+#define NBDEDUP_VOLUME_TYPES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "base/lock.h"
+#include "format/codec.h"
+#include "format/dedup-mode.h"
+#include "format/layer.h"
+#include "meta/meta.h"
+#include "nbdedup.h"
+
+struct dirty;
+struct volume;
+
+/* Ascending by name. */
+struct volume_list {
+  struct volume **p;            /* owned, the array */
+  size_t nr, cap;
+};
+
+struct volume {
+  struct nbdedup_pool *pool;    /* not owned */
+  uint64_t id;
+  char name[META_NAME_MAX + 1]; /* of a snapshot: after the @; changes under
+                                 * pool->admin + lock */
+  _Atomic (struct layer *) layer;       /* not owned; changes while all
+                                         * mutations wait, by
+                                         * volume_set_layer */
+  uint32_t block_size;
+  _Atomic uint64_t size;
+  bool tail_dirty;
+  bool importing;               /* until it is renamed; under pool->admin */
+  uint64_t incarnation;         /* another one after a rollback; family.c */
+  _Atomic uint64_t changes;     /* of content and size, in this session */
+
+  bool is_snapshot;
+  struct volume *of;            /* snapshot: of this volume; NULL: destroyed */
+  uint64_t time;                /* snapshot: when, in seconds */
+  struct volume_list snapshots; /* of a volume */
+  struct volume *origin;        /* what it is a clone of, a snapshot's volume
+                                 * was one of; NULL: nothing */
+  unsigned nr_clones;           /* snapshot: volumes whose origin it is */
+  unsigned nr_heirs;            /* ... and snapshots */
+  unsigned nr_leaving;          /* scratch of ghost.c, under pool->admin */
+  char *label;                  /* destroyed snapshot: VOLUME@NAME; owned;
+                                 * changes under pool->admin + lock */
+
+  /* Properties: written under the writeback's lock, read by its workers. */
+  struct compression compression;
+  enum dedup_mode dedup;
+  uint64_t domain;
+  char *domain_name, *allow;    /* owned; under volumes->lock */
+
+  unsigned nr_clients;          /* under volumes->lock */
+  LIST_HEAD (, nbdedup_volume) clients;
+  bool exclusive;               /* a client wants to be the only one */
+  bool in_list;
+
+  atomic_bool gone;             /* destroyed: ESHUTDOWN */
+
+  /* Under the writeback's lock. */
+  TAILQ_HEAD (, dirty) open_list;       /* by sequence */
+  TAILQ_HEAD (, dirty) inflight_list;
+  TAILQ_HEAD (, range) ranges;  /* mutations under way */
+};
+
+struct nbdedup_volume {
+  LIST_ENTRY (nbdedup_volume) link;     /* in volume->clients */
+  struct volume *volume;        /* counted in nr_clients */
+  uint64_t size;                /* when it was opened */
+  bool readonly, exclusive, is_admin;
+  bool lost;                    /* as struct layer has it */
+  int64_t uid;                  /* -1: not known */
+  char *tls_identity;           /* owned; NULL: none */
+};
+
+struct layers {
+  struct layer **p;             /* owned, and what they point to */
+  size_t nr, cap;
+};
+
+struct volumes {
+  struct nbdedup_pool *pool;    /* not owned */
+  struct lock lock;             /* protects everything below */
+  struct volume_list list;      /* volumes */
+  struct volume_list ghosts;    /* destroyed snapshots that are origins, by
+                                 * label */
+  struct layers layers;         /* all, dying and gone ones too; ascending
+                                 * by id */
+  size_t nr_gone;               /* of them, since layers_collect */
+};
+
+/* "vol", "vol@snap", or what a destroyed snapshot was called.  Under
+ * pool->admin or volumes->lock.
+ */
+#define VOLUME_FULL_NAME_MAX (2 * META_NAME_MAX + 2)
+extern void volume_full_name (const struct volume *v,
+                              char name[VOLUME_FULL_NAME_MAX]);
+
+/* What "volume NAME" goes on with if its layer is lost. */
+#define VOLUME_LOST_TEXT "cannot be read: damage in pool.db has cost its " \
+  "map: restore the pool from a backup"
+
+#endif /* NBDEDUP_VOLUME_TYPES_H */

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/capacity.h"
+#include "data/watch.h"
+#include "meta/meta.h"
+
+#define LOOK_MS 1000
+/* So many points below full-warn it is over: what is used goes up and down
+ * with each fold.
+ */
+#define HYSTERESIS 2.0
+/* There is room again: for so much at worst, or that share of what is used.
+ * Single blocks come and go while a pool is full.
+ */
+#define ROOM_BYTES (UINT64_C (64) << 20)
+#define USED_PER_ROOM 50
+
+struct watch *
+watch_new (void)
+{
+  struct watch *w = calloc (1, sizeof *w);
+
+  if (w == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  w->full_warn = WATCH_WARN_DEFAULT;
+  lock_init (&w->lock);
+  return w;
+}
+
+void
+watch_free (struct watch *w)
+{
+  if (w == NULL)
+    return;
+  lock_destroy (&w->lock);
+  free (w);
+}
+
+/* What the log is told, when no lock is held. */
+struct events {
+  bool over, below, room;
+};
+
+static void
+look_at_used (struct watch *w, const struct capacity *cap,
+              struct events *events)
+{
+  assert_held (&w->lock);
+  if (!w->warned)
+    events->over = w->warned = cap->used_percent > w->full_warn;
+  else if (cap->used_percent < w->full_warn - HYSTERESIS) {
+    events->below = true;
+    w->warned = false;
+  }
+}
+
+static bool
+is_room_again (struct nbdedup_pool *pool)
+{
+  struct capacity cap;
+  uint64_t enough;
+
+  if (capacity_get (pool, &cap) == -1 || txg_is_stuck (pool->txg))
+    return false;
+  enough = cap.used_bytes / USED_PER_ROOM;
+  if (enough > ROOM_BYTES)
+    enough = ROOM_BYTES;
+  return cap.min_bytes >= CAPACITY_FULL && cap.min_bytes > enough;
+}
+
+void
+watch_look (struct nbdedup_pool *pool, bool now)
+{
+  struct watch *w = pool->watch;
+  struct events events = { false };
+  struct capacity cap = { .used_percent = 0 };
+  uint64_t ms = clock_ms ();
+
+  if (!w->on)
+    return;
+  {
+    WITH_LOCK (&w->lock);
+    if (!now && ms - w->last_ms < LOOK_MS)
+      return;
+    w->last_ms = ms;
+    /* What fails here is no event: what it stops will tell. */
+    if (capacity_used (pool, &cap) == 0)
+      look_at_used (w, &cap, &events);
+    if (w->full && is_room_again (pool)) {
+      events.room = true;
+      w->full = false;
+    }
+  }
+  if (events.over)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %.0f %% of the space is used, more "
+                 "than full-warn (%u %%): free some, or add some", pool->path,
+                 cap.used_percent, w->full_warn);
+  if (events.below)
+    nbdedup_log (NBDEDUP_LOG_INFO, "%s: %.0f %% of the space is used, less "
+                 "than full-warn (%u %%) again", pool->path,
+                 cap.used_percent, w->full_warn);
+  if (events.room) {
+    nbdedup_log (NBDEDUP_LOG_INFO, "%s: there is room for new data again",
+                 pool->path);
+    meta_copy_room (pool->meta);
+  }
+}
+
+void
+watch_refused (struct nbdedup_pool *pool)
+{
+  int err = errno;
+
+  if (pool->watch->on && !atomic_exchange (&pool->watch->full, true))
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the pool is full, new data is "
+                 "refused: %s", pool->path, nbdedup_error ());
+  errno = err;
+}

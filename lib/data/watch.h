@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A server's watch over its space: the log hears once when more is used than
+ * the property full-warn says, once when it is less again, once when new
+ * data is refused, and once when there is room again.
+ *
+ * Threads: any.  watch_look is for those that hold no lock.
+ */
+
+#ifndef NBDEDUP_WATCH_H
+#define NBDEDUP_WATCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+
+#define WATCH_WARN_DEFAULT 90
+
+struct nbdedup_pool;
+
+struct watch {
+  atomic_bool on;               /* a server: events go to the log */
+  atomic_uint full_warn;        /* per cent */
+  atomic_bool full;             /* new data was refused, and there has not
+                                 * been room since */
+  struct lock lock;             /* protects the rest; outside of all that
+                                 * capacity.c asks */
+  uint64_t last_ms;             /* when we looked */
+  bool warned;
+};
+
+/* NULL on failure. */
+extern struct watch *watch_new (void);
+/* NULL is allowed. */
+extern void watch_free (struct watch *watch);
+
+/* After folds, and every few seconds: looks once a second at the most,
+ * unless 'now' is set.
+ */
+extern void watch_look (struct nbdedup_pool *pool, bool now);
+
+/* A block of new data was refused for lack of space. */
+extern void watch_refused (struct nbdedup_pool *pool);
+
+#endif /* NBDEDUP_WATCH_H */

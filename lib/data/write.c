@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The workers: a batch of dirty blocks becomes pointers.
+ *
+ *  1. outside everything: is it zero?  hash.
+ *  2. inside a txg: the DDT decides.  A duplicate takes a reference.
+ *  3. the rest is compressed, placed and written, neighbours in one write.
+ *  4. each new record is logged, then shown to others (ddt_insert).
+ *  5. the pointers are installed, under the writeback's lock, unless a hole
+ *     came in between.
+ *
+ * A cut of the txg waits for those inside, so a reference taken in step 2
+ * and the pointer that holds it from step 5 on belong to one txg.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/backoff.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/iszero.h"
+#include "core/ddt.h"
+#include "core/txg.h"
+#include "data/read.h"
+#include "data/volume-types.h"
+#include "data/writeback-int.h"
+#include "disk/room.h"
+#include "disk/store.h"
+#include "format/codec.h"
+#include "format/dedup-mode.h"
+#include "format/hash.h"
+#include "space/space.h"
+
+enum outcome { ZERO, DUPLICATE, NEW, SAME_AS_NEW };
+
+struct item {
+  enum outcome outcome;
+  struct digest digest;
+  struct pointer ptr;
+  struct record record;         /* NEW */
+  unsigned same_as;             /* SAME_AS_NEW: index of the NEW one */
+  const uint8_t *stored;        /* NEW: where it was staged */
+};
+
+struct worker {
+  struct writeback *wb;
+  struct nbdedup_pool *pool;
+  struct hasher *hasher;        /* owned */
+  struct codec_ctx *codec;      /* owned */
+  uint8_t *staging;             /* owned; records of one batch, in order */
+  uint8_t *compare;             /* owned; verify: the record on disk */
+  struct item items[BATCH_BLOCKS];
+};
+
+static void
+worker_free (struct worker *w)
+{
+  if (w == NULL)
+    return;
+  hasher_free (w->hasher);
+  codec_ctx_free (w->codec);
+  free (w->staging);
+  free (w->compare);
+  free (w);
+}
+
+static struct worker *
+try_worker_new (struct writeback *wb)
+{
+  struct worker *w = calloc (1, sizeof *w);
+
+  if (w == NULL)
+    return NULL;
+  w->wb = wb;
+  w->pool = wb->pool;
+  w->hasher = hasher_new (wb->pool->hash);
+  w->codec = codec_ctx_new ();
+  w->staging = malloc (BATCH_BYTES + BATCH_BLOCKS * SECTOR_MAX);
+  w->compare = malloc (BLOCK_SIZE_MAX);
+  if (w->hasher && w->codec && w->staging && w->compare)
+    return w;
+  worker_free (w);
+  return NULL;
+}
+
+/* Without workers the pool stops: a moment without memory is no reason. */
+static struct worker *
+worker_new (struct writeback *wb)
+{
+  unsigned tries = 0;
+  struct worker *w;
+
+  do
+    w = try_worker_new (wb);
+  while (w == NULL && backoff_sleep (&tries));
+  return w ?: nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
+}
+
+/* OpenSSL needs memory for each. */
+static int
+hash_block (struct worker *w, uint64_t domain, const uint8_t *buf,
+            uint32_t size, struct digest *digest)
+{
+  unsigned tries = 0;
+  int r;
+
+  do
+    r = hasher_digest (w->hasher, domain, buf, size, digest);
+  while (r == -1 && backoff_sleep (&tries));
+  return r;
+}
+
+static int
+hash_batch (struct worker *w, const struct batch *b)
+{
+  uint32_t size = b->volume->block_size;
+  const uint8_t *buf;
+  unsigned i;
+
+  for (i = 0; i < b->nr; ++i) {
+    buf = b->blocks[i]->inflight;
+    w->items[i].outcome = is_zero (buf, size) ? ZERO : NEW;
+    if (w->items[i].outcome == NEW &&
+        hash_block (w, b->domain, buf, size, &w->items[i].digest) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* verify: is the record that the hash found really the same? */
+static bool
+is_same (struct worker *w, const struct pointer *ptr, const uint8_t *buf,
+         uint32_t size)
+{
+  return read_record (w->pool, ptr, size, w->compare, 0, size) == 0 &&
+    memcmp (w->compare, buf, size) == 0;
+}
+
+/* Is there an equal block in front of this one in the batch? */
+static bool
+find_in_batch (struct worker *w, const struct batch *b, unsigned i)
+{
+  struct item *it = &w->items[i];
+  unsigned j;
+
+  for (j = 0; j < i; ++j)
+    if (w->items[j].outcome == NEW &&
+        memcmp (&w->items[j].digest, &it->digest, sizeof it->digest) == 0) {
+      if (b->dedup == DEDUP_VERIFY &&
+          memcmp (b->blocks[j]->inflight, b->blocks[i]->inflight,
+                  b->volume->block_size) != 0)
+        return false;
+      it->outcome = SAME_AS_NEW;
+      it->same_as = j;
+      return true;
+    }
+  return false;
+}
+
+/* What a record costs in the DDT on disk: index entry, record entry. */
+#define DDT_BYTES_PER_ENTRY (INDEX_ENTRY_LEN + RECORD_ENTRY_LEN)
+
+/* Over ddt-quota new data is stored, but not entered in the index. */
+static bool
+is_over_quota (struct nbdedup_pool *pool)
+{
+  struct meta_state state;
+
+  if (pool->ddt_quota_bytes == 0)
+    return false;
+  txg_get_state (pool->txg, &state);
+  return state.index_entries * DDT_BYTES_PER_ENTRY >= pool->ddt_quota_bytes;
+}
+
+static void
+deduplicate (struct worker *w, const struct batch *b)
+{
+  struct nbdedup_pool *pool = w->pool;
+  bool over_quota = b->dedup != DEDUP_OFF && is_over_quota (pool);
+  bool indexed = b->dedup != DEDUP_OFF && !over_quota;
+  uint32_t size = b->volume->block_size;
+  unsigned ticket = quiesce_enter (&pool->quiesce), i;
+  struct item *it;
+
+  for (i = 0; i < b->nr; ++i) {
+    it = &w->items[i];
+    if (it->outcome == ZERO)
+      continue;
+    it->record.flags = indexed ? RECORD_INDEXED : 0;
+    if (b->dedup == DEDUP_OFF || find_in_batch (w, b, i) ||
+        !ddt_lookup (pool->ddt, &it->digest, size, b->domain, &it->ptr)) {
+      pool->over_quota += over_quota && it->outcome == NEW;
+      continue;
+    }
+    if (b->dedup == DEDUP_VERIFY &&
+        !is_same (w, &it->ptr, b->blocks[i]->inflight, size)) {
+      /* Another content with this hash has the index's entry. */
+      ddt_unref (pool->ddt, it->ptr.addr);
+      it->record.flags = 0;
+      continue;
+    }
+    it->outcome = DUPLICATE;
+  }
+  quiesce_leave (&pool->quiesce, ticket);
+}
+
+/* Stage the stored form of a block at 'out': whole sectors, padded with
+ * zeroes.  Compressed only if that saves a sector.
+ */
+static uint32_t
+stage (struct worker *w, const struct batch *b, unsigned i, uint8_t *out)
+{
+  uint32_t size = b->volume->block_size, sector = w->pool->sector_bytes;
+  const uint8_t *buf = b->blocks[i]->inflight;
+  struct item *it = &w->items[i];
+  uint32_t nr;
+  size_t n = 0;
+
+  if (b->compression.codec != CODEC_NONE && size > sector)
+    n = codec_compress (w->codec, &b->compression, buf, size, out,
+                        size - sector);
+  it->record.ptr.codec = n ? (uint8_t) b->compression.codec : CODEC_NONE;
+  it->record.ptr.psize = n ? (uint32_t) n : size;
+  if (n == 0)
+    memcpy (out, buf, size);
+  nr = sectors_of (it->record.ptr.psize, sector);
+  memset (out + it->record.ptr.psize, 0,
+          (size_t) nr * sector - it->record.ptr.psize);
+  it->record.ptr.cksum = XXH3_64bits (out, it->record.ptr.psize);
+  it->record.lsize = size;
+  it->record.digest = it->digest;
+  it->record.domain = b->domain;
+  it->record.refcount = 0;
+  it->stored = out;
+  return nr;
+}
+
+/* Write runs of records that are neighbours in the store as one. */
+static int
+write_runs (struct worker *w, unsigned nr, const uint32_t *nr_sectors,
+            const struct placement *place)
+{
+  uint32_t sector = w->pool->sector_bytes, run;
+  const uint8_t *p = w->staging;
+  unsigned i, j;
+
+  for (i = 0; i < nr; i = j) {
+    run = 0;
+    for (j = i; j < nr && place[j].addr == place[i].addr + run; ++j)
+      run += nr_sectors[j];
+    if (store_write (w->pool->store, place[i].addr, p,
+                     (size_t) run * sector) == -1)
+      return -1;
+    p += (size_t) run * sector;
+  }
+  return 0;
+}
+
+static int
+store_new (struct worker *w, const struct batch *b)
+{
+  struct nbdedup_pool *pool = w->pool;
+  struct placement place[BATCH_BLOCKS];
+  uint32_t nr_sectors[BATCH_BLOCKS];
+  unsigned index[BATCH_BLOCKS], i, nr = 0;
+  uint8_t *out = w->staging;
+  struct item *it;
+
+  for (i = 0; i < b->nr; ++i) {
+    if (w->items[i].outcome != NEW)
+      continue;
+    index[nr] = i;
+    nr_sectors[nr] = stage (w, b, i, out);
+    out += (size_t) nr_sectors[nr] * pool->sector_bytes;
+    nr++;
+  }
+  if (nr == 0)
+    return 0;
+  if (space_alloc (pool->space, nr, nr_sectors, place) == -1 ||
+      write_runs (w, nr, nr_sectors, place) == -1)
+    return -1;
+  for (i = 0; i < nr; ++i) {
+    it = &w->items[index[i]];
+    it->record.ptr.addr = place[i].addr;
+    it->record.slot = place[i].slot;
+    if (txg_log_record (pool->txg, &it->record, place[i].chunk_addr) == -1 ||
+        ddt_insert (pool->ddt, &it->record, place[i].chunk_addr,
+                    &it->ptr) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+refer_to_same (struct worker *w, const struct batch *b)
+{
+  struct item *it;
+  unsigned i;
+
+  for (i = 0; i < b->nr; ++i) {
+    it = &w->items[i];
+    if (it->outcome != SAME_AS_NEW)
+      continue;
+    it->ptr = w->items[it->same_as].ptr;
+    if (ddt_ref (w->pool->ddt, it->ptr.addr, 1) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+install_locked (struct worker *w, const struct batch *b)
+{
+  struct nbdedup_pool *pool = w->pool;
+  struct layer *layer = b->volume->layer;
+  struct item *it;
+  unsigned i;
+  int r = 0;
+
+  for (i = 0; i < b->nr && r == 0; ++i) {
+    it = &w->items[i];
+    if (!is_wanted (b->blocks[i])) {
+      if (it->outcome != ZERO)
+        ddt_unref (pool->ddt, it->ptr.addr);
+    }
+    else if (it->outcome == ZERO)
+      r = txg_set_holes (pool->txg, layer, b->blocks[i]->block, 1);
+    else
+      r = txg_set_pointer (pool->txg, layer, b->blocks[i]->block, &it->ptr);
+  }
+  return r;
+}
+
+/* Pages of pool.db that the batch touches at the most. */
+static uint64_t
+pages_of (const struct batch *b)
+{
+  uint64_t leaf, last = UINT64_MAX;
+  uint64_t leaves = 0;
+  unsigned i;
+
+  for (i = 0; i < b->nr; ++i) {
+    leaf = b->blocks[i]->block / LEAF_BLOCKS;
+    leaves += leaf != last;
+    last = leaf;
+  }
+  return b->nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES;
+}
+
+static void
+write_some (struct worker *w, struct batch *b)
+{
+  struct nbdedup_pool *pool = w->pool;
+  int r = txg_check (pool->txg);
+
+  if (r == 0) {
+    txg_throttle (pool->txg);
+    r = hash_batch (w, b);
+  }
+  txg_enter (pool->txg, b->nr, pages_of (b));
+  if (r == 0) {
+    deduplicate (w, b);
+    r = store_new (w, b);
+    if (r == 0)
+      r = refer_to_same (w, b);
+  }
+  {
+    WITH_LOCK (&w->wb->lock);
+    if (r == 0)
+      r = install_locked (w, b);
+    /* What was answered is not there: no flush may succeed any more. */
+    if (r == -1)
+      txg_fail (pool->txg);
+    writeback_done_locked (w->wb, b);
+  }
+  txg_leave (pool->txg);
+}
+
+/* When space is short a txg takes only so many at once. */
+static void
+write_batch (struct worker *w, const struct batch *b)
+{
+  uint64_t max;
+  struct batch some;
+  unsigned i;
+
+  for (i = 0; i < b->nr; i += some.nr) {
+    max = txg_blocks_at_once (w->pool->txg);
+    some = *b;
+    some.nr = b->nr - i < max ? b->nr - i : (unsigned) max;
+    memcpy (some.blocks, b->blocks + i, some.nr * sizeof some.blocks[0]);
+    write_some (w, &some);
+  }
+}
+
+void *
+write_worker (void *arg)
+{
+  struct writeback *wb = arg;
+  struct worker *w = worker_new (wb);
+  struct batch b;
+
+  if (w == NULL)
+    txg_fail (wb->pool->txg);
+  while (writeback_take (wb, &b)) {
+    if (w)
+      write_batch (w, &b);
+    else {
+      WITH_LOCK (&wb->lock);
+      writeback_done_locked (wb, &b);
+    }
+  }
+  worker_free (w);
+  return NULL;
+}

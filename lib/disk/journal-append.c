@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Appending to the journal: where the next batch goes.
+ *
+ * A batch lies at the head, or at the ring's start with a wrap at the head;
+ * room for a wrap always stays behind it, so that the ring can go on at its
+ * start from wherever the head is.  Instead of wrapping the ring grows as
+ * long as more than half of it is live, and whenever there was no room: a
+ * ring that is trimmed seldom gets large, one that is trimmed often stays
+ * small.
+ *
+ * A write that failed has changed something, or not: nobody can say.  So it
+ * kills the journal, and no number is given twice in a session.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/statvfs.h>
+
+#include <xxhash.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "disk/journal-int.h"
+
+/* The journal's share of its file system, and what it gets of a small one. */
+#define FS_PER_JOURNAL 64
+#define JOURNAL_SMALL_BYTES (UINT64_C (2) << 20)
+
+/* A mark stands in another page than the batch that it speaks of. */
+#define MARK_PAGE 4096
+
+/* How far the journal may grow: on a small file system less, because the
+ * reserve that keeps a full pool going is small there, too.
+ */
+static uint64_t
+ring_end_max (struct journal *j)
+{
+  struct statvfs fs;
+  uint64_t bytes;
+
+  if (fstatvfs (j->fd, &fs) == -1)
+    return JOURNAL_MAX_BYTES;
+  bytes = (uint64_t) fs.f_blocks * fs.f_frsize / FS_PER_JOURNAL;
+  if (bytes < JOURNAL_SMALL_BYTES)
+    bytes = JOURNAL_SMALL_BYTES;
+  return bytes < JOURNAL_MAX_BYTES ? bytes - bytes % JOURNAL_ALIGN
+    : JOURNAL_MAX_BYTES;
+}
+
+uint64_t
+journal_may_grow (struct journal *j)
+{
+  uint64_t max;
+  WITH_LOCK (&j->lock);
+
+  max = ring_end_max (j);
+  return max > ring_end (j) ? max - ring_end (j) : 0;
+}
+
+/* Let the ring end at 'new_end' or, if that is more, where it becomes
+ * twice as large.  A crash in here leaves a longer file and the old ring.
+ *
+ * Returns 0, 1 if it cannot grow (it has its full size, or the file system
+ * is full: nothing has changed then), -1 on error.
+ */
+static int
+grow_locked (struct journal *j, uint64_t new_end)
+{
+  struct file_header header = j->pair.header;
+  const uint64_t old_end = ring_end (j), max = ring_end_max (j);
+
+  assert_held (&j->lock);
+  assert (j->head >= j->tail);
+
+  if (old_end >= max)
+    return 1;
+  if (new_end < 2 * old_end)
+    new_end = 2 * old_end;
+  if (new_end > max)
+    new_end = max;
+
+  if (full_write_zeroes (j->fd, old_end, new_end) == -1) {
+    if (ftruncate (j->fd, old_end) == -1)
+      goto fail;
+    return 1;
+  }
+  if (fsync (j->fd) == -1)
+    goto fail;
+  header.own64 = new_end;
+  if (header_pair_write (&j->pair, j->fd, &header) == -1)
+    goto fail;
+  return 0;
+
+ fail:
+  j->dead = true;
+  return nbdedup_fail (EIO, "%s: extending it: %s", j->path,
+                       strerror (errno));
+}
+
+/* Find room for 'size' bytes: '*wrap' says that it is at the ring's start
+ * and not at the head.  Returns as journal_append.
+ */
+static int
+find_room_locked (struct journal *j, uint64_t size, bool *wrap)
+{
+  int r;
+
+  assert_held (&j->lock);
+  *wrap = false;
+
+  if (j->head < j->tail) {
+    /* Strictly less: head == tail means empty. */
+    if (j->head + size < j->tail)
+      return 0;
+    j->want_growth = true;
+    return 1;
+  }
+
+  if (j->want_growth ||
+      (j->head + size + JOURNAL_ALIGN > ring_end (j) &&
+       j->head - j->tail > (ring_end (j) - RING_START) / 2)) {
+    j->want_growth = false;
+    if (grow_locked (j, 0) == -1)
+      return -1;
+  }
+  if (j->head + size + JOURNAL_ALIGN <= ring_end (j))
+    return 0;
+  if (RING_START + size < j->tail) {
+    *wrap = true;
+    return 0;
+  }
+  r = grow_locked (j, j->head + size + JOURNAL_ALIGN);
+  if (r == -1)
+    return -1;
+  if (r == 0 && j->head + size + JOURNAL_ALIGN <= ring_end (j))
+    return 0;
+  if (j->head != j->tail)
+    return 1;
+  /* Nothing is live, nothing can be waited for.  In a ring of the full size
+   * one side of the head has room for any batch, so it could not grow.
+   */
+  return nbdedup_fail (ENOSPC, "%s: no room to extend it for a batch of %"
+                       PRIu64 " bytes: free some space on its file system",
+                       j->path, size);
+}
+
+static int
+write_failed_locked (struct journal *j)
+{
+  const int err = errno;
+
+  assert_held (&j->lock);
+  j->dead = true;
+  return nbdedup_fail (err == ENOSPC || err == EDQUOT ? ENOSPC : EIO,
+                       "%s: writing batch %" PRIu64 ": %s",
+                       j->path, j->appended + 1, strerror (err));
+}
+
+/* Mark the place where the ring goes on at its start. */
+static int
+write_wrap_locked (struct journal *j)
+{
+  const struct batch b = {
+    .kind = BATCH_WRAP, .epoch = j->pair.header.epoch, .seq = j->appended + 1,
+    .durable = j->durable, .folded = j->folded, .settled = j->settled,
+    .position = j->head, .body_hash = XXH3_64bits (NULL, 0),
+  };
+  uint8_t buf[JOURNAL_ALIGN] = { 0 };
+
+  batch_pack (j, &b, buf);
+  return full_pwrite (j->fd, buf, sizeof buf, j->head);
+}
+
+/* Where a mark goes.  Nothing live is overwritten, and the place of the next
+ * batch stays where it is.  Returns 0 if there is no room.
+ */
+static uint64_t
+mark_position_locked (const struct journal *j)
+{
+  const uint64_t end = j->head < j->tail ? j->tail : ring_end (j);
+  const uint64_t next =
+    (j->head + MARK_PAGE - 1) & ~(uint64_t) (MARK_PAGE - 1);
+
+  if (next + JOURNAL_ALIGN <= end)
+    return next;
+  return j->head + JOURNAL_ALIGN <= end ? j->head : 0;
+}
+
+void
+journal_mark_locked (struct journal *j)
+{
+  const struct batch b = {
+    .kind = BATCH_MARK, .epoch = j->pair.header.epoch, .seq = j->appended,
+    .durable = j->durable, .folded = j->folded, .settled = j->settled,
+    .position = mark_position_locked (j),
+    .body_hash = XXH3_64bits (NULL, 0),
+  };
+  uint8_t buf[JOURNAL_ALIGN] = { 0 };
+
+  assert_held (&j->lock);
+  if (j->told >= j->durable || b.position == 0)
+    return;
+  batch_pack (j, &b, buf);
+  /* It says what is true without it, so it may fail: the next sync or batch
+   * finds out what is wrong with the disk.
+   */
+  if (full_pwrite (j->fd, buf, sizeof buf, b.position) == 0)
+    j->told = j->durable;
+}
+
+int
+journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
+                const struct iovec *list, uint64_t settled, uint64_t *seq)
+{
+  static const uint8_t zeroes[JOURNAL_ALIGN];
+  struct journal *j = journal;
+  CLEANUP_FREE struct iovec *all = NULL;
+  uint8_t buf[BATCH_HEADER_LEN], trailer[BATCH_TRAILER_LEN];
+  struct batch b = { .kind = BATCH_DATA };
+  struct iovec *p;
+  uint64_t len = 0, size;
+  bool wrap;
+  int i, r;
+
+  for (i = 0; i < nr_iov; ++i)
+    len += iov[i].iov_len;
+  assert (len <= JOURNAL_BODY_MAX && list->iov_len <= JOURNAL_BODY_MAX);
+  b.len = (uint32_t) len;
+  b.list_len = (uint32_t) list->iov_len;
+  size = batch_size (&b);
+
+  p = all = malloc ((nr_iov + 5) * sizeof *all);
+  if (all == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+  *p++ = (struct iovec) { buf, sizeof buf };
+  for (i = 0; i < nr_iov; ++i)
+    *p++ = iov[i];
+  *p++ = (struct iovec) {
+    (void *) zeroes, batch_trailer_offset (&b) - BATCH_HEADER_LEN - len,
+  };
+  *p++ = (struct iovec) { trailer, sizeof trailer };
+  *p++ = *list;
+  *p++ = (struct iovec) {
+    (void *) zeroes, size - batch_trailer_offset (&b) - BATCH_TRAILER_LEN -
+    b.list_len,
+  };
+
+  {
+    WITH_LOCK (&j->lock);
+
+    assert (j->replayed);
+    if (j->dead)
+      return journal_fail_dead (j);
+    if (j->leftovers && j->pair.header.epoch == j->replayed_epoch &&
+        journal_wipe_leftovers_locked (j) == -1)
+      return -1;
+    r = find_room_locked (j, size, &wrap);
+    if (r != 0)
+      return r;
+
+    b.position = j->head;
+    if (wrap) {
+      if (write_wrap_locked (j) == -1)
+        return write_failed_locked (j);
+      b.position = RING_START;
+    }
+    XXH3_64bits_reset (j->hasher);
+    for (i = 0; i < nr_iov; ++i)
+      XXH3_64bits_update (j->hasher, iov[i].iov_base, iov[i].iov_len);
+    b.epoch = j->pair.header.epoch;
+    b.seq = j->appended + 1;
+    b.durable = j->durable;
+    b.folded = j->folded;
+    b.settled = settled == JOURNAL_ITSELF ? b.seq :
+      settled > j->settled ? settled : j->settled;
+    assert (b.settled <= b.seq);
+    b.body_hash = XXH3_64bits_digest (j->hasher);
+    batch_pack (j, &b, buf);
+    batch_pack_trailer (j, &b, XXH3_64bits (list->iov_base, b.list_len),
+                        trailer);
+    if (full_pwritev (j->fd, all, nr_iov + 5, b.position) == -1)
+      return write_failed_locked (j);
+
+    j->head = b.position + size;
+    *seq = ++j->appended;
+    j->settled = b.settled;
+    j->told = b.durable;
+  }
+  return 0;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Inside of the journal: journal.c (the file, its end, what is durable),
+ * journal-append.c (room in the ring), journal-replay.c (what a crash left)
+ * and journal-batch.c (one batch in bytes) share this.
+ */
+
+#ifndef NBDEDUP_JOURNAL_INT_H
+#define NBDEDUP_JOURNAL_INT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <xxhash.h>
+
+#include "base/lock.h"
+#include "disk/journal.h"
+#include "format/header-pair.h"
+
+#define RING_START ((uint64_t) JOURNAL_HEADER_BYTES)
+
+#define RESTORE "restore all files of the pool from one backup"
+/* Where nothing but the journal is at fault. */
+#define RESTORE_OR_DROP RESTORE ", or give up what was flushed last: " \
+  "\"nbdedup recover --without-journal\""
+
+struct journal {
+  int fd;                       /* constant */
+  char *path;                   /* owned; for messages */
+  bool readonly;                /* constant */
+
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t cond;          /* a sync ended */
+  struct header_pair pair;
+  XXH3_state_t *hasher;         /* owned; scratch of journal_append */
+
+  /* folded <= synced <= appended: trim makes the first two one if pool.db
+   * was faster than fdatasync.
+   *
+   * Live is [tail, head), or, if head < tail, [tail, ring_end) and
+   * [RING_START, head).  head == tail if and only if nothing is live.
+   */
+  uint64_t folded, synced, appended;
+  uint64_t settled;             /* <= appended: as callers said */
+  uint64_t durable;             /* <= synced, <= settled */
+  uint64_t told;                /* <= durable: as a header in the ring says */
+  uint64_t tail, head;
+
+  uint64_t replayed_epoch;
+  bool replayed;
+  bool leftovers;               /* of replayed_epoch, after the log */
+  bool want_growth;             /* there was no room at least once */
+  bool running;                 /* somebody is in fdatasync */
+  bool dead;                    /* for ever */
+};
+
+/* Where the ring ends in the file. */
+static inline uint64_t
+ring_end (const struct journal *j)
+{
+  return j->pair.header.own64;
+}
+
+/* Fail because of an earlier failure. */
+extern int journal_fail_dead (struct journal *j);
+
+/*----------------------------------------------------------------------
+ * journal-batch.c
+ */
+
+#define BATCH_HEADER_LEN 96
+#define BATCH_TRAILER_LEN 104
+
+enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2, BATCH_MARK = 3 };
+
+struct batch {
+  enum batch_kind kind;
+  uint64_t epoch, seq, durable, folded, settled;
+  uint64_t position;            /* of its header */
+  uint32_t len, list_len;
+  uint64_t body_hash;
+};
+
+/* What a batch takes in the ring, and where in it its trailer is. */
+extern uint64_t batch_size (const struct batch *b);
+extern uint64_t batch_trailer_offset (const struct batch *b);
+
+extern void batch_pack (const struct journal *j, const struct batch *b,
+                        uint8_t buf[BATCH_HEADER_LEN]);
+extern void batch_pack_trailer (const struct journal *j,
+                                const struct batch *b, uint64_t list_hash,
+                                uint8_t buf[BATCH_TRAILER_LEN]);
+
+/* All of it, or EIO. */
+extern int journal_read (struct journal *j, uint64_t position, void *buf,
+                         size_t len);
+
+/* Is there a valid batch header at 'buf', which was read from 'position'?
+ * Nothing is said about its body.
+ */
+extern bool batch_unpack (const struct journal *j, const uint8_t *buf,
+                          uint64_t position, struct batch *b);
+/* The same for a trailer: what its batch's header says. */
+extern bool batch_unpack_trailer (const struct journal *j,
+                                  const uint8_t *buf, uint64_t position,
+                                  struct batch *b);
+
+/* Read the body of a batch into 'body' (JOURNAL_BODY_MAX bytes) and check it.
+ * Returns 1 if it is right, 0 if not, -1 on error.
+ */
+extern int batch_read_body (struct journal *j, const struct batch *b,
+                            uint8_t *body);
+/* The same for its list; also 0 if the trailer is not right. */
+extern int batch_read_list (struct journal *j, const struct batch *b,
+                            uint8_t *list);
+
+/*----------------------------------------------------------------------
+ * journal-append.c
+ */
+
+/* Say in the ring what is durable, if nothing there says it yet.  Not
+ * synced.
+ */
+extern void journal_mark_locked (struct journal *j);
+
+/*----------------------------------------------------------------------
+ * journal-replay.c
+ */
+
+/* Zero the headers of the replayed session's batches that come after the
+ * end of the log: if the next ones had the same epoch, these could be taken
+ * for theirs.  They never can when the session has a new one, as pool.c
+ * makes it.
+ */
+extern int journal_wipe_leftovers_locked (struct journal *j);
+
+#endif /* NBDEDUP_JOURNAL_INT_H */

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Replay: what a crash left in the ring.
+ *
+ * Why it takes the right batches and no others:
+ *
+ * Let F be what pool.db has folded, E the epoch of the last session, and n
+ * the number that is looked for at some position, first F + 1.
+ *
+ * (a) A batch is taken only if its epoch is E and its number n.  A session
+ *     gives each number once (an append that fails kills the journal), so
+ *     there is at most one such batch in the file, and the sessions before
+ *     E end with everything folded and a new epoch (journal_set_epoch
+ *     refuses while something is live): nothing of theirs is wanted.
+ *
+ * (b) A torn batch n of session E and what was written after it, n + 1 ..,
+ *     stay in the ring when replay ends at n.  The next session has another
+ *     epoch and writes its own batch n.  The leftovers can never continue
+ *     it, by (a).  (If a caller appends in the same epoch all the same, the
+ *     leftovers' headers are zeroed first, by
+ *     journal_wipe_leftovers_locked.)
+ *
+ * (c) What proves damage.  "durable >= m" in any batch, of whatever session,
+ *     says that m was on disk.  Then m was folded before, or it is found
+ *     by every later replay, and folded before the next session.  So when
+ *     replay has found nothing at n, no batch can have durable >= n; if one
+ *     has, n was damaged, and is to be found by what is left of it.  Likewise "folded" is only ever what pool.db had
+ *     durably, so no batch can have folded > F, unless pool.db went back
+ *     in time; nor an epoch above E.  Batches of earlier laps have lower
+ *     values in all of these: they are normal.
+ *
+ * (d) A batch is overwritten only after journal_trim, so what overwrites it
+ *     has folded >= its number: a pool.db that is too old to know that finds
+ *     the proof (c) right there.  A mark is written where a batch could
+ *     be, and has as much "folded" as that would have.
+ *
+ * (e) What needs no proof.  "settled >= m" in a valid header of session E
+ *     was written after the store had synced what the batches up to m name:
+ *     whatever became of that batch's body, they are there, and one that
+ *     does not verify is damaged.  Only session E counts: leftovers (b) of
+ *     an earlier one speak of other batches with these numbers.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "disk/journal-int.h"
+
+/* What stands at a place of the ring. */
+struct place {
+  uint64_t position;
+  bool trailer;                 /* and no header */
+  struct batch b;
+};
+
+/* Call 'fn' for every valid batch header of the ring, whatever its session
+ * and number, and for every valid trailer, but for those of batches that are
+ * valid as a whole: these are skipped.
+ */
+static int
+scan_ring (struct journal *j, uint8_t *body,
+           int (*fn) (struct journal *j, const struct place *p, void *opaque),
+           void *opaque)
+{
+  const uint64_t end = ring_end (j);
+  const uint64_t window_max = 1 << 20;
+  CLEANUP_FREE uint8_t *window = NULL;
+  uint64_t window_pos = 0, window_len = 0;
+  struct place p = { .position = RING_START };
+  const uint8_t *buf;
+  int r;
+
+  window = malloc (window_max);
+  if (window == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+
+  while (p.position < end) {
+    if (p.position >= window_pos + window_len) {
+      window_pos = p.position;
+      window_len = end - window_pos < window_max ? end - window_pos
+        : window_max;
+      if (journal_read (j, window_pos, window, window_len) == -1)
+        return -1;
+    }
+    buf = window + (p.position - window_pos);
+    p.trailer = batch_unpack_trailer (j, buf, p.position, &p.b);
+    if (!p.trailer && !batch_unpack (j, buf, p.position, &p.b)) {
+      p.position += JOURNAL_ALIGN;
+      continue;
+    }
+    if (fn (j, &p, opaque) == -1)
+      return -1;
+    r = p.trailer ? 0 : batch_read_body (j, &p.b, body);
+    if (r == -1)
+      return -1;
+    p.position += r == 1 ? batch_size (&p.b) : JOURNAL_ALIGN;
+  }
+  return 0;
+}
+
+/* What the ring knows: the highest values, and which batch said so. */
+struct evidence {
+  uint64_t epoch, epoch_by;
+  uint64_t durable, durable_by;
+  uint64_t folded, folded_by;
+
+  uint64_t of_epoch;            /* the highest number in this one */
+  uint64_t seq;
+  uint64_t settled;             /* the highest value in this one */
+};
+
+static int
+gather_evidence (struct journal *j, const struct place *p, void *opaque)
+{
+  const struct batch *b = &p->b;
+  struct evidence *e = opaque;
+
+  (void) j;
+  if (b->epoch > e->epoch) {
+    e->epoch = b->epoch;
+    e->epoch_by = b->seq;
+  }
+  if (b->durable > e->durable) {
+    e->durable = b->durable;
+    e->durable_by = b->seq;
+  }
+  if (b->folded > e->folded) {
+    e->folded = b->folded;
+    e->folded_by = b->seq;
+  }
+  if (b->epoch != e->of_epoch)
+    return 0;
+  if (b->kind == BATCH_DATA && b->seq > e->seq)
+    e->seq = b->seq;
+  if (b->settled > e->settled)
+    e->settled = b->settled;
+  return 0;
+}
+
+struct search {
+  uint64_t epoch, seq;
+  bool found;
+  struct batch b;
+};
+
+static int
+match (struct journal *j, const struct place *p, void *opaque)
+{
+  struct search *s = opaque;
+
+  (void) j;
+  if (p->b.kind == BATCH_DATA && p->b.epoch == s->epoch &&
+      p->b.seq == s->seq) {
+    s->found = true;
+    s->b = p->b;
+  }
+  return 0;
+}
+
+/* A batch that was durable is not where it should be, or not whole: its
+ * header, its body or a wrap in front of it is damaged.  Find it by its header
+ * or trailer.  Returns 1 and its body, or 0 and its list.
+ */
+static int
+find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
+              struct batch *b, uint8_t *body)
+{
+  struct search s = { .epoch = epoch, .seq = seq };
+  int r;
+
+  if (scan_ring (j, body, match, &s) == -1)
+    return -1;
+  if (!s.found)
+    goto lost;
+  *b = s.b;
+  r = batch_read_body (j, b, body);
+  if (r != 0)
+    return r;
+  r = batch_read_list (j, b, body);
+  if (r != 0)
+    return r == 1 ? 0 : -1;
+ lost:
+  return nbdedup_fail (EIO, "%s: batch %" PRIu64 " is damaged, in more than "
+                       "one place, but was durable: " RESTORE_OR_DROP, j->path,
+                       seq);
+}
+
+/* Where a walk through the log is, and what it knows. */
+struct walk {
+  uint64_t epoch;
+  uint64_t seq, position;       /* after the last batch */
+  uint64_t settled;             /* batches after this one are suspect */
+  uint64_t durable;             /* up to here there is no end */
+  uint8_t *body;                /* JOURNAL_BODY_MAX bytes */
+  int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
+             const uint8_t *body, size_t len);  /* may be NULL */
+  void *opaque;
+};
+
+/* The next batch.  Returns 1 and its body; 0 if there is none that is whole,
+ * -1.
+ */
+static int
+read_next (struct journal *j, struct walk *w, struct batch *b)
+{
+  uint8_t buf[BATCH_HEADER_LEN];
+  uint64_t pos = w->position;
+  bool wrapped = false;
+
+  for (;;) {
+    if (journal_read (j, pos, buf, sizeof buf) == -1)
+      return -1;
+    if (!batch_unpack (j, buf, pos, b) || b->kind == BATCH_MARK ||
+        b->epoch != w->epoch || b->seq != w->seq + 1)
+      return 0;
+    if (b->kind == BATCH_DATA)
+      return batch_read_body (j, b, w->body);
+    if (wrapped)
+      return 0;
+    /* The position stays at the wrap until there is a batch behind it. */
+    wrapped = true;
+    pos = RING_START;
+  }
+}
+
+/* Follow the numbers to the last batch. */
+static int
+walk (struct journal *j, struct walk *w)
+{
+  enum journal_trust trust;
+  struct batch b;
+  int r;
+
+  for (;;) {
+    r = read_next (j, w, &b);
+    if (r == -1)
+      return -1;
+    trust = w->seq + 1 > w->settled ? JOURNAL_SUSPECT : JOURNAL_SETTLED;
+    if (r == 0) {
+      if (w->seq >= w->durable)
+        return 0;
+      r = find_damaged (j, w->epoch, w->seq + 1, &b, w->body);
+      if (r == -1)
+        return -1;
+      if (r == 0)
+        trust = JOURNAL_DAMAGED;
+    }
+    if (w->fn != NULL &&
+        w->fn (w->opaque, b.seq, trust, w->body,
+               trust == JOURNAL_DAMAGED ? b.list_len : b.len) == -1)
+      return -1;
+    w->seq = b.seq;
+    w->position = b.position + batch_size (&b);
+  }
+}
+
+int
+journal_replay (struct journal *journal, uint64_t position,
+                uint64_t folded, uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq,
+                           enum journal_trust trust,
+                           const uint8_t *body, size_t len),
+                void *opaque)
+{
+  struct journal *j = journal;
+  struct evidence e = { .of_epoch = epoch };
+  CLEANUP_FREE uint8_t *body = NULL;
+  struct walk w = { .epoch = epoch };
+
+  assert (!j->replayed);
+
+  if (position == 0)
+    position = RING_START;
+  if (position < RING_START || position % JOURNAL_ALIGN != 0 ||
+      position > ring_end (j) - JOURNAL_ALIGN)
+    return nbdedup_fail (EIO, "%s: pool.db names position %" PRIu64 ", which "
+                         "is not in it: " RESTORE_OR_DROP, j->path, position);
+  body = malloc (JOURNAL_BODY_MAX);
+  if (body == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+
+  /* What is read from here on is what is on disk: a killed process may
+   * have left pages that were not written, or that failed to be.
+   */
+  if (!j->readonly && full_datasync (j->fd) == -1)
+    return nbdedup_fail (EIO, "%s: fdatasync: %s", j->path,
+                         strerror (errno));
+  posix_fadvise (j->fd, 0, 0, POSIX_FADV_DONTNEED);
+
+  /* Look first, before any effect: nothing is replayed onto a pool.db that
+   * is too old, or from a journal with a gap.
+   */
+  if (scan_ring (j, body, gather_evidence, &e) == -1)
+    return -1;
+  if (e.epoch > epoch)
+    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was written in session "
+                         "%" PRIu64 ", but the pool knows only %" PRIu64 ": "
+                         "pool.db is older than the journal: " RESTORE,
+                         j->path, e.epoch_by, e.epoch, epoch);
+  if (e.folded > folded)
+    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " knows everything up to "
+                         "batch %" PRIu64 " folded into pool.db, which has "
+                         "only %" PRIu64 ": pool.db or its WAL is older than "
+                         "the journal: " RESTORE,
+                         j->path, e.folded_by, e.folded, folded);
+
+  w.seq = folded;
+  w.position = position;
+  w.durable = e.durable;
+  /* What is durable is settled. */
+  w.settled = e.settled > e.durable ? e.settled : e.durable;
+  w.body = body;
+  if (walk (j, &w) == -1)
+    return -1;
+  w.seq = folded;
+  w.position = position;
+  w.fn = fn;
+  w.opaque = opaque;
+  if (walk (j, &w) == -1)
+    return -1;
+
+  j->folded = j->settled = j->durable = j->told = folded;
+  j->synced = j->appended = w.seq;
+  j->tail = position;
+  j->head = w.position;
+  j->replayed_epoch = epoch;
+  j->leftovers = e.seq > w.seq;
+  j->replayed = true;
+  return 0;
+}
+
+bool
+journal_was_cut_short (struct journal *journal)
+{
+  assert (journal->replayed);
+  return journal->leftovers;
+}
+
+int
+journal_follow (struct journal *journal, uint64_t position,
+                uint64_t folded, uint64_t epoch,
+                int (*fn) (void *opaque, uint64_t seq,
+                           enum journal_trust trust,
+                           const uint8_t *body, size_t len),
+                void *opaque, uint64_t *last)
+{
+  struct journal *j = journal;
+  struct evidence e = { .of_epoch = epoch };
+  CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
+  struct walk w = {
+    .epoch = epoch, .seq = folded, .body = body, .fn = fn, .opaque = opaque,
+  };
+  int r;
+
+  assert (j->readonly);
+  *last = folded;
+  if (body == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+  w.position = position == 0 ? RING_START : position;
+  /* What cannot be scanned proves nothing: then batches are suspect. */
+  if (scan_ring (j, body, gather_evidence, &e) == -1 && errno == ENOMEM)
+    return -1;
+  w.durable = e.durable;
+  w.settled = e.settled > e.durable ? e.settled : e.durable;
+  r = walk (j, &w);
+  *last = w.seq;
+  return r;
+}
+
+static int
+wipe_one (struct journal *j, const struct place *p, void *opaque)
+{
+  static const uint8_t zeroes[JOURNAL_ALIGN];
+  const uint64_t trailer = p->b.position + batch_trailer_offset (&p->b);
+
+  (void) opaque;
+  if (p->b.epoch != j->replayed_epoch || p->b.seq <= j->appended)
+    return 0;
+  if (full_pwrite (j->fd, zeroes, sizeof zeroes, p->position) == -1)
+    return -1;
+  /* Of a batch that is whole the scan tells the header only. */
+  return p->b.kind == BATCH_DATA && trailer != p->position
+    ? full_pwrite (j->fd, zeroes, sizeof zeroes, trailer) : 0;
+}
+
+int
+journal_wipe_leftovers_locked (struct journal *j)
+{
+  CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
+
+  assert_held (&j->lock);
+  if (body == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
+  if (scan_ring (j, body, wipe_one, NULL) == -1 ||
+      full_datasync (j->fd) == -1) {
+    j->dead = true;
+    return nbdedup_fail (EIO, "%s: clearing old batches: %s", j->path,
+                         strerror (errno));
+  }
+  j->leftovers = false;
+  return 0;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The pool's "lock" file.
+ *
+ * Bytes of it are locked, each with an OFD lock:
+ *
+ *   byte 0   taken by the process that has the pool open; this one decides.
+ *            Shared by those that only read
+ *   byte 1   taken by the same process once its text stands in the file
+ *   byte 2   shared by servers that only read
+ *
+ * A crash, and an ordinary close too, leaves the text behind.  The second
+ * lock tells the text of the present holder from that of an earlier one:
+ * without it a reader that came between a new holder's lock and its text
+ * would name the wrong process, and wait for it.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* F_OFD_SETLK */
+#endif
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "base/log.h"
+#include "disk/lockfile.h"
+
+#define HELD_BYTE 0
+#define TEXT_BYTE 1
+#define READING_SERVER_BYTE 2
+
+/* "command", a pid and 'who', with room for what is added one day. */
+#define TEXT_MAX 512
+
+static struct flock
+lock_of_byte (off_t byte, short type)
+{
+  return (struct flock) {
+    .l_type = type,
+    .l_whence = SEEK_SET,
+    .l_start = byte,
+    .l_len = 1,
+  };
+}
+
+/* Returns 1 if the byte is now locked by 'fd', 0 if somebody else has it,
+ * -1 with errno.
+ */
+static int
+try_lock (int fd, off_t byte, short type)
+{
+  struct flock fl = lock_of_byte (byte, type);
+
+  for (;;) {
+    if (fcntl (fd, F_OFD_SETLK, &fl) == 0)
+      return 1;
+    if (errno == EAGAIN || errno == EACCES)
+      return 0;
+    if (errno != EINTR)
+      return -1;
+  }
+}
+
+/* Returns 1 if another open file description's lock of the byte is in the
+ * way of one of this type, 0 if not, -1 with errno.
+ */
+static int
+is_locked (int fd, off_t byte, short type)
+{
+  struct flock fl = lock_of_byte (byte, type);
+
+  if (fcntl (fd, F_OFD_GETLK, &fl) == -1)
+    return -1;
+  return fl.l_type != F_UNLCK;
+}
+
+/* Parse "server PID WHO\n".  Anything else may be there: false. */
+static bool
+parse_text (const char *text, struct lockfile_holder *holder)
+{
+  const char *p;
+  char *end;
+  intmax_t pid;
+  size_t len;
+
+  if (strncmp (text, "server ", 7) == 0) {
+    holder->server = true;
+    p = text + 7;
+  }
+  else if (strncmp (text, "command ", 8) == 0) {
+    holder->server = false;
+    p = text + 8;
+  }
+  else
+    return false;
+
+  if (*p < '1' || *p > '9')
+    return false;
+  errno = 0;
+  pid = strtoimax (p, &end, 10);
+  if (errno != 0 || pid > INT_MAX || *end != ' ')
+    return false;
+
+  p = end + 1;
+  len = strcspn (p, "\n");
+  if (p[len] != '\n')           /* cut short */
+    return false;
+  if (len >= sizeof holder->who)
+    len = sizeof holder->who - 1;
+  memcpy (holder->who, p, len);
+  holder->who[len] = '\0';
+  holder->pid = pid;
+  return true;
+}
+
+/* Who holds the lock?  All zero if it cannot be told. */
+static void
+read_holder (int fd, struct lockfile_holder *holder)
+{
+  char text[TEXT_MAX + 1];
+  int64_t len;
+
+  memset (holder, 0, sizeof *holder);
+  if (is_locked (fd, HELD_BYTE, F_RDLCK) == 0 &&
+      is_locked (fd, HELD_BYTE, F_WRLCK) == 1) {
+    holder->reader = true;
+    holder->reader_is_server =
+      is_locked (fd, READING_SERVER_BYTE, F_WRLCK) == 1;
+    return;
+  }
+  if (is_locked (fd, TEXT_BYTE, F_WRLCK) != 1)
+    return;
+  len = full_pread (fd, text, TEXT_MAX, 0);
+  if (len <= 0)
+    return;
+  text[len] = '\0';
+  if (!parse_text (text, holder))
+    memset (holder, 0, sizeof *holder);
+}
+
+static int
+fail_busy (const char *pool, int fd, struct lockfile_holder *holder)
+{
+  struct lockfile_holder h;
+
+  read_holder (fd, &h);
+  if (holder)
+    *holder = h;
+  if (h.reader)
+    return nbdedup_fail (EBUSY, "%s: another process has this pool open "
+                         "read-only", pool);
+  if (h.pid == 0)
+    return nbdedup_fail (EBUSY, "%s: another process has this pool open",
+                         pool);
+  return nbdedup_fail (EBUSY, "%s: the %s %s (process %d) has this pool open",
+                       pool, h.server ? "server" : "command", h.who,
+                       (int) h.pid);
+}
+
+/* The text of a holder: one line whatever 'who' contains. */
+static size_t
+format_text (char text[TEXT_MAX], bool server, const char *who)
+{
+  size_t i, start;
+  int n;
+
+  start = snprintf (text, TEXT_MAX, "%s %d ", server ? "server" : "command",
+                    (int) getpid ());
+  n = snprintf (text + start, TEXT_MAX - start, "%.127s", who);
+  assert (n >= 0 && start + n < TEXT_MAX - 1);
+  for (i = start; i < start + n; ++i)
+    if ((unsigned char) text[i] < 0x20 || text[i] == 0x7f)
+      text[i] = '?';
+  text[i++] = '\n';
+  return i;
+}
+
+/* Overwrite before truncating: that needs no new space on most file
+ * systems.  A pool on a full disk must open all the same; others then do
+ * not learn who has it.
+ */
+static int
+write_text (int fd, const char *path, bool server, const char *who)
+{
+  char text[TEXT_MAX];
+  size_t len;
+  int r;
+
+  len = format_text (text, server, who);
+  if (full_pwrite (fd, text, len, 0) == -1 || ftruncate (fd, len) == -1) {
+    if (errno == ENOSPC || errno == EDQUOT)
+      return 0;
+    return nbdedup_fail (errno, "%s: cannot write who has the pool open: %s",
+                         path, strerror (errno));
+  }
+  r = try_lock (fd, TEXT_BYTE, F_WRLCK);
+  if (r == -1)
+    return nbdedup_fail (errno, "%s: cannot lock: %s", path, strerror (errno));
+  if (r == 0)                   /* nobody of ours takes only this byte */
+    return nbdedup_fail (EBUSY, "%s: locked by a program that is not nbdedup",
+                         path);
+  return 0;
+}
+
+static int
+check_regular (int fd, const char *path)
+{
+  struct stat st;
+
+  if (fstat (fd, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  if (!S_ISREG (st.st_mode))
+    return nbdedup_fail (EINVAL, "%s: not a regular file, so it is not "
+                         "a pool's lock: remove it", path);
+  return 0;
+}
+
+/* Needs no more than permission to read.  '*fd' is -1 if there is no lock
+ * file.
+ */
+static int
+open_to_read (const char *pool, const char *path, int *fd)
+{
+  *fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (*fd == -1) {
+    if (errno == ENOENT && access (pool, F_OK) == 0)
+      return 0;
+    return nbdedup_fail (errno, "%s: cannot open: %s", path,
+                         strerror (errno));
+  }
+  return check_regular (*fd, path);
+}
+
+/* Only look. */
+static int
+test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
+{
+  CLEANUP_CLOSE int fd = -1;
+  int r;
+
+  if (open_to_read (pool, path, &fd) == -1)
+    return -1;
+  if (fd == -1)
+    return 0;
+  r = is_locked (fd, HELD_BYTE, F_WRLCK);
+  if (r == -1)
+    return nbdedup_fail (errno, "%s: cannot tell whether the pool is in "
+                         "use: %s", path, strerror (errno));
+  if (r == 1)
+    return fail_busy (pool, fd, holder);
+  return 0;
+}
+
+/* The lock file could not be opened for writing.  If a server has the
+ * pool, that is what the caller must hear: it can work through the server
+ * without being allowed to write here.
+ */
+static int
+fail_open (const char *pool, const char *path, int err,
+           struct lockfile_holder *holder)
+{
+  if (err == EACCES || err == EPERM || err == EROFS) {
+    if (test_lock (pool, path, holder) == -1 && errno == EBUSY)
+      return -1;
+    if (err == EROFS)
+      return nbdedup_fail (EROFS, "%s: cannot lock the pool: its file system "
+                           "is read-only; mount it read-write, or only read "
+                           "it (--read-only)", path);
+    return nbdedup_fail (err, "%s: cannot lock the pool: %s; run this as a "
+                         "user who may write to %s, or only read "
+                         "it (--read-only)", path, strerror (err), pool);
+  }
+  if (err == ELOOP)
+    return nbdedup_fail (EINVAL, "%s: a symbolic link, so it is not a pool's "
+                         "lock: remove it", path);
+  return nbdedup_fail (err, "%s: cannot open: %s", path, strerror (err));
+}
+
+int
+lockfile_take (const char *pool, bool server, const char *who,
+               struct lockfile_holder *holder)
+{
+  CLEANUP_FREE char *path = NULL;
+  CLEANUP_CLOSE int fd = -1;
+  int r;
+
+  if (holder)
+    memset (holder, 0, sizeof *holder);
+  if (asprintf (&path, "%s/lock", pool) == -1) {
+    path = NULL;
+    return nbdedup_fail (ENOMEM, "%s: out of memory", pool);
+  }
+  if (who == NULL)
+    return test_lock (pool, path, holder);
+
+  fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+             0644);
+  if (fd == -1)
+    return fail_open (pool, path, errno, holder);
+  if (check_regular (fd, path) == -1)
+    return -1;
+
+  r = try_lock (fd, HELD_BYTE, F_WRLCK);
+  if (r == -1)
+    return nbdedup_fail (errno, "%s: cannot lock: %s", path, strerror (errno));
+  if (r == 0)
+    return fail_busy (pool, fd, holder);
+  if (write_text (fd, path, server, who) == -1)
+    return -1;
+
+  r = fd;
+  fd = -1;
+  return r;
+}
+
+int
+lockfile_share (const char *pool, bool server, int *fd,
+                struct lockfile_holder *holder)
+{
+  CLEANUP_FREE char *path = NULL;
+  CLEANUP_CLOSE int mine = -1;
+  int r;
+
+  if (holder)
+    memset (holder, 0, sizeof *holder);
+  if (fd)
+    *fd = -1;
+  if (asprintf (&path, "%s/lock", pool) == -1) {
+    path = NULL;
+    return nbdedup_fail (ENOMEM, "%s: out of memory", pool);
+  }
+  if (open_to_read (pool, path, &mine) == -1)
+    return -1;
+  if (mine == -1) {
+    if (fd)
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: other processes are "
+                   "not kept from writing to the pool", path);
+    return 0;
+  }
+
+  if (fd)
+    r = try_lock (mine, HELD_BYTE, F_RDLCK);
+  else
+    r = is_locked (mine, HELD_BYTE, F_RDLCK) != 1;
+  if (r == 0)
+    return fail_busy (pool, mine, holder);
+  if (fd == NULL)
+    return 0;
+  if (r == 1 && server)
+    r = try_lock (mine, READING_SERVER_BYTE, F_RDLCK);
+  if (r != 1) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: other processes "
+                 "are not kept from writing to the pool", path,
+                 strerror (errno));
+    return 0;
+  }
+  *fd = mine;
+  mine = -1;
+  return 0;
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "disk/room.h"
+
+/* What pool.db grows by for a block, split pages apart: record 56, index
+ * entry 16, leaf row 56 bytes, in pages and rows that are half empty.
+ */
+#define GROWTH_BYTES 512
+/* Pages that a block's change can split: one of the leaves, one of the
+ * index.
+ */
+#define SPLIT_PAGES 2
+#define GROWTH_SLACK 16
+#define PAGE_BYTES 8192
+
+/* Allocate more than is needed at the moment: a write costs a system call
+ * seldom.
+ */
+#define STEP_PAGES 256
+
+struct room {
+  struct room_ops ops;
+  uint64_t wal_max;
+  atomic_uint copies;           /* 1: records have none; else their most */
+
+  struct lock lock;             /* protects everything below */
+  uint64_t reserved;            /* blocks, accepted and not yet installed */
+  uint64_t open, folding;       /* blocks in the txgs */
+  uint64_t open_pages, folding_pages;   /* that they touch at the most */
+};
+
+struct room *
+room_new (const struct room_ops *ops, uint64_t wal_max)
+{
+  struct room *room = calloc (1, sizeof *room);
+
+  if (room == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  room->ops = *ops;
+  room->wal_max = wal_max < ROOM_WAL_MIN_PAGES * COPIES_MAX
+    ? ROOM_WAL_MIN_PAGES * COPIES_MAX : wal_max;
+  room->copies = 1;
+  lock_init (&room->lock);
+  return room;
+}
+
+void
+room_free (struct room *room)
+{
+  if (room == NULL)
+    return;
+  lock_destroy (&room->lock);
+  free (room);
+}
+
+void
+room_set_copies (struct room *room, unsigned nr)
+{
+  if (nr > room->copies)
+    room->copies = nr;
+}
+
+int
+room_check_copies (struct room *room, unsigned nr)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  return room->ops.allocate (room->ops.opaque, 0,
+                             room_kept_wal_pages (p.used, nr));
+}
+
+unsigned
+room_get_copies (struct room *room)
+{
+  return room->copies;
+}
+
+static uint64_t
+min_u64 (uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+/* What 'nr' blocks let pool.db grow by, in however many folds.  A page is
+ * split once at the most before the bytes that come must fill it again.
+ */
+static uint64_t
+growth (uint64_t nr, uint64_t used)
+{
+  return min_u64 (SPLIT_PAGES * nr,
+                  used + GROWTH_SLACK + nr * GROWTH_BYTES / PAGE_BYTES);
+}
+
+static uint64_t
+kept_growth (uint64_t used)
+{
+  return min_u64 (ROOM_GROWTH_MIN_PAGES, used / 4 + 4);
+}
+
+uint64_t
+room_kept_pages (uint64_t used)
+{
+  return used + kept_growth (used);
+}
+
+static uint64_t
+wal_min (unsigned copies)
+{
+  return (uint64_t) ROOM_HOLES_PAGES * copies + ROOM_FOLD_PAGES;
+}
+
+uint64_t
+room_kept_wal_pages (uint64_t used, unsigned copies)
+{
+  /* Overwriting may let it grow by what is kept for that, and needs room in
+   * the WAL for these pages as well.
+   */
+  return min_u64 (wal_min (copies), used + 2 * kept_growth (used));
+}
+
+static uint64_t
+blocks_locked (const struct room *room)
+{
+  return room->reserved + room->open + room->folding;
+}
+
+/* Pages that pool.db may have when all that is accepted, and 'nr' blocks more,
+ * are folded.
+ */
+static uint64_t
+after_locked (const struct room *room, unsigned nr, uint64_t used)
+{
+  return used + growth (blocks_locked (room) + nr, used);
+}
+
+/* Pages that a fold of 'pages' may write. */
+static uint64_t
+bound_locked (struct room *room, uint64_t pages, uint64_t used)
+{
+  assert_held (&room->lock);
+  return min_u64 (pages + ROOM_FOLD_PAGES,
+                  used + growth (room->open + room->folding, used) +
+                  kept_growth (used));
+}
+
+bool
+room_keep (struct room *room)
+{
+  struct room_pages p;
+
+  room->ops.get (room->ops.opaque, &p);
+  return room->ops.allocate (room->ops.opaque, room_kept_pages (p.used),
+                             room_kept_wal_pages (p.used, room->copies)) == 0;
+}
+
+void
+room_give_back (struct room *room)
+{
+  const struct room_ops *ops = &room->ops;
+  struct room_pages p;
+  uint64_t after, wal;
+
+  WITH_LOCK (&room->lock);
+  ops->get (ops->opaque, &p);
+  after = after_locked (room, 0, p.used);
+  wal = bound_locked (room, room->open_pages + room->folding_pages, p.used);
+  if (wal < room_kept_wal_pages (after, room->copies))
+    wal = room_kept_wal_pages (after, room->copies);
+  ops->give_back (ops->opaque, room_kept_pages (after), wal);
+}
+
+/* Let pool.db have 'need' pages; the last of them may be missing what a step
+ * asks for beyond.
+ */
+static int
+grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
+{
+  const struct room_ops *ops = &room->ops;
+
+  assert_held (&room->lock);
+  if (need <= p->allocated)
+    return 0;
+  if (ops->allocate (ops->opaque, need + min_u64 (STEP_PAGES, need / 4),
+                     0) == 0)
+    return 0;
+  return ops->allocate (ops->opaque, need, 0);
+}
+
+/* When all is folded, as much is kept as a pool of that size keeps: if not,
+ * a pool that grew while the file system was full could not even be
+ * overwritten.
+ */
+static int
+reserve_new_locked (struct room *room, unsigned nr,
+                    const struct room_pages *p)
+{
+  uint64_t after = after_locked (room, nr, p->used);
+  uint64_t wal = room_kept_wal_pages (after, room->copies);
+
+  assert_held (&room->lock);
+  if (grow_locked (room, room_kept_pages (after), p) == -1)
+    return -1;
+  return wal <= p->wal_allocated ? 0 :
+    room->ops.allocate (room->ops.opaque, 0, wal);
+}
+
+/* Overwriting uses what is kept, and leaves a half of it in pool.db to what
+ * gives space back.  The fold of one batch alone has room in the WAL, also
+ * after pool.db has grown for all accepted blocks: then all of them get
+ * folded, a batch at a time if need be.
+ */
+static int
+reserve_overwrite_locked (struct room *room, unsigned nr,
+                          const struct room_pages *p)
+{
+  uint64_t after = after_locked (room, nr, p->used);
+  uint64_t wal = min_u64 (after + kept_growth (p->used),
+                          wal_min (room->copies));
+
+  assert_held (&room->lock);
+  if (grow_locked (room, after + kept_growth (p->used) / 2, p) == -1)
+    return -1;
+  return wal <= p->wal_allocated ? 0 :
+    room->ops.allocate (room->ops.opaque, 0, wal);
+}
+
+int
+room_reserve (struct room *room, unsigned nr, enum room_use use)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  if ((use == ROOM_NEW ? reserve_new_locked (room, nr, &p) :
+       reserve_overwrite_locked (room, nr, &p)) == -1)
+    return -1;
+  room->reserved += nr;
+  return 0;
+}
+
+void
+room_unreserve (struct room *room, unsigned nr)
+{
+  WITH_LOCK (&room->lock);
+  assert (room->reserved >= nr);
+  room->reserved -= nr;
+}
+
+uint64_t
+room_missing (const struct room_pages *p, uint64_t nr, unsigned copies)
+{
+  uint64_t after = p->used + growth (nr, p->used);
+  uint64_t need = room_kept_pages (after);
+  uint64_t wal = room_kept_wal_pages (after, copies);
+
+  return (need > p->allocated ? need - p->allocated : 0) +
+    (wal > p->wal_allocated ? wal - p->wal_allocated : 0);
+}
+
+uint64_t
+room_get (struct room *room, struct room_pages *p)
+{
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, p);
+  return blocks_locked (room);
+}
+
+int
+room_check (struct room *room, uint64_t pages)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  return grow_locked (room, room_kept_pages (after_locked (room, 0, p.used)) +
+                      pages, &p);
+}
+
+/* Give the WAL room for 'pages', as far as it may have it. */
+static bool
+extend_wal_locked (struct room *room, uint64_t pages,
+                   const struct room_pages *p)
+{
+  const struct room_ops *ops = &room->ops;
+  uint64_t more = min_u64 (pages + min_u64 (STEP_PAGES, pages / 4),
+                           room->wal_max);
+
+  if (pages <= p->wal_allocated)
+    return true;
+  if (pages > room->wal_max)
+    return false;
+  return ops->allocate (ops->opaque, 0, more) == 0 ||
+    ops->allocate (ops->opaque, 0, pages) == 0;
+}
+
+bool
+room_enter (struct room *room, unsigned nr, uint64_t pages)
+{
+  uint64_t inside;
+  struct room_pages p;
+
+  pages *= room->copies;
+  WITH_LOCK (&room->lock);
+  inside = room->open_pages + room->folding_pages;
+  room->ops.get (room->ops.opaque, &p);
+  room->open += nr;
+  /* What is alone inside has room: see reserve_batch_locked. */
+  if (inside > 0 &&
+      !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
+                          &p)) {
+    room->open -= nr;
+    return false;
+  }
+  room->open_pages += pages;
+  return true;
+}
+
+/* Things that touch so many pages each. */
+static uint64_t
+at_once (struct room *room, uint64_t pages)
+{
+  struct room_pages p;
+  uint64_t n;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  /* All of pool.db at once? */
+  if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
+    return UINT64_MAX;
+  n = p.wal_allocated < ROOM_FOLD_PAGES ? 0 :
+    (p.wal_allocated - ROOM_FOLD_PAGES) / (pages * room->copies);
+  return n > 0 ? n : 1;
+}
+
+uint64_t
+room_leaves_at_once (struct room *room)
+{
+  return at_once (room, ROOM_HOLES_PAGES);
+}
+
+uint64_t
+room_blocks_at_once (struct room *room)
+{
+  return at_once (room, ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES);
+}
+
+void
+room_cut (struct room *room)
+{
+  WITH_LOCK (&room->lock);
+  assert (room->folding == 0 && room->folding_pages == 0);
+  room->folding = room->open;
+  room->folding_pages = room->open_pages;
+  room->open = room->open_pages = 0;
+}
+
+void
+room_folded (struct room *room)
+{
+  WITH_LOCK (&room->lock);
+  room->folding = room->folding_pages = 0;
+}
+
+uint64_t
+room_fold_pages (struct room *room, uint64_t extra)
+{
+  struct room_pages p;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  return bound_locked (room, room->folding_pages + extra, p.used);
+}
+
+unsigned
+room_background_leaves (struct room *room, uint64_t extra, unsigned max)
+{
+  struct room_pages p;
+  uint64_t pages, n;
+
+  WITH_LOCK (&room->lock);
+  room->ops.get (room->ops.opaque, &p);
+  if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
+    return max;
+  pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
+  n = p.wal_allocated > pages ?
+    (p.wal_allocated - pages) / (ROOM_HOLES_PAGES * room->copies) : 0;
+  if (n == 0 && room->folding_pages == 0)
+    n = 1;                      /* alone it has room in what is kept */
+  return n < max ? (unsigned) n : max;
+}

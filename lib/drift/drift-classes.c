@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The classes of blocks, by content.
+ *
+ * All contents of the family, sorted by digest: those that are equal are
+ * neighbours, whoever has them, wherever, and in whichever record.  Within
+ * one content they are sorted by block, the golden image first: so at each
+ * block it is known whether the golden image has the same content there, and
+ * at the end whether it has it at all, and how many clones do.
+ *
+ * Digests are compared whole.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "disk/sorter.h"
+#include "drift/drift-int.h"
+
+struct item {
+  struct digest digest;
+  uint64_t block;
+  uint32_t who, sectors;
+};
+
+/* A clone's blocks of the content that is dealt with. */
+struct seen {
+  uint64_t same, other;
+};
+
+struct classes {
+  struct drift_member *members; /* not owned */
+  uint32_t nr;
+  struct sorter *sorter;        /* owned */
+  struct seen *seen;            /* owned; of each member */
+  uint32_t *touched;            /* owned; those that have some */
+  uint32_t nr_touched;
+  bool in_golden, has_block;
+  uint64_t golden_block;        /* the last one, if has_block */
+  uint32_t sectors;             /* the least that a record of it takes */
+};
+
+static int
+compare_items (const void *a, const void *b)
+{
+  const struct item *x = a, *y = b;
+  uint64_t p, q;
+  int r;
+
+  /* As a number, as the sorter has it: any order will do. */
+  memcpy (&p, &x->digest, sizeof p);
+  memcpy (&q, &y->digest, sizeof q);
+  if (p != q)
+    return p < q ? -1 : 1;
+  r = memcmp (&x->digest, &y->digest, sizeof x->digest);
+  if (r != 0)
+    return r;
+  if (x->block != y->block)
+    return x->block < y->block ? -1 : 1;
+  return x->who < y->who ? -1 : x->who > y->who;
+}
+
+struct classes *
+classes_new (struct moment *m, struct drift_member *members, uint32_t nr,
+             uint64_t memory_bytes)
+{
+  struct classes *c = calloc (1, sizeof *c);
+
+  if (c == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  c->members = members;
+  c->nr = nr;
+  c->seen = calloc (nr, sizeof *c->seen);
+  c->touched = malloc (nr * sizeof *c->touched);
+  if (c->seen && c->touched)
+    c->sorter = sorter_new (m->dir, sizeof (struct item), compare_items,
+                            memory_bytes);
+  else
+    nbdedup_fail (ENOMEM, "no memory");
+  if (c->sorter == NULL) {
+    classes_free (c);
+    return NULL;
+  }
+  sorter_set_look (c->sorter, m->look, m->opaque);
+  return c;
+}
+
+void
+classes_free (struct classes *c)
+{
+  if (c == NULL)
+    return;
+  sorter_free (c->sorter);
+  free (c->seen);
+  free (c->touched);
+  free (c);
+}
+
+int
+classes_add (struct classes *c, const struct digest *digest,
+             uint32_t sectors, uint32_t who, uint64_t block)
+{
+  struct item item;
+
+  assert (who < c->nr);
+  memset (&item, 0, sizeof item);
+  item.digest = *digest;
+  item.block = block;
+  item.who = who;
+  item.sectors = sectors;
+  return sorter_add (c->sorter, &item);
+}
+
+uint64_t
+classes_count (const struct classes *c)
+{
+  return sorter_count (c->sorter);
+}
+
+static void
+begin_content (struct classes *c, const struct item *item,
+               struct drift_fleet *fleet)
+{
+  c->in_golden = c->has_block = false;
+  c->sectors = item->sectors;
+  fleet->distinct++;
+}
+
+static void
+take_item (struct classes *c, const struct item *item)
+{
+  struct seen *seen = &c->seen[item->who];
+
+  if (item->sectors < c->sectors)
+    c->sectors = item->sectors;
+  if (item->who == 0) {
+    c->in_golden = c->has_block = true;
+    c->golden_block = item->block;
+    return;
+  }
+  if (seen->same == 0 && seen->other == 0)
+    c->touched[c->nr_touched++] = item->who;
+  if (c->has_block && c->golden_block == item->block)
+    seen->same++;
+  else
+    seen->other++;
+}
+
+static void
+end_content (struct classes *c, struct drift_fleet *fleet)
+{
+  struct drift_member *member;
+  struct seen *seen;
+  uint32_t i;
+
+  fleet->distinct_sectors += c->sectors;
+  for (i = 0; i < c->nr_touched; ++i) {
+    member = &c->members[c->touched[i]];
+    seen = &c->seen[c->touched[i]];
+    member->golden_same += seen->same;
+    if (c->in_golden)
+      member->golden_moved += seen->other;
+    else if (c->nr_touched > 1)
+      member->sibling += seen->other;
+    else
+      member->unique += seen->other;
+    *seen = (struct seen) { 0, 0 };
+  }
+  c->nr_touched = 0;
+}
+
+int
+classes_run (struct classes *c, struct drift_fleet *fleet,
+             struct drift_progress *progress)
+{
+  struct digest digest;
+  const struct item *item;
+  const void *next;
+  uint64_t n = 0;
+  int r;
+
+  if (sorter_finish (c->sorter) == -1)
+    return -1;
+  while ((r = sorter_next (c->sorter, &next)) == 1) {
+    item = next;
+    if (n == 0 || memcmp (&digest, &item->digest, sizeof digest) != 0) {
+      if (n > 0)
+        end_content (c, fleet);
+      begin_content (c, item, fleet);
+      digest = item->digest;
+    }
+    take_item (c, item);
+    if (++n % 65536 == 0 &&
+        drift_progress (progress, progress->done + 65536) == -1)
+      return -1;
+  }
+  if (n > 0)
+    end_content (c, fleet);
+  return r;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Shared by drift.c (a golden image and its clones), drift-classes.c (what
+ * their contents have in common) and drift-freed.c (what would come back).
+ */
+
+#ifndef NBDEDUP_DRIFT_INT_H
+#define NBDEDUP_DRIFT_INT_H
+
+#include "drift/drift.h"
+#include "drift/moment.h"
+#include "format/hash.h"
+
+/* Members of a family are numbered: 0 the golden image, then its clones. */
+struct drift_member {
+  struct moment_name *name;     /* not owned */
+  uint64_t logical;             /* blocks that are not zero */
+  uint64_t own;                 /* ... that it does not inherit */
+  /* Of clones: blocks of each class, inherited ones left out. */
+  uint64_t golden_same, golden_moved, sibling, unique;
+};
+
+struct drift_fleet {
+  uint64_t distinct, distinct_sectors;
+};
+
+/* Progress of several passes, whose lengths show as they go. */
+struct drift_progress {
+  const struct moment *moment;  /* that they read; not owned; NULL: none yet */
+  nbdedup_progress_fn *fn;      /* or NULL */
+  void *opaque;
+  uint64_t done, total;
+};
+
+/* EINTR if the user has had enough, EBUSY if the pool has (moment_check). */
+extern int drift_progress (struct drift_progress *p, uint64_t done);
+
+/* Take a moment for the pool's only computation of this kind; whoever waits
+ * for another may have had enough.  What takes long looks up at 'progress',
+ * which is borrowed until drift_end.
+ */
+extern int drift_begin (struct nbdedup_pool *pool, struct moment *m,
+                        struct drift_progress *progress);
+extern void drift_end (struct nbdedup_pool *pool, struct moment *m);
+
+/* 0 becomes the default; EINVAL if it is too little. */
+extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
+
+/*----------------------------------------------------------------------
+ * drift-classes.c
+ */
+
+struct classes;
+
+/* 'members' outlives it. */
+extern struct classes *classes_new (struct moment *m,
+                                    struct drift_member *members,
+                                    uint32_t nr, uint64_t memory_bytes);
+extern void classes_free (struct classes *c);
+/* A content that a member has at a block. */
+extern int classes_add (struct classes *c, const struct digest *digest,
+                        uint32_t sectors, uint32_t who, uint64_t block);
+extern uint64_t classes_count (const struct classes *c);
+/* Compare them all: adds to the members' figures. */
+extern int classes_run (struct classes *c, struct drift_fleet *fleet,
+                        struct drift_progress *progress);
+
+/*----------------------------------------------------------------------
+ * drift-freed.c
+ */
+
+struct tally;
+
+/* Add what would be given back in the background (0) and by destroying each
+ * of the members 1 .. nr - 1, with its snapshots; but for what their own
+ * layers point to.
+ */
+extern int freed_add_members (struct moment *m, struct tally *t,
+                              const struct drift_member *members,
+                              uint32_t nr, struct drift_progress *progress);
+
+#endif /* NBDEDUP_DRIFT_INT_H */

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "drift/drift-int.h"
+#include "drift/tally.h"
+#include "meta/meta.h"
+
+/* While another computation goes on, look up this often. */
+#define LOOK_MS 20
+
+struct family {
+  struct moment *m;
+  struct drift_member *members; /* owned; the golden image, its clones */
+  uint32_t nr;
+  struct tally *tally;          /* owned */
+  struct classes *classes;      /* owned */
+  uint64_t *freed;              /* owned; sectors, by member */
+  struct drift_fleet fleet;
+  struct drift_progress *progress;
+  uint64_t passed;              /* items of the passes before this one */
+};
+
+int
+drift_progress (struct drift_progress *p, uint64_t done)
+{
+  p->done = done;
+  if (p->total < done)
+    p->total = done;
+  if (p->fn && p->fn (p->opaque, p->done, p->total) != 0)
+    return nbdedup_fail (EINTR, "interrupted");
+  return p->moment ? moment_check (p->moment) : 0;
+}
+
+static int
+look (void *opaque)
+{
+  struct drift_progress *p = opaque;
+
+  return drift_progress (p, p->done);
+}
+
+int
+drift_begin (struct nbdedup_pool *pool, struct moment *m,
+             struct drift_progress *progress)
+{
+  const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
+  int r;
+
+  while (!lock_try (&pool->drift)) {
+    if (look (progress) == -1)
+      return -1;
+    nanosleep (&pause, NULL);
+  }
+  {
+    WITH_LOCK (&pool->admin);
+    r = moment_take (pool, m);
+  }
+  if (r == -1) {
+    lock_release (&pool->drift);
+    return -1;
+  }
+  m->look = look;
+  m->opaque = progress;
+  progress->moment = m;
+  return 0;
+}
+
+void
+drift_end (struct nbdedup_pool *pool, struct moment *m)
+{
+  moment_end (m);
+  lock_release (&pool->drift);
+}
+
+/*----------------------------------------------------------------------
+ * Who belongs to it
+ */
+
+static int
+add_member (struct family *f, struct moment_name *name)
+{
+  if (f->nr == TALLY_WHO_MAX)
+    return nbdedup_fail (EINVAL, "%s: more than %u clones", name->name,
+                         TALLY_WHO_MAX - 1);
+  f->members[f->nr++].name = name;
+  return 0;
+}
+
+/* Volumes are sorted by name. */
+static int
+find_members (struct family *f, struct moment_name *golden)
+{
+  size_t i;
+  int r;
+
+  f->members = calloc (f->m->nr_names + 1, sizeof *f->members);
+  if (f->members == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  if (add_member (f, golden) == -1)
+    return -1;
+  for (i = 0; i < f->m->nr_names; ++i) {
+    r = moment_is_clone_of (f->m, &f->m->names[i], golden);
+    if (r == -1 || (r == 1 && add_member (f, &f->m->names[i]) == -1))
+      return -1;
+  }
+  f->freed = calloc (f->nr, sizeof *f->freed);
+  return f->freed ? 0 : nbdedup_fail (ENOMEM, "no memory");
+}
+
+/*----------------------------------------------------------------------
+ * First pass: pointers
+ */
+
+static int
+add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
+          const struct leaf *leaf, uint64_t top)
+{
+  struct drift_member *member = &f->members[who];
+  struct pointer ptr;
+  unsigned i;
+
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (leaf->state[i] != MAP_POINTER)
+      continue;
+    if (pointer_unpack (leaf->ptr[i], member->name->layer->block_size,
+                        &ptr) == -1 ||
+        tally_add_content (f->tally, ptr.addr, who,
+                           leaf_nr * LEAF_BLOCKS + i,
+                           who != 0 && top >> i & 1) == -1)
+      return -1;
+    member->own++;
+  }
+  return 0;
+}
+
+/* All of the golden image; of a clone what is above it.  A clone's own layer
+ * goes when it is destroyed: what it points to is given back then.
+ */
+static int
+add_contents (struct family *f, uint32_t who)
+{
+  struct moment_layer *golden = f->members[0].name->layer;
+  struct walk *w;
+  struct leaf leaf;
+  uint64_t leaf_nr, top, n = 0;
+  int r;
+
+  w = walk_new (f->m, f->members[who].name->layer, who ? golden : NULL);
+  if (w == NULL)
+    return -1;
+  while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
+    r = add_leaf (f, who, leaf_nr, &leaf, top);
+    if (r == 0 && ++n % 1024 == 0)
+      r = drift_progress (f->progress, f->passed + tally_count (f->tally));
+    if (r == -1)
+      break;
+  }
+  walk_free (w);
+  return r;
+}
+
+/* The count of all blocks is pool.db's; what is not own is inherited, hence
+ * the golden image's at the same place.
+ */
+static int
+count_blocks (struct family *f)
+{
+  struct drift_member *member;
+  uint32_t i;
+
+  for (i = 0; i < f->nr; ++i) {
+    member = &f->members[i];
+    member->logical = member->name->layer->blocks;
+    if (member->own > member->logical ||
+        (i == 0 && member->own != member->logical))
+      return nbdedup_fail (EIO, "pool.db: %s has %" PRIu64 " blocks and counts "
+                           "%" PRIu64 ": run nbdedup check",
+                           member->name->name, member->own, member->logical);
+  }
+  return 0;
+}
+
+/* Is a layer below 'top'? */
+static bool
+stands_on (const struct moment_layer *top, const struct moment_layer *l)
+{
+  for (; top; top = top->parent)
+    if (top == l)
+      return true;
+  return false;
+}
+
+static uint64_t
+estimate_items (const struct family *f)
+{
+  const struct moment_layer *golden = f->members[0].name->layer, *l;
+  uint64_t items = golden->blocks;
+  uint32_t i;
+
+  for (i = 1; i < f->nr; ++i)
+    for (l = f->members[i].name->layer; l && l != golden; l = l->parent)
+      items += l->pointers;
+  return items;
+}
+
+static int
+scan (struct family *f)
+{
+  uint32_t i;
+
+  for (i = 0; i < f->nr; ++i) {
+    if (!stands_on (f->members[i].name->layer, f->members[0].name->layer))
+      return nbdedup_fail (EIO, "pool.db: %s does not stand on %s, its golden "
+                           "image", f->members[i].name->name,
+                           f->members[0].name->name);
+    if (add_contents (f, i) == -1)
+      return -1;
+  }
+  if (count_blocks (f) == -1)
+    return -1;
+  return freed_add_members (f->m, f->tally, f->members, f->nr, f->progress);
+}
+
+/*----------------------------------------------------------------------
+ * The other passes
+ */
+
+static int
+add_content (void *opaque, const struct record *record, uint32_t who,
+             uint64_t block)
+{
+  struct family *f = opaque;
+
+  return classes_add (f->classes, &record->digest,
+                      sectors_of (record->ptr.psize, f->m->sector_bytes),
+                      who, block);
+}
+
+static int
+step (void *opaque, uint64_t done)
+{
+  struct family *f = opaque;
+
+  return drift_progress (f->progress, f->passed + done);
+}
+
+static int
+run_passes (struct family *f, struct drift_progress *p)
+{
+  uint64_t begin = p->done;
+
+  f->passed = begin;
+  p->total = begin + 3 * estimate_items (f);
+  if (scan (f) == -1)
+    return -1;
+  f->passed = begin + tally_count (f->tally);
+  p->total = f->passed + 2 * tally_count (f->tally);
+  if (drift_progress (p, f->passed) == -1 ||
+      tally_run (f->tally, f->freed, f->nr - 1, add_content, step, f) == -1)
+    return -1;
+  f->passed += tally_count (f->tally);
+  p->total = f->passed + classes_count (f->classes);
+  if (drift_progress (p, f->passed) == -1)
+    return -1;
+  return classes_run (f->classes, &f->fleet, p);
+}
+
+/*----------------------------------------------------------------------
+ * The document
+ */
+
+static json_t *
+clone_json (const struct family *f, uint32_t i)
+{
+  const struct drift_member *c = &f->members[i];
+  uint32_t block_size = c->name->layer->block_size;
+  uint64_t blocks = c->name->size / block_size +
+    (c->name->size % block_size != 0);
+  uint64_t inherited = c->logical - c->own;
+
+  return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+                    "name", c->name->name,
+                    "zero", (json_int_t) (blocks - c->logical),
+                    "golden_same", (json_int_t) (inherited + c->golden_same),
+                    "golden_moved", (json_int_t) c->golden_moved,
+                    "sibling", (json_int_t) c->sibling,
+                    "unique", (json_int_t) c->unique,
+                    "logical", (json_int_t) c->logical,
+                    "only_here_bytes", (json_int_t)
+                    (f->freed[i] * f->m->sector_bytes));
+}
+
+static json_t *
+family_json (const struct family *f, time_t now)
+{
+  const struct drift_member *golden = &f->members[0];
+  json_t *clones = json_array ();
+  uint64_t logical = golden->logical;
+  uint32_t i;
+
+  for (i = 1; i < f->nr; ++i) {
+    logical += f->members[i].logical;
+    json_array_append_new (clones, clone_json (f, i));
+  }
+  return json_pack ("{s:s, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:o, s:I}}",
+                    "golden", golden->name->name, "time", (json_int_t) now,
+                    "block_size", (json_int_t)
+                    golden->name->layer->block_size,
+                    "golden_blocks", (json_int_t) golden->logical,
+                    "clones", clones, "fleet",
+                    "logical", (json_int_t) logical,
+                    "distinct", (json_int_t) f->fleet.distinct,
+                    "dedup_ratio", f->fleet.distinct == 0 ? json_null ()
+                    : json_real ((double) logical
+                                 / (double) f->fleet.distinct),
+                    "distinct_stored_bytes", (json_int_t)
+                    (f->fleet.distinct_sectors * f->m->sector_bytes));
+}
+
+/* All blocks of the family are read again for each golden image: images that
+ * stand on each other have their clones in common.
+ */
+static json_t *
+run_family (struct moment *m, struct moment_name *golden,
+            uint64_t memory_bytes, time_t now,
+            struct drift_progress *progress)
+{
+  struct family f = { .m = m, .progress = progress };
+  json_t *result = NULL;
+
+  if (find_members (&f, golden) == 0 &&
+      (f.tally = tally_new (m, memory_bytes / 3)) != NULL &&
+      (f.classes = classes_new (m, f.members, f.nr,
+                                memory_bytes - memory_bytes / 3)) != NULL &&
+      run_passes (&f, progress) == 0)
+    result = family_json (&f, now);
+  classes_free (f.classes);
+  tally_free (f.tally);
+  free (f.freed);
+  free (f.members);
+  return result;
+}
+
+/*----------------------------------------------------------------------
+ * All golden images
+ */
+
+/* Is it a snapshot that is not destroyed and has clones? */
+static int
+is_golden (struct moment *m, const struct moment_name *n)
+{
+  size_t i;
+  int r = 0;
+
+  if (!n->is_snapshot || n->layer == NULL || !n->is_origin)
+    return 0;
+  for (i = 0; i < m->nr_names && r == 0; ++i)
+    r = moment_is_clone_of (m, &m->names[i], n);
+  return r;
+}
+
+static int
+compare_names (const void *a, const void *b)
+{
+  const struct moment_name *x = *(struct moment_name *const *) a;
+  const struct moment_name *y = *(struct moment_name *const *) b;
+
+  return strcmp (x->name, y->name);
+}
+
+/* The moment has snapshots by the age of their volumes. */
+static int
+find_goldens (struct moment *m, struct moment_name **goldens, size_t *nr)
+{
+  size_t i;
+  int r = 0;
+
+  *nr = 0;
+  for (i = 0; i < m->nr_names && r != -1; ++i) {
+    r = is_golden (m, &m->names[i]);
+    if (r == 1)
+      goldens[(*nr)++] = &m->names[i];
+  }
+  if (*nr > 0)
+    qsort (goldens, *nr, sizeof *goldens, compare_names);
+  return r == -1 ? -1 : 0;
+}
+
+static json_t *
+run_all (struct moment *m, uint64_t memory_bytes, time_t now,
+         struct drift_progress *progress)
+{
+  CLEANUP_FREE struct moment_name **goldens =
+    malloc ((m->nr_names + 1) * sizeof *goldens);
+  CLEANUP_JSON json_t *documents = json_array ();
+  json_t *document;
+  size_t nr, i;
+
+  if (goldens == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  if (find_goldens (m, goldens, &nr) == -1)
+    return NULL;
+  for (i = 0; i < nr; ++i) {
+    document = run_family (m, goldens[i], memory_bytes, now, progress);
+    if (document == NULL)
+      return NULL;
+    json_array_append_new (documents, document);
+  }
+  return json_pack ("{s:O}", "goldens", documents);
+}
+
+int
+drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
+{
+  uint64_t most = DRIFT_MEMORY_DEFAULT;
+
+  if (*memory_bytes == 0) {
+    /* A server that was given little memory is not to take more. */
+    *memory_bytes = pool->settings.ddt_cache_bytes / 8;
+    if (*memory_bytes < DRIFT_MEMORY_MIN)
+      *memory_bytes = DRIFT_MEMORY_MIN;
+    if (*memory_bytes > most)
+      *memory_bytes = most;
+  }
+  if (*memory_bytes < DRIFT_MEMORY_MIN)
+    return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too "
+                         "few: %" PRIu64 " are needed", *memory_bytes,
+                         DRIFT_MEMORY_MIN);
+  return 0;
+}
+
+json_t *
+drift_run (struct nbdedup_pool *pool, const char *golden,
+           uint64_t memory_bytes, nbdedup_progress_fn *progress,
+           void *opaque)
+{
+  struct moment_name *name;
+  json_t *result = NULL;
+  struct moment m;
+  struct drift_progress p = { .fn = progress, .opaque = opaque };
+  time_t now;
+
+  if (drift_memory (pool, &memory_bytes) == -1 ||
+      drift_begin (pool, &m, &p) == -1)
+    return NULL;
+  now = time (NULL);
+  fates_begin (&m);
+  if (golden == NULL)
+    result = run_all (&m, memory_bytes, now, &p);
+  else if ((name = moment_find (&m, golden)) != NULL) {
+    if (name->is_snapshot)
+      result = run_family (&m, name, memory_bytes, now, &p);
+    else
+      nbdedup_fail (EINVAL, "%s is a volume: drift is measured from a "
+                    "snapshot, NAME@SNAP", golden);
+  }
+  drift_end (pool, &m);
+  return result;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "drift/family.h"
+
+/* A member's part of the state of one family. */
+struct member {
+  const struct volume *golden;
+  uint64_t part;
+};
+
+struct members {
+  struct member *p;             /* owned */
+  size_t nr, cap;
+};
+
+static void
+cleanup_members (struct members *m)
+{
+  free (m->p);
+}
+
+/* The finalizer of splitmix64: https://prng.di.unimi.it/splitmix64.c */
+static uint64_t
+mix (uint64_t z)
+{
+  z = (z ^ (z >> 30)) * UINT64_C (0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C (0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+/* Summed over the members, in any order. */
+static uint64_t
+part_of (const struct volume *v)
+{
+  return mix (mix (mix (v->id) + v->incarnation) + v->changes);
+}
+
+static int
+add_member (struct members *m, const struct volume *golden,
+            const struct volume *v)
+{
+  struct member *p;
+
+  if (m->nr == m->cap) {
+    m->cap = m->cap ? 2 * m->cap : 64;
+    p = realloc (m->p, m->cap * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for a list of clones");
+    m->p = p;
+  }
+  m->p[m->nr++] = (struct member) { golden, part_of (v) };
+  return 0;
+}
+
+/* The volume counts in the family of each snapshot on the line back, but not
+ * of its own ones; destroyed snapshots have no family.
+ */
+static int
+add_to_families (struct members *m, const struct volume *v)
+{
+  const struct volume *s;
+
+  for (s = v->origin; s; s = s->origin)
+    if (s->of && s->of != v && add_member (m, s, v) == -1)
+      return -1;
+  return 0;
+}
+
+static int
+compare_members (const void *a, const void *b)
+{
+  const struct member *x = a, *y = b;
+
+  return x->golden->id < y->golden->id ? -1 : x->golden->id > y->golden->id;
+}
+
+/* Of members that are sorted by golden image. */
+static size_t
+sum_up (const struct members *m, struct family *families)
+{
+  const struct volume *last = NULL;
+  struct family *f = families;
+  size_t i;
+
+  for (i = 0; i < m->nr; ++i) {
+    if (m->p[i].golden != last) {
+      last = m->p[i].golden;
+      f = last == m->p[0].golden ? families : f + 1;
+      f->golden = last->id;
+      f->state = 0;
+      volume_full_name (last, f->name);
+    }
+    f->state += m->p[i].part;
+  }
+  return m->nr ? (size_t) (f - families) + 1 : 0;
+}
+
+static size_t
+count_families (const struct members *m)
+{
+  size_t i, nr = 0;
+
+  for (i = 0; i < m->nr; ++i)
+    nr += i == 0 || m->p[i].golden != m->p[i - 1].golden;
+  return nr;
+}
+
+int
+families_get (struct volumes *vs, struct family **families, size_t *nr)
+{
+  struct members m __attribute__ ((cleanup (cleanup_members))) = { NULL };
+  size_t i;
+
+  *families = NULL;
+  *nr = 0;
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i)
+    if (add_to_families (&m, vs->list.p[i]) == -1)
+      return -1;
+  if (m.nr == 0)
+    return 0;
+  qsort (m.p, m.nr, sizeof *m.p, compare_members);
+  *families = calloc (count_families (&m), sizeof **families);
+  if (*families == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a list of clones");
+  *nr = sum_up (&m, *families);
+  return 0;
+}

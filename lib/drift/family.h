@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Families: a golden image and the volumes that were cloned from it,
+ * directly or through others; and whether they have changed.
+ *
+ * The state of a family is a number that differs, but for one chance in
+ * 2^64, when a member's content or size, or the set of members, may have
+ * changed in between.  It is taken from counters in memory, and says nothing
+ * across sessions.  A write is counted when it has been done, before it is
+ * answered: what a state has counted, whoever looks afterwards sees.
+ */
+
+#ifndef NBDEDUP_FAMILY_H
+#define NBDEDUP_FAMILY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "volume/volume.h"
+
+struct family {
+  uint64_t golden;              /* id of the snapshot */
+  uint64_t state;
+  char name[VOLUME_FULL_NAME_MAX];      /* the snapshot's, "vol@snap" */
+};
+
+/* All that exist now, ascending by id; the caller frees the array, which is
+ * NULL if there are none.
+ */
+extern int families_get (struct volumes *volumes, struct family **families,
+                         size_t *nr);
+
+#endif /* NBDEDUP_FAMILY_H */

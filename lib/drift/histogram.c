@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The records by reference count: powers of two, as zpool status -D.
+ *
+ * The pool's is a scan of all records.  That of a volume, or of a golden
+ * image and its clones, is of the records that their blocks have, each once:
+ * the golden image's pointers, and the clones' own (tally.h).  A record's
+ * count is always the pool's: how many pointers of all maps name it.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "core/engine.h"
+#include "drift/drift-int.h"
+#include "drift/histogram.h"
+#include "drift/tally.h"
+#include "meta/meta.h"
+
+#define STEP 8192u              /* records between looks at progress */
+
+struct bucket {
+  uint64_t records, record_bytes, stored_bytes, references;
+};
+
+struct histogram {
+  uint32_t sector_bytes;
+  struct bucket buckets[49];    /* a count has 48 bits */
+  uint64_t addr;                /* of the last record */
+  struct drift_progress *progress;
+  uint64_t passed;              /* items that it has passed */
+};
+
+static struct bucket *
+add_record (struct histogram *h, const struct record *r)
+{
+  struct bucket *b = &h->buckets[63 - __builtin_clzll (r->refcount)];
+
+  b->records++;
+  b->record_bytes += r->lsize;
+  b->stored_bytes += (uint64_t) sectors_of (r->ptr.psize, h->sector_bytes) *
+    h->sector_bytes;
+  return b;
+}
+
+static int
+add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct histogram *h = opaque;
+  uint64_t before = h->passed;
+  struct record r;
+  size_t off;
+  int n;
+
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    if (n == -1)
+      return -1;
+    if (r.refcount > 0 && !(r.flags & RECORD_COPY))
+      add_record (h, &r)->references += r.refcount;
+    h->passed++;
+  }
+  return h->passed / STEP == before / STEP ? 0
+    : drift_progress (h->progress, h->passed);
+}
+
+/* Of some blocks: they come by record. */
+static int
+add_content (void *opaque, const struct record *r, uint32_t who,
+             uint64_t block)
+{
+  struct histogram *h = opaque;
+
+  (void) who;
+  (void) block;
+  if (r->refcount == 0)
+    return nbdedup_fail (EIO, "pool.db: a record without references is "
+                         "referred to: run nbdedup check");
+  if (r->ptr.addr != h->addr)
+    add_record (h, r);
+  h->addr = r->ptr.addr;
+  h->buckets[63 - __builtin_clzll (r->refcount)].references++;
+  return 0;
+}
+
+static json_t *
+histogram_json (const struct histogram *h)
+{
+  json_t *array = json_array ();
+  const struct bucket *b;
+  unsigned i;
+
+  for (i = 0; i < sizeof h->buckets / sizeof h->buckets[0]; ++i) {
+    b = &h->buckets[i];
+    if (b->records)
+      json_array_append_new (array, json_pack
+                             ("{s:I, s:I, s:I, s:I, s:I}",
+                              "refcount", (json_int_t) 1 << i,
+                              "records", (json_int_t) b->records,
+                              "record_bytes", (json_int_t) b->record_bytes,
+                              "stored_bytes", (json_int_t) b->stored_bytes,
+                              "references", (json_int_t) b->references));
+  }
+  return array;
+}
+
+/*----------------------------------------------------------------------
+ * Of a volume, or of a golden image and its clones
+ */
+
+static int
+add_layers (struct moment *m, struct tally *t, struct moment_name *name,
+            const struct moment_layer *bottom, struct histogram *h)
+{
+  struct walk *w = walk_new (m, name->layer, bottom);
+  struct pointer ptr;
+  struct leaf leaf;
+  uint64_t leaf_nr, top;
+  unsigned i;
+  int r;
+
+  if (w == NULL)
+    return -1;
+  while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
+    for (i = 0; i < LEAF_BLOCKS && r != -1; ++i)
+      if (leaf.state[i] == MAP_POINTER &&
+          (pointer_unpack (leaf.ptr[i], name->layer->block_size,
+                           &ptr) == -1 ||
+           tally_add_content (t, ptr.addr, 0, 0, false) == -1))
+        r = -1;
+    if (r != -1 && leaf_nr % 1024 == 0)
+      r = drift_progress (h->progress, h->passed + tally_count (t));
+    if (r == -1)
+      break;
+  }
+  walk_free (w);
+  return r;
+}
+
+static int
+add_family (struct moment *m, struct tally *t, struct moment_name *name,
+            struct histogram *h)
+{
+  size_t i;
+  int r = add_layers (m, t, name, NULL, h);
+
+  for (i = 0; i < m->nr_names && r == 0 && name->is_snapshot; ++i) {
+    r = moment_is_clone_of (m, &m->names[i], name);
+    if (r == 1)
+      r = add_layers (m, t, &m->names[i], name->layer, h);
+  }
+  return r;
+}
+
+static int
+step (void *opaque, uint64_t done)
+{
+  struct histogram *h = opaque;
+
+  return drift_progress (h->progress, h->passed + done);
+}
+
+static json_t *
+histogram_of (struct moment *m, const char *name, uint64_t memory_bytes,
+              struct drift_progress *progress)
+{
+  struct histogram h = {
+    .sector_bytes = m->sector_bytes, .progress = progress,
+    .passed = progress->done,
+  };
+  struct moment_name *n = moment_find (m, name);
+  struct tally *t;
+  int r;
+
+  if (n == NULL || (t = tally_new (m, memory_bytes)) == NULL)
+    return NULL;
+  r = add_family (m, t, n, &h);
+  progress->total = h.passed + 2 * tally_count (t);
+  h.passed += tally_count (t);
+  if (r == 0)
+    r = tally_run (t, NULL, 0, add_content, step, &h);
+  tally_free (t);
+  return r == 0 ? json_pack ("{s:s, s:o}", "name", n->name, "histogram",
+                             histogram_json (&h)) : NULL;
+}
+
+int
+histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
+               nbdedup_progress_fn *progress, void *opaque)
+{
+  uint64_t memory_bytes = 0;
+  struct meta_state state;
+  json_t *ddt = NULL;
+  struct moment m;
+  struct drift_progress p = { .fn = progress, .opaque = opaque };
+  struct histogram h = {
+    .sector_bytes = pool->sector_bytes, .progress = &p,
+  };
+  int r;
+
+  if (drift_memory (pool, &memory_bytes) == -1 ||
+      drift_begin (pool, &m, &p) == -1)
+    return -1;
+  r = meta_state_get (m.c, &state);
+  if (r == 0) {
+    p.total = state.records;
+    r = meta_record_scan (m.c, 0, add_group, &h);
+  }
+  if (r == 0) {
+    json_object_set_new (json_object_get (json_object_get (stat, "pool"),
+                                          "ddt"),
+                         "histogram", histogram_json (&h));
+    if (name && (ddt = histogram_of (&m, name, memory_bytes, &p)) == NULL)
+      r = -1;
+    if (ddt)
+      json_object_set_new (stat, "ddt", ddt);
+  }
+  drift_end (pool, &m);
+  return r;
+}

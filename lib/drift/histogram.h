@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#ifndef NBDEDUP_HISTOGRAM_H
+#define NBDEDUP_HISTOGRAM_H
+
+#include "nbdedup.h"
+
+/* What "stat" adds with "ddt": how many records are referred to how often.
+ * Of the pool, and with 'name' also of a volume, or of a snapshot and its
+ * clones.  Not under pool->admin.
+ */
+extern int histogram_add (struct nbdedup_pool *pool, const char *name,
+                          json_t *stat, nbdedup_progress_fn *progress,
+                          void *opaque);
+
+#endif /* NBDEDUP_HISTOGRAM_H */

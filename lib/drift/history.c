@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "core/property.h"
+#include "core/txg.h"
+#include "drift/drift.h"
+#include "drift/family.h"
+#include "drift/history.h"
+#include "format/codec.h"
+#include "format/thin.h"
+#include "meta/meta.h"
+#include "volume/volume.h"
+
+/*----------------------------------------------------------------------
+ * A sample's form: compact JSON, compressed where that makes it smaller
+ */
+
+struct sample {
+  struct meta_sample row;
+  uint8_t *data;                /* owned */
+};
+
+static int
+encode (struct codec_ctx *ctx, json_t *document, struct sample *s)
+{
+  const struct compression lz4 = { .codec = CODEC_LZ4 };
+  CLEANUP_FREE char *text = json_dumps (document, JSON_COMPACT);
+  uint8_t *packed;
+  size_t n;
+
+  if (text == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a sample");
+  s->row.length = strlen (text);
+  if (s->row.length > SAMPLE_LENGTH_MAX)
+    return nbdedup_fail (EFBIG, "a document of %" PRIu64 " bytes cannot "
+                         "be recorded", s->row.length);
+  packed = malloc (s->row.length);
+  if (packed == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a sample");
+  n = codec_compress (ctx, &lz4, text, s->row.length, packed,
+                      s->row.length - 1);
+  s->row.codec = n ? CODEC_LZ4 : CODEC_NONE;
+  s->row.len = n ? n : s->row.length;
+  if (n == 0)
+    memcpy (packed, text, s->row.len);
+  s->row.data = s->data = packed;
+  return 0;
+}
+
+/* NULL: EIO or ENOMEM. */
+static json_t *
+decode_text (struct codec_ctx *ctx, const struct meta_sample *s)
+{
+  CLEANUP_FREE char *text = NULL;
+  json_error_t error;
+  json_t *document;
+
+  if (s->length == 0 || s->length > SAMPLE_LENGTH_MAX || s->codec > INT8_MAX)
+    return nbdedup_fail_null (EIO, "length %" PRIu64 ", codec %" PRIu64,
+                              s->length, s->codec);
+  text = malloc (s->length);
+  if (text == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for %" PRIu64 " bytes",
+                              s->length);
+  if (codec_decompress (ctx, (int) s->codec, s->data, s->len, text,
+                        s->length) == -1)
+    return NULL;
+  errno = 0;                    /* jansson does not tell them apart */
+  document = json_loadb (text, s->length, 0, &error);
+  if (document == NULL && errno == ENOMEM)
+    return nbdedup_fail_null (ENOMEM, "no memory for it");
+  if (document == NULL)
+    return nbdedup_fail_null (EIO, "not JSON: %s", error.text);
+  if (!json_is_string (json_object_get (document, "golden")) ||
+      (uint64_t) json_integer_value (json_object_get (document, "time")) !=
+      s->time) {
+    json_decref (document);
+    return nbdedup_fail_null (EIO, "not the document of a golden image at "
+                              "%" PRIu64, s->time);
+  }
+  return document;
+}
+
+static json_t *
+decode (struct codec_ctx *ctx, const struct meta_sample *s)
+{
+  json_t *document = decode_text (ctx, s);
+  char why[256];
+
+  if (document == NULL) {
+    snprintf (why, sizeof why, "%s", nbdedup_error ());
+    nbdedup_fail (errno, "pool.db: the drift sample %" PRIu64
+                  " cannot be read: %s", s->id, why);
+  }
+  return document;
+}
+
+/*----------------------------------------------------------------------
+ * Recording
+ */
+
+struct recording {
+  struct sample *samples;       /* owned */
+  size_t nr;
+  struct thin_policy policy;
+};
+
+struct times {
+  struct thin_sample *p;        /* owned */
+  size_t nr, cap;
+};
+
+static int
+add_time (void *opaque, uint64_t id, uint64_t time_s, bool asked)
+{
+  struct times *t = opaque;
+  struct thin_sample *p;
+
+  if (t->nr == t->cap) {
+    t->cap = t->cap ? 2 * t->cap : 1024;
+    p = realloc (t->p, t->cap * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for the drift history");
+    t->p = p;
+  }
+  t->p[t->nr++] = (struct thin_sample) {
+    .id = id, .time = time_s, .asked = asked,
+  };
+  return 0;
+}
+
+static int
+thin_history (struct meta_conn *c, const struct thin_policy *policy,
+              uint64_t golden, uint64_t now_s)
+{
+  struct times t = { NULL };
+  size_t i;
+  int r = meta_sample_times (c, golden, add_time, &t);
+
+  if (r == 0)
+    thin (policy, now_s, t.p, t.nr);
+  for (i = 0; i < t.nr && r == 0; ++i)
+    if (t.p[i].drop)
+      r = meta_sample_delete (c, t.p[i].id);
+  free (t.p);
+  return r;
+}
+
+static int
+record_in_transaction (void *arg, struct meta_conn *c,
+                       struct meta_state *state)
+{
+  struct recording *rec = arg;
+  struct meta_sample *s;
+  size_t i;
+
+  for (i = 0; i < rec->nr; ++i) {
+    s = &rec->samples[i].row;
+    s->id = state->next_id++;
+    if (meta_sample_put (c, s) == -1 ||
+        thin_history (c, &rec->policy, s->golden, s->time) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* Pages that the samples take, overflow and thinning included. */
+static uint64_t
+pages_of (const struct recording *rec)
+{
+  uint64_t bytes = 0;
+  size_t i;
+
+  for (i = 0; i < rec->nr; ++i)
+    bytes += rec->samples[i].row.len;
+  return bytes / META_PAGE_BYTES + 4 * rec->nr + 8;
+}
+
+static int
+get_policy (struct nbdedup_pool *pool, struct thin_policy *policy)
+{
+  CLEANUP_FREE char *text = NULL;
+
+  if (pool_property_get (pool, "drift-keep", &text) == -1)
+    return -1;
+  return thin_policy_parse (text, policy);
+}
+
+/* Whose document is it?  'before' has the ids of all snapshots by name, from
+ * before the drift was measured; one that was made meanwhile is not there,
+ * one that was destroyed is there only.
+ */
+static int
+golden_of (struct nbdedup_pool *pool, json_t *before, const char *name,
+           uint64_t *golden)
+{
+  json_t *old = json_object_get (before, name);
+  struct volume *s;
+
+  WITH_LOCK (&pool->admin);
+  s = volumes_find_snapshot (pool->volumes, name);
+  if (s == NULL && old == NULL)
+    return -1;
+  *golden = old ? (uint64_t) json_integer_value (old) : s->id;
+  if (s && s->id != *golden)
+    return nbdedup_fail (EBUSY, "%s has become another snapshot meanwhile: "
+                         "nothing was recorded", name);
+  return 0;
+}
+
+static int
+record (struct nbdedup_pool *pool, json_t *before, json_t *documents,
+        bool asked)
+{
+  struct recording rec = { .nr = json_array_size (documents) };
+  struct codec_ctx *ctx = codec_ctx_new ();
+  struct sample *s;
+  json_t *document;
+  size_t i;
+  int r = -1;
+
+  rec.samples = calloc (rec.nr ? rec.nr : 1, sizeof *rec.samples);
+  if (rec.samples == NULL || ctx == NULL)
+    nbdedup_fail (ENOMEM, "no memory for samples");
+  else
+    r = get_policy (pool, &rec.policy);
+  json_array_foreach (documents, i, document) {
+    const char *name = json_string_value (json_object_get (document,
+                                                           "golden"));
+
+    if (r == -1)
+      break;
+    s = &rec.samples[i];
+    s->row.asked = asked;
+    s->row.time = (uint64_t) json_integer_value (json_object_get (document,
+                                                                  "time"));
+    r = golden_of (pool, before, name, &s->row.golden);
+    if (r == 0)
+      r = encode (ctx, document, s);
+  }
+  if (r == 0 && rec.nr > 0) {
+    r = txg_run_large (pool->txg, pages_of (&rec), record_in_transaction,
+                       NULL, &rec);
+    if (r == -1 && errno == ENOSPC)
+      nbdedup_fail (ENOSPC, "the pool's file system is full: nothing was "
+                    "recorded");
+  }
+  for (i = 0; rec.samples && i < rec.nr; ++i)
+    free (rec.samples[i].data);
+  free (rec.samples);
+  codec_ctx_free (ctx);
+  return r;
+}
+
+/* {name: id} of all snapshots, or of 'name' if that is one. */
+static json_t *
+snapshot_ids (struct nbdedup_pool *pool, const char *name)
+{
+  struct volumes *vs = pool->volumes;
+  char full[VOLUME_FULL_NAME_MAX];
+  json_t *ids = json_object ();
+  struct volume *v, *s;
+  size_t i, j;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    for (j = 0; j < v->snapshots.nr; ++j) {
+      s = v->snapshots.p[j];
+      volume_full_name (s, full);
+      if ((name == NULL || strcmp (name, full) == 0) &&
+          json_object_set_new (ids, full,
+                               json_integer ((json_int_t) s->id)) == -1) {
+        json_decref (ids);
+        return nbdedup_fail_null (ENOMEM, "no memory");
+      }
+    }
+  }
+  return ids;
+}
+
+json_t *
+history_drift (struct nbdedup_pool *pool, const char *golden,
+               uint64_t memory_bytes, bool asked,
+               nbdedup_progress_fn *progress, void *opaque)
+{
+  CLEANUP_JSON json_t *before = snapshot_ids (pool, golden);
+  CLEANUP_JSON json_t *documents = NULL;
+  json_t *result;
+
+  assert (!lock_is_held (&pool->admin));
+  if (before == NULL)
+    return NULL;
+  result = drift_run (pool, golden, memory_bytes, progress, opaque);
+  if (result == NULL)
+    return NULL;
+  documents = golden ? json_pack ("[O]", result)
+    : json_incref (json_object_get (result, "goldens"));
+  if (record (pool, before, documents, asked) == -1) {
+    json_decref (result);
+    return NULL;
+  }
+  return result;
+}
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+struct get {
+  struct codec_ctx *ctx;
+  const char *name;             /* only those of this name; NULL: all */
+  json_t *samples;
+  uint64_t bytes;               /* of their text */
+  uint64_t last;                /* id of the last one looked at: a sample, or
+                                 * of the newest the golden image */
+  bool more;
+  nbdedup_progress_fn *progress;
+  void *opaque;
+  uint64_t done;
+};
+
+static int
+get_sample (void *opaque, const struct meta_sample *s)
+{
+  struct get *g = opaque;
+  json_t *document;
+
+  if (g->bytes >= HISTORY_PART_BYTES) {
+    g->more = true;
+    return 1;
+  }
+  g->last = s->id;
+  if (g->progress && g->progress (g->opaque, g->done++, 0) != 0)
+    return nbdedup_fail (EINTR, "interrupted");
+  document = decode (g->ctx, s);
+  if (document == NULL)
+    return -1;
+  if (g->name &&
+      strcmp (json_string_value (json_object_get (document, "golden")),
+              g->name) != 0)
+    json_decref (document);
+  else if (json_array_append_new (g->samples, document) == -1)
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  else
+    g->bytes += s->length;
+  return 0;
+}
+
+static int
+get_begin (struct get *g)
+{
+  g->ctx = codec_ctx_new ();
+  g->samples = json_array ();
+  if (g->ctx == NULL || g->samples == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  return 0;
+}
+
+/* The result, unless 'r' is -1. */
+static json_t *
+get_end (struct get *g, int r)
+{
+  json_t *result = NULL;
+
+  if (r != -1)
+    result = json_pack ("{s:O, s:I}", "samples", g->samples, "next",
+                        (json_int_t) g->last);
+  if (result && !g->more)
+    json_object_del (result, "next");
+  codec_ctx_free (g->ctx);
+  json_decref (g->samples);
+  return result;
+}
+
+/* Of a snapshot that exists: its id; else 0.  -1: that is no name. */
+static int
+find_golden (struct nbdedup_pool *pool, const char *name, uint64_t *id)
+{
+  struct volume *s;
+
+  WITH_LOCK (&pool->admin);
+  s = volumes_find_snapshot (pool->volumes, name);
+  *id = s ? s->id : 0;
+  return s || errno == ENOENT ? 0 : -1;
+}
+
+json_t *
+history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
+             nbdedup_progress_fn *progress, void *opaque)
+{
+  struct get g = { .progress = progress, .opaque = opaque };
+  struct meta_conn *c;
+  uint64_t golden = 0;
+  int r;
+
+  if (name && find_golden (pool, name, &golden) == -1)
+    return NULL;
+  g.name = golden ? NULL : name;
+  r = get_begin (&g);
+  if (r == 0) {
+    c = meta_reader_get (pool->meta);
+    r = meta_sample_scan (c, golden, after, get_sample, &g);
+    meta_reader_put (pool->meta, c);
+  }
+  if (r == 0 && g.name && after == 0 && json_array_size (g.samples) == 0)
+    r = nbdedup_fail (ENOENT, "there is no snapshot '%s', and no drift "
+                      "history of one", name);
+  return get_end (&g, r);
+}
+
+/* Its document has the name of then, which another one may have by now. */
+static int
+get_newest_of (struct get *g, struct meta_conn *c, const struct family *f)
+{
+  const size_t nr = json_array_size (g->samples);
+  json_t *document;
+
+  if (meta_sample_newest (c, f->golden, get_sample, g) == -1)
+    return -1;
+  if (g->more)
+    return 1;
+  g->last = f->golden;
+  document = json_array_get (g->samples, nr);
+  if (document &&
+      json_object_set_new (document, "golden", json_string (f->name)) == -1)
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  return 0;
+}
+
+json_t *
+history_newest (struct nbdedup_pool *pool, uint64_t after,
+                nbdedup_progress_fn *progress, void *opaque)
+{
+  CLEANUP_FREE struct family *families = NULL;
+  struct get g = { .progress = progress, .opaque = opaque };
+  struct meta_conn *c;
+  size_t nr, i;
+  int r;
+
+  if (families_get (pool->volumes, &families, &nr) == -1)
+    return NULL;
+  if (get_begin (&g) == -1)
+    return get_end (&g, -1);
+  c = meta_reader_get (pool->meta);
+  for (i = 0, r = 0; i < nr && r == 0; ++i)
+    if (families[i].golden > after)
+      r = get_newest_of (&g, c, &families[i]);
+  meta_reader_put (pool->meta, c);
+  return get_end (&g, r);
+}
+
+static int
+keep_last (void *opaque, uint64_t id, uint64_t time_s, bool asked)
+{
+  (void) id;
+  (void) asked;
+  *(uint64_t *) opaque = time_s;
+  return 0;
+}
+
+int
+history_last (struct nbdedup_pool *pool, uint64_t golden, uint64_t *time_s)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  int r;
+
+  *time_s = UINT64_MAX;
+  r = meta_sample_times (c, golden, keep_last, time_s);
+  meta_reader_put (pool->meta, c);
+  return r == -1 ? -1 : *time_s != UINT64_MAX;
+}
+
+/*----------------------------------------------------------------------
+ * Checking
+ */
+
+struct check_history {
+  struct codec_ctx *ctx;
+  uint64_t next_id;
+  int (*step) (void *opaque);
+  void (*wrong) (void *opaque, const char *text);
+  void *opaque;
+};
+
+static int
+check_sample (void *opaque, const struct meta_sample *s)
+{
+  struct check_history *ch = opaque;
+  json_t *document = decode (ch->ctx, s);
+  char text[128];
+
+  if (document == NULL && errno == ENOMEM)
+    return -1;
+  if (document == NULL)
+    ch->wrong (ch->opaque, nbdedup_error ());
+  json_decref (document);
+  if (s->golden == 0 || s->golden >= ch->next_id || s->id >= ch->next_id) {
+    snprintf (text, sizeof text, "drift sample %" PRIu64 ", of snapshot %"
+              PRIu64 ": ids end at %" PRIu64, s->id, s->golden, ch->next_id);
+    ch->wrong (ch->opaque, text);
+  }
+  return ch->step (ch->opaque);
+}
+
+int
+history_check (struct meta_conn *c, uint64_t next_id,
+               int (*step) (void *opaque),
+               void (*wrong) (void *opaque, const char *text), void *opaque)
+{
+  struct check_history ch = {
+    .ctx = codec_ctx_new (), .next_id = next_id, .step = step,
+    .wrong = wrong, .opaque = opaque,
+  };
+  int r;
+
+  if (ch.ctx == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to check");
+  r = meta_sample_scan (c, 0, 0, check_sample, &ch);
+  codec_ctx_free (ch.ctx);
+  return r;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What happens to layers that lose their names, without doing it: as
+ * layers_settle and merge.h have it.
+ *
+ * A layer without a name and without children dies: all its pointers are
+ * given back.  One without a name and with a single child merges with it,
+ * and with whatever that merges with in turn, its heirs: the pointers that
+ * these hide are given back.  Both only ever become more as names go.
+ *
+ * Only layers below the names' can change their fate, so that it costs
+ * nothing to ask about one clone after the other.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "drift/moment.h"
+
+/* A layer in which something is given back. */
+struct loser {
+  struct moment_layer *layer;
+  bool only_new;                /* what it loses anyway left out */
+};
+
+struct losers {
+  struct moment *m;
+  struct loser *p;              /* owned */
+  size_t nr, cap;
+};
+
+/*----------------------------------------------------------------------
+ * Fates
+ */
+
+static void
+die_if_unneeded (struct moment_layer *l)
+{
+  while (l && !l->dead && l->nr_names == 0 && l->nr_children == 0) {
+    l->dead = true;
+    l = l->parent;
+    if (l)
+      l->nr_children--;
+  }
+}
+
+static struct moment_layer *
+only_child (const struct moment_layer *l)
+{
+  struct moment_layer *child;
+
+  for (child = l->children; child; child = child->sibling)
+    if (!child->dead)
+      return child;
+  return NULL;
+}
+
+static void
+find_heir (struct moment_layer *l)
+{
+  l->heir = !l->dead && l->nr_names == 0 && l->nr_children == 1
+    ? only_child (l) : NULL;
+}
+
+void
+fates_begin (struct moment *m)
+{
+  size_t i;
+
+  /* A dying layer is nobody's child already. */
+  for (i = 0; i < m->nr_layers; ++i)
+    if (m->layers[i].dying)
+      m->layers[i].dead = true;
+  /* Children have higher ids, but for what merges have moved. */
+  for (i = m->nr_layers; i-- > 0; )
+    die_if_unneeded (&m->layers[i]);
+  for (i = 0; i < m->nr_layers; ++i) {
+    find_heir (&m->layers[i]);
+    m->layers[i].was_dead = m->layers[i].dead;
+    m->layers[i].old_heir = m->layers[i].heir;
+  }
+}
+
+static int
+add_loser (struct losers *losers, struct moment_layer *l, bool only_new)
+{
+  size_t cap = losers->cap ? 2 * losers->cap : 64;
+  struct loser *p;
+
+  if (losers->nr == losers->cap) {
+    p = realloc (losers->p, cap * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory");
+    losers->p = p;
+    losers->cap = cap;
+  }
+  losers->p[losers->nr++] = (struct loser) { l, only_new };
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Rows
+ */
+
+/* Which blocks of a layer do those that stand on it hide?  'new' and 'old'
+ * say which of a layer's two heirs is meant.
+ */
+static int
+mark_hidden (struct moment *m, struct moment_layer *l, bool old,
+             uint64_t leaf_nr, bool hidden[LEAF_BLOCKS])
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  struct leaf leaf;
+  unsigned i;
+  size_t len;
+
+  for (l = old ? l->old_heir : l->heir; l;
+       l = old ? l->old_heir : l->heir) {
+    len = 0;
+    if (meta_leaf_get (m->c, l->branch, leaf_nr, l->seq, buf, &len) == -1 ||
+        leaf_unpack (buf, len, &leaf) == -1 || moment_look (m) == -1)
+      return -1;
+    for (i = 0; i < LEAF_BLOCKS; ++i)
+      if (leaf.state[i] != MAP_INHERIT ||
+          leaf_nr * LEAF_BLOCKS + i >= l->overlap)
+        hidden[i] = true;
+  }
+  return 0;
+}
+
+static int
+mark_lost (struct moment *m, struct moment_layer *l, bool old,
+           uint64_t leaf_nr, bool lost[LEAF_BLOCKS])
+{
+  if (old ? l->was_dead : l->dead) {
+    memset (lost, true, LEAF_BLOCKS);
+    return 0;
+  }
+  memset (lost, false, LEAF_BLOCKS);
+  return mark_hidden (m, l, old, leaf_nr, lost);
+}
+
+static int
+tell_row (struct moment *m, const struct loser *loser,
+          const struct meta_leaf_row *row,
+          int (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  bool lost[LEAF_BLOCKS], before[LEAF_BLOCKS] = { false };
+  struct pointer ptr;
+  struct leaf leaf;
+  unsigned i;
+
+  if (leaf_unpack (row->buf, row->len, &leaf) == -1 ||
+      mark_lost (m, loser->layer, false, row->leaf, lost) == -1 ||
+      (loser->only_new &&
+       mark_lost (m, loser->layer, true, row->leaf, before) == -1))
+    return -1;
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (leaf.state[i] != MAP_POINTER || !lost[i] || before[i])
+      continue;
+    if (pointer_unpack (leaf.ptr[i], loser->layer->block_size, &ptr) == -1 ||
+        fn (opaque, ptr.addr) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+compare_losers (const void *a, const void *b)
+{
+  const struct moment_layer *x = ((const struct loser *) a)->layer;
+  const struct moment_layer *y = ((const struct loser *) b)->layer;
+
+  if (x->branch != y->branch)
+    return x->branch < y->branch ? -1 : 1;
+  return x->seq < y->seq ? -1 : x->seq > y->seq;
+}
+
+static const struct loser *
+find_seq (const struct loser *p, size_t nr, uint64_t seq)
+{
+  size_t lo = 0, hi = nr, mid;
+
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    if (p[mid].layer->seq < seq)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < nr && p[lo].layer->seq == seq ? &p[lo] : NULL;
+}
+
+/* One scan for all losers of a branch: their rows lie between each other's. */
+static int
+tell_branch (struct moment *m, const struct loser *p, size_t nr,
+             int (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  struct meta_cursor *cursor;
+  const struct loser *loser;
+  struct meta_leaf_row row;
+  int r;
+
+  cursor = meta_leaf_cursor (m->c, p[0].layer->branch, p[0].layer->seq,
+                             p[nr - 1].layer->seq);
+  if (cursor == NULL)
+    return -1;
+  while ((r = meta_cursor_next (cursor, &row)) == 1) {
+    loser = find_seq (p, nr, row.seq);
+    if ((loser && tell_row (m, loser, &row, fn, opaque) == -1) ||
+        moment_look (m) == -1) {
+      r = -1;
+      break;
+    }
+  }
+  meta_cursor_free (cursor);
+  return r;
+}
+
+static int
+tell_all (struct losers *losers,
+          int (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  const struct loser *p = losers->p;
+  size_t i, j;
+  int r = 0;
+
+  if (losers->nr > 0)
+    qsort (losers->p, losers->nr, sizeof *p, compare_losers);
+  for (i = 0; i < losers->nr && r == 0; i = j) {
+    for (j = i + 1; j < losers->nr &&
+           p[j].layer->branch == p[i].layer->branch; ++j)
+      ;
+    r = tell_branch (losers->m, p + i, j - i, fn, opaque);
+  }
+  return r;
+}
+
+/*----------------------------------------------------------------------*/
+
+int
+fates_background (struct moment *m,
+                  int (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  struct losers losers = { .m = m };
+  size_t i;
+  int r = 0;
+
+  for (i = 0; i < m->nr_layers && r == 0; ++i)
+    if (m->layers[i].dead || m->layers[i].heir)
+      r = add_loser (&losers, &m->layers[i], false);
+  if (r == 0)
+    r = tell_all (&losers, fn, opaque);
+  free (losers.p);
+  return r;
+}
+
+/* Those whose fate may have changed: the names' layers, and what is below
+ * them up to the first that has other children or a name, and still has.
+ */
+struct touched {
+  struct moment_layer **p;      /* owned */
+  size_t nr;
+};
+
+static int
+touch (struct touched *t, struct moment_layer *l)
+{
+  struct moment_layer **p;
+
+  l->is_touched = true;
+  if ((t->nr & (t->nr - 1)) == 0) {
+    p = realloc (t->p, (t->nr ? 2 * t->nr : 1) * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory");
+    t->p = p;
+  }
+  t->p[t->nr++] = l;
+  return 0;
+}
+
+/* Do the names below and including this one end here?  Then what is further
+ * down cannot notice.
+ */
+static bool
+stops_changes (const struct moment_layer *l)
+{
+  return !l->dead && (l->nr_names > 0 || l->nr_children != 1);
+}
+
+static int
+touch_all (struct touched *t, struct moment_name *const *names, size_t nr)
+{
+  struct moment_layer *l;
+  size_t i;
+
+  for (i = 0; i < nr; ++i)
+    for (l = names[i]->layer; l && !l->is_touched; l = l->parent) {
+      if (touch (t, l) == -1)
+        return -1;
+      if (stops_changes (l))
+        break;
+    }
+  return 0;
+}
+
+static int
+find_losers (struct losers *losers, const struct touched *t,
+             const struct moment_layer *known)
+{
+  struct moment_layer *l;
+  size_t i;
+
+  for (i = 0; i < t->nr; ++i)
+    find_heir (t->p[i]);
+  for (i = 0; i < t->nr; ++i) {
+    l = t->p[i];
+    assert (l != known || (l->dead && !l->was_dead));
+    if (l != known && ((l->dead && !l->was_dead) || (!l->dead && l->heir)))
+      if (add_loser (losers, l, true) == -1)
+        return -1;
+  }
+  return 0;
+}
+
+/* Give the names back. */
+static void
+undo (struct touched *t, struct moment_name *const *names, size_t nr)
+{
+  struct moment_layer *l;
+  size_t i;
+
+  for (i = 0; i < nr; ++i)
+    names[i]->layer->nr_names++;
+  for (i = 0; i < t->nr; ++i) {
+    l = t->p[i];
+    if (l->dead && !l->was_dead) {
+      l->dead = false;
+      if (l->parent)
+        l->parent->nr_children++;
+    }
+    l->heir = l->old_heir;
+    l->is_touched = false;
+  }
+  free (t->p);
+}
+
+int
+fates_without (struct moment *m, struct moment_name *const *names, size_t nr,
+               const struct moment_layer *known,
+               int (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  struct losers losers = { .m = m };
+  struct touched t = { NULL };
+  size_t i;
+  int r;
+
+  for (i = 0; i < nr; ++i) {
+    assert (names[i]->layer->nr_names > 0);
+    names[i]->layer->nr_names--;
+  }
+  for (i = 0; i < nr; ++i)
+    die_if_unneeded (names[i]->layer);
+  r = touch_all (&t, names, nr);
+  if (r == 0)
+    r = find_losers (&losers, &t, known);
+  if (r == 0)
+    r = tell_all (&losers, fn, opaque);
+  free (losers.p);
+  undo (&t, names, nr);
+  return r;
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "data/sync.h"
+#include "data/volume-types.h"
+#include "drift/moment.h"
+#include "meta/meta.h"
+
+/* Look up after so many rows: a millisecond, or a second on a disk that seeks
+ * for each.
+ */
+#define LOOK_ROWS 64
+
+static int
+load_layer (void *opaque, const struct meta_layer *ml)
+{
+  struct moment *m = opaque;
+  struct moment_layer *l = array_add (&m->layers, &m->nr_layers, sizeof *l);
+
+  if (l == NULL)
+    return -1;
+  l->id = ml->id;
+  l->branch = ml->branch;
+  l->seq = ml->seq;
+  l->overlap = ml->overlap;
+  l->block_size = ml->block_size;
+  l->dying = ml->dying;
+  l->pointers = ml->pointers;
+  l->blocks = ml->blocks;
+  return 0;
+}
+
+static struct moment_layer *
+find_layer (const struct moment *m, uint64_t id)
+{
+  size_t i = array_position (m->nr_layers, k, m->layers[k].id < id);
+
+  return i < m->nr_layers && m->layers[i].id == id ? &m->layers[i] : NULL;
+}
+
+/* The rows come by id: a second scan finds every parent. */
+static int
+link_layer (void *opaque, const struct meta_layer *ml)
+{
+  struct moment *m = opaque;
+  struct moment_layer *l = find_layer (m, ml->id), *parent;
+
+  if (ml->parent == 0)
+    return 0;
+  parent = find_layer (m, ml->parent);
+  if (parent == NULL)
+    /* A dying layer's may be gone. */
+    return ml->dying ? 0 : nbdedup_fail (EIO, "pool.db: layer %" PRIu64
+                                         " stands on one that is missing",
+                                         ml->id);
+  l->parent = parent;
+  if (!l->dying) {
+    l->sibling = parent->children;
+    parent->children = l;
+    parent->nr_children++;
+  }
+  return 0;
+}
+
+static struct moment_name *
+add_name (struct moment *m, uint64_t layer, const char *name)
+{
+  struct moment_name *n = array_add (&m->names, &m->nr_names, sizeof *n);
+
+  if (n == NULL)
+    return NULL;
+  n->name = strdup (name);
+  if (n->name == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  if (layer == 0)
+    return n;
+  n->layer = find_layer (m, layer);
+  if (n->layer == NULL)
+    return nbdedup_fail_null (EIO, "pool.db: the layer of %s is missing",
+                              name);
+  n->layer->nr_names++;
+  return n;
+}
+
+static int
+load_volume (void *opaque, const struct meta_volume *mv)
+{
+  struct moment_name *n = add_name (opaque, mv->layer, mv->name);
+
+  if (n == NULL)
+    return -1;
+  n->id = mv->id;
+  n->size = mv->size;
+  n->origin_id = mv->origin;
+  return 0;
+}
+
+/* Snapshots come by volume, volumes by name. */
+struct snapshots {
+  struct moment *m;
+  struct place *places;         /* owned; of the volumes, ascending by id */
+  size_t nr;
+  const struct place *last;
+};
+
+struct place {
+  uint64_t id;
+  size_t index;                 /* in m->names, which moves as it grows */
+};
+
+static int
+compare_places (const void *a, const void *b)
+{
+  const struct place *x = a, *y = b;
+
+  return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int
+find_places (struct snapshots *s)
+{
+  size_t i;
+
+  s->nr = s->m->nr_names;
+  s->places = malloc ((s->nr + 1) * sizeof *s->places);
+  if (s->places == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  for (i = 0; i < s->nr; ++i)
+    s->places[i] = (struct place) { s->m->names[i].id, i };
+  if (s->nr > 0)
+    qsort (s->places, s->nr, sizeof *s->places, compare_places);
+  return 0;
+}
+
+/* The name of the volume whose snapshot is added next. */
+static const char *
+volume_name (struct snapshots *s, uint64_t id)
+{
+  struct place key = { id, 0 };
+  struct moment_name *v;
+
+  if (s->last == NULL || s->last->id != id)
+    s->last = s->nr == 0 ? NULL :
+      bsearch (&key, s->places, s->nr, sizeof key, compare_places);
+  if (s->last == NULL)
+    return nbdedup_fail_null (EIO, "pool.db: volume %" PRIu64 ", which has "
+                              "snapshots, is missing", id);
+  v = &s->m->names[s->last->index];
+  if (v->nr_snapshots++ == 0)
+    v->first_snapshot = s->m->nr_names;
+  return v->name;
+}
+
+static int
+load_snapshot (void *opaque, const struct meta_snapshot *ms)
+{
+  struct snapshots *s = opaque;
+  char name[VOLUME_FULL_NAME_MAX];
+  const char *of = NULL;
+  struct moment_name *n;
+
+  if (ms->volume && (of = volume_name (s, ms->volume)) == NULL)
+    return -1;
+  snprintf (name, sizeof name, "%s%s%s", of ? of : "", of ? "@" : "",
+            ms->name);
+  n = add_name (s->m, ms->layer, name);
+  if (n == NULL)
+    return -1;
+  n->id = ms->id;
+  n->is_snapshot = true;
+  n->volume_id = ms->volume;
+  n->size = ms->size;
+  n->time = ms->time;
+  n->origin_id = ms->origin;
+  return 0;
+}
+
+static int
+compare_by_id (const void *a, const void *b)
+{
+  const struct moment_name *x = *(struct moment_name *const *) a;
+  const struct moment_name *y = *(struct moment_name *const *) b;
+
+  return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Ids are never reused, and volumes and snapshots share them. */
+static int
+link_origins (struct moment *m)
+{
+  struct moment_name **by_id = malloc ((m->nr_names + 1) * sizeof *by_id);
+  struct moment_name key, *k = &key, **found;
+  size_t i;
+  int r = 0;
+
+  if (by_id == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  for (i = 0; i < m->nr_names; ++i)
+    by_id[i] = &m->names[i];
+  if (m->nr_names > 0)
+    qsort (by_id, m->nr_names, sizeof *by_id, compare_by_id);
+  for (i = 0; i < m->nr_names && r == 0; ++i) {
+    key.id = m->names[i].origin_id;
+    if (key.id == 0)
+      continue;
+    found = bsearch (&k, by_id, m->nr_names, sizeof *by_id, compare_by_id);
+    if (found == NULL || !(*found)->is_snapshot)
+      r = nbdedup_fail (EIO, "pool.db: snapshot %" PRIu64 ", the origin of "
+                        "%s, is missing", key.id, m->names[i].name);
+    else {
+      m->names[i].origin = *found;
+      (*found)->is_origin = true;
+    }
+  }
+  free (by_id);
+  return r;
+}
+
+int
+moment_take (struct nbdedup_pool *pool, struct moment *m)
+{
+  struct snapshots s = { .m = m };
+  int r = -1;
+
+  assert_held (&pool->admin);
+  *m = (struct moment) {
+    .meta = pool->meta, .dir = pool->path, .sector_bytes = pool->sector_bytes,
+  };
+  if (pool_sync (pool) == 0 &&
+      (m->c = meta_frozen_open (pool->meta)) != NULL &&
+      meta_layer_scan (m->c, load_layer, m) == 0 &&
+      meta_layer_scan (m->c, link_layer, m) == 0 &&
+      meta_volume_scan (m->c, load_volume, m) == 0 &&
+      find_places (&s) == 0 &&
+      meta_snapshot_scan (m->c, load_snapshot, &s) == 0)
+    r = link_origins (m);
+  free (s.places);
+  if (r == -1)
+    moment_end (m);
+  return r;
+}
+
+int
+moment_check (const struct moment *m)
+{
+  return meta_frozen_check (m->meta);
+}
+
+void
+moment_end (struct moment *m)
+{
+  size_t i;
+
+  if (m->c)
+    meta_frozen_close (m->meta, m->c);
+  for (i = 0; i < m->nr_names; ++i)
+    free (m->names[i].name);
+  free (m->names);
+  free (m->layers);
+  memset (m, 0, sizeof *m);
+}
+
+int
+moment_look (struct moment *m)
+{
+  if (++m->rows % LOOK_ROWS != 0 || m->look == NULL)
+    return 0;
+  return m->look (m->opaque);
+}
+
+struct moment_name *
+moment_find (struct moment *m, const char *name)
+{
+  size_t i;
+
+  for (i = 0; i < m->nr_names; ++i)
+    if (m->names[i].layer && strcmp (m->names[i].name, name) == 0)
+      return &m->names[i];
+  return nbdedup_fail_null (ENOENT, "there is no %s '%.*s'",
+                            strchr (name, '@') ? "snapshot" : "volume",
+                            VOLUME_FULL_NAME_MAX, name);
+}
+
+int
+moment_is_clone_of (const struct moment *m, const struct moment_name *v,
+                    const struct moment_name *golden)
+{
+  const struct moment_name *n;
+  size_t steps = 0;
+
+  if (v->is_snapshot || v->id == golden->volume_id)
+    return 0;
+  for (n = v->origin; n; n = n->origin) {
+    if (n == golden)
+      return 1;
+    if (++steps > m->nr_names)
+      return nbdedup_fail (EIO, "pool.db: %s is its own origin", v->name);
+  }
+  return 0;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/nice.h"
+#include "core/engine.h"
+#include "drift/family.h"
+#include "drift/history.h"
+#include "drift/sampler.h"
+#include "meta/meta.h"
+
+/* After a snapshot, wait so long for others. */
+#define SETTLE_MS 1000
+/* Look for new golden images this often. */
+#define LOOK_MS 60000
+/* When a server starts its volumes are busy: let them be for a minute, or a
+ * tenth of the interval.
+ */
+#define START_MS 60000
+
+/* What is known of a golden image: the thread's own. */
+struct golden {
+  uint64_t id;
+  uint64_t due_ms;              /* of the monotonic clock */
+  uint64_t state;               /* of its family, before the last sample */
+  bool is_known;                /* the state */
+  bool is_asked;                /* for, by a snapshot */
+};
+
+struct sampler {
+  struct nbdedup_pool *pool;    /* not owned */
+  uint64_t interval_ms;
+  pthread_t thread;
+  atomic_bool stop;
+
+  /* The thread's own. */
+  struct golden *goldens;       /* owned; ascending by id */
+  size_t nr_goldens;
+  uint64_t look_ms;             /* when to look again, at the latest */
+  uint64_t rest_ms;             /* not before */
+
+  struct lock lock;             /* protects everything below; innermost */
+  pthread_cond_t wake;          /* asked, or stop */
+  uint64_t *asked;              /* owned; ids of golden images */
+  size_t nr_asked, cap_asked;
+  uint64_t asked_ms;            /* when the first of them was */
+  uint64_t nr_samples, nr_skipped;
+  char error[512];              /* of the last pass that tried; "": none */
+};
+
+static uint64_t
+least (uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+/*----------------------------------------------------------------------
+ * What others call
+ */
+
+static bool
+is_asked_locked (const struct sampler *s, uint64_t id)
+{
+  size_t i;
+
+  for (i = 0; i < s->nr_asked; ++i)
+    if (s->asked[i] == id)
+      return true;
+  return false;
+}
+
+/* Without memory the interval has to do. */
+static void
+ask_locked (struct sampler *s, uint64_t id)
+{
+  size_t cap = s->cap_asked ? 2 * s->cap_asked : 16;
+  uint64_t *p;
+
+  assert_held (&s->lock);
+  if (is_asked_locked (s, id))
+    return;
+  if (s->nr_asked == s->cap_asked) {
+    p = realloc (s->asked, cap * sizeof *p);
+    if (p == NULL)
+      return;
+    s->asked = p;
+    s->cap_asked = cap;
+  }
+  if (s->nr_asked == 0)
+    s->asked_ms = clock_ms ();
+  s->asked[s->nr_asked++] = id;
+}
+
+void
+sampler_note_snapshot (struct sampler *s, const struct volume *v)
+{
+  const struct volume *golden;
+
+  assert_held (&v->pool->admin);        /* origins change under it */
+  if (s == NULL || v->origin == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  for (golden = v->origin; golden; golden = golden->origin)
+    ask_locked (s, golden->id);
+  pthread_cond_signal (&s->wake);
+}
+
+json_t *
+sampler_json (struct sampler *s)
+{
+  if (s == NULL)
+    return json_null ();
+  WITH_LOCK (&s->lock);
+  return json_pack ("{s:I, s:I, s:s?}", "samples",
+                    (json_int_t) s->nr_samples, "skipped",
+                    (json_int_t) s->nr_skipped, "error",
+                    *s->error ? s->error : NULL);
+}
+
+/*----------------------------------------------------------------------
+ * Which golden images there are
+ */
+
+static struct golden *
+find_golden (struct sampler *s, uint64_t id)
+{
+  size_t lo = 0, hi = s->nr_goldens, mid;
+
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    if (s->goldens[mid].id < id)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < s->nr_goldens && s->goldens[lo].id == id ? &s->goldens[lo]
+    : NULL;
+}
+
+/* When is one due of which only the history may know? */
+static uint64_t
+first_due_ms (struct sampler *s, uint64_t id)
+{
+  uint64_t last_s, wall_s = (uint64_t) time (NULL), age_ms;
+
+  /* A history that cannot be read shows when it is written. */
+  if (history_last (s->pool, id, &last_s) != 1)
+    return clock_ms ();
+  age_ms = last_s < wall_s ? (wall_s - last_s) * 1000 : 0;
+  return clock_ms () + (age_ms < s->interval_ms ? s->interval_ms - age_ms : 0);
+}
+
+/* 's->goldens' is again what there is: 'families', ascending by id. */
+static int
+take_over (struct sampler *s, const struct family *families, size_t nr)
+{
+  struct golden *new = calloc (nr ? nr : 1, sizeof *new), *old;
+  size_t i;
+
+  if (new == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for a list of golden images");
+  for (i = 0; i < nr; ++i) {
+    old = find_golden (s, families[i].golden);
+    if (old)
+      new[i] = *old;
+    else
+      new[i] = (struct golden) {
+        .id = families[i].golden,
+        .due_ms = first_due_ms (s, families[i].golden),
+      };
+  }
+  free (s->goldens);
+  s->goldens = new;
+  s->nr_goldens = nr;
+  return 0;
+}
+
+/* What snapshots have asked for so far; the caller frees it. */
+static uint64_t *
+take_asked (struct sampler *s, size_t *nr)
+{
+  WITH_LOCK (&s->lock);
+  *nr = s->nr_asked;
+  s->nr_asked = s->cap_asked = 0;
+  return TAKE_PTR (s->asked);
+}
+
+/* The golden images that there are now, and which of them are asked for. */
+static int
+look (struct sampler *s, struct family **families, size_t *nr)
+{
+  size_t nr_asked, i;
+  CLEANUP_FREE uint64_t *asked = take_asked (s, &nr_asked);
+  struct golden *g;
+
+  if (families_get (s->pool->volumes, families, nr) == -1 ||
+      take_over (s, *families, *nr) == -1)
+    return -1;
+  for (i = 0; i < nr_asked; ++i)
+    if ((g = find_golden (s, asked[i])) != NULL)
+      g->is_asked = true;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Sampling
+ */
+
+static int
+go_on (void *opaque, uint64_t done, uint64_t total)
+{
+  struct sampler *s = opaque;
+
+  (void) done;
+  (void) total;
+  return s->stop;
+}
+
+static void
+count (struct sampler *s, uint64_t *counter)
+{
+  WITH_LOCK (&s->lock);
+  ++*counter;
+}
+
+/* What is the same as the last time is not logged again. */
+static void
+set_error (struct sampler *s, const char *error)
+{
+  bool is_new;
+
+  {
+    WITH_LOCK (&s->lock);
+    is_new = strncmp (s->error, error, sizeof s->error - 1) != 0;
+    snprintf (s->error, sizeof s->error, "%s", error);
+  }
+  if (is_new && *error)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "no sample of drift was recorded: %s",
+                 error);
+}
+
+static int
+sample (struct sampler *s, struct golden *g, const struct family *f)
+{
+  CLEANUP_JSON json_t *document = NULL;
+
+  g->due_ms = clock_ms () + s->interval_ms;
+  g->is_asked = false;
+  if (g->is_known && g->state == f->state) {
+    count (s, &s->nr_skipped);
+    return 0;
+  }
+  document = history_drift (s->pool, f->name, 0, false, go_on, s);
+  if (document) {
+    g->state = f->state;
+    g->is_known = true;
+    count (s, &s->nr_samples);
+    return 0;
+  }
+  if (errno != ENOENT && errno != EBUSY && errno != EINTR)
+    return -1;
+  g->due_ms = 0;                /* destroyed or renamed: look again */
+  return 0;
+}
+
+/* Sample what is due, and see when something will be.  One that fails does
+ * not keep the others back.
+ */
+static void
+pass (struct sampler *s)
+{
+  CLEANUP_FREE struct family *families = NULL;
+  uint64_t begin_ms = clock_ms ();
+  char error[sizeof s->error] = "";
+  struct golden *g;
+  size_t i, nr = 0;
+
+  s->look_ms = begin_ms + least (s->interval_ms, LOOK_MS);
+  if (look (s, &families, &nr) == -1) {
+    set_error (s, nbdedup_error ());
+    return;
+  }
+  for (i = 0; i < nr && !s->stop; ++i) {
+    g = &s->goldens[i];
+    if (g->is_asked || g->due_ms <= clock_ms ()) {
+      if (sample (s, g, &families[i]) == -1)
+        snprintf (error, sizeof error, "%s", nbdedup_error ());
+      set_error (s, error);
+    }
+    if (g->due_ms > begin_ms)
+      s->look_ms = least (s->look_ms, g->due_ms);
+  }
+  s->rest_ms = clock_ms () + (clock_ms () - begin_ms);
+}
+
+/* Until it is time.  False: stop. */
+static bool
+wait_until_due (struct sampler *s)
+{
+  uint64_t at, now;
+
+  WITH_LOCK (&s->lock);
+  while (!s->stop) {
+    at = s->look_ms;
+    if (s->nr_asked > 0)
+      at = least (at, s->asked_ms + SETTLE_MS);
+    if (at < s->rest_ms)
+      at = s->rest_ms;
+    now = clock_ms ();
+    if (now >= at)
+      return true;
+    lock_wait_ms (&s->lock, &s->wake, at - now);
+  }
+  return false;
+}
+
+static void *
+sampler_thread (void *arg)
+{
+  struct sampler *s = arg;
+
+  nice_thread ();
+  while (wait_until_due (s))
+    pass (s);
+  return NULL;
+}
+
+struct sampler *
+sampler_start (struct nbdedup_pool *pool, uint64_t interval_s)
+{
+  struct sampler *s = calloc (1, sizeof *s);
+  int err;
+
+  if (s == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  s->pool = pool;
+  s->interval_ms = interval_s * 1000;
+  s->look_ms = clock_ms () + least (s->interval_ms / 10, START_MS);
+  lock_init (&s->lock);
+  cond_init (&s->wake);
+  err = pthread_create (&s->thread, NULL, sampler_thread, s);
+  if (err == 0)
+    return s;
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s);
+  return nbdedup_fail_null (err, "cannot start a thread: %s",
+                            strerror (err));
+}
+
+void
+sampler_cancel (struct sampler *s)
+{
+  if (s == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  s->stop = true;
+  pthread_cond_signal (&s->wake);
+}
+
+void
+sampler_stop (struct sampler *s)
+{
+  if (s == NULL)
+    return;
+  sampler_cancel (s);
+  pthread_join (s->thread, NULL);
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s->goldens);
+  free (s->asked);
+  free (s);
+}

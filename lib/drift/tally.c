@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "disk/sorter.h"
+#include "drift/tally.h"
+
+#define WHO_BITS 24
+#define RELEASE (UINT64_C (1) << 63)
+#define NO_CONTENT (UINT64_C (1) << 62)
+#define STEP_ITEMS 65536
+
+static_assert (ADDR_MAX <= UINT64_MAX >> WHO_BITS,
+               "an address and a number fit together");
+
+struct item {
+  uint64_t addr_who;            /* the address in the upper bits */
+  uint64_t block;               /* also RELEASE, NO_CONTENT */
+};
+
+struct tally {
+  struct moment *m;             /* not owned */
+  struct sorter *sorter;        /* owned */
+
+  /* The pass */
+  uint64_t *freed;              /* not owned */
+  uint64_t *counts;             /* owned; references to one record, by who */
+  uint32_t *seen;               /* owned; whose count is not 0 */
+  uint32_t nr_seen;
+  struct blob row;              /* of records */
+  uint64_t group;               /* its number; UINT64_MAX: none yet */
+  size_t off;                   /* of the entry after 'record' */
+  struct record record;         /* at the address that is dealt with */
+};
+
+static int
+compare_items (const void *a, const void *b)
+{
+  const struct item *x = a, *y = b;
+
+  if (x->addr_who != y->addr_who)
+    return x->addr_who < y->addr_who ? -1 : 1;
+  return x->block < y->block ? -1 : x->block > y->block;
+}
+
+struct tally *
+tally_new (struct moment *m, uint64_t memory_bytes)
+{
+  struct tally *t = calloc (1, sizeof *t);
+
+  if (t == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  t->m = m;
+  t->group = UINT64_MAX;
+  t->sorter = sorter_new (m->dir, sizeof (struct item), compare_items,
+                          memory_bytes);
+  if (t->sorter == NULL) {
+    free (t);
+    return NULL;
+  }
+  sorter_set_look (t->sorter, m->look, m->opaque);
+  return t;
+}
+
+void
+tally_free (struct tally *t)
+{
+  if (t == NULL)
+    return;
+  sorter_free (t->sorter);
+  blob_free (&t->row);
+  free (t->counts);
+  free (t->seen);
+  free (t);
+}
+
+static int
+add (struct tally *t, uint64_t addr, uint32_t who, uint64_t block)
+{
+  struct item item = { addr << WHO_BITS | who, block };
+
+  assert (addr <= ADDR_MAX && who <= TALLY_WHO_MAX);
+  return sorter_add (t->sorter, &item);
+}
+
+int
+tally_add_content (struct tally *t, uint64_t addr, uint32_t who,
+                   uint64_t block, bool releases)
+{
+  assert (block < NO_CONTENT);
+  return add (t, addr, who, releases ? block | RELEASE : block);
+}
+
+int
+tally_add_release (struct tally *t, uint64_t addr, uint32_t who)
+{
+  return add (t, addr, who, RELEASE | NO_CONTENT);
+}
+
+uint64_t
+tally_count (const struct tally *t)
+{
+  return sorter_count (t->sorter);
+}
+
+/* Addresses ascend: each row of records is read once, and its entries are
+ * passed once.
+ */
+static int
+find_record (struct tally *t, uint64_t addr)
+{
+  uint64_t group = addr / RECORD_GROUP_SECTORS;
+  int n;
+
+  if (group != t->group) {
+    if (meta_record_get (t->m->c, group, &t->row) == -1 ||
+        moment_look (t->m) == -1)
+      return -1;
+    t->group = group;
+    t->off = 0;
+  }
+  while (t->off < t->row.len) {
+    n = record_unpack (group, t->row.p + t->off, t->row.len - t->off,
+                       &t->record);
+    if (n == -1)
+      return -1;
+    if (t->record.ptr.addr > addr)
+      break;
+    t->off += (size_t) n;
+    if (t->record.ptr.addr == addr)
+      return 0;
+  }
+  return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: "
+                       "run nbdedup check", addr);
+}
+
+static void
+count_release (struct tally *t, uint32_t who)
+{
+  if (t->counts[who]++ == 0)
+    t->seen[t->nr_seen++] = who;
+}
+
+/* A record's references are all counted: whom does it depend on? */
+static int
+end_record (struct tally *t)
+{
+  uint64_t anyway = t->counts[0], refcount = t->record.refcount;
+  uint32_t i, who;
+
+  for (i = 0; i < t->nr_seen; ++i) {
+    who = t->seen[i];
+    if (who != 0) {
+      if (t->counts[who] + anyway > refcount)
+        return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " has "
+                             "more references than it counts: run nbdedup "
+                             "check", t->record.ptr.addr);
+      if (t->counts[who] + anyway == refcount)
+        t->freed[who] += sectors_of (t->record.ptr.psize, t->m->sector_bytes);
+    }
+    t->counts[who] = 0;
+  }
+  t->nr_seen = 0;
+  return 0;
+}
+
+static int
+run_item (struct tally *t, const struct item *item, uint64_t *addr,
+          tally_content_fn *content, void *opaque)
+{
+  uint32_t who = item->addr_who & TALLY_WHO_MAX;
+
+  if (item->addr_who >> WHO_BITS != *addr) {
+    if (end_record (t) == -1)
+      return -1;
+    *addr = item->addr_who >> WHO_BITS;
+    if (find_record (t, *addr) == -1)
+      return -1;
+  }
+  if (item->block & RELEASE)
+    count_release (t, who);
+  if (item->block & NO_CONTENT)
+    return 0;
+  return content (opaque, &t->record, who, item->block & ~RELEASE);
+}
+
+int
+tally_run (struct tally *t, uint64_t *freed, uint32_t nr_who,
+           tally_content_fn *content, int (*step) (void *, uint64_t),
+           void *opaque)
+{
+  uint64_t addr = 0, done = 0;  /* 0 is nobody's address */
+  const void *item;
+  int r;
+
+  assert (t->counts == NULL);
+  t->freed = freed;
+  t->counts = calloc ((size_t) nr_who + 1, sizeof *t->counts);
+  t->seen = malloc (((size_t) nr_who + 1) * sizeof *t->seen);
+  if (t->counts == NULL || t->seen == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  if (sorter_finish (t->sorter) == -1)
+    return -1;
+  while ((r = sorter_next (t->sorter, &item)) == 1) {
+    if (run_item (t, item, &addr, content, opaque) == -1 ||
+        (++done % STEP_ITEMS == 0 && step (opaque, done) == -1))
+      return -1;
+  }
+  return r == -1 ? -1 : end_record (t);
+}

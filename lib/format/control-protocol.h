@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What is said over a pool's control.sock (version 1).
+ *
+ * The socket is a SOCK_STREAM Unix socket, mode 0600; the server serves
+ * only peers of its own user id and root (SO_PEERCRED).
+ *
+ * Both sides send frames: a header of CONTROL_HEADER_LEN bytes, then
+ * 'payload' bytes.  All integers are little-endian.
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      4   magic    "NBDC"
+ *      4      2   type     enum control_type
+ *      6      2   flags    CONTROL_FLAG_*; unknown ones are ignored
+ *      8      8   cookie   chosen by the client; repeated in all answers
+ *     16      8   offset   see below
+ *     24      8   length   see below
+ *     32      4   payload  bytes that follow, <= CONTROL_PAYLOAD_MAX
+ *     36      4   error    ERROR: errno (Linux numbers); else 0
+ *
+ * A connection carries one request at a time: the client sends a request
+ * and reads until its REPLY or ERROR.  The one exception is CANCEL, which
+ * may be sent while a COMMAND runs.  Who wants several requests in flight
+ * opens several connections.
+ *
+ *   REQUEST       offset  length  payload        REPLY
+ *   HELLO         lowest  highest client's name  offset: version chosen
+ *                 version version (<= 127 bytes) (ERROR EPROTONOSUPPORT if
+ *                                                none is known)
+ *   COMMAND       -       -       JSON           JSON, the result
+ *   CANCEL        -       -       -              none of its own
+ *   VOLUME_OPEN   -       NBDEDUP_ name          offset: size,
+ *                         VOLUME_*               length: block size
+ *   VOLUME_CLOSE  -       -       -              -
+ *   READ          bytes   bytes   -              the data
+ *   WRITE         bytes   -       the data       -
+ *   ZERO          bytes   bytes   -              -
+ *   FLUSH         -       -       -              -
+ *   EXTENTS       bytes   bytes   -              16 bytes for each extent:
+ *                                                length, then 1 for a hole
+ *   REPAIR        a       -       its content    offset: 1 if it was written
+ *                 record                         again, else 0
+ *
+ * - HELLO is the first request of a connection, and must come within
+ *   CONTROL_TIMEOUT_S.
+ * - COMMAND's payload is {"command": NAME, "args": {...}}, at most
+ *   CONTROL_COMMAND_MAX bytes; commands, arguments and results are those of
+ *   command.h.  With CONTROL_FLAG_PROGRESS the server sends PROGRESS
+ *   frames (offset: done, length: total units) before the answer, as many
+ *   as it likes.  A result that is larger than a frame comes in several
+ *   REPLYs, all but the last with CONTROL_FLAG_MORE.
+ * - CANCEL has the COMMAND's cookie.  It asks a long command to stop, which
+ *   then answers ERROR EINTR, or the result if it was faster.  A CANCEL that
+ *   comes too late is ignored.  Closing the connection cancels too.
+ * - A connection has at most one volume open.  It is closed with the
+ *   connection; only the reply to VOLUME_CLOSE says that this has happened.
+ * - READ and WRITE transfer 1 to CONTROL_PAYLOAD_MAX bytes.
+ * - REPAIR needs no volume: "scrub" with "wanted" tells the addresses of
+ *   damaged records.  The content is believed only if it has the record's
+ *   digest.
+ * - EXTENTS may cover less than was asked for, but something: ask again for
+ *   the rest.
+ *
+ * ERROR ESHUTDOWN from the server (of any request but those on a volume,
+ * which may have been destroyed): it is going down and has not done
+ * anything; the client may open the pool itself.
+ *
+ * After ERROR the connection goes on, unless the frame was not one that
+ * the receiver can tell the end of (bad magic, payload too large): then the
+ * sender of the ERROR closes.  Once a frame has begun, the peer must
+ * send the rest (and accept the answer) without pausing for longer than
+ * CONTROL_TIMEOUT_S, or is cut off.  Between frames it may be silent; but a
+ * connection without a volume is closed then, without a word, when the
+ * server needs room for another.
+ */
+
+#ifndef NBDEDUP_CONTROL_PROTOCOL_H
+#define NBDEDUP_CONTROL_PROTOCOL_H
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+
+#define CONTROL_SOCKET "control.sock"
+
+#define CONTROL_MAGIC UINT32_C (0x4344424e)     /* "NBDC" */
+#define CONTROL_VERSION 1
+#define CONTROL_HEADER_LEN 40
+
+#define CONTROL_PAYLOAD_MAX (UINT32_C (1) << 20)
+#define CONTROL_COMMAND_MAX (UINT32_C (64) << 10)
+#define CONTROL_RESULT_MAX (UINT32_C (256) << 20)       /* all its frames */
+#define CONTROL_ERROR_MAX 4096  /* text of an ERROR */
+#define CONTROL_WHO_MAX 127
+#define CONTROL_NAME_MAX 1024   /* the engine's limit is lower */
+#define CONTROL_EXTENT_LEN 16
+#define CONTROL_EXTENTS_MAX 16384       /* in one REPLY */
+#define CONTROL_TIMEOUT_S 30
+
+enum control_type {
+  CONTROL_HELLO = 1,
+  CONTROL_COMMAND = 2,
+  CONTROL_CANCEL = 3,
+  CONTROL_VOLUME_OPEN = 4,
+  CONTROL_VOLUME_CLOSE = 5,
+  CONTROL_READ = 6,
+  CONTROL_WRITE = 7,
+  CONTROL_ZERO = 8,
+  CONTROL_FLUSH = 9,
+  CONTROL_EXTENTS = 10,
+  CONTROL_REPAIR = 11,
+
+  CONTROL_REPLY = 64,
+  CONTROL_ERROR = 65,
+  CONTROL_PROGRESS = 66,
+};
+
+#define CONTROL_FLAG_MORE 1     /* REPLY: another one follows */
+#define CONTROL_FLAG_PROGRESS 2 /* COMMAND: send PROGRESS */
+
+struct control_frame {
+  uint16_t type;
+  uint16_t flags;
+  uint64_t cookie;
+  uint64_t offset;
+  uint64_t length;
+  uint32_t payload;
+  uint32_t error;
+};
+
+static_assert (CONTROL_EXTENT_LEN * CONTROL_EXTENTS_MAX <=
+               CONTROL_PAYLOAD_MAX, "extents fit in a frame");
+
+static inline void
+control_frame_pack (const struct control_frame *f,
+                    uint8_t buf[CONTROL_HEADER_LEN])
+{
+  put_le32 (buf, CONTROL_MAGIC);
+  put_le16 (buf + 4, f->type);
+  put_le16 (buf + 6, f->flags);
+  put_le64 (buf + 8, f->cookie);
+  put_le64 (buf + 16, f->offset);
+  put_le64 (buf + 24, f->length);
+  put_le32 (buf + 32, f->payload);
+  put_le32 (buf + 36, f->error);
+}
+
+/* Returns -1 (EPROTO, no text) if this is no frame of version 1. */
+static inline int
+control_frame_unpack (const uint8_t buf[CONTROL_HEADER_LEN],
+                      struct control_frame *f)
+{
+  f->type = get_le16 (buf + 4);
+  f->flags = get_le16 (buf + 6);
+  f->cookie = get_le64 (buf + 8);
+  f->offset = get_le64 (buf + 16);
+  f->length = get_le64 (buf + 24);
+  f->payload = get_le32 (buf + 32);
+  f->error = get_le32 (buf + 36);
+  if (get_le32 (buf) != CONTROL_MAGIC || f->payload > CONTROL_PAYLOAD_MAX) {
+    errno = EPROTO;
+    return -1;
+  }
+  return 0;
+}
+
+/* Send a frame, in full.  -1 with errno (no text): the connection is of no
+ * further use.
+ */
+static inline int
+control_send (int fd, const struct control_frame *f, const void *payload)
+{
+  uint8_t header[CONTROL_HEADER_LEN];
+  struct iovec iov[2] = {
+    { .iov_base = header, .iov_len = sizeof header },
+    { .iov_base = (void *) payload, .iov_len = f->payload },
+  };
+  struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+  ssize_t r;
+
+  assert (f->payload <= CONTROL_PAYLOAD_MAX);
+  control_frame_pack (f, header);
+  while (msg.msg_iovlen > 0) {
+    r = sendmsg (fd, &msg, MSG_NOSIGNAL);
+    if (r == -1) {
+      if (errno == EINTR)
+        continue;
+      return -1;
+    }
+    while (msg.msg_iovlen > 0 && (size_t) r >= msg.msg_iov->iov_len) {
+      r -= msg.msg_iov->iov_len;
+      msg.msg_iov++;
+      msg.msg_iovlen--;
+    }
+    if (msg.msg_iovlen > 0) {
+      msg.msg_iov->iov_base = (char *) msg.msg_iov->iov_base + r;
+      msg.msg_iov->iov_len -= r;
+    }
+  }
+  return 0;
+}
+
+/* Receive exactly 'len' bytes.  Returns 1; 0 if the peer closed before the
+ * first; -1 with errno (no text).
+ */
+static inline int
+control_recv_bytes (int fd, void *buf, size_t len)
+{
+  size_t done = 0;
+  ssize_t r;
+
+  while (done < len) {
+    r = recv (fd, (char *) buf + done, len - done, 0);
+    if (r == -1) {
+      if (errno == EINTR)
+        continue;
+      return -1;
+    }
+    if (r == 0) {
+      if (done == 0)
+        return 0;
+      errno = ECONNRESET;
+      return -1;
+    }
+    done += r;
+  }
+  return 1;
+}
+
+/* Receive a header.  Returns 1, 0 at the end of the connection, -1. */
+static inline int
+control_recv_header (int fd, struct control_frame *f)
+{
+  uint8_t header[CONTROL_HEADER_LEN];
+  int r;
+
+  r = control_recv_bytes (fd, header, sizeof header);
+  if (r != 1)
+    return r;
+  return control_frame_unpack (header, f) == -1 ? -1 : 1;
+}
+
+static inline void
+control_set_timeouts (int fd, int recv_s, int send_s)
+{
+  const struct timeval r = { .tv_sec = recv_s }, s = { .tv_sec = send_s };
+
+  setsockopt (fd, SOL_SOCKET, SO_RCVTIMEO, &r, sizeof r);
+  setsockopt (fd, SOL_SOCKET, SO_SNDTIMEO, &s, sizeof s);
+}
+
+/* The address of 'name' in the directory behind 'dirfd'.  A socket's path
+ * is limited to 107 bytes, a pool's is not; this one is always short.
+ */
+static inline void
+control_address (int dirfd, const char *name, struct sockaddr_un *addr)
+{
+  int n;
+
+  memset (addr, 0, sizeof *addr);
+  addr->sun_family = AF_UNIX;
+  n = snprintf (addr->sun_path, sizeof addr->sun_path,
+                "/proc/self/fd/%d/%s", dirfd, name);
+  assert (n > 0 && (size_t) n < sizeof addr->sun_path);
+}
+
+#endif /* NBDEDUP_CONTROL_PROTOCOL_H */

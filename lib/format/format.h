@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Every structure that stands in pool.db's blobs, in the journal's bodies
+ * and in the summaries of "records": pack and unpack.  Pure: no I/O, no
+ * locks.  Little-endian throughout.  nbdedup-format(5) repeats the tables.
+ */
+
+#ifndef NBDEDUP_FORMAT_H
+#define NBDEDUP_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/geometry.h"
+#include "format/hash.h"
+
+#define FORMAT_VERSION 1        /* of pool.db: PRAGMA user_version */
+#define FORMAT_APPLICATION_ID 0x4e424444        /* "NBDD" */
+
+/* pool.db's features_compat: a map has had a block that is lost. */
+#define FEATURE_COMPAT_LOST 1
+/* ...: rows of table "record" are missing; "check --repair" clears it. */
+#define FEATURE_COMPAT_RECORDS_LOST 2
+
+#define BLOCK_SIZE_MIN 4096u
+#define BLOCK_SIZE_MAX (1u << 20)
+#define SECTOR_MIN 512u
+#define SECTOR_MAX 8192u
+
+/* A pointer's address has 40 bits: 512 TiB of 512-byte sectors. */
+#define ADDR_MAX ((UINT64_C (1) << 40) - 1)
+
+/*----------------------------------------------------------------------
+ * Pointer: what a layer's map says about a block.
+ *
+ *   BITS      FIELD
+ *    0 ..  39  addr    first sector in "records", never 0
+ *   40 ..  59  psize   stored bytes - 1
+ *   60 ..  63  codec
+ *   64 .. 127  cksum   XXH3_64bits of the stored bytes
+ *
+ * The logical size is the volume's block size.
+ */
+#define POINTER_LEN 16
+
+struct pointer {
+  uint64_t addr;
+  uint64_t cksum;
+  uint32_t psize;
+  uint8_t codec;
+};
+
+extern void pointer_pack (const struct pointer *p, uint8_t buf[POINTER_LEN]);
+/* EIO if it cannot be a pointer of a block of 'lsize' bytes. */
+extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
+                           struct pointer *p);
+
+/*----------------------------------------------------------------------
+ * Record: what pool.db knows of a record, by address.
+ *
+ * Table "record" has one row per group of RECORD_GROUP_SECTORS sectors; its
+ * blob is an array of entries, ascending by sector:
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      2   sector in the group
+ *      2      2   slot in the segment's summary
+ *      4      1   codec (low 4 bits), log2 (lsize) - 9 (high 4 bits)
+ *      5      3   psize - 1
+ *      8      6   reference count
+ *     14      2   flags: RECORD_*
+ *     16      8   cksum: XXH3_64bits of the stored bytes
+ *     24     32   digest of the lsize uncompressed bytes
+ *   only with RECORD_EXTENDED:
+ *     56      2   bytes of extension that follow
+ *     58      n   extension: fields of (type 2, length 2, value, padding
+ *                 to 2); type 1 = domain (8 bytes)
+ */
+#define RECORD_GROUP_SECTORS 256
+#define RECORD_ENTRY_LEN 56
+#define RECORD_ENTRY_MAX (RECORD_ENTRY_LEN + 2 + 4 + 8)
+
+#define RECORD_INDEXED  1       /* has an entry in the hash index */
+#define RECORD_EXTENDED 2
+#define RECORD_COPY     4       /* table "copy" has its one reference */
+#define RECORD_REFCOUNT_MAX ((UINT64_C (1) << 48) - 1)
+
+struct record {
+  struct pointer ptr;
+  uint32_t lsize;
+  uint16_t slot;
+  uint16_t flags;
+  uint64_t refcount;
+  uint64_t domain;
+  struct digest digest;
+};
+
+static inline uint32_t
+sectors_of (uint32_t psize, uint32_t sector_bytes)
+{
+  return (psize + sector_bytes - 1) / sector_bytes;
+}
+
+/* Bytes used. */
+extern size_t record_pack (const struct record *r,
+                           uint8_t buf[RECORD_ENTRY_MAX]);
+/* Reads the entry at the front of a row's remaining bytes.  Returns the
+ * bytes used, or -1 (EIO).
+ */
+extern int record_unpack (uint64_t group, const uint8_t *buf, size_t len,
+                          struct record *r);
+
+/*----------------------------------------------------------------------
+ * Leaf: LEAF_BLOCKS consecutive blocks of a layer's map.
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0     16   2 bits per block, block i in bits 2 * (i % 4) of byte
+ *                 i / 4: 0 inherit, 1 hole, 2 pointer, 3 lost
+ *     16   16 n   the pointers, in block order
+ *
+ * In a layer without a parent "inherit" reads as a hole, and nothing else
+ * says hole.  Lost: damage has taken the block's pointer: its content
+ * is unknown.  It reads as an error until it is written whole or zeroed;
+ * it holds no reference.
+ */
+#define LEAF_BLOCKS 64
+#define LEAF_STATES_LEN (LEAF_BLOCKS / 4)
+#define LEAF_LEN_MAX (LEAF_STATES_LEN + LEAF_BLOCKS * POINTER_LEN)
+
+enum map_state {
+  MAP_INHERIT = 0, MAP_HOLE = 1, MAP_POINTER = 2, MAP_LOST = 3,
+};
+
+struct leaf {
+  uint8_t state[LEAF_BLOCKS];
+  uint8_t ptr[LEAF_BLOCKS][POINTER_LEN];        /* packed */
+};
+
+/* Bytes used; 0: all inherit, the row need not exist. */
+extern size_t leaf_pack (const struct leaf *leaf, uint8_t buf[LEAF_LEN_MAX]);
+extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
+
+/*----------------------------------------------------------------------
+ * Index entry: 16 bytes in a row of table "ddt".
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      8   first 8 bytes of the digest, as a big-endian number,
+ *                 stored little-endian
+ *      8      5   addr
+ *     13      3   bytes 8 .. 10 of the digest
+ *
+ * A row holds the entries from its key (first 8 bytes of the digest as a
+ * number, with the top bit flipped so that SQLite's signed order is the
+ * unsigned one) up to the next row's key, ascending by (prefix, addr).
+ */
+#define INDEX_ENTRY_LEN 16
+/* A row is split in two when it grows past this. */
+#define INDEX_ROW_MAX (240 * INDEX_ENTRY_LEN)
+
+struct index_entry {
+  uint64_t prefix;
+  uint64_t addr;
+  uint8_t more[3];
+};
+
+extern uint64_t digest_prefix (const struct digest *digest);
+extern void index_entry_make (const struct digest *digest, uint64_t addr,
+                              struct index_entry *e);
+extern void index_entry_pack (const struct index_entry *e,
+                              uint8_t buf[INDEX_ENTRY_LEN]);
+extern void index_entry_unpack (const uint8_t buf[INDEX_ENTRY_LEN],
+                                struct index_entry *e);
+extern bool index_entry_matches (const struct index_entry *e,
+                                 const struct digest *digest);
+
+/*----------------------------------------------------------------------
+ * Summary slot: 64 bytes in a chunk of a segment of "records" (see
+ * segment.h).  Slot 0 of each chunk is the chunk's header:
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      8   magic "NBDCHUNK"
+ *      8     16   the pool's UUID
+ *     24      8   address of the chunk
+ *     32      4   index of the chunk within its segment
+ *     36      4   sector size
+ *     40     16   zero
+ *     56      8   XXH3_64bits of the 56 bytes before
+ *
+ * the others describe one record each; a slot that fails its check, or
+ * whose record does not have the digest, describes nothing:
+ *
+ *      0      2   first sector, within the segment
+ *      2      1   codec (low 4 bits), log2 (lsize) - 9 (high 4 bits)
+ *      3      1   zero
+ *      4      4   psize
+ *      8      8   cksum of the stored bytes
+ *     16     32   digest
+ *     48      8   birth: the fold that inserted the record (of two slots
+ *                 that claim the same sectors the younger is right)
+ *     56      4   domain
+ *     60      4   low 32 bits of XXH3_64bits_withSeed of the 60 bytes
+ *                 before, the seed being the slot's byte offset in the file
+ *                 xor the first 8 bytes of the UUID
+ */
+extern void summary_header_pack (const uint8_t uuid[UUID_LEN],
+                                 uint64_t chunk_addr, uint32_t index,
+                                 uint32_t sector_bytes, uint8_t buf[64]);
+extern void summary_slot_pack (const uint8_t uuid[UUID_LEN],
+                               uint64_t slot_offset,
+                               const struct record *r, uint64_t birth,
+                               uint32_t sectors_per_segment, uint8_t buf[64]);
+/* Returns 1, or 0 if the slot describes nothing. */
+extern int summary_slot_unpack (const uint8_t uuid[UUID_LEN],
+                                uint64_t slot_offset, uint64_t segment,
+                                uint32_t sectors_per_segment,
+                                const uint8_t buf[64],
+                                struct record *r, uint64_t *birth);
+
+/*----------------------------------------------------------------------
+ * Journal entries: the body of a batch is a sequence of them, each a
+ * multiple of 8 bytes, each beginning with
+ *
+ *      0      1   type
+ *      1      1   flags
+ *      2      2   (type's own)
+ *      4      4   bytes of the whole entry
+ *
+ * JE_RECORD, a new record (80 bytes, then data):
+ *      2      2   slot                     8   8   addr
+ *     16      8   address of its chunk    24   8   cksum
+ *     32      8   domain                  40  32   digest
+ *     72      4   psize                   76   1   codec
+ *     77      1   log2 (lsize) - 9        78   2   record flags
+ *     80      n   with JE_DATA: the psize stored bytes, zero padded
+ *
+ * JE_POINTERS, blocks from 'block' on now have these pointers:
+ *      2      2   count                    8   8   layer
+ *     16      8   first block             24 16n   pointers
+ *
+ * JE_HOLES, 'count' blocks from 'block' on are holes; JE_LOST, they are
+ * lost:
+ *      8      8   layer                   16   8   first block
+ *     24      8   count
+ */
+enum { JE_RECORD = 1, JE_POINTERS = 2, JE_HOLES = 3, JE_LOST = 4 };
+#define JE_DATA 1
+
+#define JE_RECORD_LEN 80
+#define JE_POINTERS_LEN 24
+#define JE_HOLES_LEN 32         /* and of JE_LOST */
+
+struct journal_entry {
+  uint8_t type;
+  /* JE_RECORD */
+  struct record record;
+  uint64_t chunk_addr;
+  const uint8_t *data;          /* NULL: not in the journal; borrowed */
+  /* JE_POINTERS, JE_HOLES, JE_LOST */
+  uint64_t layer, block, count;
+  const uint8_t *pointers;      /* packed; borrowed */
+};
+
+extern void je_record_pack (const struct record *r, uint64_t chunk_addr,
+                            bool data, uint8_t buf[JE_RECORD_LEN]);
+extern void je_pointers_pack (uint64_t layer, uint64_t block, uint16_t count,
+                              uint8_t buf[JE_POINTERS_LEN]);
+extern void je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
+                           uint8_t buf[JE_HOLES_LEN]);
+extern void je_lost_pack (uint64_t layer, uint64_t block, uint64_t count,
+                          uint8_t buf[JE_HOLES_LEN]);
+/* Reads the entry at the front: bytes used, or -1 (EIO). */
+extern int64_t je_unpack (const uint8_t *buf, size_t len,
+                          struct journal_entry *e);
+
+#endif /* NBDEDUP_FORMAT_H */

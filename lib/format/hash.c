@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Digests of records.
+ *
+ * Fetching an algorithm from OpenSSL 3 and allocating a context cost more
+ * than hashing 1 KiB, so a hasher does both once.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+
+#ifdef HAVE_BLAKE3
+#include <blake3.h>
+#endif
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "format/hash.h"
+
+struct algorithm {
+  int id;
+  const char *name;             /* the property's value */
+  const char *evp_name;         /* OpenSSL's; NULL for libblake3 */
+};
+
+/* In the order to list them. */
+static const struct algorithm algorithms[] = {
+  { HASH_SHA256, "sha256", "SHA256" },
+  { HASH_SHA512_256, "sha512-256", "SHA512-256" },
+  { HASH_BLAKE2B512, "blake2b512", "BLAKE2B-512" },
+  { HASH_BLAKE2S256, "blake2s256", "BLAKE2S-256" },
+#ifdef HAVE_BLAKE3
+  { HASH_BLAKE3, "blake3", NULL },
+#endif
+};
+#define NR_ALGORITHMS (sizeof algorithms / sizeof algorithms[0])
+
+/* "auto": each hash gets this long, on blocks of this size. */
+#define AUTO_NS 2000000
+#define AUTO_BLOCK 16384
+
+struct hasher {
+  const struct algorithm *algorithm;
+  EVP_MD *md;                   /* owned; NULL for libblake3 */
+  EVP_MD_CTX *ctx;              /* owned; has 'md' set already */
+#ifdef HAVE_BLAKE3
+  blake3_hasher blake3;
+#endif
+};
+
+static const struct algorithm *
+find_id (int id)
+{
+  size_t i;
+
+  for (i = 0; i < NR_ALGORITHMS; ++i)
+    if (algorithms[i].id == id)
+      return &algorithms[i];
+  return NULL;
+}
+
+const char *
+hash_name (int id)
+{
+  const struct algorithm *a = find_id (id);
+
+  return a ? a->name : NULL;
+}
+
+static int
+fail_openssl (int err, const struct algorithm *a, const char *what)
+{
+  char reason[160];
+  unsigned long e = ERR_peek_last_error ();
+
+  ERR_error_string_n (e, reason, sizeof reason);
+  ERR_clear_error ();
+  return nbdedup_fail (err, "hash %s: %s failed in OpenSSL: %s",
+                       a->name, what, e ? reason : "no reason given");
+}
+
+void
+hasher_free (struct hasher *hasher)
+{
+  if (hasher == NULL)
+    return;
+  EVP_MD_CTX_free (hasher->ctx);
+  EVP_MD_free (hasher->md);
+  free (hasher);
+}
+
+struct hasher *
+hasher_new (int id)
+{
+  const struct algorithm *a = find_id (id);
+  struct hasher *h;
+
+  if (a == NULL)
+    return nbdedup_fail_null (EINVAL, "hash number %d: not built into this "
+                              "nbdedup", id);
+  h = calloc (1, sizeof *h);
+  if (h == NULL)
+    return nbdedup_fail_null (ENOMEM, "hash %s: out of memory", a->name);
+  h->algorithm = a;
+  if (a->evp_name == NULL)
+    return h;
+
+  /* A program that ends by exit() while others hash: OpenSSL stays whole. */
+  OPENSSL_init_crypto (OPENSSL_INIT_NO_ATEXIT, NULL);
+  h->md = EVP_MD_fetch (NULL, a->evp_name, NULL);
+  if (h->md == NULL) {
+    /* For example OpenSSL's FIPS provider has no BLAKE2. */
+    fail_openssl (EINVAL, a, "loading it");
+    goto err;
+  }
+  h->ctx = EVP_MD_CTX_new ();
+  if (h->ctx == NULL) {
+    nbdedup_fail (ENOMEM, "hash %s: out of memory", a->name);
+    goto err;
+  }
+  if (!EVP_DigestInit_ex2 (h->ctx, h->md, NULL)) {
+    fail_openssl (EINVAL, a, "starting it");
+    goto err;
+  }
+  return h;
+
+err:
+  id = errno;
+  hasher_free (h);
+  errno = id;
+  return NULL;
+}
+
+static int
+digest_evp (struct hasher *h, uint64_t domain, const void *buf, size_t len,
+            struct digest *digest)
+{
+  uint8_t out[EVP_MAX_MD_SIZE];
+  uint8_t prefix[8];
+  unsigned out_len = 0;
+
+  put_le64 (prefix, domain);
+  if (!EVP_DigestInit_ex2 (h->ctx, NULL, NULL) ||
+      (domain != 0 && !EVP_DigestUpdate (h->ctx, prefix, sizeof prefix)) ||
+      !EVP_DigestUpdate (h->ctx, buf, len) ||
+      !EVP_DigestFinal_ex (h->ctx, out, &out_len))
+    return fail_openssl (ENOMEM, h->algorithm, "hashing");
+  assert (out_len >= DIGEST_LEN);
+  memcpy (digest->b, out, DIGEST_LEN);
+  return 0;
+}
+
+#ifdef HAVE_BLAKE3
+static int
+digest_blake3 (struct hasher *h, uint64_t domain, const void *buf,
+               size_t len, struct digest *digest)
+{
+  uint8_t prefix[8];
+
+  put_le64 (prefix, domain);
+  blake3_hasher_init (&h->blake3);
+  if (domain != 0)
+    blake3_hasher_update (&h->blake3, prefix, sizeof prefix);
+  blake3_hasher_update (&h->blake3, buf, len);
+  blake3_hasher_finalize (&h->blake3, digest->b, DIGEST_LEN);
+  return 0;
+}
+#endif
+
+int
+hasher_digest (struct hasher *hasher, uint64_t domain,
+               const void *buf, size_t len, struct digest *digest)
+{
+#ifdef HAVE_BLAKE3
+  if (hasher->algorithm->evp_name == NULL)
+    return digest_blake3 (hasher, domain, buf, len, digest);
+#endif
+  return digest_evp (hasher, domain, buf, len, digest);
+}
+
+static uint64_t
+now_ns (void)
+{
+  struct timespec ts;
+
+  clock_gettime (CLOCK_MONOTONIC, &ts);
+  return ts.tv_sec * UINT64_C (1000000000) + ts.tv_nsec;
+}
+
+/* The best time of one block, over AUTO_NS: other processes can only make
+ * it longer.  0 if the hash does not work here.
+ */
+static uint64_t
+measure (const struct algorithm *a, const void *block)
+{
+  struct hasher *h;
+  struct digest digest;
+  uint64_t start, t, end, best = UINT64_MAX;
+
+  h = hasher_new (a->id);
+  if (h == NULL)
+    return 0;
+  end = now_ns () + AUTO_NS;
+  do {
+    start = now_ns ();
+    if (hasher_digest (h, 0, block, AUTO_BLOCK, &digest) == -1) {
+      best = 0;
+      break;
+    }
+    t = now_ns ();
+    if (t - start < best)
+      best = t - start;
+  } while (t < end);
+  hasher_free (h);
+  return best;
+}
+
+static int
+find_fastest (void)
+{
+  CLEANUP_FREE void *block = calloc (1, AUTO_BLOCK);
+  uint64_t t, best = UINT64_MAX;
+  int id = -1;
+  size_t i;
+
+  if (block == NULL)
+    return nbdedup_fail (ENOMEM, "hash auto: out of memory");
+  for (i = 0; i < NR_ALGORITHMS; ++i) {
+    t = measure (&algorithms[i], block);
+    if (t > 0 && t < best) {
+      best = t;
+      id = algorithms[i].id;
+    }
+  }
+  if (id == -1)
+    return nbdedup_fail (EINVAL, "hash auto: OpenSSL offers none of the "
+                         "hashes that nbdedup knows");
+  return id;
+}
+
+int
+hash_by_name (const char *name)
+{
+  char choices[128] = "";
+  size_t i, len = 0;
+
+  if (strcmp (name, "auto") == 0)
+    return find_fastest ();
+  for (i = 0; i < NR_ALGORITHMS; ++i) {
+    if (strcmp (name, algorithms[i].name) == 0)
+      return algorithms[i].id;
+    len += snprintf (choices + len, sizeof choices - len, "%s, ",
+                     algorithms[i].name);
+  }
+  return nbdedup_fail (EINVAL, "hash \"%s\": not known to this nbdedup; "
+                       "choose one of: %sauto", name, choices);
+}

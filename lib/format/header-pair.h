@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The header of "records" and of "journal": kept twice, so that one valid
+ * copy is there at every moment, whatever write is torn.
+ *
+ * A copy has HEADER_LEN bytes, little-endian; copy 0 stands at the start of
+ * the file, copy 1 further on, never in the same sector or page:
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      8   magic
+ *      8      4   format version
+ *     12      4   own32: the file's own, see there
+ *     16      8   features_incompat: unknown bit: refuse to open
+ *     24      8   features_compat: unknown bit: ignore
+ *     32      8   features_autoclear: unknown bit: clear before writing
+ *     40     16   uuid of the pool
+ *     56      8   epoch of the running or last session
+ *     64      8   own64: the file's own, see there; it never decreases
+ *     72    432   zero
+ *    504      8   XXH3_64bits of bytes 0 .. 503
+ *
+ * Magic, version and checksum stand there in every format version, so that
+ * an old program can tell a newer file from a damaged one.
+ *
+ * A copy is valid if and only if its magic and its checksum are right.  Of
+ * two valid copies the one with the higher (epoch, own64) counts: they
+ * differ only if a crash came between the two writes of header_pair_write.
+ * That writes the copy that does not count first, and syncs before it
+ * touches the other one.
+ *
+ * Threads: the caller sees to it that one at a time uses a pair.
+ */
+
+#ifndef NBDEDUP_HEADER_PAIR_H
+#define NBDEDUP_HEADER_PAIR_H
+
+#include <stdint.h>
+
+#include "base/geometry.h"
+
+#define HEADER_LEN 512
+
+struct file_header {
+  uint32_t own32;
+  uint64_t features_incompat, features_compat, features_autoclear;
+  uint8_t uuid[UUID_LEN];
+  uint64_t epoch;
+  uint64_t own64;
+};
+
+/* What tells one kind of file from the other. */
+struct header_kind {
+  char magic[8 + 1];
+  uint32_t version;
+  uint64_t known_incompat, known_autoclear;
+  uint64_t copy_distance;       /* of copy 1 from the start of the file */
+
+  /* The ends of messages: "FILE: <no_magic>", and what to do about any
+   * damage.
+   */
+  const char *no_magic;
+  const char *restore;
+
+  /* Can own32 and own64 be?  -1 (EIO) with a text if not. */
+  int (*check) (const char *path, const struct file_header *h);
+};
+
+/* The pair of one open file. */
+struct header_pair {
+  const struct header_kind *kind;       /* not owned */
+  struct file_header header;    /* of the copy that counts */
+  unsigned good_copy;           /* which one that is */
+};
+
+enum copy_state { COPY_VALID, COPY_NO_MAGIC, COPY_BAD_CHECKSUM };
+
+extern void header_pack (const struct header_kind *kind,
+                         const struct file_header *h,
+                         uint8_t buf[HEADER_LEN]);
+extern enum copy_state header_state (const struct header_kind *kind,
+                                     const uint8_t buf[HEADER_LEN]);
+
+/* Read both copies, decide, fill in 'pair'.  No valid copy, or two of
+ * different pools: EIO; newer format or unknown incompatible feature:
+ * EINVAL; the text, which begins with 'path', says which and what to do.
+ */
+extern int header_pair_read (struct header_pair *pair,
+                             const struct header_kind *kind,
+                             int fd, const char *path);
+
+/* Write 'header' over both copies, one after the other, and sync each.  -1
+ * with errno on error (no text recorded); 'pair' then says what counts on
+ * the disk.
+ */
+extern int header_pair_write (struct header_pair *pair, int fd,
+                              const struct file_header *header);
+
+/* The same with a new epoch, and without the bits of features_autoclear
+ * that this program does not know.
+ */
+extern int header_pair_set_epoch (struct header_pair *pair, int fd,
+                                  uint64_t epoch);
+
+#endif /* NBDEDUP_HEADER_PAIR_H */

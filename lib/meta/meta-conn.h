@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Inside meta*.c only: a connection and its statements. */
+
+#ifndef NBDEDUP_META_CONN_H
+#define NBDEDUP_META_CONN_H
+
+#include <assert.h>
+#include <stdatomic.h>
+
+#include <sqlite3.h>
+
+#include "meta/meta.h"
+
+enum meta_stmt {
+  ST_BEGIN, ST_FREEZE, ST_QUICK_CHECK,
+  ST_COMMIT, ST_ROLLBACK, ST_SAVEPOINT,
+  ST_RELEASE, ST_UNDO, ST_PAGE_COUNT, ST_FREE_COUNT,
+  ST_STATE_GET, ST_STATE_PUT,
+  ST_PROPERTY_GET, ST_PROPERTY_PUT, ST_REPORT_GET, ST_REPORT_PUT,
+  ST_DOMAIN_ID, ST_DOMAIN_ADD, ST_DOMAIN_NAME,
+  ST_LAYER_PUT, ST_LAYER_GET, ST_LAYER_DELETE, ST_LAYER_DYING,
+  ST_LAYER_REPARENT, ST_LAYER_SCAN, ST_LAYER_SCAN_DOWN,
+  ST_VOLUME_PUT, ST_VOLUME_DELETE, ST_VOLUME_SCAN, ST_VOLUME_SCAN_UP,
+  ST_VOLUME_SCAN_DOWN,
+  ST_SNAPSHOT_PUT, ST_SNAPSHOT_DELETE, ST_SNAPSHOT_SCAN, ST_SNAPSHOT_SCAN_UP,
+  ST_SNAPSHOT_SCAN_DOWN,
+  ST_LEAF_GET, ST_LEAF_PUT, ST_LEAF_DELETE, ST_LEAF_RESOLVE, ST_LEAF_NEXT,
+  ST_LEAF_SCAN, ST_LEAF_SCAN_ALL,
+  ST_RECORD_GET, ST_RECORD_PUT, ST_RECORD_DELETE, ST_RECORD_SCAN,
+  ST_INDEX_GET, ST_INDEX_NEXT, ST_INDEX_PUT, ST_INDEX_DELETE, ST_INDEX_SCAN,
+  ST_SEGMENT_GET, ST_SEGMENT_PUT, ST_SEGMENT_DELETE, ST_SEGMENT_SCAN,
+  ST_LIMBO_PUT, ST_LIMBO_DELETE, ST_LIMBO_SCAN,
+  ST_COPIES_GET, ST_COPIES_PUT, ST_COPIES_DELETE, ST_COPIES_SCAN,
+  ST_SAMPLE_PUT, ST_SAMPLE_DELETE, ST_SAMPLE_TIMES, ST_SAMPLE_SCAN,
+  ST_SAMPLE_SCAN_ALL, ST_SAMPLE_NEWEST,
+  NR_STMTS
+};
+
+struct meta_conn {
+  sqlite3 *db;
+  bool damaged;                 /* the last failure was a damaged page */
+  bool write_failed;            /* a failure was not of reading or memory */
+  bool saw_damage;              /* one of them was */
+  atomic_bool sync_failed;      /* the writer's: of pool.db, for good */
+  sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
+};
+
+/* Open 'path', which must exist unless 'create'. */
+extern int meta_conn_open (struct meta_conn *c, const char *path, bool create,
+                           uint64_t cache_bytes);
+/* The same without a write to any file. */
+extern int meta_conn_open_readonly (struct meta_conn *c, const char *path,
+                                    uint64_t cache_bytes);
+extern void meta_conn_close (struct meta_conn *c);
+
+/* Run SQL that returns nothing; 'what' is for the error. */
+extern int meta_exec (struct meta_conn *c, const char *sql, const char *what);
+
+/* The statement, prepared; NULL after recording the error. */
+extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);
+
+/* Record SQLite's error as ours; returns -1. */
+extern int meta_fail (struct meta_conn *c, const char *what);
+
+/* Step a statement that returns no row, and reset it. */
+extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
+
+/* A row of the statements that select all columns (meta-tables.c). */
+extern void meta_col_layer (sqlite3_stmt *st, struct meta_layer *l);
+extern void meta_col_volume (sqlite3_stmt *st, struct meta_volume *v);
+extern void meta_col_snapshot (sqlite3_stmt *st, struct meta_snapshot *s);
+
+/* Reset and unbound when the scope ends. */
+extern void meta_reset (sqlite3_stmt **st);
+#define USING_STMT(st, conn, which)                                     \
+  __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st =             \
+    meta_stmt (conn, which);                                            \
+  if (st == NULL)                                                       \
+    return -1
+
+/* Binding fails only for lack of memory, or for a wrong index: ours. */
+static inline void
+bind_u64 (sqlite3_stmt *st, int i, uint64_t v)
+{
+  int rc = sqlite3_bind_int64 (st, i, (sqlite3_int64) v);
+
+  assert (rc == SQLITE_OK);
+}
+
+static inline void
+bind_blob (sqlite3_stmt *st, int i, const void *p, size_t len)
+{
+  /* A NULL pointer would bind NULL: an empty blob is not that. */
+  int rc = sqlite3_bind_blob64 (st, i, len ? p : "", len, SQLITE_STATIC);
+
+  assert (rc == SQLITE_OK || rc == SQLITE_NOMEM);
+}
+
+static inline uint64_t
+col (sqlite3_stmt *st, int i)
+{
+  return (uint64_t) sqlite3_column_int64 (st, i);
+}
+
+/* One row or none: 1, 0, -1. */
+static inline int
+step_one (struct meta_conn *c, sqlite3_stmt *st, const char *what)
+{
+  switch (sqlite3_step (st)) {
+  case SQLITE_ROW:
+    return 1;
+  case SQLITE_DONE:
+    return 0;
+  default:
+    return meta_fail (c, what);
+  }
+}
+
+/* Run 'fn' over the rows; it returns 0 to go on, 1 to stop, -1. */
+#define SCAN(c, st, what, call)                 \
+  ({                                            \
+    int _r, _f = 0;                             \
+    while ((_r = step_one (c, st, what)) == 1)  \
+      if ((_f = (call)) != 0)                   \
+        break;                                  \
+    _r == -1 || _f == -1 ? -1 : 0;              \
+  })
+
+#endif /* NBDEDUP_META_CONN_H */

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Several scans of the map at once, each with a statement of its own. */
+
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "meta/meta-conn.h"
+
+struct meta_cursor {
+  struct meta_conn *c;          /* not owned */
+  sqlite3_stmt *st;             /* owned */
+};
+
+static const char sql[] =
+  "SELECT leaf, seq, data FROM leaf WHERE branch = ?"
+  " AND seq BETWEEN ? AND ? ORDER BY leaf, seq";
+
+struct meta_cursor *
+meta_leaf_cursor (struct meta_conn *c, uint64_t branch, uint64_t first,
+                  uint64_t last)
+{
+  struct meta_cursor *cursor = calloc (1, sizeof *cursor);
+
+  if (cursor == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  cursor->c = c;
+  if (sqlite3_prepare_v2 (c->db, sql, sizeof sql, &cursor->st, NULL)
+      != SQLITE_OK ||
+      sqlite3_bind_int64 (cursor->st, 1, (sqlite3_int64) branch)
+      != SQLITE_OK ||
+      sqlite3_bind_int64 (cursor->st, 2, (sqlite3_int64) first)
+      != SQLITE_OK ||
+      sqlite3_bind_int64 (cursor->st, 3, (sqlite3_int64) last)
+      != SQLITE_OK) {
+    meta_fail (c, "reading the map");
+    meta_cursor_free (cursor);
+    return NULL;
+  }
+  return cursor;
+}
+
+int
+meta_cursor_next (struct meta_cursor *cursor, struct meta_leaf_row *row)
+{
+  sqlite3_stmt *st = cursor->st;
+
+  switch (sqlite3_step (st)) {
+  case SQLITE_ROW:
+    row->leaf = (uint64_t) sqlite3_column_int64 (st, 0);
+    row->seq = (uint64_t) sqlite3_column_int64 (st, 1);
+    row->buf = sqlite3_column_blob (st, 2);
+    row->len = (size_t) sqlite3_column_bytes (st, 2);
+    return 1;
+  case SQLITE_DONE:
+    return 0;
+  default:
+    return meta_fail (cursor->c, "reading the map");
+  }
+}
+
+void
+meta_cursor_free (struct meta_cursor *cursor)
+{
+  if (cursor == NULL)
+    return;
+  sqlite3_finalize (cursor->st);
+  free (cursor);
+}

@@ -1,0 +1,765 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* See meta-pair.h. */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "base/log.h"
+#include "format/format.h"
+#include "meta/meta-pair-int.h"
+#include "meta/meta.h"
+
+/* SQLite's file format, big-endian. */
+#define DB_PAGES_OFFSET 28
+#define DB_USER_VERSION_OFFSET 60
+#define DB_APPLICATION_OFFSET 68
+#define COPY_PIECE (1 << 20)
+
+/*----------------------------------------------------------------------
+ * Looking
+ */
+
+char *
+meta_pair_mark_path (const char *db)
+{
+  const char *slash = strrchr (db, '/');
+  int len = slash ? (int) (slash - db) + 1 : 0;
+  char *s;
+
+  if (asprintf (&s, "%.*smetadata-copy", len, db) == -1)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  return s;
+}
+
+char *
+meta_pair_copy_path (const char *db, const struct meta_mark *m)
+{
+  char *s;
+
+  if (asprintf (&s, "%s%s", m->path[0] ? m->path : db,
+                m->path[0] ? "" : ".copy") == -1)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  return s;
+}
+
+static int
+open_file (const char *path)
+{
+  struct stat st;
+  const int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  int fd = open (path, O_RDWR | flags), err;
+
+  /* Enough to choose. */
+  if (fd == -1 && (errno == EROFS || errno == EACCES || errno == EPERM))
+    fd = open (path, O_RDONLY | flags);
+  if (fd == -1)
+    return -1;
+  if (fstat (fd, &st) == -1)
+    err = errno;
+  else if (!S_ISREG (st.st_mode))
+    err = EINVAL;
+  else
+    return fd;
+  close (fd);
+  errno = err;
+  return -1;
+}
+
+static uint32_t
+get_be (const uint8_t *p)
+{
+  return (uint32_t) p[0] << 24 | p[1] << 16 | p[2] << 8 | p[3];
+}
+
+static bool
+begins_like_database (int fd)
+{
+  char magic[sizeof CKSUM_DB_MAGIC];
+
+  return fd != -1 &&
+    full_pread (fd, magic, sizeof magic, 0) == sizeof magic &&
+    memcmp (magic, CKSUM_DB_MAGIC, sizeof magic) == 0;
+}
+
+/* What a process has no means for says nothing of a file. */
+static bool
+is_of_process (int err)
+{
+  return err == ENOMEM || err == EMFILE || err == ENFILE;
+}
+
+static int
+look_at (struct side *s)
+{
+  uint8_t page[PAGE_BYTES];
+  struct stat st;
+
+  s->db_fd = open_file (s->db);
+  if (s->db_fd == -1 && is_of_process (errno))
+    return nbdedup_fail (errno, "%s: %s", s->db, strerror (errno));
+  s->missing = s->db_fd == -1 && errno == ENOENT;
+  s->wal_fd = open_file (s->wal);
+  if (s->wal_fd == -1 && is_of_process (errno))
+    return nbdedup_fail (errno, "%s: %s", s->wal, strerror (errno));
+  s->size = 0;
+  if (s->db_fd != -1 && fstat (s->db_fd, &st) == 0)
+    s->size = (uint64_t) st.st_size;
+  s->begins = begins_like_database (s->db_fd);
+  s->header = cksum_chain_db_page (s->db_fd, PAGE_BYTES, 1, page) &&
+    cksum_chain_db_page_size (page) == PAGE_BYTES;
+  s->pages = s->header ? get_be (page + DB_PAGES_OFFSET) : 0;
+  s->newer = s->header &&
+    (get_be (page + DB_USER_VERSION_OFFSET) > FORMAT_VERSION ||
+     get_be (page + DB_APPLICATION_OFFSET) != FORMAT_APPLICATION_ID);
+  s->state = cksum_chain_db_page (s->db_fd, PAGE_BYTES, META_STAMP_PAGE,
+                                  page) &&
+    meta_stamp_parse (page, PAGE_BYTES, &s->stamp);
+  return 0;
+}
+
+static int
+side_init (struct side *s, const char *db)
+{
+  s->db = strdup (db);
+  if (s->db == NULL || asprintf (&s->wal, "%s-wal", db) == -1) {
+    s->wal = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  return look_at (s);
+}
+
+static void
+close_side (struct side *s)
+{
+  if (s->db_fd != -1)
+    close (s->db_fd);
+  if (s->wal_fd != -1)
+    close (s->wal_fd);
+  s->db_fd = s->wal_fd = -1;
+}
+
+static void
+note_page (void *opaque, uint32_t number, const uint8_t *page,
+           uint32_t page_size, bool commit)
+{
+  struct log *log = opaque;
+
+  log->pending_header |= number == 1;
+  if (number == META_STAMP_PAGE)
+    log->pending_valid = meta_stamp_parse (page, page_size, &log->pending);
+  if (!commit)
+    return;
+  log->header |= log->pending_header;
+  if (log->pending_valid) {
+    if (!log->stamped)
+      log->first = log->pending;
+    log->last = log->pending;
+    log->stamped = true;
+  }
+  log->pending_header = log->pending_valid = false;
+}
+
+static int
+read_logs (struct pair *p)
+{
+  unsigned i;
+  int r;
+
+  p->fds[0] = p->sides[0].wal_fd;
+  p->fds[1] = p->has_copy ? p->sides[1].wal_fd : -1;
+  for (i = 0; i < 2; ++i) {
+    struct log *log = &p->logs[i];
+
+    memset (log, 0, sizeof *log);
+    r = cksum_chain_read (p->fds, i, &log->chain, note_page, log);
+    if (r == -1)
+      return -1;
+    log->there = r == 1 && log->chain.nr_frames > 0;
+  }
+  /* One and the same counts once. */
+  if (p->logs[0].there &&
+      memcmp (p->logs[0].chain.header, p->logs[1].chain.header,
+              CKSUM_WAL_HEADER_BYTES) == 0)
+    p->logs[1].there = false;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Deciding
+ */
+
+static bool
+same_pool (const struct meta_stamp *a, const struct meta_stamp *b)
+{
+  return memcmp (a->uuid, b->uuid, UUID_LEN) == 0;
+}
+
+/* One damaged page at the beginning, and the other copy has it: then the rest
+ * is taken for what it was.
+ */
+static bool
+lacks_one_page (const struct pair *p, int i)
+{
+  const struct side *s = &p->sides[i], *other = &p->sides[!i];
+
+  return p->has_copy && s->header != s->state && other->header &&
+    other->state && s->size >= 2 * PAGE_BYTES;
+}
+
+static bool
+is_usable (const struct pair *p, int i)
+{
+  const struct side *s = &p->sides[i];
+
+  return (i == FIRST || p->has_copy) &&
+    ((s->header && s->state) || lacks_one_page (p, i));
+}
+
+/* A loss of power amid a checkpoint tears pages of both databases, and then
+ * the WAL has them: pages 1 and 2, too.
+ */
+static bool
+is_torn (const struct pair *p, int i, int k)
+{
+  const struct side *s = &p->sides[i];
+  const struct log *log = &p->logs[k];
+
+  return (i == FIRST || p->has_copy) && s->begins &&
+    s->size >= 2 * PAGE_BYTES && (s->header || log->header) &&
+    (s->state || log->stamped);
+}
+
+static bool
+is_of_this_pool (const struct pair *p, int i, const struct meta_stamp *stamp)
+{
+  const struct side *other = &p->sides[!i];
+
+  return p->has_copy && other->state ? same_pool (stamp, &other->stamp) :
+    memcmp (stamp->uuid, p->session->uuid, UUID_LEN) == 0;
+}
+
+static bool
+fits_log (const struct pair *p, int i, const struct log *log)
+{
+  const struct side *s = &p->sides[i];
+  const struct meta_stamp *stamp =
+    s->state ? &s->stamp : &p->sides[!i].stamp;
+
+  /* Nothing says of what moment the database is.  If it is of another one
+   * than the WAL, then two things have happened to it.
+   */
+  if (!s->state && !lacks_one_page (p, i))
+    return is_of_this_pool (p, i, &log->last);
+  return same_pool (stamp, &log->last) &&
+    log->first.fold <= stamp->fold + 1 && stamp->fold <= log->last.fold;
+}
+
+/* Do the database of side i and log k (-1: none) belong together, and what do
+ * they end with?
+ */
+static bool
+belong_together (const struct pair *p, int i, int k, struct choice *c)
+{
+  const struct side *s = &p->sides[i];
+  const struct log *log;
+
+  *c = (struct choice) { .side = i, .log = k };
+  c->end = s->state ? s->stamp : p->sides[!i].stamp;
+  if (k == -1)
+    return is_usable (p, i) &&
+      (!s->header || s->size / PAGE_BYTES >= s->pages);
+  log = &p->logs[k];
+  if (!log->there || !(is_usable (p, i) || is_torn (p, i, k)))
+    return false;
+  if (!is_usable (p, i))
+    c->nr_torn = !s->header + !s->state;
+  if (!log->stamped)            /* a commit of a program that is not ours */
+    return true;
+  c->end = log->last;
+  return fits_log (p, i, log);
+}
+
+static bool
+is_of_session (const struct meta_stamp *s, uint64_t epoch)
+{
+  return s->epoch == epoch || (s->opening && s->epoch == epoch + 1);
+}
+
+static bool
+is_better (const struct choice *a, const struct choice *b, uint64_t epoch)
+{
+  bool fits_a = is_of_session (&a->end, epoch);
+  bool fits_b = is_of_session (&b->end, epoch);
+
+  if (b->side == -1)
+    return true;
+  if (epoch != 0 && fits_a != fits_b)
+    return fits_a;
+  if (a->end.fold != b->end.fold)
+    return a->end.fold > b->end.fold;
+  /* A log has what a checkpoint may not have finished. */
+  if ((a->log != -1) != (b->log != -1))
+    return a->log != -1;
+  return a->nr_torn < b->nr_torn;
+}
+
+static struct choice
+choose (const struct pair *p)
+{
+  struct choice best = { .side = -1, .log = -1 }, c;
+  int i, k;
+
+  for (i = 0; i < 2; ++i)
+    for (k = 1; k >= -1; --k)
+      if (belong_together (p, i, k, &c) &&
+          is_better (&c, &best, p->session->epoch))
+        best = c;
+  return best;
+}
+
+bool
+pair_is_of_same_moment (const struct pair *p, int i, const struct choice *c)
+{
+  struct choice other;
+
+  return belong_together (p, i, c->log, &other) &&
+    other.end.fold == c->end.fold && other.end.epoch == c->end.epoch &&
+    same_pool (&other.end, &c->end);
+}
+
+/*----------------------------------------------------------------------
+ * Repairing
+ */
+
+static int
+fail_file (const char *path)
+{
+  return nbdedup_fail (errno == ENOSPC ? ENOSPC : EIO, "%s: %s", path,
+                       strerror (errno));
+}
+
+/* Out of the way, but not removed: the administrator may want to look at it. */
+static int
+set_aside (const char *path)
+{
+  CLEANUP_FREE char *aside = NULL;
+
+  if (asprintf (&aside, "%s.damaged", path) == -1) {
+    aside = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  if (rename (path, aside) == -1 && errno != ENOENT)
+    return fail_file (path);
+  return 0;
+}
+
+static int
+create_wal (struct side *s)
+{
+  s->wal_fd = open (s->wal, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (s->wal_fd == -1 || sync_directory_of (s->wal) == -1)
+    return fail_file (s->wal);
+  return 0;
+}
+
+/* Give side i all frames of log k. */
+static int
+write_wal (struct pair *p, int i, int k)
+{
+  const struct cksum_chain *chain = &p->logs[k].chain;
+  struct side *s = &p->sides[i];
+
+  if (chain->bad[i] == 0)
+    return 0;
+  if (s->wal_fd == -1 && create_wal (s) == -1)
+    return -1;
+  p->fds[i] = s->wal_fd;
+  if (cksum_chain_repair (p->fds, (unsigned) i, chain) == 0)
+    goto done;
+  /* The disk may have no way to write there. */
+  if (errno != EIO || set_aside (s->wal) == -1)
+    return fail_file (s->wal);
+  close (s->wal_fd);
+  if (create_wal (s) == -1)
+    return -1;
+  p->fds[i] = s->wal_fd;
+  if (cksum_chain_repair (p->fds, (unsigned) i, chain) == -1)
+    return fail_file (s->wal);
+ done:
+  /* A crash may leave the last commit in one of them alone. */
+  nbdedup_log (i == FIRST ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
+               "%s: %" PRIu64 " of %" PRIu64 " pages were damaged or missing: "
+               "they were taken from the other copy", s->wal, chain->bad[i],
+               chain->nr_frames);
+  return 0;
+}
+
+/* The WAL of side i must not be replayed. */
+static int
+drop_wal (struct side *s)
+{
+  if (s->wal_fd == -1)
+    return 0;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: of another moment than pool.db: it "
+               "is not used, and renamed %s.damaged", s->wal, s->wal);
+  return set_aside (s->wal);
+}
+
+/* What the log has is read from there, and written by the next checkpoint. */
+static int
+write_first_pages (const struct pair *p, int i)
+{
+  const struct side *s = &p->sides[i], *other = &p->sides[!i];
+  uint64_t number = s->header ? META_STAMP_PAGE : 1;
+  uint8_t page[PAGE_BYTES];
+
+  if (!lacks_one_page (p, i))
+    return 0;
+  if (!cksum_chain_db_page (other->db_fd, PAGE_BYTES, number, page) ||
+      full_pwrite (s->db_fd, page, PAGE_BYTES,
+                   (number - 1) * PAGE_BYTES) == -1 ||
+      full_datasync (s->db_fd) == -1)
+    return fail_file (s->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: it was "
+               "written again from the other copy", s->db, number);
+  return 0;
+}
+
+int
+pair_copy_bytes (int from, int to)
+{
+  CLEANUP_FREE uint8_t *buf = malloc (COPY_PIECE);
+  uint64_t offset = 0;
+  int64_t n;
+
+  if (buf == NULL)
+    return -1;
+  while ((n = full_pread (from, buf, COPY_PIECE, offset)) > 0) {
+    if (full_pwrite (to, buf, (size_t) n, offset) == -1)
+      return -1;
+    offset += (uint64_t) n;
+  }
+  return n == -1 ? -1 : full_datasync (to);
+}
+
+/* The copy is on another file system, and stays there. */
+static int
+copy_over (const struct side *copy, const char *name)
+{
+  CLEANUP_CLOSE int fd = open (name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC |
+                               O_NOFOLLOW, 0600);
+
+  if (fd == -1 || pair_copy_bytes (copy->db_fd, fd) == -1)
+    return fail_file (name);
+  return 0;
+}
+
+/* The distrusted one has its name no more: what is there next is right.  Later
+ * the mark would be about the copy, which has taken its place.
+ */
+static int
+trust_again (const char *db, struct meta_mark *mark)
+{
+  CLEANUP_FREE char *path = meta_pair_mark_path (db);
+
+  mark->distrusted = false;
+  if (sync_directory_of (db) == -1)
+    return fail_file (db);
+  return path == NULL ? -1 : meta_mark_write (path, mark);
+}
+
+/* The copy becomes pool.db.  Killed at any point: pool.db is missing or as it
+ * was, and this begins again; or it is the copy.  *stays: there still is one.
+ */
+static int
+promote (struct pair *p, struct meta_mark *mark, bool *stays)
+{
+  struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
+  CLEANUP_FREE char *name = NULL;
+
+  *stays = mark->path[0] != '\0';
+  if (asprintf (&name, "%s%s", *stays ? first->db : second->db,
+                *stays ? ".new" : "") == -1) {
+    name = NULL;
+    return nbdedup_fail (ENOMEM, "no memory");
+  }
+  if (*stays && copy_over (second, name) == -1)
+    return -1;
+  if (set_aside (first->db) == -1 ||
+      (mark->distrusted && trust_again (first->db, mark) == -1))
+    return -1;
+  if (rename (name, first->db) == -1 || sync_directory_of (first->db) == -1)
+    return fail_file (first->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: its copy %s took its place",
+               first->db, first->missing ? "it was missing"
+               : first->db_fd == -1 ? "it could not be opened, and is renamed "
+               "pool.db.damaged"
+               : "it was damaged, or of an older moment, and is renamed "
+               "pool.db.damaged", second->db);
+  return 0;
+}
+
+static int
+put_first_right (struct pair *p, const struct choice *c,
+                 struct meta_mark *mark, bool *has_copy)
+{
+  bool stays = true;
+
+  if (c->log != -1) {
+    if (write_wal (p, FIRST, c->log) == -1)
+      return -1;
+  }
+  else if (p->logs[0].there && drop_wal (&p->sides[FIRST]) == -1)
+    return -1;
+  if (c->side == FIRST) {
+    if (write_first_pages (p, FIRST) == -1)
+      return -1;
+  }
+  else if (promote (p, mark, &stays) == -1)
+    return -1;
+  *has_copy = stays;
+  return 0;
+}
+
+/* As good as the first one, and with the same WAL? */
+static bool
+put_second_right (struct pair *p, const struct choice *c)
+{
+  struct side *s = &p->sides[SECOND];
+
+  if (!pair_is_of_same_moment (p, SECOND, c))
+    return false;
+  if (c->log != -1) {
+    if (write_wal (p, SECOND, c->log) == -1)
+      return false;
+  }
+  else if (s->wal_fd != -1 && unlink (s->wal) == -1)
+    return false;
+  return write_first_pages (p, SECOND) == 0;
+}
+
+/*----------------------------------------------------------------------*/
+
+/* Files of another pool are not ours to use, nor to overwrite. */
+static void
+leave_foreign (struct pair *p)
+{
+  struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
+
+  if (!p->has_copy || !first->state || !second->state ||
+      same_pool (&first->stamp, &second->stamp))
+    return;
+  /* The pool's other files decide. */
+  if (memcmp (second->stamp.uuid, p->session->uuid, UUID_LEN) == 0) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than the "
+                 "files beside it: it is not used", first->db);
+    first->header = first->state = first->newer = false;
+    first->size = 0;
+    return;
+  }
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than "
+               "pool.db: it is not used", second->db);
+  p->has_copy = false;
+}
+
+static void
+leave_distrusted (struct pair *p, const struct meta_mark *mark)
+{
+  struct side *first = &p->sides[FIRST];
+
+  if (!mark->distrusted)
+    return;
+  first->begins = first->header = first->state = first->newer = false;
+  first->size = 0;
+}
+
+int
+pair_fail_distrusted (int err, const char *db)
+{
+  return nbdedup_fail (err, "%s: something else wrote to it while it was in "
+                       "use, and its copy cannot be used: restore all files "
+                       "of the pool from the same backup", db);
+}
+
+int
+pair_fail_other_time (int err, const char *wal)
+{
+  return nbdedup_fail (err, "%s: from another time than pool.db: restore all "
+                       "files of the pool from the same backup", wal);
+}
+
+bool
+pair_may_do_without_wal (const struct pair *p, const struct choice *c)
+{
+  return c->side != -1 && pair_is_of_same_moment (p, SECOND, c);
+}
+
+int
+pair_choose (struct pair *p, const struct meta_mark *mark, struct choice *c)
+{
+  leave_distrusted (p, mark);
+  if (p->sides[FIRST].newer || p->sides[SECOND].newer)
+    return 1;
+  leave_foreign (p);
+  if (read_logs (p) == -1)
+    return -1;
+  *c = choose (p);
+  return 0;
+}
+
+static int
+decide (struct pair *p, struct meta_mark *mark, bool *current)
+{
+  struct choice c;
+  bool has_copy;
+  int r = pair_choose (p, mark, &c);
+
+  if (r != 0)
+    return r;
+  if (c.side == -1 && mark->distrusted)
+    return pair_fail_distrusted (EIO, p->sides[FIRST].db);
+  if (c.side == -1) {
+    /* Opening it says what is wrong, but for this. */
+    if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
+      return pair_fail_other_time (EIO, p->sides[FIRST].wal);
+    return 1;
+  }
+  if (c.log == -1 && p->logs[0].there && !pair_may_do_without_wal (p, &c))
+    return pair_fail_other_time (EIO, p->sides[FIRST].wal);
+  memcpy (mark->uuid, c.end.uuid, UUID_LEN);
+  if (!p->has_copy)
+    return 0;
+  if (put_first_right (p, &c, mark, &has_copy) == -1)
+    return -1;
+  *current = has_copy && put_second_right (p, &c);
+  /* Without a mark the caller asked for a copy that there need not be. */
+  if (!*current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
+                 "damaged, or of another moment: it will be made again",
+                 p->sides[SECOND].db);
+  return 0;
+}
+
+static bool
+may_use_copy (const struct meta_mark *mark, bool has_mark, bool force)
+{
+  return has_mark ? mark->current : force;
+}
+
+int
+pair_open (struct pair *p, const char *db, const struct meta_session *session,
+           bool force, struct meta_mark *mark)
+{
+  CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
+  CLEANUP_FREE char *copy = NULL;
+  bool has_mark;
+  unsigned i;
+
+  *p = (struct pair) { .session = session };
+  for (i = 0; i < 2; ++i)
+    p->sides[i].db_fd = p->sides[i].wal_fd = -1;
+  memset (mark, 0, sizeof *mark);
+  if (mark_path == NULL)
+    return -1;
+  has_mark = meta_mark_read (mark_path, mark);
+  p->has_copy = may_use_copy (mark, has_mark, force);
+  copy = meta_pair_copy_path (db, mark);
+  if (copy == NULL || side_init (&p->sides[FIRST], db) == -1 ||
+      side_init (&p->sides[SECOND], copy) == -1)
+    return -1;
+  if (p->sides[FIRST].state)
+    memcpy (mark->uuid, p->sides[FIRST].stamp.uuid, UUID_LEN);
+  return 0;
+}
+
+void
+pair_close (struct pair *p)
+{
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    close_side (&p->sides[i]);
+    free (p->sides[i].db);
+    free (p->sides[i].wal);
+  }
+}
+
+int
+meta_pair_open (const char *db, const struct meta_session *session, bool force,
+                struct meta_mark *mark, bool *current)
+{
+  struct pair p;
+  int r = pair_open (&p, db, session, force, mark);
+
+  *current = false;
+  if (r == 0)
+    r = decide (&p, mark, current);
+  pair_close (&p);
+  return r;
+}
+
+int
+meta_pair_may_write (const char *db, const char *copy,
+                     const uint8_t uuid[UUID_LEN], bool usual)
+{
+  CLEANUP_CLOSE int fd = open (copy, O_RDWR | O_CREAT | O_CLOEXEC |
+                               O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+  uint8_t page[PAGE_BYTES];
+  struct meta_stamp stamp;
+  struct stat st, own;
+  bool known;
+
+  if (fd == -1 || fstat (fd, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s", copy, strerror (errno));
+  if (!S_ISREG (st.st_mode))
+    return nbdedup_fail (EINVAL, "%s: not a regular file", copy);
+  if (stat (db, &own) == 0 && own.st_dev == st.st_dev &&
+      own.st_ino == st.st_ino)
+    return nbdedup_fail (EINVAL, "%s: this is pool.db itself", copy);
+  if (st.st_size == 0)
+    return 0;
+  known = cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page) &&
+    meta_stamp_parse (page, PAGE_BYTES, &stamp);
+  if (known ? memcmp (stamp.uuid, uuid, UUID_LEN) != 0 : !usual)
+    return nbdedup_fail (EEXIST, "%s: exists, and is no copy of this pool's "
+                         "pool.db: remove it first if it is not needed", copy);
+  return 0;
+}
+
+bool
+meta_copy_can_help (const char *db)
+{
+  CLEANUP_FREE char *mark_path = meta_pair_mark_path (db);
+  CLEANUP_FREE char *copy = NULL;
+  uint8_t page[PAGE_BYTES];
+  struct meta_mark mark;
+  int fd;
+  bool r;
+
+  if (mark_path == NULL || !meta_mark_read (mark_path, &mark) ||
+      !mark.current)
+    return false;
+  copy = meta_pair_copy_path (db, &mark);
+  if (copy == NULL)
+    return false;
+  fd = open_file (copy);
+  /* Both of its first pages may be torn: the WAL has them then. */
+  r = begins_like_database (fd) ||
+    cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page);
+  if (fd != -1)
+    close (fd);
+  return r;
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Tables of pool.db that are damaged, where no second copy helps.
+ *
+ * A table that cannot be read to its end is renamed and made again, with the
+ * rows that can be read: SQLite would have to read the old one to remove it.
+ * That is enough for what can be derived or done without:
+ *
+ *   limbo     addresses that are lost there leak their sectors until they
+ *             are found by a check: nothing refers to them
+ *   copy      copies that are lost there leak their sectors, as above
+ *   ddt       what is lost is stored a second time when it is written again
+ *   drift     samples of the past
+ *   report    what the last recovery and scrub found
+ *   property  they have their defaults again
+ *
+ * and for automatic indexes, whose tables have all their rows.  Of domain,
+ * layer, volume and snapshot no row may be missing; and what leaf, record and
+ * segment say nothing here can know.
+ *
+ * An error while reading ends SQLite's transaction, so damaged tables are read
+ * through another connection than the one that writes.  All is one commit:
+ * killed before it, nothing has happened.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "meta/meta-conn.h"
+#include "meta/meta-repair.h"
+
+#define COLUMNS_MAX 24
+#define SQL_MAX 512
+/* Old tables that may be there already. */
+#define ASIDE_MAX 100
+
+static const struct salvage_table {
+  const char *name;
+  bool may_lose;                /* rows */
+  const char *loss;             /* what that means; for the log */
+} tables[] = {
+  { "property", true, "the pool's properties have their defaults again" },
+  { "domain", false, NULL },
+  { "layer", false, NULL },
+  { "volume", false, NULL },
+  { "snapshot", false, NULL },
+  { "limbo", true, "some space may stay in use until it is looked for" },
+  { "copy", true, "the space of some records' copies may stay in use until "
+    "\"nbdedup check --repair\"" },
+  { "ddt", true, "known data may be stored again when it is written again" },
+  { "drift", true, "a part of the drift history is lost" },
+  { "report", true, "what the last recovery and scrub found is forgotten" },
+};
+
+struct salvage {
+  struct meta_conn *reader, *writer;
+  unsigned aside;               /* for names that are free */
+};
+
+static sqlite3_stmt *
+prepare (struct meta_conn *c, const char *fmt, const char *a, const char *b)
+{
+  sqlite3_stmt *st = NULL;
+  char sql[SQL_MAX];
+
+  snprintf (sql, sizeof sql, fmt, a, b);
+  if (sqlite3_prepare_v2 (c->db, sql, -1, &st, NULL) != SQLITE_OK)
+    meta_fail (c, "preparing to repair");
+  return st;
+}
+
+static int
+run_sql (struct meta_conn *c, const char *fmt, const char *a, const char *b)
+{
+  char sql[SQL_MAX];
+
+  snprintf (sql, sizeof sql, fmt, a, b);
+  if (sqlite3_exec (c->db, sql, NULL, NULL, NULL) != SQLITE_OK)
+    return meta_fail (c, "repairing");
+  return 0;
+}
+
+/* Read every byte of what the statement yields: 0; 1: damaged; -1. */
+static int
+read_all (struct salvage *s, sqlite3_stmt *st)
+{
+  int rc, i, n = sqlite3_column_count (st);
+
+  while ((rc = sqlite3_step (st)) == SQLITE_ROW)
+    for (i = 0; i < n; ++i)
+      sqlite3_column_blob (st, i);
+  sqlite3_finalize (st);
+  if (rc == SQLITE_DONE)
+    return 0;
+  meta_fail (s->reader, "reading a table");
+  return meta_is_damaged (s->reader) ? 1 : -1;
+}
+
+static int
+is_table_damaged (struct salvage *s, const char *name)
+{
+  sqlite3_stmt *st = prepare (s->reader, "SELECT * FROM %s NOT INDEXED", name,
+                              NULL);
+
+  return st == NULL ? -1 : read_all (s, st);
+}
+
+/* Pages of the table and of its indexes, which no plain query must read. */
+static int
+are_trees_damaged (struct salvage *s, const char *name)
+{
+  sqlite3_stmt *st = prepare (s->reader, "PRAGMA quick_check (%s)", name,
+                              NULL);
+  const char *text;
+  bool ok = false;
+
+  if (st == NULL)
+    return -1;
+  if (sqlite3_step (st) == SQLITE_ROW) {
+    text = (const char *) sqlite3_column_text (st, 0);
+    ok = text && strcmp (text, "ok") == 0;
+  }
+  sqlite3_finalize (st);
+  return !ok;
+}
+
+static int
+has_table (struct salvage *s, const char *name)
+{
+  sqlite3_stmt *st = prepare (s->writer, "SELECT 1 FROM sqlite_schema WHERE "
+                              "name = '%s'", name, NULL);
+  int rc;
+
+  if (st == NULL)
+    return -1;
+  rc = sqlite3_step (st);
+  sqlite3_finalize (st);
+  return rc == SQLITE_ROW ? 1 : 0;
+}
+
+/*----------------------------------------------------------------------
+ * Making it again
+ */
+
+/* Rename the table, and make an empty one of its form. */
+static int
+begin_afresh (struct salvage *s, const char *name)
+{
+  sqlite3_stmt *st = prepare (s->writer, "SELECT sql FROM sqlite_schema WHERE "
+                              "type = 'table' AND name = '%s'", name, NULL);
+  CLEANUP_FREE char *sql = NULL;
+  char aside[64];
+  int r;
+
+  if (st == NULL)
+    return -1;
+  if (sqlite3_step (st) == SQLITE_ROW)
+    sql = strdup ((const char *) sqlite3_column_text (st, 0));
+  sqlite3_finalize (st);
+  if (sql == NULL)
+    return nbdedup_fail (EIO, "pool.db: no table %s", name);
+  do {
+    snprintf (aside, sizeof aside, "damaged_%u_%s", s->aside++, name);
+    r = has_table (s, aside);
+  } while (r == 1 && s->aside < ASIDE_MAX);
+  if (r != 0 || run_sql (s->writer, "ALTER TABLE %s RENAME TO %s", name,
+                         aside) == -1)
+    return -1;
+  if (sqlite3_exec (s->writer->db, sql, NULL, NULL, NULL) != SQLITE_OK)
+    return meta_fail (s->writer, "making a table again");
+  return 0;
+}
+
+static sqlite3_stmt *
+prepare_insert (struct salvage *s, const char *name, int columns)
+{
+  char marks[2 * COLUMNS_MAX + 1] = "";
+  int i;
+
+  if (columns < 1 || columns > COLUMNS_MAX)
+    return NULL;
+  for (i = 0; i < columns; ++i)
+    memcpy (marks + 2 * i, i ? ",?" : " ?", 3);
+  return prepare (s->writer, "INSERT OR IGNORE INTO %s VALUES (%s)", name,
+                  marks);
+}
+
+static int
+insert_row (struct salvage *s, sqlite3_stmt *from, sqlite3_stmt *to)
+{
+  int i, rc;
+
+  sqlite3_reset (to);
+  for (i = 0; i < sqlite3_column_count (from); ++i)
+    sqlite3_bind_value (to, i + 1, sqlite3_column_value (from, i));
+  rc = sqlite3_step (to);
+  sqlite3_reset (to);
+  return rc == SQLITE_DONE ? 0 : meta_fail (s->writer, "repairing");
+}
+
+/* Rows in this order until one cannot be read: 0: all, 1: not all, -1. */
+static int
+copy_rows (struct salvage *s, const char *name, const char *order)
+{
+  sqlite3_stmt *from = prepare (s->reader, "SELECT * FROM %s NOT INDEXED "
+                                "ORDER BY 1 %s", name, order), *to;
+  int rc, r = 0;
+
+  if (from == NULL)
+    return -1;
+  to = prepare_insert (s, name, sqlite3_column_count (from));
+  if (to == NULL)
+    r = -1;
+  while (r == 0 && (rc = sqlite3_step (from)) == SQLITE_ROW)
+    r = insert_row (s, from, to);
+  if (r == 0 && rc != SQLITE_DONE) {
+    meta_fail (s->reader, "reading a table");
+    r = meta_is_damaged (s->reader) ? 1 : -1;
+  }
+  sqlite3_finalize (from);
+  sqlite3_finalize (to);
+  return r;
+}
+
+/* From both ends to the damage. */
+static int
+salvage_table (struct salvage *s, const struct salvage_table *t)
+{
+  int r;
+
+  if (begin_afresh (s, t->name) == -1)
+    return -1;
+  r = copy_rows (s, t->name, "ASC");
+  if (r == 1) {
+    if (!t->may_lose)
+      return nbdedup_fail (EIO, "pool.db: table %s: damaged page; restore the "
+                           "pool from a backup", t->name);
+    r = copy_rows (s, t->name, "DESC") == -1 ? -1 : 1;
+  }
+  if (r == -1)
+    return -1;
+  nbdedup_log (r ? NBDEDUP_LOG_ERROR : NBDEDUP_LOG_WARNING,
+               "pool.db: table %s was damaged: it is made again%s%s", t->name,
+               r ? ": " : " with all its rows", r ? t->loss : "");
+  return 0;
+}
+
+/* What the new tables must have for the rest: the hash index's first row, whose
+ * prefix 0 is SQLite's least integer (TOP_BIT in meta-tables.c).
+ */
+static int
+finish (struct salvage *s)
+{
+  return run_sql (s->writer, "INSERT OR IGNORE INTO ddt VALUES "
+                  "(-9223372036854775808, x'')", NULL, NULL) == -1 ||
+    run_sql (s->writer, "UPDATE state SET index_entries = (SELECT "
+             "coalesce (sum (length (data)), 0) / 16 FROM ddt)", NULL,
+             NULL) == -1 ? -1 : 0;
+}
+
+/* Can everything be read that still has a name? */
+static bool
+is_rest_whole (struct salvage *s)
+{
+  static const char *const others[] = { "leaf", "record", "segment" };
+  size_t i;
+
+  for (i = 0; i < sizeof others / sizeof others[0]; ++i)
+    if (is_table_damaged (s, others[i]) != 0)
+      return false;
+  return true;
+}
+
+/* Forget the old tables, and write a database without them; what is damaged
+ * then is not used any more, but SQLite would read it.  That takes as much room
+ * in the WAL as pool.db has; if it is not possible they are only in the way of
+ * "check".
+ */
+static void
+drop_old (struct salvage *s, struct meta *m)
+{
+  struct meta_conn *c = s->writer;
+
+  if (!is_rest_whole (s))
+    return;
+  if (meta_checkpoint (m) == -1 ||
+      sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL) !=
+      SQLITE_OK ||
+      run_sql (c, "PRAGMA writable_schema = ON", NULL, NULL) == -1 ||
+      run_sql (c, "DELETE FROM sqlite_schema WHERE tbl_name LIKE "
+               "'damaged!_%%' ESCAPE '!'", NULL, NULL) == -1 ||
+      run_sql (c, "PRAGMA writable_schema = RESET", NULL, NULL) == -1 ||
+      meta_blank_damage (m) == -1 ||
+      run_sql (c, "VACUUM", NULL, NULL) == -1)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the damaged pages stay in it: "
+                 "%s", nbdedup_error ());
+}
+
+static int
+salvage_tables (struct salvage *s, unsigned *nr)
+{
+  size_t i;
+  int r;
+
+  for (i = 0; i < sizeof tables / sizeof tables[0]; ++i) {
+    r = has_table (s, tables[i].name);
+    if (r == 0)
+      continue;                 /* an old pool has no drift */
+    if (r == 1)
+      r = is_table_damaged (s, tables[i].name);
+    if (r == 0)
+      r = are_trees_damaged (s, tables[i].name);
+    if (r == 1) {
+      r = salvage_table (s, &tables[i]);
+      ++*nr;
+    }
+    if (r == -1)
+      return -1;
+  }
+  return *nr > 0 ? finish (s) : 0;
+}
+
+/* Tables that are aside. */
+static bool
+has_old (struct salvage *s)
+{
+  sqlite3_stmt *st = prepare (s->writer, "SELECT 1 FROM sqlite_schema WHERE "
+                              "name LIKE 'damaged!_%%' ESCAPE '!'", NULL,
+                              NULL);
+  bool found = st != NULL && sqlite3_step (st) == SQLITE_ROW;
+
+  sqlite3_finalize (st);
+  return found;
+}
+
+int
+meta_repair (struct meta *m, bool shared)
+{
+  struct salvage s = {
+    .reader = meta_reader_get (m), .writer = meta_writer (m),
+  };
+  unsigned nr = 0;
+  int r = -1, err;
+
+  /* Else references to a table would follow its old name. */
+  if (run_sql (s.writer, "PRAGMA legacy_alter_table = ON", NULL, NULL) == 0 &&
+      meta_begin (s.writer) == 0) {
+    r = salvage_tables (&s, &nr);
+    if (r == 0 && nr > 0)
+      r = meta_commit (s.writer);
+    else {
+      err = errno;
+      meta_rollback (s.writer);
+      errno = err;
+    }
+  }
+  meta_reader_put (m, s.reader);
+  if (r == 0 && !shared && has_old (&s))
+    drop_old (&s, m);
+  return r == -1 ? -1 : (int) nr;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* pool.db: all SQL of the project stands in meta*.c.
+ *
+ * One connection writes (the fold's; one thread at a time), several read,
+ * one checkpoints in a thread of its own.  All go through the checksum
+ * VFS, so a page that is not what was written reads as an error.
+ *
+ * A connection is used by one thread at a time: take it with
+ * meta_reader_get, give it back with meta_reader_put.  Each statement is a
+ * snapshot of its own; nothing is held open between two calls.
+ *
+ * Functions return 0 (or 1 = found, 0 = not found, where said), -1 on
+ * error: ENOSPC (the file system is full), ENOMEM, EIO (damaged, or the
+ * disk failed).
+ */
+
+#ifndef NBDEDUP_META_H
+#define NBDEDUP_META_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/geometry.h"
+#include "format/copies.h"
+
+struct meta;
+struct meta_conn;
+
+/* A growable buffer: starts as {0}; free with blob_free. */
+struct blob {
+  uint8_t *p;
+  size_t len, cap;
+};
+extern void blob_free (struct blob *b);
+/* Make room for 'len' bytes in all; contents up to b->len stay. */
+extern int blob_reserve (struct blob *b, size_t len);
+/* As patient_realloc (backoff.h): for what must not fail in a moment. */
+extern int blob_reserve_patient (struct blob *b, size_t len);
+#define CLEANUP_BLOB __attribute__ ((cleanup (blob_free)))
+
+/* The row of table "state". */
+struct meta_state {
+  uint8_t uuid[UUID_LEN];
+  uint64_t epoch;
+  bool opening;
+  uint64_t features_incompat, features_compat, features_autoclear;
+  uint32_t sector_bytes;
+  int hash;
+  uint64_t folded, journal_position, fold, next_id;
+  uint64_t records, record_bytes, stored_sectors, index_entries;
+  uint64_t copy_sectors;        /* of stored_sectors; stands in table "copy" */
+};
+
+#define META_PAGE_BYTES 8192
+
+#define META_NAME_MAX 255
+
+struct meta_layer {
+  uint64_t id, branch, seq;
+  uint64_t parent;              /* 0: none */
+  uint64_t overlap;
+  uint32_t block_size;
+  bool dying;
+  uint64_t pointers, blocks;
+};
+
+struct meta_snapshot {
+  uint64_t id;
+  uint64_t volume;              /* 0: destroyed, its clones live on */
+  const char *name;             /* not owned; destroyed: VOLUME@NAME */
+  uint64_t layer;               /* 0: destroyed */
+  uint64_t size;
+  uint64_t time;                /* seconds since the epoch */
+  uint64_t origin;              /* its volume's at that time; 0: none */
+};
+
+struct meta_volume {
+  uint64_t id;
+  char name[META_NAME_MAX + 1];
+  uint64_t layer, size;
+  bool tail_dirty;              /* blocks past the end to be dropped */
+  bool importing;               /* by an import that has not ended */
+  char compress[16];
+  char dedup[8];
+  uint64_t domain;
+  const char *allow;            /* not owned */
+  uint64_t origin;              /* snapshot that it is a clone of; 0: none */
+};
+
+/* Make the file, with its first state row, and sync it. */
+extern int meta_create (const char *path, const struct meta_state *state);
+
+/* Check what can be checked without opening: magic, application id, format
+ * version.  EINVAL: newer; EIO: not a pool's database.
+ */
+extern int meta_probe (const char *path);
+
+/* Could the second copy stand in for a file that meta_probe refuses? */
+extern bool meta_copy_can_help (const char *path);
+
+/* What the pool's other files are of.  If the two copies of pool.db disagree,
+ * the one that is of the same counts.  All zero: unknown.
+ */
+struct meta_session {
+  uint64_t epoch;
+  uint8_t uuid[UUID_LEN];
+};
+
+/* Open (recovers the WAL, and from the second copy what is damaged).
+ * 'budget_bytes' bounds SQLite's page caches; 0 keeps nothing beyond a
+ * statement's need.  'force': use a second copy that nothing says is current.
+ */
+extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
+                               const struct meta_session *session,
+                               bool force);
+/* The same without a write to any file: what a WAL holds is read where it is,
+ * and a page that is damaged in one copy in the other.  The caller keeps other
+ * processes from writing meanwhile.  NULL with ESTALE: what can be read is of
+ * an older moment; 'force': read that.
+ */
+extern struct meta *
+meta_open_readonly (const char *path, uint64_t budget_bytes,
+                    const struct meta_session *session, bool force);
+/* The pool is not refused: from now on the WAL may be copied and removed. */
+extern void meta_opened (struct meta *m);
+/* Checkpoints everything first; -1 if that failed (closed all the same). */
+extern int meta_close (struct meta *m);
+
+/* The second copy: 'value' is that of "metadata-copy": on, off, or where.
+ * What cannot be made now is made later; only "off" can fail.  A value that is
+ * new is checked first: can there be a copy?
+ */
+extern int meta_copy_check_value (struct meta *m, const char *value);
+extern int meta_copy_set (struct meta *m, const char *value);
+
+/* There is room again: a copy that was lost for lack of it is made now. */
+extern void meta_copy_room (struct meta *m);
+
+enum meta_copy_state {
+  META_COPY_OFF, META_COPY_BUILDING, META_COPY_CURRENT, META_COPY_LOST
+};
+struct meta_copy_status {
+  enum meta_copy_state state;
+  char path[1100];
+  uint64_t built_pages, total_pages;    /* META_COPY_BUILDING */
+  uint64_t since;               /* seconds since the epoch */
+  char why[160];                /* META_COPY_LOST */
+  uint64_t taken, repaired;     /* pages: from the copy, and written again */
+};
+extern void meta_copy_get_status (struct meta *m,
+                                  struct meta_copy_status *status);
+
+/* Read every page of both copies of pool.db and of its WAL, and write the good
+ * one over the bad one; 'fn' gets each that was not good.  'step' is called
+ * after each few, with the bytes read, outside of all locks; -1 ends it.  0;
+ * 1: there is no current copy to compare with; -1.
+ */
+extern int meta_copy_check (struct meta *m,
+                            void (*fn) (void *opaque, bool repaired,
+                                        const char *text),
+                            int (*step) (void *opaque, uint64_t bytes),
+                            void *opaque);
+
+extern struct meta_conn *meta_writer (struct meta *m);
+extern struct meta_conn *meta_reader_get (struct meta *m);
+extern void meta_reader_put (struct meta *m, struct meta_conn *c);
+
+/* Transactions, on the writer.  commit is durable when it returns 0.
+ * A failed commit has rolled back.
+ */
+extern int meta_begin (struct meta_conn *c);
+extern int meta_commit (struct meta_conn *c);
+extern void meta_rollback (struct meta_conn *c);
+/* Did the last call that failed on this connection read a damaged page?
+ * (Else writing failed.)
+ */
+extern bool meta_is_damaged (struct meta_conn *c);
+/* Has a call since meta_begin failed to write to the disk?  SQLite may have
+ * rolled back then, and what the file has is not known.
+ */
+extern bool meta_has_write_failed (struct meta_conn *c);
+/* Has any connection met a damaged page, of whatever copies? */
+extern bool meta_saw_damage (struct meta *m);
+/* Write zeroes over each page that is damaged in all copies: no table has it
+ * any more.
+ */
+extern int meta_blank_damage (struct meta *m);
+/* Savepoints within, so that one operation can fail by itself.  After some
+ * errors (no memory, a damaged page, no space) SQLite has rolled back the
+ * transaction, savepoint and all: then meta_release fails.
+ */
+extern int meta_savepoint (struct meta_conn *c);
+extern int meta_release (struct meta_conn *c, bool keep);
+
+/* One snapshot for several calls on a reader, until meta_unfreeze. */
+extern int meta_freeze (struct meta_conn *c);
+extern void meta_unfreeze (struct meta_conn *c);
+
+/* A reader of one's own, frozen at this moment: for what reads so long that
+ * it must not take one from the others.  The WAL cannot begin anew while it
+ * is open, and grows with every commit.
+ */
+extern struct meta_conn *meta_frozen_open (struct meta *m);
+extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
+/* EBUSY when the WAL has grown so large, or the file system is so full, that
+ * frozen readers must give way: close it soon, commits wait for that (though
+ * not for long).
+ */
+extern int meta_frozen_check (struct meta *m);
+
+/* SQLite's own check of pages and trees; 'fn' gets each problem. */
+extern int meta_quick_check (struct meta_conn *c,
+                             void (*fn) (void *opaque, const char *text),
+                             void *opaque);
+
+/* Copy the WAL into the database, up to the last commit, and sync. */
+extern int meta_checkpoint (struct meta *m);
+/* Before a fold that may write 'need' pages: start the WAL again from
+ * its beginning if it has reached its limit, or would be made larger than that.
+ */
+extern void meta_throttle (struct meta *m, uint64_t need);
+/* Copy of the WAL what readers allow, and sync. */
+extern void meta_copy_wal (struct meta *m);
+/* Copy the WAL and begin it anew, if no reader stays in it for long;
+ * 'truncate': frozen readers must give way, and its header goes.  False:
+ * readers are still in it.
+ */
+extern bool meta_restart_wal (struct meta *m, bool truncate);
+
+/* Pages: pool.db's in use as of the last commit (free ones not counted), and
+ * frames of the WAL since it last began; and what is really allocated for
+ * both (meta-files.h).
+ */
+struct meta_pages {
+  uint64_t used, allocated;
+  uint64_t wal_used, wal_allocated;
+};
+extern void meta_get_pages (struct meta *m, struct meta_pages *pages);
+/* Count them: after a commit, by the writer. */
+extern void meta_committed (struct meta *m);
+/* Allocate, if there is less.  -1: ENOSPC, EIO. */
+extern int meta_allocate (struct meta *m, uint64_t db_pages,
+                          uint64_t wal_pages);
+/* Give back what is allocated beyond, if the WAL can begin again.  By the
+ * writer.
+ */
+extern void meta_give_back (struct meta *m, uint64_t db_pages,
+                            uint64_t wal_pages);
+/* What stays allocated while the pool is closed. */
+extern void meta_set_kept (struct meta *m, uint64_t db_pages,
+                           uint64_t wal_pages);
+
+/* Counts of pool.db: all its pages, and the free ones among them. */
+extern int meta_page_counts (struct meta_conn *c, uint64_t *all,
+                             uint64_t *unused);
+
+extern int meta_state_get (struct meta_conn *c, struct meta_state *s);
+extern int meta_state_put (struct meta_conn *c, const struct meta_state *s);
+
+/* 1 found, 0 not, -1. 'value' is malloc'd. */
+extern int meta_property_get (struct meta_conn *c, const char *name,
+                              char **value);
+extern int meta_property_put (struct meta_conn *c, const char *name,
+                              const char *value);
+
+/* The last report of a kind, as meta_property_get.  The
+ * table may have to be made first (meta_history_make).
+ */
+extern int meta_report_get (struct meta_conn *c, const char *name,
+                            char **value);
+extern int meta_report_put (struct meta_conn *c, const char *name,
+                            const char *value);
+
+/* The id of a domain, made if needed ("" is 0); and its name (malloc'd). */
+extern int meta_domain_id (struct meta_conn *c, const char *name,
+                           uint64_t *id);
+extern int meta_domain_name (struct meta_conn *c, uint64_t id, char **name);
+
+extern int meta_layer_put (struct meta_conn *c, const struct meta_layer *l);
+/* 1 found, 0 not. */
+extern int meta_layer_get (struct meta_conn *c, uint64_t id,
+                           struct meta_layer *l);
+extern int meta_layer_delete (struct meta_conn *c, uint64_t id);
+/* The children of layer 'old' become those of 'new'. */
+extern int meta_layer_reparent (struct meta_conn *c, uint64_t old,
+                                uint64_t new);
+extern int meta_layer_set_dying (struct meta_conn *c, uint64_t id);
+extern int meta_layer_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque,
+                                       const struct meta_layer *l),
+                            void *opaque);
+/* The same of all rows that can be read: damaged pages are passed over.  1:
+ * there are such pages, so rows may be missing; 0: none; -1.
+ */
+extern int meta_layer_salvage (struct meta_conn *c,
+                               int (*fn) (void *opaque,
+                                          const struct meta_layer *l),
+                               void *opaque);
+extern int meta_volume_put (struct meta_conn *c, const struct meta_volume *v);
+extern int meta_volume_delete (struct meta_conn *c, uint64_t id);
+/* Lends a volume to 'fn' for the call. */
+extern int meta_volume_scan (struct meta_conn *c,
+                             int (*fn) (void *opaque,
+                                        const struct meta_volume *v),
+                             void *opaque);
+/* As meta_layer_salvage, in no order. */
+extern int meta_volume_salvage (struct meta_conn *c,
+                                int (*fn) (void *opaque,
+                                           const struct meta_volume *v),
+                                void *opaque);
+
+extern int meta_snapshot_put (struct meta_conn *c,
+                              const struct meta_snapshot *s);
+extern int meta_snapshot_delete (struct meta_conn *c, uint64_t id);
+/* Lends a snapshot to 'fn' for the call; those of one volume by name. */
+extern int meta_snapshot_scan (struct meta_conn *c,
+                               int (*fn) (void *opaque,
+                                          const struct meta_snapshot *s),
+                               void *opaque);
+/* As meta_layer_salvage, in no order. */
+extern int meta_snapshot_salvage (struct meta_conn *c,
+                                  int (*fn) (void *opaque,
+                                             const struct meta_snapshot *s),
+                                  void *opaque);
+
+/* Leaves.  get: 1 found, 0 not; 'buf' has LEAF_LEN_MAX bytes. */
+extern int meta_leaf_get (struct meta_conn *c, uint64_t branch, uint64_t leaf,
+                          uint64_t seq, uint8_t *buf, size_t *len);
+extern int meta_leaf_put (struct meta_conn *c, uint64_t branch, uint64_t leaf,
+                          uint64_t seq, const uint8_t *buf, size_t len);
+extern int meta_leaf_delete (struct meta_conn *c, uint64_t branch,
+                             uint64_t leaf, uint64_t seq);
+/* Leaves of a branch from 'first' on, ascending.  fn returns 0 to go on,
+ * 1 to stop, -1 for an error.  fn must not write the table.
+ */
+extern int meta_leaf_scan (struct meta_conn *c, uint64_t branch,
+                           uint64_t first,
+                           int (*fn) (void *opaque, uint64_t leaf,
+                                      uint64_t seq, const uint8_t *buf,
+                                      size_t len),
+                           void *opaque);
+
+/* One leaf's rows of a branch, from seq 'last' down to 'first'. */
+extern int meta_leaf_resolve (struct meta_conn *c, uint64_t branch,
+                              uint64_t leaf, uint64_t first, uint64_t last,
+                              int (*fn) (void *opaque, uint64_t seq,
+                                         const uint8_t *buf, size_t len),
+                              void *opaque);
+/* The branch's first leaf from 'first' on that has a row.  1, 0, -1. */
+extern int meta_leaf_next (struct meta_conn *c, uint64_t branch,
+                           uint64_t first, uint64_t *leaf);
+
+/* Leaves of the branch's layers from seq 'first' to 'last', ascending by
+ * leaf and seq; several cursors may be open at once.  next: 1, 0: no more,
+ * -1; 'buf' is borrowed until the next call.
+ */
+struct meta_cursor;
+struct meta_leaf_row {
+  uint64_t leaf, seq;
+  const uint8_t *buf;
+  size_t len;
+};
+extern struct meta_cursor *meta_leaf_cursor (struct meta_conn *c,
+                                             uint64_t branch, uint64_t first,
+                                             uint64_t last);
+extern int meta_cursor_next (struct meta_cursor *cursor,
+                             struct meta_leaf_row *row);
+extern void meta_cursor_free (struct meta_cursor *cursor);
+
+/* All leaves of all layers. */
+extern int meta_leaf_scan_all (struct meta_conn *c,
+                               int (*fn) (void *opaque, uint64_t branch,
+                                          uint64_t leaf, uint64_t seq,
+                                          const uint8_t *buf, size_t len),
+                               void *opaque);
+
+/* Rows of records: 1 found, 0 not. */
+extern int meta_record_get (struct meta_conn *c, uint64_t group,
+                            struct blob *b);
+extern int meta_record_put (struct meta_conn *c, uint64_t group,
+                            const uint8_t *buf, size_t len);
+extern int meta_record_delete (struct meta_conn *c, uint64_t group);
+extern int meta_record_scan (struct meta_conn *c, uint64_t first_group,
+                             int (*fn) (void *opaque, uint64_t group,
+                                        const uint8_t *buf, size_t len),
+                             void *opaque);
+
+/* The row of the hash index that holds 'prefix': its lowest prefix in
+ * 'low', and in 'next' the next row's (valid if *has_next).  0 or -1;
+ * there always is one.
+ */
+extern int meta_index_get (struct meta_conn *c, uint64_t prefix,
+                           uint64_t *low, struct blob *b);
+extern int meta_index_next (struct meta_conn *c, uint64_t low,
+                            bool *has_next, uint64_t *next);
+extern int meta_index_put (struct meta_conn *c, uint64_t low,
+                           const uint8_t *buf, size_t len);
+extern int meta_index_delete (struct meta_conn *c, uint64_t low);
+extern int meta_index_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque, uint64_t low,
+                                       const uint8_t *buf, size_t len),
+                            void *opaque);
+
+/* Segments' space maps. */
+extern int meta_segment_get (struct meta_conn *c, uint64_t segment,
+                             struct blob *b);
+extern int meta_segment_put (struct meta_conn *c, uint64_t segment,
+                             uint32_t nr_free, uint32_t largest_run,
+                             const uint8_t *buf, size_t len);
+extern int meta_segment_delete (struct meta_conn *c, uint64_t segment);
+extern int meta_segment_scan (struct meta_conn *c,
+                              int (*fn) (void *opaque, uint64_t segment,
+                                         uint32_t nr_free,
+                                         uint32_t largest_run),
+                              void *opaque);
+
+extern int meta_limbo_put (struct meta_conn *c, uint64_t addr);
+extern int meta_limbo_delete (struct meta_conn *c, uint64_t addr);
+extern int meta_limbo_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque, uint64_t addr),
+                            void *opaque);
+
+/* The copies of the record at 'addr' (copies.h); meta-copies.c.  1; 0: there
+ * is no row; -1.  A row of another length names none: *nr is 0.
+ */
+extern int meta_copies_get (struct meta_conn *c, uint64_t addr,
+                            uint64_t copies[COPIES_BESIDE], unsigned *nr);
+/* Without any the row goes. */
+extern int meta_copies_put (struct meta_conn *c, uint64_t addr,
+                            const uint64_t copies[COPIES_BESIDE],
+                            unsigned nr);
+/* Those of records from 'first' on, by address. */
+extern int meta_copies_scan (struct meta_conn *c, uint64_t first,
+                             int (*fn) (void *opaque, uint64_t addr,
+                                        const uint64_t *copies, unsigned nr),
+                             void *opaque);
+/* Sectors of all copies: what meta_state_get leaves out. */
+extern int meta_copies_get_sectors (struct meta_conn *c, uint64_t *sectors);
+extern int meta_copies_put_sectors (struct meta_conn *c, uint64_t sectors);
+
+
+/* Samples of drift (history.h); meta-history.c. */
+struct meta_sample {
+  uint64_t id;                  /* ascending as recorded */
+  uint64_t golden;              /* a snapshot, perhaps destroyed since */
+  uint64_t time;                /* seconds since the epoch */
+  uint64_t length;              /* of the document */
+  bool asked;                   /* for, by somebody: thin.h */
+  uint64_t codec;               /* as stored: any number */
+  const uint8_t *data;          /* its stored form; not owned */
+  size_t len;
+};
+
+/* Make the table, in a transaction, unless it is there. */
+extern int meta_history_make (struct meta_conn *c);
+extern int meta_sample_put (struct meta_conn *c, const struct meta_sample *s);
+extern int meta_sample_delete (struct meta_conn *c, uint64_t id);
+/* Those of one golden image, by id. */
+extern int meta_sample_times (struct meta_conn *c, uint64_t golden,
+                              int (*fn) (void *opaque, uint64_t id,
+                                         uint64_t time, bool asked),
+                              void *opaque);
+/* Lends each sample of 'golden' (0: of any) whose id is above 'after' to 'fn'
+ * for the call, by id; fn returns 0 to go on, 1 to stop, -1 for an error.
+ */
+extern int meta_sample_scan (struct meta_conn *c, uint64_t golden,
+                             uint64_t after,
+                             int (*fn) (void *opaque,
+                                        const struct meta_sample *s),
+                             void *opaque);
+/* The same of the last one of a golden image, if it has any. */
+extern int meta_sample_newest (struct meta_conn *c, uint64_t golden,
+                               int (*fn) (void *opaque,
+                                          const struct meta_sample *s),
+                               void *opaque);
+
+#endif /* NBDEDUP_META_H */

@@ -1,0 +1,640 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* check --repair: records, their counts, and pointers without a record.
+ *
+ * Windows of records, as check reads them, one transaction each: all maps are
+ * read, and each pointer into the window is counted for its record, or is a
+ * stray: no record is there, or another.  What a stray names is read.  Are its
+ * bytes others, its block is lost: it reads as an error already.  Are they
+ * right, its record is made again from its summary.  If there is none, or the
+ * disk cannot be read, the pointer stays as it is: what is at its address does
+ * not die, and no space is given back (check-space.c).
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "report/check-int.h"
+
+/* Pointers that are looked at in one transaction. */
+#define STRAYS_MAX 65536
+/* Of the log, for records that are known again. */
+#define LOG_LINES_MAX 20
+
+/* A record's row, and what the maps say of it. */
+struct entry {
+  struct record r;
+  uint64_t equal, other;        /* pointers: to this, to its address only */
+  bool changed;
+};
+
+struct stray {
+  uint64_t branch, leaf, seq;
+  unsigned index;
+  uint32_t lsize;
+  struct pointer ptr;
+};
+
+struct window {
+  struct derive *derive;        /* owned */
+  uint64_t next_group;          /* of the pass */
+  bool records_gone;            /* in this pass */
+
+  /* One transaction's. */
+  struct entry *entries;        /* owned; ascending by address */
+  size_t nr, max, cap;          /* max: as many are loaded */
+  uint64_t first, end;          /* groups */
+  uint64_t *damaged;            /* owned; groups; ascending */
+  size_t nr_damaged;
+  struct stray *strays;         /* owned */
+  size_t nr_strays;
+  bool collecting;              /* them */
+  struct entry *fresh;          /* owned; made from strays; ascending */
+  size_t nr_fresh;
+  bool again;                   /* there is more to do in this window */
+  uint64_t lost_blocks;
+  uint64_t kept;                /* strays that stay */
+  unsigned changes;             /* rows */
+
+  uint64_t nr_rebuilt;          /* of all transactions */
+};
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+static int
+note_damaged_group (struct window *w, uint64_t group)
+{
+  uint64_t *p = array_add (&w->damaged, &w->nr_damaged, sizeof *p);
+
+  if (p == NULL)
+    return -1;
+  *p = group;
+  return 0;
+}
+
+static int
+load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct repair *rp = opaque;
+  struct window *w = rp->arg;
+  uint64_t last = 0;
+  struct record r;
+  size_t off;
+  int n;
+
+  if (w->nr + RECORD_GROUP_SECTORS > w->max) {
+    w->end = group;
+    return 1;
+  }
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    /* Whatever follows is found by the pointers to it. */
+    if (n == -1 || r.ptr.addr <= last)
+      return note_damaged_group (w, group);
+    last = r.ptr.addr;
+    w->entries[w->nr++] = (struct entry) { .r = r };
+  }
+  return 0;
+}
+
+static struct entry *
+find_entry (struct window *w, uint64_t addr)
+{
+  size_t i = array_position (w->nr, k, w->entries[k].r.ptr.addr < addr);
+
+  return i < w->nr && w->entries[i].r.ptr.addr == addr ? &w->entries[i]
+    : NULL;
+}
+
+static bool
+is_equal (const struct record *r, const struct pointer *ptr, uint32_t lsize)
+{
+  return r->ptr.psize == ptr->psize && r->ptr.codec == ptr->codec &&
+    r->ptr.cksum == ptr->cksum && r->lsize == lsize;
+}
+
+static int
+compare_strays (const void *a, const void *b)
+{
+  uint64_t x = ((const struct stray *) a)->ptr.addr;
+  uint64_t y = ((const struct stray *) b)->ptr.addr;
+
+  return x < y ? -1 : x > y;
+}
+
+static uint64_t
+group_of (const struct stray *s)
+{
+  return s->ptr.addr / RECORD_GROUP_SECTORS;
+}
+
+/* The transaction is about what is before this group only; strays are in
+ * order.
+ */
+static void
+end_before (struct window *w, uint64_t group)
+{
+  w->end = group;
+  w->nr = array_position (w->nr, k, w->entries[k].r.ptr.addr <
+                          group * RECORD_GROUP_SECTORS);
+  w->nr_strays = array_position (w->nr_strays, k,
+                                 group_of (&w->strays[k]) < group);
+  w->nr_damaged = array_position (w->nr_damaged, k, w->damaged[k] < group);
+}
+
+/* There are more than can be looked at: keep to the first groups; if they are
+ * of one group, those that are there come first.
+ */
+static void
+shrink_strays (struct window *w)
+{
+  uint64_t group;
+
+  qsort (w->strays, w->nr_strays, sizeof *w->strays, compare_strays);
+  group = group_of (&w->strays[STRAYS_MAX / 2]);
+  if (group > group_of (&w->strays[0]))
+    end_before (w, group);
+  else
+    w->again = true;
+}
+
+static int
+count_pointer (struct repair *rp, struct stray *s)
+{
+  struct window *w = rp->arg;
+  struct entry *e = find_entry (w, s->ptr.addr);
+  struct stray *p;
+
+  if (e != NULL && is_equal (&e->r, &s->ptr, s->lsize)) {
+    e->equal++;
+    return 0;
+  }
+  if (e != NULL)
+    e->other++;
+  w->kept++;
+  if (w->collecting && w->nr_strays == STRAYS_MAX && !w->again)
+    shrink_strays (w);
+  if (!w->collecting || w->nr_strays == STRAYS_MAX || group_of (s) >= w->end)
+    return 0;
+  p = array_add (&w->strays, &w->nr_strays, sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p = *s;
+  return 0;
+}
+
+static int
+count_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
+            const uint8_t *buf, size_t len)
+{
+  struct repair *rp = opaque;
+  struct window *w = rp->arg;
+  const struct repair_layer *l = repair_find_layer (rp, branch, seq);
+  struct stray s = { .branch = branch, .leaf = leaf_nr, .seq = seq };
+  struct leaf leaf;
+  uint64_t group;
+  unsigned i;
+
+  if (l == NULL || leaf_unpack (buf, len, &leaf) == -1)
+    return nbdedup_fail (EIO, "pool.db: map leaf %" PRIu64 " of branch %"
+                         PRIu64 " is damaged again", leaf_nr, branch);
+  s.lsize = l->row.block_size;
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (leaf.state[i] != MAP_POINTER)
+      continue;
+    if (pointer_unpack (leaf.ptr[i], s.lsize, &s.ptr) == -1)
+      return -1;
+    group = s.ptr.addr / RECORD_GROUP_SECTORS;
+    s.index = i;
+    if (group >= w->first && group < w->end && count_pointer (rp, &s) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/* What table "copy" refers to; repair_copies has seen to it that these are
+ * copies.
+ */
+static int
+count_copies (void *opaque, uint64_t addr, const uint64_t *copies,
+              unsigned nr)
+{
+  struct repair *rp = opaque;
+  struct window *w = rp->arg;
+  struct entry *e;
+  unsigned i;
+
+  (void) addr;
+  for (i = 0; i < nr; ++i) {
+    e = find_entry (w, copies[i]);
+    if (e != NULL)
+      e->equal++;
+  }
+  return 0;
+}
+
+static int
+count_all (struct repair *rp)
+{
+  return meta_leaf_scan_all (rp->c, count_leaf, rp) == -1 ? -1
+    : meta_copies_scan (rp->c, 0, count_copies, rp);
+}
+
+/*----------------------------------------------------------------------
+ * Strays
+ */
+
+/* Strays come in order: only the last one can be of this address. */
+static const struct entry *
+last_fresh (const struct window *w)
+{
+  return w->nr_fresh > 0 ? &w->fresh[w->nr_fresh - 1] : NULL;
+}
+
+/* Does it take sectors of another? */
+static bool
+overlaps (struct repair *rp, const struct window *w, const struct record *r)
+{
+  uint32_t sector = rp->state->sector_bytes;
+  const struct entry *last = last_fresh (w);
+  size_t i = array_position (w->nr, k,
+                             w->entries[k].r.ptr.addr < r->ptr.addr);
+
+  if (last && last->r.ptr.addr + sectors_of (last->r.ptr.psize, sector) >
+      r->ptr.addr)
+    return true;
+  if (i > 0 && w->entries[i - 1].r.ptr.addr +
+      sectors_of (w->entries[i - 1].r.ptr.psize, sector) > r->ptr.addr)
+    return true;
+  if (i < w->nr && w->entries[i].r.ptr.addr == r->ptr.addr)
+    i++;
+  return i < w->nr && r->ptr.addr + sectors_of (r->ptr.psize, sector) >
+    w->entries[i].r.ptr.addr;
+}
+
+/* Had it an entry in the hash index, it has it again. */
+static int
+set_indexed (struct repair *rp, struct record *r)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  struct index_entry e;
+  uint64_t low;
+  size_t off;
+
+  if (meta_index_get (rp->c, digest_prefix (&r->digest), &low, &b) == -1)
+    return -1;
+  for (off = 0; off < b.len; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (b.p + off, &e);
+    if (e.addr == r->ptr.addr && index_entry_matches (&e, &r->digest))
+      r->flags |= RECORD_INDEXED;
+  }
+  return 0;
+}
+
+static int
+add_fresh (struct repair *rp, struct window *w, const struct record *r)
+{
+  struct entry *p = array_add (&w->fresh, &w->nr_fresh, sizeof *p);
+
+  if (p == NULL)
+    return -1;
+  *p = (struct entry) { .r = *r, .changed = true };
+  if (w->nr_rebuilt++ < LOG_LINES_MAX)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
+                 PRIu64 " is known again, from its summary", rp->pool->path,
+                 r->ptr.addr);
+  return 0;
+}
+
+/* Both are in order, and have no address in common. */
+static int
+merge_fresh (struct window *w)
+{
+  size_t i = w->nr, j = w->nr_fresh, k = w->nr + w->nr_fresh;
+  struct entry *p;
+
+  if (k > w->cap) {
+    p = realloc (w->entries, k * sizeof *p);
+    if (p == NULL)
+      return nbdedup_fail (ENOMEM, "no memory to repair");
+    w->entries = p;
+    w->cap = k;
+  }
+  w->nr = k;
+  while (j > 0)
+    w->entries[--k] = i > 0 && w->entries[i - 1].r.ptr.addr >
+      w->fresh[j - 1].r.ptr.addr ? w->entries[--i] : w->fresh[--j];
+  return 0;
+}
+
+/* The bytes are right, but pool.db says nothing of them, or something else,
+ * and nothing refers to that.
+ */
+static int
+rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
+{
+  struct entry *e = find_entry (w, s->ptr.addr);
+  const struct entry *last = last_fresh (w);
+  struct record r;
+  int found;
+
+  if (last && last->r.ptr.addr == s->ptr.addr)
+    return 0;
+  if (e != NULL && (e->equal > 0 || is_equal (&e->r, &s->ptr, s->lsize)))
+    return 0;
+  found = derive_record (w->derive, rp->c, &s->ptr, s->lsize, &r);
+  if (found != 1)
+    return found;
+  if (overlaps (rp, w, &r))
+    return 0;
+  if (set_indexed (rp, &r) == -1)
+    return -1;
+  if (e == NULL)
+    return add_fresh (rp, w, &r);
+  r.refcount = e->r.refcount;
+  e->r = r;
+  e->changed = true;
+  rp->records_gone = true;      /* the one that was in its place */
+  return 0;
+}
+
+static int
+lose_block (struct repair *rp, struct window *w, const struct stray *s)
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  struct leaf leaf;
+  size_t len = 0;
+
+  if (meta_leaf_get (rp->c, s->branch, s->leaf, s->seq, buf, &len) != 1 ||
+      leaf_unpack (buf, len, &leaf) == -1)
+    return -1;
+  leaf.state[s->index] = MAP_LOST;
+  len = leaf_pack (&leaf, buf);
+  rp->maps_changed = true;
+  rp->state->features_compat |= FEATURE_COMPAT_LOST;
+  w->lost_blocks++;
+  return meta_leaf_put (rp->c, s->branch, s->leaf, s->seq, buf, len);
+}
+
+/* No more than the transaction can write: what is judged beyond that would
+ * have to be judged again.
+ */
+static void
+limit_strays (struct repair *rp, struct window *w)
+{
+  unsigned groups = 0;
+  size_t i;
+
+  qsort (w->strays, w->nr_strays, sizeof *w->strays, compare_strays);
+  for (i = 0; i < w->nr_strays; ++i)
+    if ((i == 0 || group_of (&w->strays[i]) != group_of (&w->strays[i - 1])) &&
+        groups++ == rp->rows) {
+      end_before (w, group_of (&w->strays[i]));
+      break;
+    }
+}
+
+static int
+judge_strays (struct repair *rp, struct window *w)
+{
+  const struct entry *last;
+  struct stray *s;
+  size_t i;
+
+  limit_strays (rp, w);
+  for (i = 0; i < w->nr_strays; ++i) {
+    s = &w->strays[i];
+    last = last_fresh (w);
+    if (last && last->r.ptr.addr == s->ptr.addr &&
+        is_equal (&last->r, &s->ptr, s->lsize))
+      continue;                 /* another block of the same record */
+    switch (derive_content (w->derive, &s->ptr, s->lsize)) {
+    case CONTENT_GOOD:
+      if (rebuild_record (rp, w, s) == -1)
+        return -1;
+      break;
+    case CONTENT_LOST:
+      if (w->lost_blocks == rp->rows)
+        w->again = true;
+      else if (lose_block (rp, w, s) == -1)
+        return -1;
+      break;
+    case CONTENT_UNKNOWN:
+      break;
+    }
+  }
+  return merge_fresh (w);
+}
+
+/*----------------------------------------------------------------------
+ * Writing
+ */
+
+/* The count that the maps give it.  Without any it waits in limbo for the
+ * fold that frees it.
+ */
+static int
+set_count (struct repair *rp, struct entry *e)
+{
+  uint64_t found = e->equal + e->other;
+
+  if (found == 0 && meta_limbo_put (rp->c, e->r.ptr.addr) == -1)
+    return -1;
+  if (e->r.refcount == found)
+    return 0;
+  if (e->r.refcount == 0 && meta_limbo_delete (rp->c, e->r.ptr.addr) == -1)
+    return -1;
+  e->r.refcount = found;
+  e->changed = true;
+  return 0;
+}
+
+static bool
+is_group_damaged (const struct window *w, uint64_t group)
+{
+  size_t i = array_position (w->nr_damaged, k, w->damaged[k] < group);
+
+  return i < w->nr_damaged && w->damaged[i] == group;
+}
+
+/* Write one group's entries, [*i, ...), if any has changed. */
+static int
+put_group (struct repair *rp, struct window *w, uint64_t group, size_t *i)
+{
+  CLEANUP_FREE uint8_t *buf = NULL;
+  bool changed = is_group_damaged (w, group);
+  size_t j, len = 0;
+
+  rp->records_gone |= changed;
+  for (j = *i; j < w->nr && w->entries[j].r.ptr.addr / RECORD_GROUP_SECTORS
+         == group; ++j) {
+    if (set_count (rp, &w->entries[j]) == -1)
+      return -1;
+    changed |= w->entries[j].changed;
+  }
+  if (changed && j > *i) {
+    buf = malloc ((j - *i) * RECORD_ENTRY_MAX);
+    if (buf == NULL)
+      return nbdedup_fail (ENOMEM, "no memory to repair");
+    for (; *i < j; ++*i)
+      len += record_pack (&w->entries[*i].r, buf + len);
+    if (meta_record_put (rp->c, group, buf, len) == -1)
+      return -1;
+  }
+  else if (changed && meta_record_delete (rp->c, group) == -1)
+    return -1;
+  *i = j;
+  w->changes += changed;
+  return 0;
+}
+
+/* Groups of entries, and damaged ones that have none, in order; as many as
+ * one transaction may change.
+ */
+static int
+put_groups (struct repair *rp, struct window *w)
+{
+  size_t i = 0, d = 0;
+  uint64_t group;
+
+  while (i < w->nr || d < w->nr_damaged) {
+    group = i < w->nr ? w->entries[i].r.ptr.addr / RECORD_GROUP_SECTORS
+      : UINT64_MAX;
+    if (d < w->nr_damaged && w->damaged[d] <= group)
+      group = w->damaged[d++];
+    if (w->changes >= rp->rows) {
+      w->end = group;
+      return 0;
+    }
+    if (put_group (rp, w, group, &i) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+/*----------------------------------------------------------------------*/
+
+static void
+reset (struct window *w)
+{
+  free (w->damaged);
+  free (w->strays);
+  free (w->fresh);
+  w->damaged = NULL;
+  w->strays = NULL;
+  w->fresh = NULL;
+  w->nr = w->nr_damaged = w->nr_strays = w->nr_fresh = 0;
+  w->again = false;
+  derive_forget (w->derive);
+  w->lost_blocks = w->kept = 0;
+  w->changes = 0;
+  w->first = w->next_group;
+  w->end = UINT64_MAX;
+}
+
+/* Count the pointers to each record as they are now. */
+static int
+count_again (struct repair *rp, struct window *w)
+{
+  size_t i;
+
+  for (i = 0; i < w->nr; ++i)
+    w->entries[i].equal = w->entries[i].other = 0;
+  w->collecting = false;
+  w->kept = 0;
+  return count_all (rp);
+}
+
+static int
+fix_window (struct repair *rp)
+{
+  struct window *w = rp->arg;
+
+  reset (w);
+  w->collecting = true;
+  if (meta_record_scan (rp->c, w->first, load_group, rp) == -1 ||
+      count_all (rp) == -1)
+    return -1;
+  /* The dedup table in memory may have what pool.db has not. */
+  rp->records_gone = w->nr_strays > 0;
+  if (w->nr_strays > 0 &&
+      (judge_strays (rp, w) == -1 || count_again (rp, w) == -1))
+    return -1;
+  if (put_groups (rp, w) == -1)
+    return -1;
+  rp->more = w->again || w->end < UINT64_MAX;
+  return 0;
+}
+
+static void
+window_done (struct repair *rp)
+{
+  struct window *w = rp->arg;
+
+  rp->lost_blocks += w->lost_blocks;
+  if (w->kept > 0)
+    rp->records_are_right = false;
+  if (!w->again)
+    w->next_group = w->end;
+  w->records_gone |= rp->records_gone;
+}
+
+/* Workers may have found a record that is not there any more, until the dedup
+ * table forgot it.  By the second pass their pointers are in the maps, and as
+ * strays they bring it back: before its space is free.
+ */
+static int
+run_passes (struct repair *rp, struct window *w)
+{
+  bool again = false;
+
+  do {
+    w->next_group = 0;
+    w->records_gone = false;
+    rp->records_are_right = true;
+    if (repair_pass (rp, fix_window, window_done, w) == -1) {
+      rp->records_are_right = false;
+      return -1;
+    }
+    again = !again && w->records_gone;
+  } while (again);
+  return 0;
+}
+
+int
+repair_records (struct repair *rp)
+{
+  struct window w = {
+    .max = rp->pool->settings.ddt_cache_bytes / 16 / sizeof *w.entries,
+  };
+  int r = -1;
+
+  if (w.max < 2 * RECORD_GROUP_SECTORS)
+    w.max = 2 * RECORD_GROUP_SECTORS;
+  w.cap = w.max;
+  w.entries = malloc (w.cap * sizeof *w.entries);
+  w.derive = derive_new (rp->pool);
+  if (w.entries == NULL)
+    nbdedup_fail (ENOMEM, "no memory to repair");
+  else if (w.derive != NULL)
+    r = run_passes (rp, &w);
+  if (w.nr_rebuilt > LOG_LINES_MAX)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: %" PRIu64 " records "
+                 "are known again, from their summaries", rp->pool->path,
+                 w.nr_rebuilt);
+  derive_free (w.derive);
+  free (w.entries);
+  free (w.damaged);
+  free (w.strays);
+  free (w.fresh);
+  return r;
+}

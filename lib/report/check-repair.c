@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* check --repair: make pool.db agree with itself again.
+ *
+ * What is believed, and what follows from it:
+ *
+ *   maps     say which blocks there are; what pages of them that are lost in
+ *            all copies said is lost (mend.h).  A pointer that nothing describes
+ *            any more makes its block lost, but only if its bytes were read
+ *            and are others: what can be read stays as it is
+ *   records  follow from the maps (their counts) and, where a row is gone,
+ *            from the pointers and the summaries in "records"
+ *   copies   are believed if both they and their primaries are there, and
+ *            are the same; others go
+ *   space    follows from the records and the summaries' chunks
+ *   index    follows from the records
+ *   totals   follow from all of them
+ *
+ * Each pass recounts and writes inside the transactions of folds: there
+ * pool.db says of one moment what all pointers and counts are, while clients
+ * go on, and what they have changed since is added by the next fold.  A pass
+ * changes a bounded number of rows at once and begins again where it was;
+ * each of its transactions leaves pool.db no worse than it was, so a repair
+ * that is killed is simply done again.
+ *
+ * A count is never set to less than the pointers that are found in that very
+ * transaction.  A record without any goes to limbo, and dies the usual way.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/ddt.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "disk/room.h"
+#include "report/check-int.h"
+#include "report/check.h"
+#include "report/mend.h"
+#include "volume/lost-leaves.h"
+#include "volume/volume.h"
+
+/* Rows that one transaction changes, and pages that they may take; and how
+ * many if there is no room for that.
+ */
+#define ROWS 128
+#define PAGES_PER_ROW ROOM_POINTER_PAGES
+#define ROWS_MIN 4
+
+/*----------------------------------------------------------------------
+ * Layers of this moment
+ */
+
+static int
+compare_layers (const void *a, const void *b)
+{
+  const struct repair_layer *x = a, *y = b;
+
+  if (x->row.branch != y->row.branch)
+    return x->row.branch < y->row.branch ? -1 : 1;
+  return x->row.seq < y->row.seq ? -1 : x->row.seq > y->row.seq;
+}
+
+struct repair_layer *
+repair_find_layer (struct repair *rp, uint64_t branch, uint64_t seq)
+{
+  const struct repair_layer key = { .row = { .branch = branch, .seq = seq } };
+
+  return rp->nr_layers == 0 ? NULL :
+    bsearch (&key, rp->layers, rp->nr_layers, sizeof key, compare_layers);
+}
+
+static int
+collect_layer (void *opaque, const struct meta_layer *ml)
+{
+  struct repair *rp = opaque;
+  struct repair_layer *l = array_add (&rp->layers, &rp->nr_layers,
+                                      sizeof *l);
+
+  if (l == NULL)
+    return -1;
+  *l = (struct repair_layer) { .row = *ml, .end = UINT64_MAX };
+  return 0;
+}
+
+static int
+collect_layers (struct repair *rp)
+{
+  struct volumes *vs = rp->pool->volumes;
+  struct repair_layer *l;
+  struct volume *v;
+  size_t i;
+
+  free (rp->layers);
+  rp->layers = NULL;
+  rp->nr_layers = 0;
+  if (meta_layer_scan (rp->c, collect_layer, rp) == -1)
+    return -1;
+  if (rp->nr_layers > 0)
+    qsort (rp->layers, rp->nr_layers, sizeof *rp->layers, compare_layers);
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    l = repair_find_layer (rp, v->layer->branch, v->layer->seq);
+    if (l != NULL)
+      l->end = blocks_of (v->size, v->block_size);
+  }
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * A pass
+ */
+
+struct pass {
+  struct repair *rp;
+  int (*fn) (struct repair *rp);
+  void (*done) (struct repair *rp);
+};
+
+/* In the folding thread; once more if the transaction has to be repeated. */
+static int
+run_piece (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct pass *p = arg;
+  struct repair *rp = p->rp;
+
+  rp->c = c;
+  rp->state = state;
+  rp->more = rp->maps_changed = rp->records_gone = false;
+  return collect_layers (rp) == -1 ? -1 : p->fn (rp);
+}
+
+static void
+piece_done (void *arg)
+{
+  struct pass *p = arg;
+  struct repair *rp = p->rp;
+
+  if (rp->maps_changed)
+    mend_forget_maps (rp->pool);
+  if (rp->records_gone)
+    ddt_forget_clean (rp->pool->ddt);
+  if (p->done)
+    p->done (rp);
+}
+
+static int
+run_transaction (struct repair *rp, struct pass *p)
+{
+  int r;
+
+  if (rp->rows == ROWS) {
+    r = txg_run_large (rp->pool->txg, ROWS * PAGES_PER_ROW, run_piece,
+                       piece_done, p);
+    if (r == 0 || errno != ENOSPC)
+      return r;
+    rp->rows = ROWS_MIN;
+  }
+  return txg_run (rp->pool->txg, run_piece, piece_done, p);
+}
+
+int
+repair_pass (struct repair *rp, int (*fn) (struct repair *rp),
+             void (*done) (struct repair *rp), void *arg)
+{
+  struct pass p = { rp, fn, done };
+  int r;
+
+  rp->arg = arg;
+  do {
+    r = run_transaction (rp, &p);
+    if (r == 0 && rp->progress &&
+        rp->progress (rp->opaque, ++rp->pieces, 0) != 0)
+      r = nbdedup_fail (EINTR, "interrupted");
+  } while (r == 0 && rp->more);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Leaves that say nothing
+ */
+
+struct fix {
+  uint64_t branch, leaf, seq;
+  struct leaf content;
+  unsigned nr_lost;
+};
+
+struct fixes {
+  struct fix *p;                /* owned */
+  size_t nr;
+  uint64_t lost_blocks;
+};
+
+/* What the row should be; false: it is right. */
+static bool
+judge_leaf (struct repair_layer *l, uint64_t leaf_nr, const uint8_t *buf,
+            size_t len, struct fix *fix)
+{
+  struct pointer ptr;
+  bool wrong = false;
+  unsigned i;
+
+  memset (fix->content.state, MAP_INHERIT, sizeof fix->content.state);
+  fix->nr_lost = 0;
+  if (l == NULL)                /* no layer: no volume can read it */
+    return true;
+  if (leaf_unpack (buf, len, &fix->content) == -1) {
+    for (i = 0; i < LEAF_BLOCKS; ++i) {
+      wrong = leaf_nr * LEAF_BLOCKS + i < l->end;
+      fix->content.state[i] = wrong ? MAP_LOST : MAP_INHERIT;
+      fix->nr_lost += wrong;
+    }
+    return true;
+  }
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (fix->content.state[i] == MAP_POINTER &&
+        pointer_unpack (fix->content.ptr[i], l->row.block_size, &ptr) == -1) {
+      fix->content.state[i] = MAP_LOST;
+      fix->nr_lost++;
+    }
+  return fix->nr_lost > 0;
+}
+
+static int
+judge_row (void *opaque, uint64_t branch, uint64_t leaf, uint64_t seq,
+           const uint8_t *buf, size_t len)
+{
+  struct repair *rp = opaque;
+  struct fixes *fixes = rp->arg;
+  struct fix fix = { .branch = branch, .leaf = leaf, .seq = seq }, *p;
+
+  if (!judge_leaf (repair_find_layer (rp, branch, seq), leaf, buf, len, &fix))
+    return 0;
+  if (fixes->nr == rp->rows) {
+    rp->more = true;
+    return 1;
+  }
+  p = array_add (&fixes->p, &fixes->nr, sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p = fix;
+  return 0;
+}
+
+static int
+fix_leaves (struct repair *rp)
+{
+  struct fixes *fixes = rp->arg;
+  uint8_t buf[LEAF_LEN_MAX];
+  const struct fix *fix;
+  size_t i, len;
+
+  free (fixes->p);
+  *fixes = (struct fixes) { .p = NULL };
+  if (meta_leaf_scan_all (rp->c, judge_row, rp) == -1)
+    return -1;
+  for (i = 0; i < fixes->nr; ++i) {
+    fix = &fixes->p[i];
+    len = leaf_pack (&fix->content, buf);
+    if ((len > 0 ? meta_leaf_put (rp->c, fix->branch, fix->leaf, fix->seq,
+                                  buf, len)
+         : meta_leaf_delete (rp->c, fix->branch, fix->leaf, fix->seq)) == -1)
+      return -1;
+    fixes->lost_blocks += fix->nr_lost;
+    if (fix->nr_lost > 0)
+      rp->state->features_compat |= FEATURE_COMPAT_LOST;
+    rp->maps_changed = true;
+  }
+  return 0;
+}
+
+static void
+leaves_done (struct repair *rp)
+{
+  struct fixes *fixes = rp->arg;
+  const struct fix *fix;
+  struct layer *layer;
+  size_t i;
+
+  rp->lost_blocks += fixes->lost_blocks;
+  for (i = 0; i < fixes->nr; ++i) {
+    fix = &fixes->p[i];
+    layer = fix->nr_lost == 0 ? NULL
+      : volumes_find_layer (rp->pool->volumes,
+                            repair_find_layer (rp, fix->branch,
+                                               fix->seq)->row.id);
+    if (layer)
+      (void) lost_leaves_note (rp->pool->lost, layer, fix->leaf, 1, 0);
+  }
+}
+
+int
+repair_leaves (struct repair *rp)
+{
+  struct fixes fixes = { .p = NULL };
+  int r = repair_pass (rp, fix_leaves, leaves_done, &fixes);
+
+  free (fixes.p);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Totals, and counts of layers
+ */
+
+struct right_blocks {
+  uint64_t layer, blocks;
+};
+
+struct totals {
+  uint64_t records, record_bytes, stored_sectors, index_entries;
+  uint64_t copy_sectors;
+  struct right_blocks *blocks;  /* owned; of layers whose count is wrong */
+  size_t nr_blocks;
+  struct repair *rp;
+};
+
+static int
+add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct totals *t = opaque;
+  struct record r;
+  uint32_t sectors;
+  size_t off;
+  int n;
+
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    if (n == -1)
+      break;                    /* as check counts */
+    if (r.refcount == 0)
+      continue;
+    sectors = sectors_of (r.ptr.psize, t->rp->state->sector_bytes);
+    t->stored_sectors += sectors;
+    if (r.flags & RECORD_COPY) {
+      t->copy_sectors += sectors;
+      continue;
+    }
+    t->records++;
+    t->record_bytes += r.lsize;
+  }
+  return 0;
+}
+
+static int
+add_index_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
+{
+  struct totals *t = opaque;
+
+  (void) low;
+  (void) buf;
+  t->index_entries += len / INDEX_ENTRY_LEN;
+  return 0;
+}
+
+static int
+add_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
+          const uint8_t *buf, size_t len)
+{
+  struct totals *t = opaque;
+  struct repair_layer *l = repair_find_layer (t->rp, branch, seq);
+  struct leaf leaf;
+  unsigned i;
+
+  (void) leaf_nr;
+  if (l == NULL || leaf_unpack (buf, len, &leaf) == -1)
+    return 0;
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    l->pointers += leaf.state[i] == MAP_POINTER;
+  return 0;
+}
+
+static int
+go_on (void *opaque)
+{
+  (void) opaque;
+  return 0;
+}
+
+static void
+wrong_blocks (void *opaque, uint64_t layer, uint64_t stored, uint64_t found)
+{
+  struct totals *t = opaque;
+  struct right_blocks *b = array_add (&t->blocks, &t->nr_blocks, sizeof *b);
+
+  (void) stored;
+  if (b != NULL)                /* else the check that follows tells */
+    *b = (struct right_blocks) { layer, found };
+}
+
+static int
+put_layers (struct repair *rp, struct totals *t)
+{
+  struct repair_layer *l;
+  size_t i, j;
+  bool wrong;
+
+  for (i = 0; i < rp->nr_layers; ++i) {
+    l = &rp->layers[i];
+    wrong = l->row.pointers != l->pointers;
+    l->row.pointers = l->pointers;
+    for (j = 0; j < t->nr_blocks; ++j)
+      if (t->blocks[j].layer == l->row.id) {
+        l->row.blocks = t->blocks[j].blocks;
+        wrong = true;
+      }
+    if (wrong && meta_layer_put (rp->c, &l->row) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+fix_totals (struct repair *rp)
+{
+  struct totals *t = rp->arg;
+  struct meta_state *state = rp->state;
+
+  free (t->blocks);
+  *t = (struct totals) { .rp = rp };
+  if (meta_record_scan (rp->c, 0, add_group, t) == -1 ||
+      meta_index_scan (rp->c, add_index_row, t) == -1 ||
+      meta_leaf_scan_all (rp->c, add_leaf, t) == -1 ||
+      check_blocks (rp->pool, rp->c, go_on, wrong_blocks, t) == -1 ||
+      put_layers (rp, t) == -1)
+    return -1;
+  state->records = t->records;
+  state->record_bytes = t->record_bytes;
+  state->stored_sectors = t->stored_sectors;
+  state->index_entries = t->index_entries;
+  state->copy_sectors = t->copy_sectors;
+  return meta_copies_put_sectors (rp->c, t->copy_sectors);
+}
+
+static void
+totals_done (struct repair *rp)
+{
+  const struct repair_layer *l;
+  struct layer *layer;
+  size_t i;
+
+  for (i = 0; i < rp->nr_layers; ++i) {
+    l = &rp->layers[i];
+    layer = volumes_find_layer (rp->pool->volumes, l->row.id);
+    if (layer == NULL)
+      continue;
+    layer->pointers = l->row.pointers;
+    layer->blocks = l->row.blocks;
+  }
+}
+
+int
+repair_totals (struct repair *rp)
+{
+  struct totals t = { .rp = rp };
+  int r = repair_pass (rp, fix_totals, totals_done, &t);
+
+  free (t.blocks);
+  return r;
+}
+
+/*----------------------------------------------------------------------*/
+
+/* What one pass cannot do, because a page cannot be read, must not keep the
+ * others from what they can.
+ */
+static int
+run_passes (struct repair *rp)
+{
+  static int (*const passes[]) (struct repair *rp) = {
+    repair_leaves, repair_copies, repair_records, repair_space, repair_index, repair_limbo,
+    repair_totals,
+  };
+  size_t i;
+
+  /* Nothing can be counted while a part of the maps cannot be read. */
+  if (txg_mend (rp->pool->txg) == -1) {
+    if (txg_check (rp->pool->txg) == -1)
+      return -1;
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", rp->pool->path,
+                 nbdedup_error ());
+  }
+  for (i = 0; i < sizeof passes / sizeof passes[0]; ++i) {
+    if (passes[i] (rp) == 0)
+      continue;
+    if (errno != EIO || txg_check (rp->pool->txg) == -1)
+      return -1;
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", rp->pool->path,
+                 nbdedup_error ());
+  }
+  /* What has no references any more dies, and its space is free. */
+  return txg_run (rp->pool->txg, NULL, NULL, NULL);
+}
+
+int
+check_repair (struct nbdedup_pool *pool, uint64_t *lost_blocks,
+              nbdedup_progress_fn *progress, void *opaque)
+{
+  struct repair rp = {
+    .pool = pool, .progress = progress, .opaque = opaque, .rows = ROWS,
+  };
+  int r, err;
+
+  assert_held (&pool->admin);
+  r = run_passes (&rp);
+  err = errno;
+  free (rp.layers);
+  errno = err;
+  *lost_blocks = rp.lost_blocks;
+  return r;
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/nice.h"
+#include "core/ddt.h"
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/capacity.h"
+#include "data/verify.h"
+#include "data/watch.h"
+#include "disk/room.h"
+#include "disk/store.h"
+#include "meta/meta.h"
+#include "report/copier.h"
+#include "report/scrub.h"
+#include "space/space.h"
+
+/* Records that folds have told of; beyond that all are looked at. */
+#define QUEUE_MAX 65536
+/* Rows of records that are read at once, with no reader held in between. */
+#define SCAN_ROWS 64
+/* There was no room, or space: look again. */
+#define FULL_MS 2000
+/* After another failure. */
+#define RETRY_MS 60000
+
+struct copier {
+  struct nbdedup_pool *pool;    /* not owned */
+  pthread_t thread;
+  bool joined;
+  atomic_bool stop;
+  atomic_uint_fast64_t made;
+
+  /* The thread's own. */
+  struct verifier v;
+  bool scanning;
+  uint64_t next_group;
+  uint64_t *found;              /* owned; by the scan, to be looked at */
+  size_t nr_found, at;
+  uint64_t begun_ms, bytes;     /* for the pace */
+
+  struct lock lock;             /* protects everything below; innermost */
+  pthread_cond_t wake;          /* there is something to do, or stop */
+  uint64_t *queue;              /* owned; a ring */
+  size_t first, nr;
+  bool look;                    /* at all records */
+  bool busy;                    /* with a record, or with looking at all */
+};
+
+/*----------------------------------------------------------------------
+ * One record
+ */
+
+struct source {
+  struct record record;
+  uint64_t segments[COPIES_MAX];        /* that it is in already */
+  unsigned nr_segments;
+};
+
+static uint64_t
+segment_of (const struct nbdedup_pool *pool, uint64_t addr)
+{
+  return addr / (SEGMENT_BYTES / pool->sector_bytes);
+}
+
+/* Does it lack copies, and is it whole?  Then its stored bytes are in v->raw.
+ * Between quiesce_enter and quiesce_leave.
+ */
+static int
+look_at (struct nbdedup_pool *pool, struct meta_conn *c, struct verifier *v,
+         uint64_t addr, struct source *src)
+{
+  struct blob row CLEANUP_BLOB = { NULL };
+  uint64_t copies[COPIES_BESIDE];
+  unsigned nr, i, wanted;
+  int r = verify_find (c, addr, &row, &src->record);
+
+  if (r != 1 || src->record.flags & RECORD_COPY)
+    return r == -1 ? -1 : 0;
+  wanted = copies_wanted (&pool->copies, src->record.refcount);
+  if (wanted == 0)
+    return 0;
+  if (meta_copies_get (c, addr, copies, &nr) == -1)
+    return -1;
+  if (nr > wanted)              /* a session ended before they had gone */
+    copies_look (&pool->copies);
+  /* What is damaged is the scrub's to tell. */
+  if (nr >= wanted || verify_read (v, &src->record) == NULL)
+    return 0;
+  src->segments[0] = segment_of (pool, addr);
+  for (i = 0; i < nr; ++i)
+    src->segments[i + 1] = segment_of (pool, copies[i]);
+  src->nr_segments = nr + 1;
+  return (int) (wanted - nr);
+}
+
+/* Inside a txg. */
+static int
+write_copy (struct nbdedup_pool *pool, struct source *src,
+            const uint8_t *stored)
+{
+  struct record copy = src->record;
+  uint32_t nr_sectors = sectors_of (copy.ptr.psize, pool->sector_bytes);
+  struct placement place;
+  int err;
+
+  if (txg_check (pool->txg) == -1 ||
+      space_alloc_apart (pool->space, nr_sectors, src->segments,
+                         src->nr_segments, &place) == -1)
+    return -1;
+  copy.ptr.addr = place.addr;
+  copy.slot = place.slot;
+  copy.flags = RECORD_COPY;
+  copy.refcount = 0;            /* the fold adds this txg's */
+  if (store_write (pool->store, place.addr, stored,
+                   (size_t) nr_sectors * pool->sector_bytes) == 0 &&
+      ddt_insert_copy (pool->ddt, &copy, place.chunk_addr,
+                       src->record.ptr.addr) == 0) {
+    src->segments[src->nr_segments++] = segment_of (pool, place.addr);
+    return 0;
+  }
+  err = errno;
+  space_undo (pool->space, &place, nr_sectors);
+  errno = err;
+  return -1;
+}
+
+static int
+make_copy (struct nbdedup_pool *pool, struct source *src,
+           const uint8_t *stored)
+{
+  int r, err;
+
+  if (txg_reserve (pool->txg, 1, ROOM_NEW) == -1)
+    return -1;
+  r = space_reserve (pool->space, src->record.lsize, 1);
+  if (r == 0) {
+    txg_throttle (pool->txg);
+    txg_enter (pool->txg, 1, ROOM_BLOCK_PAGES);
+    r = write_copy (pool, src, stored);
+    err = errno;
+    txg_leave (pool->txg);
+    space_unreserve (pool->space, src->record.lsize, 1);
+    errno = err;
+  }
+  err = errno;
+  txg_unreserve (pool->txg, 1);
+  errno = err;
+  return r;
+}
+
+int
+copier_copy (struct nbdedup_pool *pool, struct verifier *v, uint64_t addr,
+             uint64_t *bytes)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  unsigned ticket = quiesce_enter (&pool->quiesce);
+  struct source src;
+  int lacking = look_at (pool, c, v, addr, &src), i;
+
+  quiesce_leave (&pool->quiesce, ticket);
+  meta_reader_put (pool->meta, c);
+  if (lacking <= 0)
+    return lacking;
+  /* Whole sectors, padded with zeroes. */
+  memset (v->raw + src.record.ptr.psize, 0,
+          (size_t) sectors_of (src.record.ptr.psize, pool->sector_bytes) *
+          pool->sector_bytes - src.record.ptr.psize);
+  for (i = 0; i < lacking; ++i) {
+    if (make_copy (pool, &src, v->raw) == -1)
+      return -1;
+    *bytes += src.record.ptr.psize;
+  }
+  return lacking;
+}
+
+/*----------------------------------------------------------------------
+ * What is to be done
+ */
+
+void
+copier_note (struct copier *s, const uint64_t *addrs, size_t nr)
+{
+  size_t i;
+
+  if (s == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  for (i = 0; i < nr && s->nr < QUEUE_MAX; ++i)
+    s->queue[(s->first + s->nr++) % QUEUE_MAX] = addrs[i];
+  s->look |= i < nr;
+  pthread_cond_signal (&s->wake);
+}
+
+void
+copier_look_again (struct copier *s)
+{
+  if (s == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  s->look = true;
+  pthread_cond_signal (&s->wake);
+}
+
+static int
+note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct copier *s = opaque;
+  struct record r;
+  size_t off;
+  int n;
+
+  if (group >= s->next_group + SCAN_ROWS ||
+      s->nr_found >= SCAN_ROWS * RECORD_GROUP_SECTORS) {
+    s->next_group = group;
+    return 1;
+  }
+  for (off = 0; off < len; off += (size_t) n) {
+    n = record_unpack (group, buf + off, len - off, &r);
+    if (n == -1)
+      break;                    /* check's to tell */
+    if (!(r.flags & RECORD_COPY) &&
+        copies_wanted (&s->pool->copies, r.refcount) > 0 &&
+        s->nr_found < SCAN_ROWS * RECORD_GROUP_SECTORS)
+      s->found[s->nr_found++] = r.ptr.addr;
+  }
+  return 0;
+}
+
+/* The next rows of table "record". */
+static int
+scan_some (struct copier *s)
+{
+  struct meta_conn *c = meta_reader_get (s->pool->meta);
+  uint64_t first = s->next_group;
+  int r;
+
+  s->nr_found = s->at = 0;
+  r = meta_record_scan (c, first, note_group, s);
+  meta_reader_put (s->pool->meta, c);
+  if (r == 0 && s->next_group == first)
+    s->scanning = false;
+  return r;
+}
+
+/* The next record: 1; 0: there is nothing to do at the moment; -1. */
+static int
+take (struct copier *s, uint64_t *addr)
+{
+  if (s->at < s->nr_found) {
+    *addr = s->found[s->at++];
+    return 1;
+  }
+  {
+    WITH_LOCK (&s->lock);
+    if (s->look && !s->scanning) {
+      s->look = false;
+      s->scanning = s->pool->copies.nr > 1;
+      s->next_group = 0;
+    }
+    if (s->nr > 0) {
+      *addr = s->queue[s->first];
+      s->first = (s->first + 1) % QUEUE_MAX;
+      s->nr--;
+      return 1;
+    }
+  }
+  return s->scanning && scan_some (s) == -1 ? -1 : 0;
+}
+
+/*----------------------------------------------------------------------
+ * The thread
+ */
+
+static void
+pause_ms (struct copier *s, uint64_t ms)
+{
+  WITH_LOCK (&s->lock);
+  if (!s->stop)
+    lock_wait_ms (&s->lock, &s->wake, ms);
+}
+
+/* Until there is something to do.  False: stop. */
+static bool
+wait_for_work (struct copier *s)
+{
+  WITH_LOCK (&s->lock);
+  s->busy = s->scanning || s->at < s->nr_found;
+  while (!s->stop && !s->busy && !s->look && s->nr == 0) {
+    s->begun_ms = 0;
+    lock_wait (&s->lock, &s->wake);
+  }
+  s->busy = true;
+  return !s->stop;
+}
+
+static bool
+has_room (struct nbdedup_pool *pool)
+{
+  struct capacity cap;
+  unsigned most = pool->watch->full_warn;
+
+  if (most > COPIER_FULL_PERCENT)
+    most = COPIER_FULL_PERCENT;
+  return txg_check (pool->txg) == 0 && !pool->watch->full &&
+    !txg_is_stuck (pool->txg) &&
+    capacity_used (pool, &cap) == 0 && cap.used_percent < most;
+}
+
+/* Not faster than scrub-rate. */
+static void
+keep_pace (struct copier *s, uint64_t bytes)
+{
+  uint64_t rate = s->pool->scrub->rate, now = clock_ms (), due;
+
+  if (rate == 0 || bytes == 0)
+    return;
+  if (s->begun_ms == 0 || now - s->begun_ms > FULL_MS) {
+    s->begun_ms = now;
+    s->bytes = 0;
+  }
+  s->bytes += bytes;
+  due = s->begun_ms + s->bytes * 1000 / rate;
+  while (now < due && !s->stop) {
+    pause_ms (s, due - now);
+    now = clock_ms ();
+  }
+}
+
+static void
+copying_failed (struct copier *s)
+{
+  bool full = errno == ENOSPC;
+
+  if (!full)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: a record was not copied, and will "
+                 "be looked at again: %s", s->pool->path, nbdedup_error ());
+  /* It is found again. */
+  copier_look_again (s);
+  pause_ms (s, full ? FULL_MS : RETRY_MS);
+}
+
+static void *
+copier_thread (void *arg)
+{
+  struct copier *s = arg;
+  uint64_t addr, bytes;
+  int r;
+
+  nice_thread ();
+  while (wait_for_work (s)) {
+    if (!has_room (s->pool)) {
+      pause_ms (s, FULL_MS);
+      continue;
+    }
+    bytes = 0;
+    r = take (s, &addr);
+    if (r == 1)
+      r = copier_copy (s->pool, &s->v, addr, &bytes);
+    if (r == -1)
+      copying_failed (s);
+    else
+      s->made += (uint64_t) r;
+    keep_pace (s, bytes);
+  }
+  return NULL;
+}
+
+static void
+free_memory (struct copier *s)
+{
+  verifier_free (&s->v);
+  free (s->found);
+  free (s->queue);
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s);
+}
+
+struct copier *
+copier_start (struct nbdedup_pool *pool)
+{
+  struct copier *s = calloc (1, sizeof *s);
+  int err;
+
+  if (s == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  s->pool = pool;
+  s->look = pool->copies.nr > 1;
+  lock_init (&s->lock);
+  cond_init (&s->wake);
+  s->queue = calloc (QUEUE_MAX, sizeof *s->queue);
+  s->found = calloc (SCAN_ROWS * RECORD_GROUP_SECTORS, sizeof *s->found);
+  if (s->queue == NULL || s->found == NULL ||
+      verifier_init (&s->v, pool) == -1) {
+    free_memory (s);
+    return nbdedup_fail_null (ENOMEM, "no memory to copy records");
+  }
+  err = pthread_create (&s->thread, NULL, copier_thread, s);
+  if (err == 0)
+    return s;
+  free_memory (s);
+  return nbdedup_fail_null (err, "cannot start a thread: %s", strerror (err));
+}
+
+void
+copier_cancel (struct copier *s)
+{
+  if (s == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  s->stop = true;
+  pthread_cond_signal (&s->wake);
+}
+
+void
+copier_stop (struct copier *s)
+{
+  if (s == NULL || s->joined)
+    return;
+  copier_cancel (s);
+  pthread_join (s->thread, NULL);
+  s->joined = true;
+}
+
+void
+copier_free (struct copier *s)
+{
+  if (s == NULL)
+    return;
+  copier_stop (s);
+  free_memory (s);
+}
+
+json_t *
+copier_status (struct copier *s)
+{
+  size_t waiting;
+  bool looking;
+
+  if (s == NULL)
+    return NULL;
+  {
+    WITH_LOCK (&s->lock);
+    waiting = s->nr;
+    looking = s->look || s->busy;
+  }
+  return json_pack ("{s:I, s:b, s:I, s:I}", "waiting", (json_int_t) waiting,
+                    "looking", (int) looking,
+                    "made", (json_int_t) s->made,
+                    "reads", (json_int_t) s->pool->copy_reads);
+}

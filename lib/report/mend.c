@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/engine.h"
+#include "core/map.h"
+#include "data/volume-types.h"
+#include "meta/meta-mend.h"
+#include "meta/meta-repair.h"
+#include "meta/meta.h"
+#include "report/mend.h"
+#include "volume/lost-leaves.h"
+
+/* Places that are named, and leaves that are looked at for it. */
+#define PLACES_MAX 100
+#define LEAVES_MAX (1u << 20)
+/* Of the log. */
+#define LOG_LINES_MAX 20
+
+/*----------------------------------------------------------------------
+ * What layers have, and who sees it
+ */
+
+struct candidate {
+  struct layer *layer;
+  uint64_t end;                 /* blocks below it can be seen; 0: none */
+  uint64_t names_end;           /* of its own names */
+  bool named;
+  uint64_t rows, pointers;      /* that can be read */
+  bool odd;                     /* one of them cannot be understood */
+};
+
+struct mend {
+  struct nbdedup_pool *pool;
+  struct meta_state *state;
+  struct candidate *list;       /* owned; ascending by branch, seq */
+  size_t nr;
+  struct lost_range *lost;    /* owned */
+  size_t nr_lost;
+  uint64_t blocks;
+};
+
+static int
+compare_candidates (const void *a, const void *b)
+{
+  const struct layer *x = ((const struct candidate *) a)->layer;
+  const struct layer *y = ((const struct candidate *) b)->layer;
+
+  if (x->branch != y->branch)
+    return x->branch < y->branch ? -1 : 1;
+  return x->seq < y->seq ? -1 : x->seq > y->seq;
+}
+
+static struct candidate *
+find_candidate (struct mend *md, uint64_t branch, uint64_t seq)
+{
+  size_t i = array_position (md->nr, k, md->list[k].layer->branch < branch ||
+                             (md->list[k].layer->branch == branch &&
+                              md->list[k].layer->seq < seq));
+
+  return i < md->nr && md->list[i].layer->branch == branch &&
+    md->list[i].layer->seq == seq ? &md->list[i] : NULL;
+}
+
+/* All that it stands on shows through as far as the overlaps let it. */
+static void
+add_name (struct mend *md, const struct volume *v)
+{
+  uint64_t end = blocks_of (v->size, v->block_size);
+  struct layer *l = v->layer;
+  struct candidate *cd = find_candidate (md, l->branch, l->seq);
+
+  if (cd) {
+    cd->named = true;
+    if (end > cd->names_end)
+      cd->names_end = end;
+  }
+  for (; l && end > 0; l = l->parent) {
+    cd = find_candidate (md, l->branch, l->seq);
+    if (cd && end > cd->end)
+      cd->end = end;
+    if (l->overlap < end)
+      end = l->overlap;
+  }
+}
+
+static int
+collect (struct mend *md)
+{
+  struct volumes *vs = md->pool->volumes;
+  const struct volume *v;
+  size_t i, j;
+
+  WITH_LOCK (&vs->lock);
+  md->list = calloc (vs->layers.nr + 1, sizeof *md->list);
+  if (md->list == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to repair");
+  for (i = 0; i < vs->layers.nr; ++i)
+    if (!vs->layers.p[i]->gone && !vs->layers.p[i]->dying)
+      md->list[md->nr++].layer = vs->layers.p[i];
+  qsort (md->list, md->nr, sizeof *md->list, compare_candidates);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    add_name (md, v);
+    for (j = 0; j < v->snapshots.nr; ++j)
+      add_name (md, v->snapshots.p[j]);
+  }
+  return 0;
+}
+
+static int
+count_row (void *opaque, const struct leaf_key *key, const uint8_t *data,
+           size_t len)
+{
+  struct candidate *cd = find_candidate (opaque, key->branch, key->seq);
+  struct leaf leaf;
+  unsigned i;
+
+  if (cd == NULL)
+    return 0;
+  cd->rows++;
+  if (leaf_unpack (data, len, &leaf) == -1) {
+    cd->odd = true;
+    return 0;
+  }
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    cd->pointers += leaf.state[i] == MAP_POINTER;
+  return 0;
+}
+
+/* Is it known that all its rows can be read?  If no block of the pool was ever
+ * lost, a row says something of pointers or of holes.  A layer without a parent
+ * has no holes; and one that hides something of its parent by a hole has fewer
+ * blocks.
+ */
+static bool
+is_complete (struct mend *md, const struct candidate *cd)
+{
+  struct layer *parent = cd->layer->parent;
+  const struct candidate *below;
+
+  if (md->state->features_compat & FEATURE_COMPAT_LOST || cd->odd ||
+      cd->pointers != cd->layer->pointers)
+    return false;
+  if (parent == NULL)
+    return true;
+  below = find_candidate (md, parent->branch, parent->seq);
+  return cd->rows == 0 && cd->named && below && below->named &&
+    cd->layer->overlap >= below->names_end &&
+    cd->layer->blocks == parent->blocks;
+}
+
+/*----------------------------------------------------------------------
+ * Losing
+ */
+
+static int
+note (struct mend *md, struct layer *layer, uint64_t leaf)
+{
+  struct lost_range *p = md->nr_lost > 0 ? &md->lost[md->nr_lost - 1] : NULL;
+
+  if (p && p->layer == layer && p->leaf + p->count == leaf) {
+    p->count++;
+    return 0;
+  }
+  p = array_add (&md->lost, &md->nr_lost, sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p = (struct lost_range) { layer, leaf, 1 };
+  return 0;
+}
+
+static int
+lose_leaf (struct mend *md, struct meta_conn *c, const struct candidate *cd,
+           uint64_t leaf_nr)
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  struct leaf leaf;
+  unsigned i;
+
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    leaf.state[i] = leaf_nr * LEAF_BLOCKS + i < cd->end ? MAP_LOST
+      : MAP_INHERIT;
+    md->blocks += leaf.state[i] == MAP_LOST;
+  }
+  if (note (md, cd->layer, leaf_nr) == -1)
+    return -1;
+  return meta_leaf_put (c, cd->layer->branch, leaf_nr, cd->layer->seq, buf,
+                        leaf_pack (&leaf, buf));
+}
+
+static int
+lose (void *opaque, struct meta_conn *c, const struct meta_lost_range *range)
+{
+  struct mend *md = opaque;
+  const struct candidate *cd;
+  uint64_t first, end;
+  size_t i;
+
+  for (i = 0; i < md->nr; ++i) {
+    cd = &md->list[i];
+    if ((range->has_low && cd->layer->branch < range->low.branch) ||
+        (range->has_high && cd->layer->branch > range->high.branch) ||
+        cd->end == 0 || is_complete (md, cd))
+      continue;
+    first = 0;
+    end = (cd->end + LEAF_BLOCKS - 1) / LEAF_BLOCKS;
+    if (range->has_low && cd->layer->branch == range->low.branch)
+      first = range->low.leaf + (cd->layer->seq <= range->low.seq);
+    if (range->has_high && cd->layer->branch == range->high.branch &&
+        end > range->high.leaf)
+      end = range->high.leaf + (cd->layer->seq < range->high.seq);
+    for (; first < end; ++first)
+      if (lose_leaf (md, c, cd, first) == -1)
+        return -1;
+  }
+  md->state->features_compat |= FEATURE_COMPAT_LOST;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Who cannot read what
+ */
+
+struct name {
+  char name[VOLUME_FULL_NAME_MAX];
+  struct layer *layer;
+  uint64_t end;
+  uint32_t block_size;
+};
+
+struct describe {
+  struct nbdedup_pool *pool;
+  json_t *places;
+  uint64_t leaves;              /* looked at */
+  struct name *names;           /* owned */
+  size_t nr_names;
+};
+
+static int
+collect_name (struct describe *d, const struct volume *v)
+{
+  struct name *n = array_add (&d->names, &d->nr_names, sizeof *n);
+
+  if (n == NULL)
+    return -1;
+  *n = (struct name) {
+    .layer = v->layer, .end = blocks_of (v->size, v->block_size),
+    .block_size = v->block_size,
+  };
+  volume_full_name (v, n->name);
+  return 0;
+}
+
+static int
+collect_names (struct describe *d)
+{
+  struct volumes *vs = d->pool->volumes;
+  const struct volume *v;
+  size_t i, j;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    if (collect_name (d, v) == -1)
+      return -1;
+    for (j = 0; j < v->snapshots.nr; ++j)
+      if (collect_name (d, v->snapshots.p[j]) == -1)
+        return -1;
+  }
+  return 0;
+}
+
+static void
+add_place (struct describe *d, const struct name *n, uint64_t block,
+           uint64_t count)
+{
+  if (count > 0)
+    json_array_append_new (d->places, json_pack
+                           ("{s:s, s:I, s:I}", "name", n->name, "offset",
+                            (json_int_t) (block * n->block_size), "length",
+                            (json_int_t) (count * n->block_size)));
+}
+
+static int
+compare_ranges (const void *a, const void *b)
+{
+  const struct lost_range *x = a, *y = b;
+
+  return x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
+}
+
+/* What it stands on has lost these leaves, ascending: which blocks are lost to
+ * it, as it is now?
+ */
+static void
+describe_name (struct describe *d, const struct name *n,
+               const struct lost_range *p, size_t nr)
+{
+  struct pointer ptrs[LEAF_BLOCKS];
+  uint8_t states[LEAF_BLOCKS];
+  uint64_t first = 0, count = 0, block, next = 0;
+  unsigned j, len;
+  size_t i;
+
+  for (i = 0; i < nr; ++i) {
+    if (p[i].leaf > next)
+      next = p[i].leaf;
+    for (; next < p[i].leaf + p[i].count; ++next) {
+      block = next * LEAF_BLOCKS;
+      if (block >= n->end || ++d->leaves > LEAVES_MAX ||
+          json_array_size (d->places) > PLACES_MAX)
+        break;
+      len = n->end - block < LEAF_BLOCKS ? (unsigned) (n->end - block)
+        : LEAF_BLOCKS;
+      if (map_get (d->pool->map, n->layer, block, len, states, ptrs) == -1)
+        continue;
+      for (j = 0; j < len; ++j) {
+        if (states[j] != MAP_LOST)
+          continue;
+        if (first + count != block + j) {
+          add_place (d, n, first, count);
+          first = block + j;
+          count = 0;
+        }
+        count++;
+      }
+    }
+  }
+  add_place (d, n, first, count);
+}
+
+static bool
+has_layer (const struct name *n, const struct layer *layer)
+{
+  const struct layer *l = n->layer;
+
+  while (l && l != layer)
+    l = l->parent;
+  return l != NULL;
+}
+
+static int
+describe (struct describe *d, const struct lost_range *p, size_t nr)
+{
+  CLEANUP_FREE struct lost_range *of = calloc (nr + 1, sizeof *of);
+  size_t i, j, n;
+
+  if (of == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to repair");
+  if (collect_names (d) == -1)
+    return -1;
+  for (i = 0; i < d->nr_names; ++i) {
+    for (j = n = 0; j < nr; ++j)
+      if (has_layer (&d->names[i], p[j].layer))
+        of[n++] = p[j];
+    qsort (of, n, sizeof *of, compare_ranges);
+    describe_name (d, &d->names[i], of, n);
+  }
+  return 0;
+}
+
+static void
+describe_ranges (struct nbdedup_pool *pool, const struct lost_range *p,
+                 size_t nr, json_t *places)
+{
+  struct describe d = { .pool = pool, .places = places };
+
+  (void) describe (&d, p, nr);  /* less is told */
+  free (d.names);
+}
+
+static void
+log_loss (struct mend *md, int pages)
+{
+  json_t *places = json_array (), *p;
+  size_t i;
+
+  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: a part of the maps is "
+               "damaged in all copies (pages: %d): what it may have held is "
+               "lost, %" PRIu64 " blocks; \"nbdedup check --repair\" counts "
+               "again what it referred to", md->pool->path, pages, md->blocks);
+  describe_ranges (md->pool, md->lost, md->nr_lost, places);
+  json_array_foreach (places, i, p) {
+    if (i == LOG_LINES_MAX) {
+      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: and other places: \"nbdedup scrub\" "
+                   "lists them", md->pool->path);
+      break;
+    }
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %s: %" PRId64 " bytes at offset %"
+                 PRId64 " cannot be read until they are written whole, or "
+                 "zeroed", md->pool->path,
+                 json_string_value (json_object_get (p, "name")),
+                 (int64_t) json_integer_value (json_object_get (p, "length")),
+                 (int64_t) json_integer_value (json_object_get (p,
+                                                                "offset")));
+  }
+  json_decref (places);
+}
+
+/*----------------------------------------------------------------------*/
+
+/* The list of layers changes in this thread only (layer.h). */
+void
+mend_forget_maps (struct nbdedup_pool *pool)
+{
+  struct volumes *vs = pool->volumes;
+  size_t i;
+
+  for (i = 0; i < vs->layers.nr; ++i)
+    map_forget_layer (pool->map, vs->layers.p[i]);
+}
+
+static int
+mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
+{
+  struct mend md = { .pool = pool, .state = state };
+  const struct meta_mend_ops ops = {
+    META_MEND_LEAF, count_row, lose, &md,
+  };
+  int r = collect (&md), err;
+  size_t i;
+
+  if (r == 0)
+    r = meta_mend (pool->meta, &ops, state);
+  err = errno;
+  if (r > 0) {
+    mend_forget_maps (pool);
+    for (i = 0; i < md.nr_lost; ++i)
+      (void) lost_leaves_note (pool->lost, md.lost[i].layer, md.lost[i].leaf,
+                               md.lost[i].count, 0);
+    {
+      WITH_LOCK (&pool->lost->lock);
+      pool->lost->blocks += md.blocks;
+    }
+    log_loss (&md, r);
+  }
+  free (md.lost);
+  free (md.list);
+  errno = err;
+  return r;
+}
+
+/* One that cannot be put right does not keep the others from it. */
+int
+mend_run (struct nbdedup_pool *pool, struct meta_state *state)
+{
+  char text[512];
+  int n[3], nr = 0, err = 0;
+  unsigned i;
+
+  for (i = 0; i < 3; ++i) {
+    n[i] = i == 0 ? mend_tables (pool, state)
+      : i == 1 ? mend_maps (pool, state) : meta_repair (pool->meta, true);
+    if (n[i] > 0)
+      nr += n[i];
+    else if (n[i] == -1) {
+      err = errno;
+      snprintf (text, sizeof text, "%s", nbdedup_error ());
+      if (err == EBUSY)
+        break;
+    }
+  }
+  return nr > 0 || err == 0 ? nr : nbdedup_fail (err, "%s", text);
+}
+
+uint64_t
+mend_take (struct nbdedup_pool *pool, json_t *places)
+{
+  struct lost_leaves *l = pool->lost;
+  struct lost_range *p;
+  uint64_t blocks;
+  size_t nr;
+
+  {
+    WITH_LOCK (&l->lock);
+    p = l->p;
+    nr = l->nr;
+    blocks = l->blocks;
+    l->p = NULL;
+    l->nr = 0;
+    l->blocks = 0;
+  }
+  describe_ranges (pool, p, nr, places);
+  free (p);
+  return blocks;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Bringing back a pool whose pool.db is lost.
+ *
+ * What can be done is done by opening it (meta-pair.h), which here may use a
+ * copy that no mark speaks for, too: the epochs of the other files and the
+ * journal decide whether it is of their moment.  So this can be interrupted
+ * and repeated like any opening.  If there is no copy, "records" still tells
+ * which records it has: each segment's summary chunks are found by their
+ * header, which every chunk has and no data can look like by chance.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "disk/store.h"
+#include "format/format.h"
+#include "meta/meta.h"
+
+#define PIECE_BYTES (1 << 20)
+#define CHUNK_BYTES 4096
+#define SLOT_BYTES 64
+
+struct found {
+  struct store *store;
+  const struct store_header *header;
+  uint64_t records, bytes, stored_bytes, chunks;
+};
+
+static bool
+is_chunk (const struct found *f, const uint8_t *buf, uint64_t addr)
+{
+  return memcmp (buf, "NBDCHUNK", 8) == 0 &&
+    memcmp (buf + 8, f->header->uuid, UUID_LEN) == 0 &&
+    get_le64 (buf + 24) == addr &&
+    get_le64 (buf + 56) == XXH3_64bits (buf, 56);
+}
+
+static void
+count_chunk (struct found *f, const uint8_t *buf, uint64_t offset)
+{
+  uint32_t per_segment = SEGMENT_BYTES / f->header->sector_bytes;
+  struct record r;
+  uint64_t birth;
+  unsigned i;
+
+  f->chunks++;
+  for (i = 1; i < CHUNK_BYTES / SLOT_BYTES; ++i)
+    if (summary_slot_unpack (f->header->uuid, offset + i * SLOT_BYTES,
+                             offset / SEGMENT_BYTES, per_segment,
+                             buf + i * SLOT_BYTES, &r, &birth) == 1) {
+      f->records++;
+      f->bytes += r.lsize;
+      f->stored_bytes += r.ptr.psize;
+    }
+}
+
+/* Chunks are aligned to their size, which is a sector's if that is larger. */
+static int
+find_records (struct found *f, const char *path)
+{
+  CLEANUP_FREE uint8_t *buf = malloc (PIECE_BYTES);
+  uint32_t sector = f->header->sector_bytes;
+  uint32_t step = sector > CHUNK_BYTES ? sector : CHUNK_BYTES;
+  uint64_t length, offset, n, i;
+
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "%s: no memory", path);
+  if (store_length (f->store, &length) == -1)
+    return -1;
+  for (offset = 0; offset + step <= length; offset += n) {
+    n = length - offset < PIECE_BYTES ? length - offset : PIECE_BYTES;
+    n -= n % step;
+    /* What cannot be read names nothing. */
+    if (store_read (f->store, offset / sector, buf, (size_t) n) == -1)
+      continue;
+    for (i = 0; i < n; i += step)
+      if (is_chunk (f, buf + i, (offset + i) / sector))
+        count_chunk (f, buf + i, offset + i);
+  }
+  return 0;
+}
+
+static json_t *
+list_records (const char *path, const char *why)
+{
+  CLEANUP_FREE char *records = pool_file (path, "records");
+  struct found f = { .store = records ? store_open (records, true) : NULL };
+  json_t *result = NULL;
+
+  if (f.store == NULL)
+    return NULL;
+  f.header = store_get_header (f.store);
+  if (find_records (&f, records) == 0)
+    result = json_pack ("{s:b, s:s, s:I, s:I, s:I}", "recovered", 0,
+                        "missing", why,
+                        "records", (json_int_t) f.records,
+                        "record_bytes", (json_int_t) f.bytes,
+                        "stored_bytes", (json_int_t) f.stored_bytes);
+  store_close (f.store);
+  return result;
+}
+
+static int
+count_volume (void *opaque, const char *name, uint64_t size, bool readonly)
+{
+  (void) name;
+  (void) size;
+  *(json_int_t *) opaque += !readonly;
+  return 0;
+}
+
+static bool
+is_pool (const char *path)
+{
+  CLEANUP_FREE char *journal = pool_file (path, "journal");
+  CLEANUP_FREE char *records = pool_file (path, "records");
+  struct stat st;
+
+  return journal && records &&
+    (lstat (journal, &st) == 0 || lstat (records, &st) == 0);
+}
+
+/* The journal is given up only if nothing else helps. */
+static struct nbdedup_pool *
+open_damaged (const char *path, bool without_journal)
+{
+  static const char who[] = "nbdedup recover";
+  struct nbdedup_pool *pool =
+    nbdedup_pool_open (path, NULL, who, NBDEDUP_OPEN_RECOVER);
+
+  if (pool == NULL && without_journal && (errno == EIO || errno == ENOENT))
+    pool = nbdedup_pool_open (path, NULL, who, NBDEDUP_OPEN_RECOVER |
+                              NBDEDUP_OPEN_WITHOUT_JOURNAL);
+  return pool;
+}
+
+json_t *
+nbdedup_pool_recover (const char *path, bool without_journal)
+{
+  struct nbdedup_pool *pool;
+  json_int_t volumes = 0;
+  char why[512];
+
+  if (!is_pool (path))
+    return nbdedup_fail_null (ENOENT, "%s: not a pool", path);
+  pool = open_damaged (path, without_journal);
+  if (pool != NULL) {
+    nbdedup_pool_list (pool, count_volume, &volumes);
+    if (nbdedup_pool_close (pool) == -1)
+      return NULL;
+    return json_pack ("{s:b, s:I}", "recovered", 1, "volumes", volumes);
+  }
+  if (errno != EIO && errno != ENOENT)
+    return NULL;                /* in use, newer, no room ... */
+  snprintf (why, sizeof why, "%s", nbdedup_error ());
+  return list_records (path, why);
+}

@@ -1,0 +1,787 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Read every record, verify its checksum, its decompression, its full
+ * digest, and the summary slot that describes it in the store.  A slot that
+ * is missing or damaged is no damage of data, and is written again.  Read
+ * every page of both copies of pool.db, and repair one from the other.
+ *
+ * The pool is in use meanwhile: each row of records is read and verified
+ * between quiesce_enter and quiesce_leave, so that none of its sectors can
+ * be reused before it is done.
+ *
+ * A damaged record is written again if its content is at hand: in the record
+ * cache, in a record that has the same digest, or in what a client offers
+ * between two calls (verify.h).
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/txg.h"
+#include "data/sync.h"
+#include "data/volume-types.h"
+#include "format/layer.h"
+#include "report/check.h"
+#include "report/scrub-int.h"
+#include "report/status.h"
+#include "volume/volume.h"
+
+/* Damaged records whose places in volumes are looked up. */
+#define DAMAGED_MAX 65536
+/* Summary chunks that are repaired by one fold. */
+#define REPAIR_MAX 64
+/* How often who waits for another scrub looks. */
+#define LOOK_MS 20
+/* Leaves that are read before it is asked whether to go on. */
+#define LOOK_LEAVES 64
+
+int
+scrub_go_on (struct scrub *s)
+{
+  uint64_t done = s->f.records < s->total ? s->f.records : s->total;
+
+  if (s->progress && s->progress (s->opaque, done, s->total) != 0)
+    return nbdedup_fail (EINTR, "interrupted");
+  return 0;
+}
+
+/* Does the store itself describe the record?  The chunk's address is in
+ * the segment's map.
+ */
+static bool
+has_summary (struct scrub *s, const struct segment_map *map,
+             const struct record *r)
+{
+  unsigned index = r->slot / map->slots_per_chunk;
+  struct summary_chunk chunk = {
+    .uuid = s->pool->uuid, .sector_bytes = s->pool->sector_bytes,
+    .index = index,
+  };
+
+  if (index >= map->nr_chunks || map->chunks[index] == SEGMENT_CHUNK_LOST)
+    return false;
+  chunk.addr = map->id * map->nr_sectors + map->chunks[index];
+  /* Neighbours have theirs in the same chunk, as a rule. */
+  if (s->chunk_addr != chunk.addr) {
+    s->chunk_addr = chunk.addr;
+    if (store_read (s->pool->store, chunk.addr, s->chunk,
+                    summary_chunk_bytes (chunk.sector_bytes)) == -1)
+      memset (s->chunk, 0, sizeof s->chunk);
+  }
+  return summary_describes (&chunk, s->chunk, r);
+}
+
+/* Its chunk is looked at again, and repaired, by the folding thread, which
+ * may just have been writing it.
+ */
+static int
+note_summary (struct scrub *s, uint64_t segment, unsigned index)
+{
+  struct chunk_id *p = s->suspects;
+
+  if (s->nr_suspects > 0 && p[s->nr_suspects - 1].segment == segment &&
+      p[s->nr_suspects - 1].index == index)
+    return 0;
+  p = realloc (p, (s->nr_suspects + 1) * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  s->suspects = p;
+  p[s->nr_suspects++] = (struct chunk_id) { segment, index };
+  return 0;
+}
+
+static int
+compare_chunks (const void *a, const void *b)
+{
+  const struct chunk_id *x = a, *y = b;
+
+  if (x->segment != y->segment)
+    return x->segment < y->segment ? -1 : 1;
+  return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* In a fold's transaction. */
+static int
+repair_chunks (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct scrub *s = arg;
+  uint64_t nr;
+  size_t i;
+
+  s->repaired = 0;
+  for (i = 0; i < s->nr_suspects; ++i) {
+    if (i > 0 &&
+        compare_chunks (&s->suspects[i - 1], &s->suspects[i]) == 0)
+      continue;
+    if (summary_repair (c, s->pool->store, state, s->suspects[i].segment,
+                        s->suspects[i].index, &nr) == -1)
+      return -1;
+    s->repaired += nr;
+  }
+  return 0;
+}
+
+/* Not inside quiesce_enter: a fold waits for those. */
+static int
+repair_summaries (struct scrub *s)
+{
+  if (s->nr_suspects == 0)
+    return 0;
+  qsort (s->suspects, s->nr_suspects, sizeof s->suspects[0], compare_chunks);
+  if (txg_run (s->pool->txg, repair_chunks, NULL, s) == -1 ||
+      store_sync (s->pool->store) == -1)
+    return -1;
+  s->f.summary_errors += s->repaired;
+  s->nr_suspects = 0;
+  return 0;
+}
+
+static int
+note_damaged (struct scrub *s, uint64_t addr)
+{
+  uint64_t *p;
+
+  s->f.errors++;
+  if (s->f.nr_damaged == DAMAGED_MAX)
+    return 0;
+  p = realloc (s->f.damaged, (s->f.nr_damaged + 1) * sizeof *p);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  s->f.damaged = p;
+  p[s->f.nr_damaged++] = addr;
+  return 0;
+}
+
+static int
+scrub_record (struct scrub *s, const struct record *r)
+{
+  /* As the total: copies of records are no more of them. */
+  s->f.records += !(r->flags & RECORD_COPY);
+  s->f.bytes += r->ptr.psize;
+  if (verify_read (&s->v, r))
+    return 0;
+  if (errno == ENOMEM)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  /* One that cannot be written is damaged all the same. */
+  if (!scrub_is_readonly (s) && verify_write_cached (&s->v, r) == 1) {
+    s->f.repaired++;
+    return 0;
+  }
+  return note_damaged (s, r->ptr.addr);
+}
+
+static struct segment_map *
+get_segment (struct scrub *s, struct meta_conn *c, uint64_t segment)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+
+  if (meta_segment_get (c, segment, &b) != 1)
+    return NULL;
+  return segment_map_unpack (segment, s->pool->sector_bytes, b.p, b.len);
+}
+
+static int
+scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
+{
+  uint64_t segment = group * RECORD_GROUP_SECTORS /
+    (SEGMENT_BYTES / s->pool->sector_bytes);
+  struct segment_map *map = get_segment (s, c, segment);
+  struct record r;
+  size_t off;
+  int n, ret = 0;
+
+  s->chunk_addr = 0;
+  for (off = 0; off < s->row.len && ret == 0; off += (size_t) n) {
+    n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
+    if (n == -1) {
+      s->f.errors++;
+      break;
+    }
+    ret = scrub_record (s, &r);
+    /* Read-only it could not be written again. */
+    if (ret == 0 && map && !scrub_is_readonly (s) && !has_summary (s, map, &r))
+      ret = note_summary (s, segment, r.slot / map->slots_per_chunk);
+  }
+  segment_map_free (map);
+  return ret;
+}
+
+struct next {
+  uint64_t group;
+  bool found;
+};
+
+static int
+note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
+{
+  struct next *n = opaque;
+
+  (void) buf;
+  (void) len;
+  n->group = group;
+  n->found = true;
+  return 1;
+}
+
+/* Call 'fn' for the row of each group of records, from 'first' on, in s->row;
+ * with it and 'c' inside quiesce_enter.  'end', outside, for each, with the
+ * next group, and at the end with true.
+ */
+static int
+each_row (struct scrub *s, uint64_t first,
+          int (*fn) (struct scrub *s, struct meta_conn *c, uint64_t group),
+          int (*end) (struct scrub *s, uint64_t group, bool at_end))
+{
+  struct next next = { .group = first };
+  struct meta_conn *c;
+  unsigned ticket;
+  int r;
+
+  for (;; next.group++) {
+    /* Others want it while this one keeps its pace. */
+    c = meta_reader_get (s->pool->meta);
+    ticket = quiesce_enter (&s->pool->quiesce);
+    next.found = false;
+    r = meta_record_scan (c, next.group, note_group, &next);
+    if (r == 0 && next.found) {
+      r = meta_record_get (c, next.group, &s->row);
+      if (r == 1)
+        r = fn (s, c, next.group);
+    }
+    quiesce_leave (&s->pool->quiesce, ticket);
+    meta_reader_put (s->pool->meta, c);
+    if (r == 0)
+      r = end (s, next.group + 1, !next.found);
+    if (r == -1 || !next.found)
+      return r;
+  }
+}
+
+static int
+row_scrubbed (struct scrub *s, uint64_t group, bool at_end)
+{
+  s->next_group = group;
+  if ((s->nr_suspects >= REPAIR_MAX || at_end) && repair_summaries (s) == -1)
+    return -1;
+  return scrub_state_note (s, false) == -1 ? -1 : scrub_pace (s);
+}
+
+/*----------------------------------------------------------------------
+ * Damaged records that others have the content of
+ */
+
+/* The damaged record is whole, or is no more. */
+static void
+forget_damaged (struct scrub *s, size_t i)
+{
+  s->f.errors--;
+  memmove (&s->f.damaged[i], &s->f.damaged[i + 1],
+           (--s->f.nr_damaged - i) * sizeof s->f.damaged[0]);
+}
+
+/* Look again at what was damaged; call 'fn' for what still is. */
+static int
+look_again (struct scrub *s,
+            int (*fn) (struct scrub *s, const struct record *r))
+{
+  struct meta_conn *c = meta_reader_get (s->pool->meta);
+  struct record rec;
+  unsigned ticket;
+  size_t i = 0;
+  int r = 0;
+
+  while (r != -1 && i < s->f.nr_damaged) {
+    ticket = quiesce_enter (&s->pool->quiesce);
+    r = verify_find (c, s->f.damaged[i], &s->found, &rec);
+    if (r == 0)
+      forget_damaged (s, i);
+    else if (r == 1 && verify_read (&s->v, &rec)) {
+      s->f.repaired++;
+      forget_damaged (s, i);
+    }
+    else if (r == 1 && errno == ENOMEM)
+      r = nbdedup_fail (ENOMEM, "no memory to scrub");
+    else if (r == 1) {
+      r = fn (s, &rec);
+      ++i;
+    }
+    quiesce_leave (&s->pool->quiesce, ticket);
+    if (r != -1)
+      r = scrub_go_on (s);
+  }
+  meta_reader_put (s->pool->meta, c);
+  return r == -1 ? -1 : 0;
+}
+
+static int
+note_wanted (struct scrub *s, const struct record *r)
+{
+  struct record *p = realloc (s->wanted, (s->nr_wanted + 1) * sizeof *p);
+
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to scrub");
+  s->wanted = p;
+  p[s->nr_wanted++] = *r;
+  return 0;
+}
+
+static int
+find_wanted (struct scrub *s)
+{
+  s->nr_wanted = 0;
+  return look_again (s, note_wanted);
+}
+
+static int
+compare_digests (const void *a, const void *b)
+{
+  const struct record *x = a, *y = b;
+
+  return memcmp (&x->digest, &y->digest, sizeof x->digest);
+}
+
+/* 'r' has the digest of a damaged record, which may have changed since. */
+static int
+write_from_duplicate (struct scrub *s, struct meta_conn *c,
+                      const struct record *r, const struct record *wanted)
+{
+  struct record now;
+  int n;
+
+  if (r->ptr.addr == wanted->ptr.addr || r->lsize != wanted->lsize ||
+      r->domain != wanted->domain)
+    return 0;
+  n = verify_find (c, wanted->ptr.addr, &s->found, &now);
+  if (n == 1 && compare_digests (&now, r) == 0 && !verify_read (&s->v, &now))
+    verify_write_from (&s->v, &now, r);
+  return n == -1 ? -1 : 0;
+}
+
+static int
+look_for_duplicates (struct scrub *s, struct meta_conn *c, uint64_t group)
+{
+  const struct record *w, *end = s->wanted + s->nr_wanted;
+  struct record r;
+  size_t off;
+  int n;
+
+  for (off = 0; off < s->row.len; off += (size_t) n) {
+    n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
+    if (n == -1)
+      break;                    /* counted already */
+    w = bsearch (&r, s->wanted, s->nr_wanted, sizeof *w, compare_digests);
+    if (w == NULL)
+      continue;
+    while (w > s->wanted && compare_digests (w - 1, &r) == 0)
+      --w;
+    for (; w < end && compare_digests (w, &r) == 0; ++w)
+      if (write_from_duplicate (s, c, &r, w) == -1)
+        return -1;
+  }
+  return 0;
+}
+
+static int
+row_looked_at (struct scrub *s, uint64_t group, bool at_end)
+{
+  (void) group;
+  (void) at_end;
+  return scrub_go_on (s);
+}
+
+static int
+repair_records (struct scrub *s)
+{
+  if (scrub_is_readonly (s))
+    return 0;
+  if (find_wanted (s) == -1)
+    return -1;
+  if (s->nr_wanted > 0) {
+    qsort (s->wanted, s->nr_wanted, sizeof s->wanted[0], compare_digests);
+    if (each_row (s, 0, look_for_duplicates, row_looked_at) == -1 ||
+        find_wanted (s) == -1)
+      return -1;
+  }
+  return s->f.repaired > 0 ? store_sync (s->pool->store) : 0;
+}
+
+/* For a client that may know the content. */
+static json_t *
+describe_wanted (const struct scrub *s)
+{
+  json_t *records = json_array ();
+  char hex[2 * DIGEST_LEN + 1];
+  const struct record *r;
+  size_t i;
+  unsigned j;
+
+  for (i = 0; i < s->nr_wanted; ++i) {
+    r = &s->wanted[i];
+    for (j = 0; j < DIGEST_LEN; ++j)
+      snprintf (hex + 2 * j, 3, "%02x", r->digest.b[j]);
+    json_array_append_new (records, json_pack
+                           ("{s:I, s:I, s:I, s:s}",
+                            "address", (json_int_t) r->ptr.addr,
+                            "length", (json_int_t) r->lsize,
+                            "domain", (json_int_t) r->domain,
+                            "digest", hex));
+  }
+  return json_pack ("{s:s, s:o}", "hash", hash_name (s->pool->hash),
+                    "records", records);
+}
+
+int
+scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
+             uint32_t len)
+{
+  struct blob row CLEANUP_BLOB = { NULL };
+  struct meta_conn *c;
+  struct verifier v;
+  struct record rec;
+  unsigned ticket;
+  int r;
+
+  if (len > BLOCK_SIZE_MAX || addr > ADDR_MAX)
+    return nbdedup_fail (EINVAL, "no record at sector %" PRIu64 " can have %"
+                         PRIu32 " bytes", addr, len);
+  if (verifier_init (&v, pool) == -1)
+    return -1;
+  c = meta_reader_get (pool->meta);
+  ticket = quiesce_enter (&pool->quiesce);
+  r = verify_find (c, addr, &row, &rec);
+  if (r == 1)
+    r = verify_read (&v, &rec) ? 0 : verify_write_again (&v, &rec, content,
+                                                         len);
+  quiesce_leave (&pool->quiesce, ticket);
+  meta_reader_put (pool->meta, c);
+  if (r == 1 && store_sync (pool->store) == -1)
+    r = -1;
+  verifier_free (&v);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Where in the volumes is the damage?
+ */
+
+static int
+compare_u64 (const void *a, const void *b)
+{
+  uint64_t x = *(const uint64_t *) a, y = *(const uint64_t *) b;
+
+  return x < y ? -1 : x > y;
+}
+
+struct locate {
+  struct scrub *s;
+  struct meta_conn *c;
+  uint64_t leaves;
+};
+
+static bool
+is_damaged (const struct scrub *s, const struct leaf *leaf, unsigned i)
+{
+  struct pointer ptr;
+
+  if (leaf->state[i] != MAP_POINTER || s->f.nr_damaged == 0)
+    return leaf->state[i] == MAP_LOST;
+  /* Only the address is wanted: whatever the layer's block size is. */
+  (void) pointer_unpack (leaf->ptr[i], BLOCK_SIZE_MAX, &ptr);
+  return bsearch (&ptr.addr, s->f.damaged, s->f.nr_damaged, sizeof ptr.addr,
+                  compare_u64) != NULL;
+}
+
+/* The layer's block size; 0: it has no name any more. */
+static uint32_t
+describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
+                char name[VOLUME_FULL_NAME_MAX])
+{
+  const struct layer *layer;
+
+  WITH_LOCK (&pool->admin);
+  layer = volumes_describe_layer (pool->volumes, branch, seq, name);
+  return layer ? layer->block_size : 0;
+}
+
+/* Each damaged block is told once, by the name whose layer has it: what
+ * inherits it is damaged as well.
+ */
+static int
+locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
+                uint64_t seq, const uint8_t *buf, size_t len)
+{
+  struct locate *lo = opaque;
+  char name[VOLUME_FULL_NAME_MAX];
+  uint32_t block_size = 0;
+  struct leaf leaf;
+  unsigned i;
+
+  if (leaf_unpack (buf, len, &leaf) == -1)
+    return -1;
+  if (++lo->leaves % LOOK_LEAVES == 0 && scrub_go_on (lo->s) == -1)
+    return -1;
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (!is_damaged (lo->s, &leaf, i))
+      continue;
+    if (block_size == 0 &&
+        (block_size = describe_layer (lo->s->pool, branch, seq,
+                                      name)) == 0)
+      return 0;                 /* it is being given back */
+    if (leaf.state[i] == MAP_LOST)
+      lo->s->lost_blocks++;
+    json_array_append_new (lo->s->places, json_pack
+                           ("{s:s, s:I, s:I}", "name", name,
+                            "offset", (json_int_t)
+                            ((leaf_nr * LEAF_BLOCKS + i) *
+                             block_size),
+                            "length", (json_int_t) block_size));
+  }
+  return 0;
+}
+
+static int
+locate_damage (struct scrub *s)
+{
+  struct locate lo = { .s = s };
+  int r;
+
+  if (pool_sync (s->pool) == -1)
+    return -1;
+  lo.c = meta_reader_get (s->pool->meta);
+  r = meta_leaf_scan_all (lo.c, locate_in_leaf, &lo);
+  meta_reader_put (s->pool->meta, lo.c);
+  return r;
+}
+
+static void
+note_page (void *opaque, bool repaired, const char *text)
+{
+  struct scrub *s = opaque;
+
+  if (json_array_size (s->metadata) < DAMAGED_MAX)
+    json_array_append_new (s->metadata, json_string (text));
+  s->f.metadata_errors += !repaired;
+}
+
+static int
+pages_compared (void *opaque, uint64_t bytes)
+{
+  struct scrub *s = opaque;
+
+  s->metadata_bytes += bytes;
+  return scrub_pace (s);
+}
+
+static int
+scrub_metadata (struct scrub *s)
+{
+  /* The first one says when it begins. */
+  return scrub_pace (s) == -1 ||
+    meta_copy_check (s->pool->meta, note_page, pages_compared, s) == -1
+    ? -1 : 0;
+}
+
+/*----------------------------------------------------------------------
+ * What "status" tells of the last scrub
+ */
+
+/* The result counts, not whether it could be kept. */
+static void
+keep_report (struct scrub *s, const json_t *result)
+{
+  struct nbdedup_pool *pool = s->pool;
+  CLEANUP_JSON json_t *report = NULL;
+  CLEANUP_FREE char *text = NULL;
+
+  if (scrub_is_readonly (s))
+    return;
+  report = json_deep_copy (result);
+  if (report) {
+    json_object_del (report, "damaged");
+    json_object_del (report, "metadata");
+    json_object_set_new (report, "time",
+                         json_integer ((json_int_t) s->f.time));
+    text = json_dumps (report, JSON_COMPACT);
+  }
+  if (text == NULL || scrub_state_finish (s, text) == -1)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the result of the scrub cannot be "
+                 "kept for \"status\": %s", pool->path,
+                 text ? nbdedup_error () : "no memory");
+}
+
+static json_t *
+make_result (const struct scrub *s)
+{
+  const struct scrubbed *f = &s->f;
+
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:O}",
+                    "begun", (json_int_t) f->begun,
+                    "records", (json_int_t) f->records,
+                    "bytes", (json_int_t) f->bytes,
+                    "errors", (json_int_t)
+                    (f->errors + f->summary_errors + s->lost_blocks +
+                     f->metadata_errors),
+                    "repaired_records", (json_int_t) f->repaired,
+                    "lost_blocks", (json_int_t) s->lost_blocks,
+                    "summary_errors", (json_int_t) f->summary_errors,
+                    "damaged", s->places,
+                    "metadata_errors", (json_int_t) f->metadata_errors,
+                    "metadata", s->metadata);
+}
+
+static int
+scrub_all (struct scrub *s)
+{
+  struct meta_state state;
+
+  s->f.begun = (uint64_t) time (NULL);
+  if (pool_sync (s->pool) == -1 ||
+      (!s->args->restart && !scrub_is_readonly (s) &&
+       scrub_state_load (s) == -1))
+    return -1;
+  txg_get_state (s->pool->txg, &state);
+  s->total = state.records;
+  s->f.metadata_errors = 0;     /* it is looked at as a whole */
+  if (scrub_metadata (s) == -1 ||
+      each_row (s, s->next_group, scrub_row, row_scrubbed) == -1 ||
+      repair_records (s) == -1)
+    return -1;
+  s->f.time = (uint64_t) time (NULL);
+  return 0;
+}
+
+/* What was done until now is not done again.  Its failure is the caller's. */
+static void
+keep_position (struct scrub *s)
+{
+  const int err = errno;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  if (s->next_group > 0 && repair_summaries (s) == 0 &&
+      scrub_state_note (s, true) == 0 && err == EINTR)
+    snprintf (text, sizeof text, "interrupted; the next scrub goes on where "
+              "this one has stopped");
+  nbdedup_fail (err, "%s", text);
+}
+
+static void
+scrubbed_free (struct scrubbed *scrubbed)
+{
+  if (scrubbed)
+    free (scrubbed->damaged);
+  free (scrubbed);
+}
+
+struct scrub_shared *
+scrub_shared_new (void)
+{
+  struct scrub_shared *shared = calloc (1, sizeof *shared);
+
+  if (shared == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  lock_init (&shared->one);
+  lock_init (&shared->live.lock);
+  return shared;
+}
+
+void
+scrub_shared_free (struct scrub_shared *shared)
+{
+  if (shared == NULL)
+    return;
+  scrubbed_free (shared->last);
+  lock_destroy (&shared->live.lock);
+  lock_destroy (&shared->one);
+  free (shared);
+}
+
+/* What the last scrub found, as it is now. */
+static int
+scrub_again (struct scrub *s)
+{
+  struct scrubbed *last = TAKE_PTR (s->pool->scrub->last);
+
+  if (last == NULL)
+    return nbdedup_fail (EINVAL, "there was no scrub in this session");
+  s->f = *last;
+  free (last);
+  s->total = s->f.records;
+  return find_wanted (s) == -1 ? -1 : store_sync (s->pool->store);
+}
+
+/* For the next one that looks again. */
+static void
+keep_scrubbed (struct scrub *s)
+{
+  scrubbed_free (s->pool->scrub->last);
+  s->pool->scrub->last = malloc (sizeof *s->pool->scrub->last);
+  if (s->pool->scrub->last) {
+    *s->pool->scrub->last = s->f;
+    s->f.damaged = NULL;
+  }
+}
+
+static int
+lock_scrub (struct scrub *s)
+{
+  const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
+  int r = 0;
+
+  /* The server's own one gives way. */
+  s->pool->scrub->waiting += !s->args->scheduled;
+  while (r == 0 && !lock_try (&s->pool->scrub->one)) {
+    r = scrub_go_on (s);
+    nanosleep (&pause, NULL);
+  }
+  s->pool->scrub->waiting -= !s->args->scheduled;
+  return r;
+}
+
+json_t *
+scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
+           nbdedup_progress_fn *progress, void *opaque)
+{
+  struct scrub s = {
+    .pool = pool, .args = args, .progress = progress, .opaque = opaque,
+  };
+  json_t *result = NULL;
+
+  if (lock_scrub (&s) == -1)
+    return NULL;
+  s.places = json_array ();
+  s.metadata = json_array ();
+  if (s.places == NULL || s.metadata == NULL)
+    nbdedup_fail (ENOMEM, "no memory to scrub");
+  else if (verifier_init (&s.v, pool) == 0 &&
+           (args->again ? scrub_again (&s) : scrub_all (&s)) == 0 &&
+           locate_damage (&s) == 0)
+    result = make_result (&s);
+  if (result == NULL && !args->again && !scrub_is_readonly (&s))
+    keep_position (&s);
+  scrub_state_end (&s);
+  if (result) {
+    keep_report (&s, result);
+    if (args->wanted)
+      json_object_set_new (result, "wanted", describe_wanted (&s));
+  }
+  if (s.f.time != 0)
+    keep_scrubbed (&s);
+  lock_release (&pool->scrub->one);
+  verifier_free (&s.v);
+  free (s.f.damaged);
+  free (s.suspects);
+  free (s.wanted);
+  blob_free (&s.row);
+  blob_free (&s.found);
+  json_decref (s.places);
+  json_decref (s.metadata);
+  return result;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/nice.h"
+#include "core/engine.h"
+#include "meta/meta.h"
+#include "report/scrub.h"
+#include "report/scrubber.h"
+#include "report/status.h"
+
+/* When a server starts its volumes are busy: let them be for a minute, or a
+ * tenth of the interval.
+ */
+#define START_MS 60000
+/* Look again, at the latest: the clock on the wall may have been set. */
+#define LOOK_MS 60000
+/* After a failure. */
+#define RETRY_MS 3600000
+/* Damaged places that the log hears of. */
+#define PLACES_MAX 5
+
+struct scrubber {
+  struct nbdedup_pool *pool;    /* not owned */
+  pthread_t thread;
+  uint64_t started_ms;
+  atomic_bool stop;
+  uint64_t not_before_ms;       /* the thread's own */
+  struct lock lock;             /* protects everything below; innermost */
+  pthread_cond_t wake;          /* woken, or stop */
+  bool woken;
+};
+
+static uint64_t
+least (uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+/* When may the next one begin, by clock_ms? */
+static uint64_t
+due_ms (struct scrubber *s, uint64_t interval_s)
+{
+  CLEANUP_JSON json_t *last = status_report (s->pool, SCRUB_REPORT);
+  uint64_t now_s = (uint64_t) time (NULL), now_ms = clock_ms (), age_s, due;
+  json_int_t time_s = json_integer_value (json_object_get (last, "time"));
+
+  due = s->started_ms + least (interval_s * 100, START_MS);
+  if (time_s > 0) {
+    age_s = (uint64_t) time_s < now_s ? now_s - (uint64_t) time_s : 0;
+    if (age_s < interval_s && now_ms + (interval_s - age_s) * 1000 > due)
+      due = now_ms + (interval_s - age_s) * 1000;
+  }
+  return due > s->not_before_ms ? due : s->not_before_ms;
+}
+
+/* Until it is time.  False: stop. */
+static bool
+wait_until_due (struct scrubber *s)
+{
+  uint64_t interval_s, due, now;
+
+  while (!s->stop) {
+    interval_s = s->pool->scrub->interval_s;
+    due = interval_s == 0 ? UINT64_MAX : due_ms (s, interval_s);
+    now = clock_ms ();
+    if (now >= due)
+      return true;
+    WITH_LOCK (&s->lock);
+    if (!s->woken && !s->stop)
+      lock_wait_ms (&s->lock, &s->wake, least (due - now, LOOK_MS));
+    s->woken = false;
+  }
+  return false;
+}
+
+static int
+go_on (void *opaque, uint64_t done, uint64_t total)
+{
+  struct scrubber *s = opaque;
+
+  (void) done;
+  (void) total;
+  return s->stop || s->pool->scrub->interval_s == 0 ||
+    s->pool->scrub->waiting > 0;
+}
+
+static json_int_t
+number (const json_t *result, const char *key)
+{
+  return json_integer_value (json_object_get (result, key));
+}
+
+static void
+log_places (const struct nbdedup_pool *pool, const json_t *result)
+{
+  const json_t *places = json_object_get (result, "damaged"), *p;
+  size_t i;
+
+  json_array_foreach (places, i, p) {
+    if (i == PLACES_MAX) {
+      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %zu other places are damaged: "
+                   "\"nbdedup scrub\" names all", pool->path,
+                   json_array_size (places) - i);
+      return;
+    }
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %s: %" JSON_INTEGER_FORMAT " bytes "
+                 "at offset %" JSON_INTEGER_FORMAT " are damaged", pool->path,
+                 json_string_value (json_object_get (p, "name")),
+                 number (p, "length"), number (p, "offset"));
+  }
+}
+
+static void
+log_result (const struct nbdedup_pool *pool, const json_t *result)
+{
+  json_int_t summaries = number (result, "summary_errors");
+  json_int_t repaired = number (result, "repaired_records");
+  json_int_t errors = number (result, "errors") - summaries;
+
+  log_places (pool, result);
+  nbdedup_log (errors > 0 ? NBDEDUP_LOG_ERROR
+               : repaired + summaries > 0 ? NBDEDUP_LOG_WARNING
+               : NBDEDUP_LOG_INFO,
+               "%s: the scrub has ended: %" JSON_INTEGER_FORMAT " records "
+               "verified, %" JSON_INTEGER_FORMAT " errors, %"
+               JSON_INTEGER_FORMAT " records and %" JSON_INTEGER_FORMAT
+               " summaries written again", pool->path,
+               number (result, "records"), errors, repaired, summaries);
+}
+
+static void
+scrub (struct scrubber *s)
+{
+  const struct scrub_args args = { .scheduled = true };
+  uint64_t interval_ms = s->pool->scrub->interval_s * 1000;
+  CLEANUP_JSON json_t *before = scrub_progress (s->pool), *result = NULL;
+
+  nbdedup_log (NBDEDUP_LOG_INFO, "%s: a scrub %s, as scrub-interval says",
+               s->pool->path, json_is_object (before) ? "goes on" : "begins");
+  result = scrub_run (s->pool, &args, go_on, s);
+  if (result) {
+    log_result (s->pool, result);
+    return;
+  }
+  if (errno == EINTR) {
+    /* Give way to the user's, which may fail, too. */
+    s->not_before_ms = clock_ms () + least (interval_ms / 10, START_MS);
+    return;
+  }
+  s->not_before_ms = clock_ms () + least (interval_ms, RETRY_MS);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the scrub failed, and will be tried "
+               "again: %s", s->pool->path, nbdedup_error ());
+}
+
+static void *
+scrubber_thread (void *arg)
+{
+  struct scrubber *s = arg;
+
+  nice_thread ();
+  while (wait_until_due (s))
+    scrub (s);
+  return NULL;
+}
+
+struct scrubber *
+scrubber_start (struct nbdedup_pool *pool)
+{
+  struct scrubber *s = calloc (1, sizeof *s);
+  int err;
+
+  if (s == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  s->pool = pool;
+  s->started_ms = clock_ms ();
+  lock_init (&s->lock);
+  cond_init (&s->wake);
+  err = pthread_create (&s->thread, NULL, scrubber_thread, s);
+  if (err == 0)
+    return s;
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s);
+  return nbdedup_fail_null (err, "cannot start a thread: %s", strerror (err));
+}
+
+void
+scrubber_wake (struct scrubber *s)
+{
+  if (s == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  s->woken = true;
+  pthread_cond_signal (&s->wake);
+}
+
+void
+scrubber_cancel (struct scrubber *s)
+{
+  if (s == NULL)
+    return;
+  s->stop = true;
+  scrubber_wake (s);
+}
+
+void
+scrubber_stop (struct scrubber *s)
+{
+  if (s == NULL)
+    return;
+  scrubber_cancel (s);
+  pthread_join (s->thread, NULL);
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s);
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The figures of "stat" and "list", as of a fold that covers all answered
+ * writes.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/ddt.h"
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/capacity.h"
+#include "data/sync.h"
+#include "disk/store.h"
+#include "report/stat.h"
+#include "volume/volume.h"
+
+uint64_t
+pool_metadata_bytes (const char *path)
+{
+  DIR *dir = opendir (path);
+  uint64_t bytes = 0;
+  struct dirent *e;
+  struct stat st;
+
+  if (dir == NULL)
+    return 0;
+  while ((e = readdir (dir)) != NULL)
+    if (strcmp (e->d_name, "records") != 0 &&
+        fstatat (dirfd (dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG (st.st_mode))
+      bytes += (uint64_t) st.st_blocks * 512;
+  closedir (dir);
+  return bytes;
+}
+
+static json_t *
+ratio (uint64_t above, uint64_t below)
+{
+  return below ? json_real ((double) above / (double) below) : json_null ();
+}
+
+/*----------------------------------------------------------------------*/
+
+static json_t *
+volume_stat (const struct volume *v, uint64_t logical)
+{
+  char compress[COMPRESSION_NAME_MAX];
+  uint64_t size = v->size;
+
+  compression_name (&v->compression, compress);
+  return json_pack ("{s:s, s:I, s:I, s:s, s:o, s:I, s:I}",
+                    "name", v->name, "size", (json_int_t) size,
+                    "block_size", (json_int_t) v->block_size,
+                    "compress", compress, "origin", volume_origin_json (v),
+                    "logical_bytes", (json_int_t) logical,
+                    "own_bytes", (json_int_t)
+                    (v->layer->pointers * v->block_size));
+}
+
+static json_t *
+pool_stat (struct nbdedup_pool *pool, uint64_t logical)
+{
+  uint64_t stored, copies, metadata = pool_metadata_bytes (pool->path);
+  struct capacity cap = { 0 };
+  bool has_capacity;
+  struct ddt_info info;
+  struct meta_state s;
+  json_t *ddt;
+
+  txg_get_state (pool->txg, &s);
+  ddt_get_info (pool->ddt, &info);
+  stored = s.stored_sectors * s.sector_bytes;
+  copies = s.copy_sectors * s.sector_bytes;
+  ddt = json_pack ("{s:I, s:I, s:I, s:I}",
+                   "entries", (json_int_t) s.index_entries,
+                   "cache_hits", (json_int_t) info.hits,
+                   "cache_misses", (json_int_t) info.misses,
+                   "cache_bytes", (json_int_t) info.cache_bytes);
+  if (pool->ddt_quota_bytes > 0 || pool->over_quota > 0)
+    json_object_set_new (ddt, "over_quota",
+                         json_integer ((json_int_t) pool->over_quota));
+  /* Damage there must not cost the other figures. */
+  has_capacity = capacity_get (pool, &cap) == 0;
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
+                    "s:o, s:o, s:o}",
+                    "logical_bytes", (json_int_t) logical,
+                    "records", (json_int_t) s.records,
+                    "record_bytes", (json_int_t) s.record_bytes,
+                    "stored_bytes", (json_int_t) stored,
+                    "copy_bytes", (json_int_t) copies,
+                    "file_bytes", (json_int_t) store_file_bytes (pool->store),
+                    "metadata_bytes", (json_int_t) metadata,
+                    "freeing_bytes", (json_int_t)
+                    volumes_freeing_bytes (pool->volumes),
+                    "writable_bytes", !has_capacity ? json_null ()
+                    : json_integer ((json_int_t) cap.likely_bytes),
+                    "writable_min_bytes", !has_capacity ? json_null ()
+                    : json_integer ((json_int_t) cap.min_bytes),
+                    "dedup_ratio", ratio (logical, s.record_bytes),
+                    "compress_ratio", ratio (s.record_bytes, stored - copies),
+                    "reduction", ratio (logical, stored + metadata),
+                    "ddt", ddt);
+}
+
+/* Is it one of those that the figures are asked of: a volume, or the clones
+ * of a snapshot?
+ */
+static bool
+is_asked (const struct volume *v, const struct volume *name)
+{
+  const struct volume *origin;
+
+  if (name == NULL || v == name)
+    return true;
+  if (!name->is_snapshot || v == name->of)
+    return false;
+  for (origin = v->origin; origin; origin = origin->origin)
+    if (origin == name)
+      return true;
+  return false;
+}
+
+json_t *
+stat_run (struct nbdedup_pool *pool, const char *name)
+{
+  struct volume *v, *asked = NULL;
+  uint64_t logical, sum = 0;
+  json_t *volumes;
+  size_t i;
+
+  assert_held (&pool->admin);
+  if (name && (asked = volumes_find_any (pool->volumes, name)) == NULL)
+    return NULL;
+  if (pool_sync (pool) == -1)
+    return NULL;
+  /* Once: a fold that comes by itself may change it, and the pool's figure
+   * is the sum of the volumes'.
+   */
+  volumes = json_array ();
+  for (i = 0; i < pool->volumes->list.nr; ++i) {
+    v = pool->volumes->list.p[i];
+    logical = v->layer->blocks * v->block_size;
+    sum += logical;
+    if (is_asked (v, asked))
+      json_array_append_new (volumes, volume_stat (v, logical));
+  }
+  return json_pack ("{s:o, s:o}", "pool", pool_stat (pool, sum), "volumes",
+                    volumes);
+}
+
+static json_t *
+list_snapshots (const struct volume *v)
+{
+  json_t *snapshots = json_array ();
+  const struct volume *s;
+  size_t i;
+
+  for (i = 0; i < v->snapshots.nr; ++i) {
+    s = v->snapshots.p[i];
+    json_array_append_new (snapshots, json_pack
+                           ("{s:s, s:I}", "name", s->name,
+                            "time", (json_int_t) s->time));
+  }
+  return snapshots;
+}
+
+json_t *
+list_run (struct nbdedup_pool *pool)
+{
+  json_t *volumes = json_array (), *row;
+  const struct volume *v;
+  uint64_t size;
+  size_t i;
+
+  assert_held (&pool->admin);
+  if (pool_sync (pool) == -1) {
+    json_decref (volumes);
+    return NULL;
+  }
+  WITH_LOCK (&pool->volumes->lock);
+  for (i = 0; i < pool->volumes->list.nr; ++i) {
+    v = pool->volumes->list.p[i];
+    size = v->size;
+    row = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I}",
+                     "name", v->name, "size", (json_int_t) size,
+                     "block_size", (json_int_t) v->block_size,
+                     "logical_bytes", (json_int_t)
+                     (v->layer->blocks * v->block_size),
+                     "own_bytes", (json_int_t)
+                     (v->layer->pointers * v->block_size),
+                     "origin", volume_origin_json (v),
+                     "snapshots", list_snapshots (v),
+                     "clients", (json_int_t) v->nr_clients);
+    if (v->importing)
+      json_object_set_new (row, "importing", json_true ());
+    json_array_append_new (volumes, row);
+  }
+  return json_pack ("{s:o}", "volumes", volumes);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* stat and list: figures of a fold that covers all answered writes. */
+
+#ifndef NBDEDUP_STAT_H
+#define NBDEDUP_STAT_H
+
+#include "nbdedup.h"
+
+/* What the files of the pool directory take, without "records". */
+extern uint64_t pool_metadata_bytes (const char *path);
+
+/* The figures of "stat".  'name': a volume, or a snapshot, whose clones are
+ * meant; NULL: all volumes.
+ */
+extern json_t *stat_run (struct nbdedup_pool *pool, const char *name);
+extern json_t *list_run (struct nbdedup_pool *pool);
+
+#endif /* NBDEDUP_STAT_H */

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <poll.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "service/channel.h"
+
+int
+channel_lost (void)
+{
+  return nbdedup_fail (EIO, "the server went away");
+}
+
+void
+channel_free (struct channel *ch)
+{
+  int err = errno;
+
+  if (ch == NULL)
+    return;
+  if (ch->fd != -1)
+    close (ch->fd);
+  free (ch);
+  errno = err;
+}
+
+/* Take an ERROR's payload over as the failure of this call. */
+static int
+take_error (struct channel *ch, const struct control_frame *f)
+{
+  char text[CONTROL_ERROR_MAX + 1];
+
+  if (f->payload > CONTROL_ERROR_MAX ||
+      (f->payload > 0 && control_recv_bytes (ch->fd, text, f->payload) != 1)) {
+    shutdown (ch->fd, SHUT_RDWR);
+    return channel_lost ();
+  }
+  text[f->payload] = 0;
+  return nbdedup_fail (f->error > 0 && f->error < 4096 ? (int) f->error : EIO,
+                       "%s", text);
+}
+
+bool
+channel_is_closed (const struct channel *ch)
+{
+  struct pollfd pfd = { .fd = ch->fd, .events = POLLIN };
+
+  /* Nothing is expected from it. */
+  return poll (&pfd, 1, 0) == 1;
+}
+
+int
+channel_send (struct channel *ch, struct control_frame *f, const void *payload)
+{
+  f->cookie = ++ch->cookie;
+  if (control_send (ch->fd, f, payload) == -1)
+    return channel_lost ();
+  return 0;
+}
+
+int
+channel_recv (struct channel *ch, struct control_frame *f)
+{
+  if (control_recv_header (ch->fd, f) != 1 || f->cookie != ch->cookie) {
+    shutdown (ch->fd, SHUT_RDWR);
+    return channel_lost ();
+  }
+  switch (f->type) {
+  case CONTROL_ERROR:
+    return take_error (ch, f);
+  case CONTROL_REPLY:
+  case CONTROL_PROGRESS:
+    return 0;
+  default:
+    shutdown (ch->fd, SHUT_RDWR);
+    return nbdedup_fail (EIO, "the server's answer is not nbdedup's protocol");
+  }
+}
+
+int
+channel_request (struct channel *ch, struct control_frame *f,
+                 const void *payload, void *answer, uint32_t len)
+{
+  if (channel_send (ch, f, payload) == -1 || channel_recv (ch, f) == -1)
+    return -1;
+  if (f->type != CONTROL_REPLY || f->payload != len ||
+      (len > 0 && control_recv_bytes (ch->fd, answer, len) != 1)) {
+    shutdown (ch->fd, SHUT_RDWR);
+    return channel_lost ();
+  }
+  return 0;
+}
+
+/* The handshake.  A server that turns us away says so and closes without
+ * having read our HELLO: its ERROR is worth reading even if sending
+ * fails, and has no cookie.
+ */
+static int
+channel_greet (struct channel *ch, const char *who)
+{
+  struct control_frame f = {
+    .type = CONTROL_HELLO, .offset = CONTROL_VERSION,
+    .length = CONTROL_VERSION, .payload = strlen (who),
+    .cookie = ++ch->cookie,
+  };
+
+  control_send (ch->fd, &f, who);
+  if (control_recv_header (ch->fd, &f) != 1)
+    return channel_lost ();
+  if (f.type == CONTROL_ERROR)
+    return take_error (ch, &f);
+  if (f.type != CONTROL_REPLY || f.payload != 0 || f.cookie != ch->cookie ||
+      f.offset != CONTROL_VERSION)
+    return nbdedup_fail (EPROTO, "the server's answer is not nbdedup's "
+                         "protocol");
+  return 0;
+}
+
+struct channel *
+channel_new (const char *path, const char *who, unsigned timeout_s)
+{
+  CLEANUP_CLOSE int dirfd = open (path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  struct channel *ch = malloc (sizeof *ch);
+  struct sockaddr_un addr;
+
+  if (ch == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for a connection");
+  ch->cookie = 0;
+  ch->fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (dirfd == -1 || ch->fd == -1) {
+    nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+    channel_free (ch);
+    return NULL;
+  }
+  control_set_timeouts (ch->fd, timeout_s, timeout_s);
+  control_address (dirfd, CONTROL_SOCKET, &addr);
+  if (connect (ch->fd, (struct sockaddr *) &addr, sizeof addr) == -1) {
+    nbdedup_fail (errno, "%s/%s: cannot connect to the server: %s",
+                  path, CONTROL_SOCKET, strerror (errno));
+    channel_free (ch);
+    return NULL;
+  }
+  if (channel_greet (ch, who) == -1) {
+    channel_free (ch);
+    return NULL;
+  }
+  /* Commands may take for ever. */
+  control_set_timeouts (ch->fd, 0, 0);
+  return ch;
+}
+
+void
+channel_list_free (struct channel_list *list)
+{
+  struct channel *ch;
+
+  while ((ch = SLIST_FIRST (list)) != NULL) {
+    SLIST_REMOVE_HEAD (list, link);
+    channel_free (ch);
+  }
+}

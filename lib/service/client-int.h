@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Shared by client.c (the pool) and remote.c (its volumes). */
+
+#ifndef NBDEDUP_CLIENT_INT_H
+#define NBDEDUP_CLIENT_INT_H
+
+#include "base/lock.h"
+#include "disk/lockfile.h"
+#include "nbdedup.h"
+#include "service/channel.h"
+
+struct nbdedup_client {
+  struct nbdedup_pool *pool;    /* owned; NULL: a server has it */
+  char *path;                   /* owned */
+  char who[CONTROL_WHO_MAX + 1];
+  bool readonly;                /* change nothing */
+  unsigned greet_s;             /* how long a server may take to greet us */
+
+  struct lock lock;             /* protects everything below */
+  struct channel_list idle;     /* owned */
+};
+
+/* nbdedup_client_open, which waits no longer than this for a server, and for
+ * anything else.  If it fails with EBUSY, *holder says what is in the way
+ * (pid 0: that is not known).
+ */
+struct client_patience {
+  unsigned server_s, command_ms;
+};
+extern struct nbdedup_client *client_open_within
+  (const char *path, const struct nbdedup_settings *settings, const char *who,
+   bool (*is_unwanted) (void), struct client_patience patience,
+   struct lockfile_holder *holder)
+  __attribute__ ((nonnull (1, 3, 6), warn_unused_result));
+
+#endif /* NBDEDUP_CLIENT_INT_H */

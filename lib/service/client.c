@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The client half of nbdedup.h: the same calls on a pool opened here and
+ * on one that a server has open; remote.c has its volumes.
+ *
+ * A connection serves one request at a time, so a client has several for
+ * commands, made when a thread finds none idle.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "disk/lockfile.h"
+#include "report/scrub.h"
+#include "service/client-int.h"
+#include "service/command.h"
+#include "volume/volume.h"
+
+/* How long to wait for another command, or for a server that starts up or
+ * goes down, and how often to look.
+ */
+#define WAIT_MS 30000
+#define POLL_MS 100
+
+/* A pool that is busy although its lock is free is not waited for so long:
+ * something else is wrong with it.
+ */
+#define FREE_TRIES_MAX 10
+
+/*----------------------------------------------------------------------
+ * Open and close
+ */
+
+static int
+test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
+{
+  return client->readonly
+    ? lockfile_share (client->path, false, NULL, holder)
+    : lockfile_take (client->path, false, NULL, holder);
+}
+
+/* Get at the pool once.  Returns 1 if it worked, 0 if it may work later
+ * (the text says what is in the way, and *holder who), -1 if it will not.
+ */
+static int
+try_open (struct nbdedup_client *client,
+          const struct nbdedup_settings *settings, unsigned *free_tries,
+          struct lockfile_holder *holder)
+{
+  struct channel *ch;
+
+  *holder = (struct lockfile_holder) { 0 };
+  client->pool = nbdedup_pool_open (client->path, settings, client->who, 0);
+  if (client->pool != NULL)
+    return 1;
+  if (errno != EBUSY)
+    return -1;
+
+  if (test_lock (client, holder) == 0) {
+    if (++*free_tries < FREE_TRIES_MAX)
+      return 0;
+    /* Say again why; nothing of that is in *holder. */
+    client->pool = nbdedup_pool_open (client->path, settings, client->who, 0);
+    return client->pool != NULL ? 1 : -1;
+  }
+  if (errno != EBUSY)
+    return -1;
+  *free_tries = 0;
+
+  if (!holder->server) {
+    if (holder->reader_is_server)
+      return nbdedup_fail (EBUSY, "pool %s is in use by a server that was "
+                           "started with read-only=on: end that first, or "
+                           "use --read-only", client->path);
+    if (holder->reader)
+      nbdedup_fail (EBUSY, "pool %s is in use by a command that reads it with "
+                    "--read-only", client->path);
+    else if (holder->pid == 0)
+      nbdedup_fail (EBUSY, "pool %s is in use by another process",
+                    client->path);
+    else
+      nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld)", client->path,
+                    holder->who, (long) holder->pid);
+    return 0;
+  }
+  ch = channel_new (client->path, client->who, client->greet_s);
+  if (ch != NULL) {
+    SLIST_INSERT_HEAD (&client->idle, ch, link);
+    return 1;
+  }
+  if (errno == EBUSY)           /* too many clients: with its text */
+    return 0;
+  if (errno != ENOENT && errno != ECONNREFUSED && errno != EIO &&
+      errno != EAGAIN && errno != ESHUTDOWN)
+    return -1;
+  nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which does not "
+                "answer on %s", client->path, holder->who, (long) holder->pid,
+                CONTROL_SOCKET);
+  return 0;
+}
+
+static void
+client_free (struct nbdedup_client *client)
+{
+  channel_list_free (&client->idle);
+  lock_destroy (&client->lock);
+  free (client->path);
+  free (client);
+}
+
+struct nbdedup_client *
+client_open_within (const char *path, const struct nbdedup_settings *settings,
+                    const char *who, bool (*is_unwanted) (void),
+                    struct client_patience patience,
+                    struct lockfile_holder *holder)
+{
+  struct nbdedup_client *client = calloc (1, sizeof *client);
+  const uint64_t begun = clock_ms ();
+  unsigned free_tries = 0;
+  int r, err;
+
+  *holder = (struct lockfile_holder) { 0 };
+
+  if (client == NULL || (client->path = strdup (path)) == NULL) {
+    free (client);
+    return nbdedup_fail_null (ENOMEM, "no memory for a client");
+  }
+  snprintf (client->who, sizeof client->who, "%s", who);
+  client->greet_s = patience.server_s;
+  client->readonly =
+    settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
+  lock_init (&client->lock);
+  SLIST_INIT (&client->idle);
+
+  for (;;) {
+    r = try_open (client, settings, &free_tries, holder);
+    if (r == 1)
+      return client;
+    if (r == -1 ||
+        clock_ms () - begun >= (holder->server ? patience.server_s * 1000
+                                : patience.command_ms))
+      break;
+    if (is_unwanted && is_unwanted ()) {
+      nbdedup_fail (EINTR, "interrupted");
+      break;
+    }
+    nanosleep (&(struct timespec) { .tv_nsec = POLL_MS * 1000000 }, NULL);
+  }
+  err = errno;
+  client_free (client);
+  errno = err;
+  return NULL;
+}
+
+struct nbdedup_client *
+nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
+                     const char *who, bool (*is_unwanted) (void))
+{
+  struct lockfile_holder holder;
+
+  return client_open_within (path, settings, who, is_unwanted,
+                             (struct client_patience) {
+                               CONTROL_TIMEOUT_S, WAIT_MS
+                             }, &holder);
+}
+
+int
+nbdedup_client_close (struct nbdedup_client *client)
+{
+  int r = 0, err;
+
+  if (client == NULL)
+    return 0;
+  if (client->pool != NULL)
+    r = nbdedup_pool_close (client->pool);
+  err = errno;
+  client_free (client);
+  errno = err;
+  return r;
+}
+
+bool
+nbdedup_client_is_remote (struct nbdedup_client *client)
+{
+  return client->pool == NULL;
+}
+
+/*----------------------------------------------------------------------
+ * Commands
+ */
+
+/* The server's result may come in several frames; collect them in *text.
+ * Other frames before it are progress.
+ */
+static int
+recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
+             char **text, size_t *len)
+{
+  struct control_frame f;
+  bool cancelled = false;
+  char *p;
+
+  for (;;) {
+    if (channel_recv (ch, &f) == -1)
+      return -1;
+    if (f.type == CONTROL_PROGRESS) {
+      struct control_frame cancel = {
+        .type = CONTROL_CANCEL, .cookie = ch->cookie,
+      };
+
+      if (f.payload == 0 && (progress == NULL || cancelled ||
+                             progress (opaque, f.offset, f.length) == 0))
+        continue;
+      cancelled = true;
+      if (f.payload != 0 || control_send (ch->fd, &cancel, NULL) == -1)
+        break;
+      continue;
+    }
+
+    if (f.payload > CONTROL_RESULT_MAX - *len)
+      break;
+    p = realloc (*text, *len + f.payload + 1);
+    if (p == NULL) {
+      shutdown (ch->fd, SHUT_RDWR);
+      return nbdedup_fail (ENOMEM, "no memory for the server's answer");
+    }
+    *text = p;
+    if (f.payload > 0 &&
+        control_recv_bytes (ch->fd, *text + *len, f.payload) != 1)
+      break;
+    *len += f.payload;
+    if (!(f.flags & CONTROL_FLAG_MORE))
+      return 0;
+  }
+  shutdown (ch->fd, SHUT_RDWR);
+  return channel_lost ();
+}
+
+static json_t *
+remote_call (struct channel *ch, const char *command, json_t *args,
+             nbdedup_progress_fn *progress, void *opaque)
+{
+  CLEANUP_JSON json_t *request = NULL;
+  CLEANUP_FREE char *text = NULL;
+  CLEANUP_FREE char *answer = NULL;
+  struct control_frame f = {
+    .type = CONTROL_COMMAND, .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
+  };
+  size_t len = 0;
+  json_t *result;
+
+  errno = 0;                    /* jansson does not tell why it fails */
+  request = json_pack ("{s:s, s:O*}", "command", command, "args", args);
+  if (request != NULL)
+    text = json_dumps (request, JSON_COMPACT);
+  if (text == NULL && errno == ENOMEM)
+    return nbdedup_fail_null (ENOMEM, "%s: no memory for the arguments",
+                              command);
+  if (text == NULL)
+    return nbdedup_fail_null (EINVAL, "%s: the arguments have no JSON form",
+                              command);
+  if (strlen (text) > CONTROL_COMMAND_MAX)
+    return nbdedup_fail_null (EINVAL, "%s: the arguments are too long",
+                              command);
+  f.payload = strlen (text);
+  if (channel_send (ch, &f, text) == -1) {
+    /* What did not arrive in full was not done. */
+    nbdedup_fail (ESHUTDOWN, "the server went away");
+    return NULL;
+  }
+  if (recv_result (ch, progress, opaque, &answer, &len) == -1)
+    return NULL;
+  errno = 0;
+  result = json_loadb (answer, len, JSON_REJECT_DUPLICATES, NULL);
+  if (result == NULL && errno == ENOMEM)
+    nbdedup_fail (ENOMEM, "%s: no memory for the server's answer", command);
+  else if (result == NULL)
+    nbdedup_fail (EIO, "%s: the server's answer is not JSON", command);
+  return result;
+}
+
+static struct channel *
+take_idle (struct nbdedup_client *client)
+{
+  struct channel *ch;
+
+  WITH_LOCK (&client->lock);
+  ch = SLIST_FIRST (&client->idle);
+  if (ch != NULL)
+    SLIST_REMOVE_HEAD (&client->idle, link);
+  return ch;
+}
+
+/* One for commands; ESHUTDOWN: nothing has been done. */
+static struct channel *
+channel_get (struct nbdedup_client *client)
+{
+  struct channel *ch;
+
+  while ((ch = take_idle (client)) != NULL && channel_is_closed (ch))
+    channel_free (ch);
+  if (ch != NULL)
+    return ch;
+  ch = channel_new (client->path, client->who, client->greet_s);
+  if (ch == NULL &&
+      (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
+    nbdedup_fail (ESHUTDOWN, "the server went away");   /* it was there */
+  return ch;
+}
+
+/* One that failed may be in whatever state.  errno stays. */
+static void
+channel_put (struct nbdedup_client *client, struct channel *ch, bool failed)
+{
+  const int err = errno;
+
+  if (failed)
+    channel_free (ch);
+  else {
+    WITH_LOCK (&client->lock);
+    SLIST_INSERT_HEAD (&client->idle, ch, link);
+  }
+  errno = err;
+}
+
+json_t *
+nbdedup_client_call (struct nbdedup_client *client, const char *command,
+                     json_t *args, nbdedup_progress_fn *progress,
+                     void *opaque)
+{
+  struct channel *ch;
+  json_t *result;
+
+  if (client->readonly && command_changes (command, args))
+    return nbdedup_fail_null (EROFS, "it changes the pool, which is read-only "
+                              "for this command");
+  if (client->pool != NULL)
+    return command_run (client->pool, command, args, progress, opaque);
+
+  ch = channel_get (client);
+  if (ch == NULL)
+    return NULL;
+  result = remote_call (ch, command, args, progress, opaque);
+  channel_put (client, ch, result == NULL);
+  return result;
+}
+
+int
+nbdedup_client_repair (struct nbdedup_client *client, uint64_t address,
+                       const void *content, uint32_t len)
+{
+  struct control_frame f = {
+    .type = CONTROL_REPAIR, .offset = address, .payload = len,
+  };
+  struct channel *ch;
+  int r;
+
+  if (client->pool != NULL)
+    return scrub_offer (client->pool, address, content, len);
+  if (len > CONTROL_PAYLOAD_MAX)
+    return nbdedup_fail (EINVAL, "no record has so much content");
+  ch = channel_get (client);
+  if (ch == NULL)
+    return -1;
+  r = channel_request (ch, &f, content, NULL, 0);
+  channel_put (client, ch, r == -1);
+  return r == -1 ? -1 : f.offset == 1;
+}
+
+int
+nbdedup_volume_check_name (const char *name)
+{
+  return volume_check_name (name);
+}

@@ -1,0 +1,807 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The server side of control.sock.
+ *
+ * One thread accepts; each connection has a thread of its own, which
+ * serves its requests one after the other.  So a client that is slow,
+ * silent or gone keeps nothing but its own thread, its buffer and the
+ * volume that it has open.
+ *
+ * Life of a connection: the accepting thread makes it and puts it on the
+ * list; its thread serves it, closes its volume, sets 'done' and wakes the
+ * accepting thread, which alone joins threads and frees connections.  Its
+ * descriptor stays open until then, so that control_stop may shut it down
+ * without hitting another file that got the same number.
+ *
+ * Nothing that comes from the socket is trusted: bytes that make no frame
+ * end the connection, frames that make no request are answered with an
+ * ERROR.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/queue.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/nice.h"
+#include "format/control-protocol.h"
+#include "report/scrub.h"
+#include "service/command.h"
+#include "service/control.h"
+
+/* When there are so many, the one that has been idle for longest makes room
+ * for a new one: silent or slow clients keep no command out.
+ */
+#define CONNECTIONS_MAX 128
+/* Those with a volume are never idle: who reads stdin may take long.  They
+ * keep their buffers of 1 MiB; a client of import or export has four.
+ */
+#define VOLUMES_MAX 32
+/* What 'idle_ms' says of a connection that is not idle. */
+#define SERVING 0               /* a request, or has a volume open */
+#define SENT_AWAY UINT64_MAX    /* by the accepting thread: it must end */
+
+#define PROGRESS_INTERVAL_MS 100
+
+/* How long clients may take to read their last answers. */
+#define STOP_MS 1000
+
+struct connection {
+  LIST_ENTRY (connection) link; /* used by the accepting thread only */
+  struct control *control;      /* not owned; outlives the connection */
+  pthread_t thread;
+  int fd;                       /* owned; closed after the join */
+  uid_t uid;                    /* the peer's */
+  atomic_bool done;             /* the thread needs nothing any more */
+  atomic_uint_fast64_t idle_ms; /* since when it waits for a whole request */
+
+  /* The thread's own. */
+  bool greeted;                 /* HELLO was answered */
+  struct nbdedup_volume *volume;        /* NULL: none open */
+  uint8_t *buf;                 /* CONTROL_PAYLOAD_MAX bytes, or NULL */
+  uint64_t cookie;              /* of the request being served */
+  bool want_progress, lost;     /* of the command being served */
+  uint64_t progress_ms;         /* when PROGRESS was sent last */
+};
+
+struct control {
+  struct nbdedup_pool *pool;    /* not owned; outlives the control */
+  int dirfd, listenfd, wakefd;  /* owned */
+  bool bound;                   /* the socket's name is ours */
+  pthread_t thread;
+  atomic_bool stopping;
+  atomic_uint nr_volumes;       /* connections that have one open */
+
+  /* The accepting thread's own. */
+  LIST_HEAD (, connection) connections;
+  unsigned nr_connections;
+};
+
+static void
+wake (struct control *control)
+{
+  const uint64_t one = 1;
+
+  /* Can only fail if the counter is about to overflow: awake anyway. */
+  if (write (control->wakefd, &one, sizeof one) == -1)
+    return;
+}
+
+/*----------------------------------------------------------------------
+ * Answers.  All return -1 if the connection is to end.
+ */
+
+static int
+reply (struct connection *conn, uint64_t offset, uint64_t length,
+       const void *payload, uint32_t payload_len)
+{
+  const struct control_frame f = {
+    .type = CONTROL_REPLY, .cookie = conn->cookie,
+    .offset = offset, .length = length, .payload = payload_len,
+  };
+
+  return control_send (conn->fd, &f, payload);
+}
+
+static int
+reply_error (struct connection *conn, int err, const char *text)
+{
+  const struct control_frame f = {
+    .type = CONTROL_ERROR, .cookie = conn->cookie,
+    .payload = strnlen (text, CONTROL_ERROR_MAX), .error = err ? err : EIO,
+  };
+
+  return control_send (conn->fd, &f, text);
+}
+
+/* What the engine's last failure in this thread was. */
+static int
+reply_failure (struct connection *conn)
+{
+  int err = errno;
+
+  return reply_error (conn, err, nbdedup_error ());
+}
+
+static int
+reply_result (struct connection *conn, int r)
+{
+  return r == -1 ? reply_failure (conn) : reply (conn, 0, 0, NULL, 0);
+}
+
+/* A JSON text of any length, in as many frames as it takes. */
+static int
+reply_json (struct connection *conn, json_t *json)
+{
+  CLEANUP_FREE char *text = json_dumps (json, JSON_COMPACT);
+  size_t len, done = 0;
+
+  if (text == NULL)
+    return reply_error (conn, ENOMEM, "control: no memory for the result");
+  len = strlen (text);
+  if (len > CONTROL_RESULT_MAX)
+    return reply_error (conn, EFBIG, "control: the result is too large");
+  do {
+    const size_t n = len - done < CONTROL_PAYLOAD_MAX ?
+      len - done : CONTROL_PAYLOAD_MAX;
+    const struct control_frame f = {
+      .type = CONTROL_REPLY, .cookie = conn->cookie, .payload = n,
+      .flags = done + n < len ? CONTROL_FLAG_MORE : 0,
+    };
+
+    if (control_send (conn->fd, &f, text + done) == -1)
+      return -1;
+    done += n;
+  } while (done < len);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Requests.  Their payload is in conn->buf, followed by a NUL.
+ */
+
+static int
+serve_hello (struct connection *conn, const struct control_frame *f)
+{
+  if (f->offset > CONTROL_VERSION || f->length < CONTROL_VERSION) {
+    char text[160];
+
+    snprintf (text, sizeof text, "control: the server speaks version %d, "
+              "the client versions %" PRIu64 " to %" PRIu64 ": use the same "
+              "version of nbdedup", CONTROL_VERSION, f->offset, f->length);
+    return reply_error (conn, EPROTONOSUPPORT, text);
+  }
+  conn->greeted = true;
+  return reply (conn, CONTROL_VERSION, 0, NULL, 0);
+}
+
+/* Is the client still there, and still interested?  Looks at what it sent
+ * meanwhile and takes a CANCEL away, nothing else.
+ */
+static bool
+client_waits (struct connection *conn)
+{
+  uint8_t header[CONTROL_HEADER_LEN];
+  struct control_frame f;
+  ssize_t r;
+
+  if (conn->lost)
+    return false;
+  r = recv (conn->fd, header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+  if (r == -1 && (errno == EAGAIN || errno == EINTR))
+    return true;
+  if (r <= 0) {
+    conn->lost = true;
+    return false;
+  }
+  if (r < (ssize_t) sizeof header)
+    return true;
+  if (control_frame_unpack (header, &f) == -1) {
+    conn->lost = true;
+    return false;
+  }
+  if (f.type != CONTROL_CANCEL || f.payload != 0)
+    return true;                /* out of turn; served afterwards */
+  if (control_recv_bytes (conn->fd, header, sizeof header) != 1)
+    conn->lost = true;
+  return f.cookie != conn->cookie;
+}
+
+static int
+command_progress (void *opaque, uint64_t done, uint64_t total)
+{
+  struct connection *conn = opaque;
+  const struct control_frame f = {
+    .type = CONTROL_PROGRESS, .cookie = conn->cookie,
+    .offset = done, .length = total,
+  };
+  struct pollfd pfd = { .fd = conn->fd, .events = POLLOUT };
+  uint64_t now;
+
+  if (atomic_load (&conn->control->stopping) || !client_waits (conn))
+    return 1;
+
+  /* Only if there is room: a client that does not read must not stop the
+   * command.
+   */
+  now = clock_ms ();
+  if (conn->want_progress && now - conn->progress_ms >= PROGRESS_INTERVAL_MS &&
+      poll (&pfd, 1, 0) == 1 && (pfd.revents & POLLOUT)) {
+    conn->progress_ms = now;
+    if (control_send (conn->fd, &f, NULL) == -1) {
+      conn->lost = true;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static int
+serve_command (struct connection *conn, const struct control_frame *f)
+{
+  CLEANUP_JSON json_t *request = NULL;
+  CLEANUP_JSON json_t *result = NULL;
+  json_t *args = NULL;
+  const char *command;
+  json_error_t err;
+
+  errno = 0;                    /* jansson does not tell them apart */
+  request = json_loadb ((const char *) conn->buf, f->payload,
+                        JSON_REJECT_DUPLICATES, &err);
+  if (request == NULL && errno == ENOMEM)
+    return reply_error (conn, ENOMEM, "no memory for the command");
+  if (request == NULL)
+    return reply_error (conn, EINVAL, "control: the command is not JSON");
+  command = json_string_value (json_object_get (request, "command"));
+  args = json_object_get (request, "args");
+  if (command == NULL || (args != NULL && !json_is_object (args)))
+    return reply_error (conn, EINVAL, "control: the command is not an object "
+                        "with \"command\" and \"args\"");
+
+  conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
+  conn->progress_ms = 0;
+  /* For the rest of the connection. */
+  if (command_is_background (command, args))
+    nice_thread ();
+  result = command_run (conn->control->pool, command, args,
+                        command_progress, conn);
+  if (conn->lost)
+    return -1;
+  if (result == NULL && errno == EINTR &&
+      atomic_load (&conn->control->stopping))
+    return reply_error (conn, EINTR, "the server is going down");
+  if (result == NULL)
+    return reply_failure (conn);
+  return reply_json (conn, result);
+}
+
+static void
+close_volume (struct connection *conn)
+{
+  if (conn->volume == NULL)
+    return;
+  nbdedup_volume_close (conn->volume);
+  conn->volume = NULL;
+  atomic_fetch_sub (&conn->control->nr_volumes, 1);
+}
+
+static int
+serve_volume_open (struct connection *conn, const struct control_frame *f)
+{
+  const char *name = (const char *) conn->buf;
+
+  if (conn->volume != NULL)
+    return reply_error (conn, EINVAL, "control: this connection has a volume "
+                        "open already");
+  if (f->payload == 0 || f->payload > CONTROL_NAME_MAX ||
+      strlen (name) != f->payload)
+    return reply_error (conn, EINVAL, "control: bad volume name");
+  if (f->length & ~(uint64_t) (NBDEDUP_VOLUME_READONLY |
+                               NBDEDUP_VOLUME_EXCLUSIVE))
+    return reply_error (conn, EINVAL, "control: unknown volume flags");
+
+  if (atomic_fetch_add (&conn->control->nr_volumes, 1) >= VOLUMES_MAX) {
+    atomic_fetch_sub (&conn->control->nr_volumes, 1);
+    return reply_error (conn, EBUSY, "control: too many imports and exports: "
+                        "try again later");
+  }
+  conn->volume = nbdedup_volume_open (conn->control->pool, name,
+                                      f->length | NBDEDUP_VOLUME_ADMIN,
+                                      conn->uid, NULL);
+  if (conn->volume == NULL) {
+    int err = errno;
+
+    atomic_fetch_sub (&conn->control->nr_volumes, 1);
+    errno = err;
+    return reply_failure (conn);
+  }
+  return reply (conn, nbdedup_volume_size (conn->volume),
+                nbdedup_volume_block_size (conn->volume), NULL, 0);
+}
+
+struct extents_state {
+  uint8_t *buf;
+  uint32_t nr;
+};
+
+static int
+collect_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
+{
+  struct extents_state *state = opaque;
+
+  (void) offset;                /* they are in order and without gaps */
+  put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN, len);
+  put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN + 8, hole);
+  state->nr++;
+  return state->nr == CONTROL_EXTENTS_MAX;
+}
+
+static int
+serve_extents (struct connection *conn, const struct control_frame *f)
+{
+  struct extents_state state = { .buf = conn->buf };
+
+  if (nbdedup_volume_extents (conn->volume, f->length, f->offset,
+                              collect_extent, &state) == -1)
+    return reply_failure (conn);
+  return reply (conn, 0, 0, conn->buf, state.nr * CONTROL_EXTENT_LEN);
+}
+
+static int
+serve_read (struct connection *conn, const struct control_frame *f)
+{
+  if (f->length == 0 || f->length > CONTROL_PAYLOAD_MAX)
+    return reply_error (conn, EINVAL, "control: bad length of a read");
+  if (nbdedup_volume_read (conn->volume, conn->buf, f->length,
+                           f->offset) == -1)
+    return reply_failure (conn);
+  return reply (conn, 0, 0, conn->buf, f->length);
+}
+
+static int
+serve_repair (struct connection *conn, const struct control_frame *f)
+{
+  int r = scrub_offer (conn->control->pool, f->offset, conn->buf, f->payload);
+
+  return r == -1 ? reply_failure (conn) : reply (conn, r, 0, NULL, 0);
+}
+
+static int
+serve_data (struct connection *conn, const struct control_frame *f)
+{
+  if (conn->volume == NULL)
+    return reply_error (conn, EINVAL, "control: this connection has no volume "
+                        "open");
+  switch (f->type) {
+  case CONTROL_VOLUME_CLOSE:
+    close_volume (conn);
+    return reply (conn, 0, 0, NULL, 0);
+  case CONTROL_READ:
+    return serve_read (conn, f);
+  case CONTROL_WRITE:
+    if (f->payload == 0)
+      return reply_error (conn, EINVAL, "control: bad length of a write");
+    return reply_result (conn,
+                         nbdedup_volume_write (conn->volume, conn->buf,
+                                               f->payload, f->offset));
+  case CONTROL_ZERO:
+    return reply_result (conn,
+                         nbdedup_volume_zero (conn->volume, f->length,
+                                              f->offset));
+  case CONTROL_FLUSH:
+    return reply_result (conn, nbdedup_volume_flush (conn->volume));
+  case CONTROL_EXTENTS:
+    return serve_extents (conn, f);
+  default:
+    abort ();                   /* serve_request sends no other here */
+  }
+}
+
+static int
+serve_request (struct connection *conn, const struct control_frame *f)
+{
+  if (!conn->greeted && f->type != CONTROL_HELLO) {
+    reply_error (conn, EPROTO, "control: HELLO must come first");
+    return -1;
+  }
+  if (atomic_load (&conn->control->stopping)) {
+    reply_error (conn, ESHUTDOWN, "the server is going down");
+    return -1;
+  }
+
+  switch (f->type) {
+  case CONTROL_HELLO:
+    return serve_hello (conn, f);
+  case CONTROL_COMMAND:
+    if (f->payload > CONTROL_COMMAND_MAX)
+      return reply_error (conn, EINVAL, "control: the command is too long");
+    return serve_command (conn, f);
+  case CONTROL_CANCEL:
+    return 0;                   /* too late: its command has been answered */
+  case CONTROL_VOLUME_OPEN:
+    return serve_volume_open (conn, f);
+  case CONTROL_REPAIR:
+    return serve_repair (conn, f);
+  case CONTROL_VOLUME_CLOSE:
+  case CONTROL_READ:
+  case CONTROL_WRITE:
+  case CONTROL_ZERO:
+  case CONTROL_FLUSH:
+  case CONTROL_EXTENTS:
+    return serve_data (conn, f);
+  default:
+    return reply_error (conn, EOPNOTSUPP, "control: unknown request");
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Connections
+ */
+
+/* Wait for a frame to begin; 'ms' -1: for ever.  control_stop ends it. */
+static bool
+wait_for_frame (struct connection *conn, int ms)
+{
+  struct pollfd pfd = { .fd = conn->fd, .events = POLLIN };
+  int r;
+
+  do
+    r = poll (&pfd, 1, ms);
+  while (r == -1 && errno == EINTR);
+  return r == 1;
+}
+
+static int
+serve_one (struct connection *conn)
+{
+  struct control_frame f;
+  int r;
+
+  r = control_recv_header (conn->fd, &f);
+  if (r != 1) {
+    conn->cookie = 0;
+    if (r == -1 && errno == EPROTO)
+      reply_error (conn, EPROTO, "control: this is not nbdedup's protocol");
+    return -1;
+  }
+  conn->cookie = f.cookie;
+
+  if (conn->buf == NULL) {
+    conn->buf = malloc (CONTROL_PAYLOAD_MAX + 1);
+    if (conn->buf == NULL) {
+      reply_error (conn, ENOMEM, "control: no memory for a buffer");
+      return -1;
+    }
+  }
+  if (f.payload > 0 &&
+      control_recv_bytes (conn->fd, conn->buf, f.payload) != 1)
+    return -1;
+  conn->buf[f.payload] = 0;
+  if (atomic_exchange (&conn->idle_ms, SERVING) == SENT_AWAY)
+    return -1;
+  return serve_request (conn, &f);
+}
+
+/* Idle again, unless it has a volume. */
+static void
+end_request (struct connection *conn)
+{
+  if (conn->volume != NULL)
+    return;
+  free (conn->buf);
+  conn->buf = NULL;
+  atomic_store (&conn->idle_ms, clock_ms ());
+}
+
+static void *
+connection_thread (void *opaque)
+{
+  struct connection *conn = opaque;
+  struct control *control = conn->control;
+
+  while (wait_for_frame (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000))
+    if (serve_one (conn) == -1)
+      break;
+    else
+      end_request (conn);
+
+  close_volume (conn);
+  free (conn->buf);
+  shutdown (conn->fd, SHUT_RDWR);
+  atomic_store (&conn->done, true);
+  wake (control);
+  return NULL;
+}
+
+/* Tell a client why it is not served, if it can be told without waiting. */
+static void
+turn_away (int fd, int err, const char *text)
+{
+  struct connection conn = { .fd = fd };
+
+  control_set_timeouts (fd, 1, 1);
+  reply_error (&conn, err, text);
+  close (fd);
+}
+
+/* Send the connection away that has been idle for longest.  Its client finds
+ * out before it sends its next request, and connects again (client.c).
+ */
+static bool
+make_room (struct control *control)
+{
+  struct connection *conn, *longest;
+  uint_fast64_t ms, longest_ms;
+
+  do {
+    longest = NULL;
+    longest_ms = SENT_AWAY;
+    LIST_FOREACH (conn, &control->connections, link) {
+      ms = atomic_load (&conn->idle_ms);
+      if (ms != SERVING && ms < longest_ms) {
+        longest = conn;
+        longest_ms = ms;
+      }
+    }
+    if (longest == NULL)
+      return false;
+  }
+  while (!atomic_compare_exchange_strong (&longest->idle_ms, &longest_ms,
+                                          SENT_AWAY));
+  shutdown (longest->fd, SHUT_RDWR);
+  return true;
+}
+
+static void
+accept_one (struct control *control)
+{
+  struct connection *conn;
+  struct ucred cred;
+  socklen_t len = sizeof cred;
+  int fd;
+
+  fd = accept4 (control->listenfd, NULL, NULL, SOCK_CLOEXEC);
+  if (fd == -1) {
+    /* Out of descriptors or memory: the client stays in the queue, and
+     * poll would return at once.
+     */
+    if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
+      nanosleep (&(struct timespec) { .tv_nsec = 100000000 }, NULL);
+    return;
+  }
+  if (getsockopt (fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == -1 ||
+      (cred.uid != 0 && cred.uid != geteuid ())) {
+    turn_away (fd, EACCES, "control: only the server's own user and root "
+               "may use this pool");
+    return;
+  }
+  if (control->nr_connections >= CONNECTIONS_MAX && !make_room (control)) {
+    turn_away (fd, EBUSY, "control: too many connections to the server: "
+               "try again later");
+    return;
+  }
+  conn = calloc (1, sizeof *conn);
+  if (conn == NULL) {
+    turn_away (fd, ENOMEM, "control: the server has no memory");
+    return;
+  }
+  conn->control = control;
+  conn->fd = fd;
+  conn->uid = cred.uid;
+  conn->idle_ms = clock_ms ();
+  control_set_timeouts (fd, CONTROL_TIMEOUT_S, CONTROL_TIMEOUT_S);
+  if (pthread_create (&conn->thread, NULL, connection_thread, conn) != 0) {
+    turn_away (fd, EAGAIN, "control: the server cannot start a thread");
+    free (conn);
+    return;
+  }
+  LIST_INSERT_HEAD (&control->connections, conn, link);
+  control->nr_connections++;
+}
+
+/* Free the connections that have ended, or, 'all', wait for each. */
+static void
+reap (struct control *control, bool all)
+{
+  struct connection *conn, *next;
+
+  for (conn = LIST_FIRST (&control->connections); conn; conn = next) {
+    next = LIST_NEXT (conn, link);
+    if (!all && !atomic_load (&conn->done))
+      continue;
+    pthread_join (conn->thread, NULL);
+    close (conn->fd);
+    LIST_REMOVE (conn, link);
+    control->nr_connections--;
+    free (conn);
+  }
+}
+
+/* End all connections.  They take nothing more from now on; who has sent a
+ * request that is not being served is told so, and can do it elsewhere.
+ * Who does not read its answers is cut off.
+ */
+static void
+end_connections (struct control *control)
+{
+  const uint64_t deadline = clock_ms () + STOP_MS;
+  struct pollfd pfd = { .fd = control->wakefd, .events = POLLIN };
+  struct connection *conn;
+  uint64_t count, now;
+
+  LIST_FOREACH (conn, &control->connections, link)
+    shutdown (conn->fd, SHUT_RD);
+  for (;;) {
+    reap (control, false);
+    now = clock_ms ();
+    if (LIST_EMPTY (&control->connections) || now >= deadline)
+      break;
+    if (poll (&pfd, 1, deadline - now) == 1 &&
+        read (control->wakefd, &count, sizeof count) == -1)
+      continue;                 /* not readable any more: fine */
+  }
+  LIST_FOREACH (conn, &control->connections, link)
+    shutdown (conn->fd, SHUT_RDWR);
+  reap (control, true);
+}
+
+static void *
+accept_thread (void *opaque)
+{
+  struct control *control = opaque;
+  struct pollfd pfd[2] = {
+    { .fd = control->listenfd, .events = POLLIN },
+    { .fd = control->wakefd, .events = POLLIN },
+  };
+  uint64_t count;
+
+  while (!atomic_load (&control->stopping)) {
+    if (poll (pfd, 2, -1) <= 0)
+      continue;
+    if ((pfd[1].revents & POLLIN) &&
+        read (control->wakefd, &count, sizeof count) == -1)
+      continue;
+    reap (control, false);
+    if (pfd[0].revents & POLLIN)
+      accept_one (control);
+  }
+
+  end_connections (control);
+  return NULL;
+}
+
+/*----------------------------------------------------------------------
+ * Start and stop
+ */
+
+/* What a server that was killed has left.  Anything else of that name is not
+ * ours.
+ */
+static int
+remove_socket (struct control *control, const char *path)
+{
+  struct stat st;
+
+  if (fstatat (control->dirfd, CONTROL_SOCKET, &st, AT_SYMLINK_NOFOLLOW) == -1)
+    return errno == ENOENT ? 0 : nbdedup_fail (errno, "%s: %s", path,
+                                               strerror (errno));
+  if (!S_ISSOCK (st.st_mode))
+    return nbdedup_fail (EEXIST, "%s: not a socket, so it is not removed: move "
+                         "it out of the way", path);
+  if (unlinkat (control->dirfd, CONTROL_SOCKET, 0) == -1)
+    return nbdedup_fail (errno, "%s: cannot remove the stale socket: %s",
+                         path, strerror (errno));
+  return 0;
+}
+
+/* Listen on CONTROL_SOCKET in control->dirfd.  bind makes the file with the
+ * mode that the socket has.
+ */
+static int
+listen_in_dir (struct control *control, const char *path)
+{
+  struct sockaddr_un addr;
+
+  if (remove_socket (control, path) == -1)
+    return -1;
+  control->listenfd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC |
+                              SOCK_NONBLOCK, 0);
+  if (control->listenfd == -1)
+    return nbdedup_fail (errno, "%s: socket: %s", path, strerror (errno));
+  control_address (control->dirfd, CONTROL_SOCKET, &addr);
+  if (fchmod (control->listenfd, 0600) == -1 ||
+      bind (control->listenfd, (struct sockaddr *) &addr, sizeof addr) == -1)
+    return nbdedup_fail (errno, "%s: cannot bind: %s", path,
+                         strerror (errno));
+  control->bound = true;
+  if (listen (control->listenfd, CONNECTIONS_MAX) == -1)
+    return nbdedup_fail (errno, "%s: cannot listen: %s",
+                         path, strerror (errno));
+  return 0;
+}
+
+static void
+control_free (struct control *control)
+{
+  if (control->bound)
+    unlinkat (control->dirfd, CONTROL_SOCKET, 0);
+  if (control->listenfd != -1)
+    close (control->listenfd);
+  if (control->dirfd != -1)
+    close (control->dirfd);
+  if (control->wakefd != -1)
+    close (control->wakefd);
+  free (control);
+}
+
+/* Threads of ours take no signals: those are the program's business. */
+static int
+start_thread (struct control *control)
+{
+  sigset_t all, old;
+  int err;
+
+  sigfillset (&all);
+  pthread_sigmask (SIG_SETMASK, &all, &old);
+  err = pthread_create (&control->thread, NULL, accept_thread, control);
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  if (err != 0)
+    return nbdedup_fail (err, "control: cannot start a thread: %s",
+                         strerror (err));
+  return 0;
+}
+
+struct control *
+control_start (struct nbdedup_pool *pool, const char *path)
+{
+  CLEANUP_FREE char *dir = strdup (path);
+  struct control *control = calloc (1, sizeof *control);
+  char *slash;
+  int err;
+
+  if (dir == NULL || control == NULL) {
+    free (control);
+    return nbdedup_fail_null (ENOMEM, "control: no memory");
+  }
+  slash = strrchr (dir, '/');
+  assert (slash && strcmp (slash + 1, CONTROL_SOCKET) == 0);
+  slash[slash == dir] = 0;      /* "/" keeps its slash */
+
+  control->pool = pool;
+  control->listenfd = -1;
+  LIST_INIT (&control->connections);
+  control->wakefd = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
+  control->dirfd = open (dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (control->wakefd == -1 || control->dirfd == -1)
+    nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  else if (listen_in_dir (control, path) == 0 && start_thread (control) == 0)
+    return control;
+
+  err = errno;
+  control_free (control);
+  errno = err;
+  return NULL;
+}
+
+void
+control_stop (struct control *control)
+{
+  if (control == NULL)
+    return;
+  atomic_store (&control->stopping, true);
+  wake (control);
+  pthread_join (control->thread, NULL);
+  control_free (control);
+}

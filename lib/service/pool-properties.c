@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "core/property.h"
+#include "core/txg.h"
+#include "data/watch.h"
+#include "format/copies.h"
+#include "meta/meta.h"
+#include "report/copier.h"
+#include "report/scrub.h"
+#include "report/scrubber.h"
+#include "service/pool-properties.h"
+#include "space/space.h"
+
+static int
+load_scrub (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *interval = NULL;
+  uint64_t n;
+
+  if (pool_property_limit (pool, "scrub-rate", &n) == -1)
+    return -1;
+  pool->scrub->rate = n;
+  if (pool_property_get (pool, "scrub-interval", &interval) == -1 ||
+      pool_property_parse_interval (interval, &n) == -1)
+    return -1;
+  pool->scrub->interval_s = n;
+  scrubber_wake (pool->scrubber);
+  return 0;
+}
+
+static int
+load_copies (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *value = NULL;
+  uint64_t refs;
+  unsigned nr;
+
+  if (pool_property_get (pool, "copies", &value) == -1 ||
+      copies_parse (value, &nr, &refs) == -1)
+    return -1;
+  if (nr == pool->copies.nr && refs == pool->copies.refs)
+    return 0;
+  if (nr > 1)
+    txg_set_copies (pool->txg);
+  copies_set (&pool->copies, nr, refs);
+  copier_look_again (pool->copier);
+  return 0;
+}
+
+int
+pool_properties_load (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *copy = NULL;
+  unsigned percent;
+  uint64_t bytes;
+
+  if (pool_property_limit (pool, "max-size", &bytes) == -1)
+    return -1;
+  space_set_max (pool->space, bytes);
+  if (pool_property_limit (pool, "ddt-quota", &bytes) == -1)
+    return -1;
+  pool->ddt_quota_bytes = bytes;
+  if (load_scrub (pool) == -1 || load_copies (pool) == -1)
+    return -1;
+  if (pool_property_percent (pool, "full-warn", &percent) == -1)
+    return -1;
+  pool->watch->full_warn = percent;
+  if (pool_property_get (pool, "metadata-copy", &copy) == -1)
+    return -1;
+  return meta_copy_set (pool->meta, copy);
+}
+
+struct set {
+  const char *name;
+  char value[PROPERTY_VALUE_MAX + 1];        /* the longest of them all */
+};
+
+static int
+set_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct set *s = arg;
+
+  (void) state;
+  return meta_property_put (c, s->name, s->value);
+}
+
+int
+pool_property_set (struct nbdedup_pool *pool, const char *name,
+                   const char *value)
+{
+  struct set s = { .name = name };
+  uint64_t bytes = 0;
+
+  assert_held (&pool->admin);
+  if (pool_property_check (name, value) == -1)
+    return -1;
+  snprintf (s.value, sizeof s.value, "%s", value);
+  /* Sizes are stored in bytes. */
+  if (strcmp (name, "block-size") == 0 || strcmp (name, "max-size") == 0 ||
+      strcmp (name, "ddt-quota") == 0 || strcmp (name, "scrub-rate") == 0) {
+    if (strcmp (value, "none") != 0) {
+      if (pool_property_parse_size (name, value, &bytes) == -1)
+        return -1;
+      snprintf (s.value, sizeof s.value, "%" PRIu64, bytes);
+    }
+  }
+  if (strcmp (name, "block-size") == 0 &&
+      check_block_size (bytes, pool->sector_bytes) == -1)
+    return -1;
+  if (strcmp (name, "metadata-copy") == 0 &&
+      meta_copy_check_value (pool->meta, value) == -1)
+    return -1;
+  /* Clients' writes must not have to find it when there is none. */
+  if (strcmp (name, "copies") == 0 && value[0] != '1' &&
+      txg_check_copies (pool->txg) == -1)
+    return nbdedup_fail (ENOSPC, "copies: there is no room in the pool's file "
+                         "system for what they need in pool.db: free some");
+  if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
+    return -1;
+  if (pool_properties_load (pool) == -1)
+    return -1;
+  watch_look (pool, true);
+  return 0;
+}

@@ -1,0 +1,873 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Opening and closing a pool.
+ *
+ * Epochs.  Each session that opens a pool for writing has a number, stored
+ * in pool.db, records and journal: a file of another session, restored
+ * from a backup alone, is refused.  Advancing it takes three writes, and a
+ * crash may come between them, so:
+ *
+ *   1. pool.db: epoch + 1, "opening"   the other files may be one behind
+ *   2. journal, records: epoch + 1
+ *   3. pool.db: not "opening"          all must be equal from now on
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "base/backoff.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "core/ddt.h"
+#include "core/engine.h"
+#include "core/map.h"
+#include "core/record-cache.h"
+#include "core/txg.h"
+#include "data/read.h"
+#include "data/watch.h"
+#include "data/writeback.h"
+#include "disk/journal.h"
+#include "disk/lockfile.h"
+#include "disk/store.h"
+#include "drift/sampler.h"
+#include "format/hash.h"
+#include "meta/meta-repair.h"
+#include "meta/meta.h"
+#include "report/copier.h"
+#include "report/mend.h"
+#include "report/recovery.h"
+#include "report/scrub.h"
+#include "report/scrubber.h"
+#include "service/control.h"
+#include "service/pool-properties.h"
+#include "service/pool.h"
+#include "space/space.h"
+#include "volume/lost-leaves.h"
+#include "volume/merge.h"
+#include "volume/volume-layers.h"
+#include "volume/volume.h"
+
+/* Shares of ddt-cache.  SQLite's page caches and the pending txgs matter
+ * most for writes, DDT entries and leaves for hits and reads.
+ */
+#define SHARE_PENDING 4
+#define SHARE_DDT 4
+#define SHARE_LEAVES 8
+#define SHARE_SPACE 16
+
+#define WAL_MAX_BYTES (UINT64_C (1) << 30)
+#define FS_PER_WAL 16
+
+/* 30 s, in tenths. */
+#define WAIT_FOR_COMMAND_TRIES 300
+
+void
+nbdedup_settings_init (struct nbdedup_settings *s)
+{
+  *s = (struct nbdedup_settings) {
+    .ddt_cache_bytes = NBDEDUP_DDT_CACHE_DEFAULT,
+    .record_cache_bytes = NBDEDUP_RECORD_CACHE_DEFAULT,
+    .dirty_max_bytes = NBDEDUP_DIRTY_MAX_DEFAULT,
+    .commit_interval_ms = NBDEDUP_COMMIT_INTERVAL_DEFAULT * 1000,
+    .drift_interval_s = NBDEDUP_DRIFT_INTERVAL_DEFAULT,
+  };
+}
+
+int
+pool_check_sector (json_int_t sector)
+{
+  if (sector < SECTOR_MIN || sector > SECTOR_MAX ||
+      (sector & (sector - 1)) != 0)
+    return nbdedup_fail (EINVAL, "sector %" JSON_INTEGER_FORMAT ": must be a "
+                         "power of two from 512 to 8K", sector);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Opening
+ */
+
+int
+pool_fail_in_use (const char *path, const struct lockfile_holder *holder)
+{
+  if (holder->reader)
+    return nbdedup_fail (EBUSY, "%s: in use by %s", path,
+                         holder->reader_is_server
+                         ? "a server that was started with read-only=on"
+                         : "a command that reads it with --read-only");
+  return nbdedup_fail (EBUSY, "%s: in use by %s (PID %ld)", path,
+                       holder->pid ? holder->who : "another process",
+                       (long) holder->pid);
+}
+
+/* Is it in use, in a way that waiting will not end? */
+static int
+probe_lock (const char *path, enum nbdedup_read_only read_only)
+{
+  struct lockfile_holder holder;
+  int r = read_only == NBDEDUP_READ_ONLY_OFF
+    ? lockfile_take (path, false, NULL, &holder)
+    : lockfile_share (path, false, NULL, &holder);
+
+  if (r == 0 || (errno == EBUSY && !holder.server &&
+                 !holder.reader_is_server))
+    return 0;
+  return errno == EBUSY ? pool_fail_in_use (path, &holder) : -1;
+}
+
+int
+nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
+{
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  struct stat st;
+
+  if (db == NULL)
+    return -1;
+  if (stat (path, &st) == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  if (!S_ISDIR (st.st_mode))
+    return nbdedup_fail (ENOTDIR, "%s: not a pool: not a directory", path);
+  if (stat (db, &st) == -1 && errno == ENOENT && !meta_copy_can_help (db)) {
+    CLEANUP_FREE char *journal = pool_file (path, "journal");
+
+    if (journal && stat (journal, &st) == 0)
+      return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing; "
+                           "restore it from a backup (see nbdedup recover)",
+                           path);
+    return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
+                         path);
+  }
+  if (meta_probe (db) == -1 && errno != EINVAL && !meta_copy_can_help (db))
+    return -1;
+  return probe_lock (path, read_only);
+}
+
+static int
+load_segment (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
+{
+  struct nbdedup_pool *pool = opaque;
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  struct blob b = { NULL };
+  unsigned tries = 0;
+  int r;
+
+  /* What was answered waits to be stored: it must not fail for this. */
+  do
+    r = meta_segment_get (c, segment, &b);
+  while (r == -1 && errno == ENOMEM && backoff_sleep (&tries));
+  meta_reader_put (pool->meta, c);
+  if (r == 1) {
+    *buf = b.p;
+    *len = b.len;
+  }
+  else
+    blob_free (&b);
+  return r;
+}
+
+static int
+add_segment (void *opaque, uint64_t segment, uint32_t nr_free,
+             uint32_t largest_run)
+{
+  struct nbdedup_pool *pool = opaque;
+  uint64_t length;
+
+  if (store_length (pool->store, &length) == -1)
+    return -1;
+  if ((segment + 1) * SEGMENT_BYTES > length)
+    return nbdedup_fail (EIO, "%s/records: %" PRIu64 " bytes, shorter than "
+                         "pool.db says: it was truncated; restore it from a "
+                         "backup", pool->path, length);
+  return space_add_segment (pool->space, segment, nr_free, largest_run);
+}
+
+static void
+forget_record (void *opaque, uint64_t addr)
+{
+  struct nbdedup_pool *pool = opaque;
+
+  record_cache_forget (pool->records, addr);
+}
+
+static struct layer *
+find_layer (void *opaque, uint64_t id)
+{
+  return volumes_find_layer (((struct nbdedup_pool *) opaque)->volumes, id);
+}
+
+static void
+each_background (void *opaque, void (*fn) (void *, struct layer *), void *arg)
+{
+  struct nbdedup_pool *pool = opaque;
+
+  volumes_each_background (pool->volumes, fn, arg);
+}
+
+static void
+layer_gone (void *opaque, struct layer *layer)
+{
+  volumes_layer_gone (((struct nbdedup_pool *) opaque)->volumes, layer);
+}
+
+static int
+mend (void *opaque, struct meta_state *state)
+{
+  return mend_run (opaque, state);
+}
+
+static void
+reached (void *opaque, const uint64_t *addrs, size_t nr)
+{
+  copier_note (((struct nbdedup_pool *) opaque)->copier, addrs, nr);
+}
+
+static void
+folded (void *opaque)
+{
+  watch_look (opaque, false);
+}
+
+int
+pool_check_epoch (const char *path, const char *file, uint64_t epoch,
+                  const struct meta_state *state)
+{
+  if (epoch == state->epoch ||
+      (state->opening && epoch + 1 == state->epoch))
+    return 0;
+  return nbdedup_fail (EIO, "%s/%s: from another time than pool.db (session "
+                       "%" PRIu64 ", expected %" PRIu64 "): restore all files "
+                       "of the pool from the same backup", path, file, epoch,
+                       state->epoch);
+}
+
+int
+pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
+{
+  if (state->features_incompat != 0)
+    return nbdedup_fail (EINVAL, "%s: the pool uses features that this "
+                         "nbdedup does not know (%" PRIx64 "): upgrade "
+                         "nbdedup", pool->path, state->features_incompat);
+  if (pool_check_sector (state->sector_bytes) == -1 ||
+      hash_name (state->hash) == NULL)
+    return nbdedup_fail (EIO, "%s/pool.db: damaged, or its hash (%d) is not "
+                         "built in", pool->path, state->hash);
+  return 0;
+}
+
+void
+pool_ask_journal (const char *path, struct meta_session *session)
+{
+  if (journal_peek (path, session->uuid, &session->epoch) == -1)
+    memset (session, 0, sizeof *session);
+}
+
+/* Not before all else is known to be of one moment. */
+static int
+begin_journal (struct nbdedup_pool *pool, const char *path,
+               const struct store_header *header, struct meta_state *state)
+{
+  if (pool_check_epoch (pool->path, "records", header->epoch, state) == -1 ||
+      journal_replace (path, state->uuid, state->epoch) == -1)
+    return -1;
+  state->journal_position = 0;
+  return 0;
+}
+
+static int
+open_files (struct nbdedup_pool *pool, unsigned flags,
+            struct meta_state *state)
+{
+  enum nbdedup_primarycache cache = pool->settings.primarycache;
+  CLEANUP_FREE char *db = pool_file (pool->path, "pool.db");
+  CLEANUP_FREE char *records = pool_file (pool->path, "records");
+  CLEANUP_FREE char *journal = pool_file (pool->path, "journal");
+  const struct store_header *header;
+  struct meta_session session;
+  uint64_t epoch;
+
+  if (db == NULL || records == NULL || journal == NULL)
+    return -1;
+  /* One that is not used has nothing to say. */
+  if (flags & NBDEDUP_OPEN_WITHOUT_JOURNAL)
+    memset (&session, 0, sizeof session);
+  else
+    pool_ask_journal (journal, &session);
+  pool->meta = meta_open (db, cache == NBDEDUP_CACHE_NONE ? 0 :
+                          pool->settings.ddt_cache_bytes / POOL_SHARE_SQLITE,
+                          &session,
+                          flags & NBDEDUP_OPEN_RECOVER);
+  if (pool->meta == NULL ||
+      meta_state_get (meta_writer (pool->meta), state) == -1 ||
+      meta_copies_get_sectors (meta_writer (pool->meta),
+                               &state->copy_sectors) == -1 ||
+      pool_check_state (pool, state) == -1)
+    return -1;
+  pool->store = store_open (records, cache != NBDEDUP_CACHE_ALL);
+  if (pool->store == NULL)
+    return -1;
+  header = store_get_header (pool->store);
+  if (memcmp (header->uuid, state->uuid, UUID_LEN) != 0 ||
+      header->sector_bytes != state->sector_bytes)
+    return nbdedup_fail (EIO, "%s: belongs to another pool", records);
+  if ((flags & NBDEDUP_OPEN_WITHOUT_JOURNAL) &&
+      begin_journal (pool, journal, header, state) == -1)
+    return -1;
+  pool->journal = journal_open (journal, state->uuid, &epoch);
+  if (pool->journal == NULL ||
+      pool_check_epoch (pool->path, "records", header->epoch, state) == -1 ||
+      pool_check_epoch (pool->path, "journal", epoch, state) == -1)
+    return -1;
+  pool->sector_bytes = state->sector_bytes;
+  pool->hash = state->hash;
+  memcpy (pool->uuid, state->uuid, UUID_LEN);
+  return 0;
+}
+
+/* A leaf's references take about 8 KiB while they are given back: a quarter
+ * of what the txgs may hold, or writers would wait for each such fold.
+ */
+static unsigned
+background_rows (uint64_t pending_budget_bytes)
+{
+  uint64_t rows = pending_budget_bytes / 4 / 8192;
+
+  return rows < 64 ? 64 : rows > 2048 ? 2048 : (unsigned) rows;
+}
+
+/* The WAL's share of its file system: it is given room in advance. */
+static uint64_t
+wal_max (const char *path)
+{
+  struct statvfs fs;
+  uint64_t bytes;
+
+  if (statvfs (path, &fs) == -1)
+    return WAL_MAX_BYTES;
+  bytes = (uint64_t) fs.f_blocks * fs.f_frsize / FS_PER_WAL;
+  return bytes < WAL_MAX_BYTES ? bytes : WAL_MAX_BYTES;
+}
+
+int
+pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
+{
+  const struct nbdedup_settings *s = &pool->settings;
+  bool keep = s->primarycache != NBDEDUP_CACHE_NONE;
+  uint64_t budget = s->ddt_cache_bytes;
+  struct space_ops ops = { load_segment, pool };
+  struct txg_parts parts;
+
+  pool->volumes = volumes_new (pool);
+  pool->space = space_new (pool->store, &ops, budget / SHARE_SPACE);
+  pool->map = map_new (pool->meta, keep ? budget / SHARE_LEAVES : 0);
+  pool->ddt = ddt_new (pool->meta, keep ? budget / SHARE_DDT : 0);
+  pool->records =
+    record_cache_new (s->primarycache == NBDEDUP_CACHE_ALL
+                      ? s->record_cache_bytes : 0);
+  pool->writeback = writeback_new (pool, s->dirty_max_bytes);
+  if (pool->volumes == NULL || pool->space == NULL || pool->map == NULL ||
+      pool->ddt == NULL || pool->records == NULL || pool->writeback == NULL)
+    return -1;
+  parts = (struct txg_parts) {
+    .meta = pool->meta, .store = pool->store, .space = pool->space,
+    .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
+    .quiesce = &pool->quiesce, .copies = &pool->copies, .wal_max_bytes = wal_max (pool->path),
+    .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
+    .repairing = s->repair,
+    .background_rows = background_rows (budget / SHARE_PENDING),
+    .find_layer = find_layer, .each_background = each_background,
+    .layer_gone = layer_gone, .mend = mend, .forget_record = forget_record,
+    .reached = reached, .folded = folded, .opaque = pool,
+  };
+  pool->txg = txg_new (&parts, state, budget / SHARE_PENDING);
+  return pool->txg ? 0 : -1;
+}
+
+static int
+load (struct nbdedup_pool *pool)
+{
+  if (meta_segment_scan (meta_writer (pool->meta), add_segment, pool) == -1)
+    return -1;
+  return volumes_load (pool->volumes, meta_writer (pool->meta));
+}
+
+struct epoch {
+  bool opening;
+  unsigned add;
+};
+
+static int
+put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const struct epoch *e = arg;
+
+  /* A pool that was made before there was a history is given one. */
+  if (e->opening && meta_history_make (c) == -1)
+    return -1;
+  state->epoch += e->add;
+  state->opening = e->opening;
+  state->features_autoclear = 0;        /* none is known yet */
+  return 0;
+}
+
+static int
+advance_epoch (struct nbdedup_pool *pool)
+{
+  struct epoch open = { true, 1 }, opened = { false, 0 };
+  struct meta_state state;
+
+  /* A session that died in here is finished, not followed: the files would
+   * be two behind if this one died, too.  It has appended nothing.
+   */
+  txg_get_state (pool->txg, &state);
+  if (state.opening)
+    open.add = 0;
+  if (txg_run (pool->txg, put_epoch, NULL, &open) == -1)
+    return -1;
+  txg_get_state (pool->txg, &state);
+  if (journal_set_epoch (pool->journal, state.epoch) == -1 ||
+      store_set_epoch (pool->store, state.epoch) == -1 ||
+      txg_run (pool->txg, put_epoch, NULL, &opened) == -1)
+    return -1;
+  /* The session begins with an empty WAL.  If that is lost, what commands
+   * did is in pool.db (txg.c copies it at once), and the journal knows that
+   * there were folds.
+   */
+  return meta_checkpoint (pool->meta);
+}
+
+/* Makes answered writes durable within commit-interval. */
+static void *
+commit_thread (void *arg)
+{
+  struct nbdedup_pool *pool = arg;
+  uint64_t ms = pool->settings.commit_interval_ms / 2;
+
+  for (;;) {
+    {
+      WITH_LOCK (&pool->commit_lock);
+      if (!pool->commit_stop)
+        lock_wait_ms (&pool->commit_lock, &pool->commit_wake, ms ? ms : 1);
+      if (pool->commit_stop)
+        return NULL;
+    }
+    /* A failure stops the pool; whoever writes next is told. */
+    if (wb_drain (pool->writeback, NULL) == 0 &&
+        txg_flush (pool->txg) == -1)
+      continue;
+    watch_look (pool, false);
+  }
+}
+
+static int
+start_threads (struct nbdedup_pool *pool)
+{
+  unsigned nr = pool->settings.nr_workers;
+  long cpus;
+  int err;
+
+  if (nr == 0) {
+    cpus = sysconf (_SC_NPROCESSORS_ONLN);
+    nr = cpus < 1 ? 1 : cpus > 16 ? 16 : (unsigned) cpus;
+  }
+  if (txg_start (pool->txg) == -1 ||
+      writeback_start (pool->writeback, nr) == -1)
+    return -1;
+  err = pthread_create (&pool->commit_thread, NULL, commit_thread, pool);
+  if (err != 0)
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  pool->has_commit_thread = true;
+  return 0;
+}
+
+static int
+check_settings (const struct nbdedup_settings *s)
+{
+  if (s->ddt_cache_bytes < NBDEDUP_DDT_CACHE_MIN)
+    return nbdedup_fail (EINVAL, "ddt-cache: at least %" PRIu64 "M",
+                         NBDEDUP_DDT_CACHE_MIN >> 20);
+  if (s->dirty_max_bytes < NBDEDUP_DIRTY_MAX_MIN)
+    return nbdedup_fail (EINVAL, "dirty-max: at least %" PRIu64 "M",
+                         NBDEDUP_DIRTY_MAX_MIN >> 20);
+  return 0;
+}
+
+static struct nbdedup_pool *
+pool_new (const char *path, const struct nbdedup_settings *settings,
+          const char *who)
+{
+  struct nbdedup_pool *pool = calloc (1, sizeof *pool);
+
+  if (pool == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  pool->lock_fd = -1;
+  lock_init (&pool->admin);
+  lock_init (&pool->drift);
+  lock_init (&pool->commit_lock);
+  cond_init (&pool->commit_wake);
+  pool->watch = watch_new ();
+  pool->lost = lost_leaves_new ();
+  pool->scrub = scrub_shared_new ();
+  pool->copies.nr = 1;
+  if (settings)
+    pool->settings = *settings;
+  else
+    nbdedup_settings_init (&pool->settings);
+  pool->path = realpath (path, NULL);
+  pool->who = strdup (who);
+  if (pool->path == NULL || pool->who == NULL) {
+    nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+    nbdedup_pool_close (pool);
+    return NULL;
+  }
+  if (pool->watch == NULL || pool->lost == NULL || pool->scrub == NULL) {
+    nbdedup_pool_close (pool);
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  }
+  return pool;
+}
+
+/* A server waits for a command that has the pool, as commands wait for
+ * each other (client.c); it does not wait for another server.
+ */
+bool
+pool_wait_for_command (const struct lockfile_holder *holder, bool server,
+                       unsigned tries)
+{
+  const struct timespec pause = { .tv_nsec = 100000000 };
+
+  if (!server || holder->server || holder->reader_is_server ||
+      tries == WAIT_FOR_COMMAND_TRIES)
+    return false;
+  nanosleep (&pause, NULL);
+  return true;
+}
+
+static int
+take_lock (struct nbdedup_pool *pool, bool server)
+{
+  struct lockfile_holder holder;
+  unsigned tries;
+
+  for (tries = 0; ; ++tries) {
+    pool->lock_fd = lockfile_take (pool->path, server, pool->who, &holder);
+    if (pool->lock_fd != -1)
+      return 0;
+    if (errno != EBUSY)
+      return -1;
+    if (!pool_wait_for_command (&holder, server, tries))
+      return pool_fail_in_use (pool->path, &holder);
+  }
+}
+
+/* The last step that may refuse the pool, which then stays as it is. */
+static int
+replay (struct nbdedup_pool *pool)
+{
+  if (recovery_run (pool) == -1)
+    return -1;
+  /* Now, since the journal may name a layer that is nobody's: what a crash
+   * interrupted goes back.
+   */
+  layers_settle (pool->volumes);
+  meta_opened (pool->meta);
+  return 0;
+}
+
+static int
+open_pool (struct nbdedup_pool *pool, unsigned flags)
+{
+  bool server = (flags & NBDEDUP_OPEN_SERVER) != 0;
+  struct meta_state state;
+
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
+    return pool_open_readonly (pool, server);
+  if (take_lock (pool, server) == -1 ||
+      open_files (pool, flags, &state) == -1 ||
+      pool_make_modules (pool, &state) == -1 ||
+      load (pool) == -1 ||
+      replay (pool) == -1 ||
+      advance_epoch (pool) == -1 ||
+      pool_properties_load (pool) == -1 ||
+      start_threads (pool) == -1 ||
+      volumes_recover (pool->volumes) == -1)
+    return -1;
+  pool->merger = merger_start (pool);
+  return pool->merger ? 0 : -1;
+}
+
+struct start {
+  struct nbdedup_pool *pool;
+  const char *path;
+  int err;
+  char text[512];
+};
+
+static void
+start_control_now (void *arg)
+{
+  struct start *s = arg;
+
+  s->pool->control = control_start (s->pool, s->path);
+  if (s->pool->control == NULL) {
+    s->err = errno;
+    snprintf (s->text, sizeof s->text, "%s", nbdedup_error ());
+  }
+}
+
+/* Some file systems (XFS) want room for the socket, also where an old one
+ * was.  Without it a full pool could not be served.
+ */
+static int
+start_control (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *path = pool_file (pool->path, "control.sock");
+  struct start s = { .pool = pool, .path = path };
+
+  if (path == NULL)
+    return -1;
+  start_control_now (&s);
+  if (pool->control == NULL && s.err == ENOSPC &&
+      txg_lend_room (pool->txg, start_control_now, &s) == -1)
+    return -1;
+  return pool->control ? 0 : nbdedup_fail (s.err, "%s", s.text);
+}
+
+static void
+tell_sampler (struct nbdedup_pool *pool, const struct volume *v)
+{
+  sampler_note_snapshot (pool->sampler, v);
+}
+
+/* The sampler first: clients' snapshots tell it.  Without writing there are
+ * no samples, and no socket in the pool; several servers may be there.
+ */
+static int
+start_server (struct nbdedup_pool *pool)
+{
+  uint64_t interval_s = pool->settings.drift_interval_s;
+
+  if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
+    return 0;
+  pool->watch->on = true;
+  if (interval_s > 0) {
+    pool->sampler = sampler_start (pool, interval_s);
+    if (pool->sampler == NULL)
+      return -1;
+    pool->snapshot_taken = tell_sampler;
+  }
+  pool->scrubber = scrubber_start (pool);
+  if (pool->scrubber == NULL)
+    return -1;
+  pool->copier = copier_start (pool);
+  return pool->copier ? start_control (pool) : -1;
+}
+
+/* Tables that can be derived, or done without, must not keep a pool closed. */
+static int
+repair_tables (const char *path, bool force)
+{
+  CLEANUP_FREE char *db = pool_file (path, "pool.db");
+  CLEANUP_FREE char *journal = pool_file (path, "journal");
+  struct lockfile_holder holder;
+  CLEANUP_CLOSE int lock_fd = lockfile_take (path, false, "nbdedup",
+                                             &holder);
+  struct meta_session session;
+  struct meta *meta;
+  int r;
+
+  if (db == NULL || journal == NULL || lock_fd == -1)
+    return -1;
+  pool_ask_journal (journal, &session);
+  meta = meta_open (db, 0, &session, force);
+  if (meta == NULL)
+    return -1;
+  r = meta_repair (meta, false);
+  if (r > 0)
+    meta_opened (meta);
+  return meta_close (meta) == -1 ? -1 : r;
+}
+
+/* Neither must a table that follows from others. */
+static int
+mend_derived (const char *path, const struct nbdedup_settings *settings,
+              const char *who)
+{
+  struct nbdedup_pool *pool = pool_new (path, settings, who);
+  struct meta_state state;
+  int r = -1, maps;
+
+  if (pool == NULL)
+    return -1;
+  if (take_lock (pool, false) == 0 && open_files (pool, 0, &state) == 0)
+    r = mend_tables (pool, &state);
+  if (r != -1) {
+    maps = mend_space_maps (pool, &state);
+    r = maps == -1 && r == 0 ? -1 : r + (maps > 0 ? maps : 0);
+  }
+  if (r > 0)
+    meta_opened (pool->meta);
+  nbdedup_pool_close (pool);
+  return r;
+}
+
+/* Only if what cannot be derived is there: else the pool is refused, and stays
+ * as it is.
+ */
+static bool
+repair_damage (const char *path, const struct nbdedup_settings *settings,
+               const char *who)
+{
+  int tables = repair_tables (path, false);
+
+  return tables != -1 && (mend_derived (path, settings, who) > 0 ||
+                          tables > 0);
+}
+
+/* Of those that replay and its fold have looked at. */
+static bool
+saw_damaged_maps (struct nbdedup_pool *pool)
+{
+  struct space_info info;
+
+  if (pool->space == NULL)
+    return false;
+  space_get_info (pool->space, &info);
+  return info.nr_damaged > 0;
+}
+
+static struct nbdedup_pool *
+try_open (const char *path, const struct nbdedup_settings *settings,
+          const char *who, unsigned flags, bool *damaged)
+{
+  struct nbdedup_pool *pool = pool_new (path, settings, who);
+  char text[512];
+  int err;
+
+  *damaged = false;
+  if (pool == NULL)
+    return NULL;
+  if (open_pool (pool, flags) == 0 &&
+      (!(flags & NBDEDUP_OPEN_SERVER) || start_server (pool) == 0))
+    return pool;
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  *damaged = (pool->meta && meta_saw_damage (pool->meta)) ||
+    saw_damaged_maps (pool);
+  nbdedup_pool_close (pool);
+  return nbdedup_fail_null (err, "%s", text);
+}
+
+struct nbdedup_pool *
+nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
+                   const char *who, unsigned flags)
+{
+  struct nbdedup_pool *pool;
+  char text[1024];
+  bool damaged, read_only;
+  int err;
+
+  if ((settings && check_settings (settings) == -1))
+    return NULL;
+  read_only = settings && settings->read_only != NBDEDUP_READ_ONLY_OFF;
+  if (!(flags & NBDEDUP_OPEN_RECOVER) &&
+      nbdedup_pool_probe (path, settings ? settings->read_only
+                          : NBDEDUP_READ_ONLY_OFF) == -1)
+    return NULL;
+  /* What fails here fails below, with its text. */
+  if (flags & NBDEDUP_OPEN_RECOVER)
+    repair_tables (path, true);
+  if (settings && settings->repair && !read_only &&
+      repair_tables (path, false) == -1 && errno == EIO)
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", path,
+                 nbdedup_error ());
+  pool = try_open (path, settings, who, flags, &damaged);
+  if (pool != NULL || read_only)
+    return pool;
+  err = errno;
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  if (damaged && repair_damage (path, settings, who))
+    return try_open (path, settings, who, flags, &damaged);
+  return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
+                            "; what is whole may still be read "
+                            "(--read-only)" : "");
+}
+
+/*----------------------------------------------------------------------
+ * Closing
+ */
+
+static void
+stop_commit_thread (struct nbdedup_pool *pool)
+{
+  if (!pool->has_commit_thread)
+    return;
+  {
+    WITH_LOCK (&pool->commit_lock);
+    pool->commit_stop = true;
+    pthread_cond_signal (&pool->commit_wake);
+  }
+  pthread_join (pool->commit_thread, NULL);
+}
+
+int
+nbdedup_pool_close (struct nbdedup_pool *pool)
+{
+  int r = 0;
+
+  if (pool == NULL)
+    return 0;
+  sampler_cancel (pool->sampler);
+  scrubber_cancel (pool->scrubber);
+  copier_cancel (pool->copier);
+  control_stop (pool->control);
+  sampler_stop (pool->sampler);
+  scrubber_stop (pool->scrubber);
+  copier_stop (pool->copier);
+  merger_stop (pool->merger);
+  stop_commit_thread (pool);
+  if (pool->writeback) {
+    if (pool->has_commit_thread && wb_drain (pool->writeback, NULL) == -1)
+      r = -1;
+    writeback_stop (pool->writeback);
+  }
+  if (pool->txg && txg_stop (pool->txg) == -1)
+    r = -1;
+  copier_free (pool->copier);   /* folds told it, ... */
+  merger_free (pool->merger);   /* ... and woke this one */
+  writeback_free (pool->writeback);
+  txg_free (pool->txg);
+  volumes_free (pool->volumes);
+  record_cache_free (pool->records);
+  readers_free (pool);
+  ddt_free (pool->ddt);
+  map_free (pool->map);
+  space_free_all (pool->space);
+  journal_close (pool->journal);
+  if (pool->store && store_close (pool->store) == -1)
+    r = -1;
+  if (meta_close (pool->meta) == -1)
+    r = -1;
+  if (pool->lock_fd != -1)
+    close (pool->lock_fd);
+  free (pool->path);
+  free (pool->who);
+  pthread_cond_destroy (&pool->commit_wake);
+  lock_destroy (&pool->commit_lock);
+  lock_destroy (&pool->drift);
+  lock_destroy (&pool->admin);
+  lost_leaves_free (pool->lost);
+  scrub_shared_free (pool->scrub);
+  watch_free (pool->watch);
+  free (pool);
+  return r;
+}

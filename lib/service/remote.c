@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The volumes of a client: the same calls on one that is opened here and on
+ * one that a server has open, on up to CHANNELS_MAX connections, which are
+ * made when a thread finds none idle.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "service/client-int.h"
+
+#define CHANNELS_MAX 4
+
+struct nbdedup_remote {
+  struct nbdedup_client *client;        /* not owned; outlives the remote */
+  struct nbdedup_volume *volume;        /* owned; NULL: a server has it */
+  char *name;                   /* owned */
+  unsigned flags;
+  uint64_t size;
+  uint32_t block_size;
+
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t released;      /* a channel became idle, or was lost */
+  struct channel_list idle;     /* owned */
+  unsigned nr_channels;         /* idle or in use */
+};
+
+static struct channel *
+volume_channel_new (struct nbdedup_client *client, const char *name,
+                    unsigned flags, uint64_t *size, uint32_t *block_size)
+{
+  struct control_frame f = {
+    .type = CONTROL_VOLUME_OPEN, .length = flags, .payload = strlen (name),
+  };
+  struct channel *ch =
+    channel_new (client->path, client->who, client->greet_s);
+
+  if (ch == NULL)
+    return NULL;
+  if (channel_request (ch, &f, name, NULL, 0) == -1) {
+    channel_free (ch);
+    return NULL;
+  }
+  if (f.length == 0 || f.length > UINT32_MAX) {
+    channel_free (ch);
+    channel_lost ();
+    return NULL;
+  }
+  *size = f.offset;
+  *block_size = f.length;
+  return ch;
+}
+
+/* An idle channel, a new one, or, with CHANNELS_MAX in use, the next that
+ * becomes idle.
+ */
+static struct channel *
+channel_get (struct nbdedup_remote *remote)
+{
+  const unsigned max =
+    remote->flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1 : CHANNELS_MAX;
+  struct channel *ch;
+  uint64_t size;
+  uint32_t block_size;
+
+  {
+    WITH_LOCK (&remote->lock);
+    /* Until one is idle or may be made. */
+    while (SLIST_EMPTY (&remote->idle) && remote->nr_channels >= max)
+      lock_wait (&remote->lock, &remote->released);
+    ch = SLIST_FIRST (&remote->idle);
+    if (ch != NULL) {
+      SLIST_REMOVE_HEAD (&remote->idle, link);
+      return ch;
+    }
+    remote->nr_channels++;
+  }
+
+  ch = volume_channel_new (remote->client, remote->name, remote->flags,
+                           &size, &block_size);
+  if (ch != NULL && size != remote->size) {
+    /* Resized since: the offsets that the caller knows may not exist. */
+    channel_free (ch);
+    ch = NULL;
+    nbdedup_fail (EIO, "%s: was resized meanwhile", remote->name);
+  }
+  if (ch == NULL) {
+    const int err = errno;
+
+    WITH_LOCK (&remote->lock);
+    remote->nr_channels--;
+    pthread_cond_signal (&remote->released);
+    errno = err;
+  }
+  return ch;
+}
+
+/* A channel after a failure is only kept if it still knows where frames
+ * begin; one that does not was shut down, and fails again at once.
+ */
+static void
+channel_put (struct nbdedup_remote *remote, struct channel *ch)
+{
+  const int err = errno;
+
+  {
+    WITH_LOCK (&remote->lock);
+    SLIST_INSERT_HEAD (&remote->idle, ch, link);
+    pthread_cond_signal (&remote->released);
+  }
+  errno = err;
+}
+
+struct nbdedup_remote *
+nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
+                            unsigned flags)
+{
+  struct nbdedup_remote *remote = calloc (1, sizeof *remote);
+  struct channel *ch;
+  int err;
+
+  if (remote == NULL || (remote->name = strdup (name)) == NULL) {
+    free (remote);
+    return nbdedup_fail_null (ENOMEM, "no memory for a volume");
+  }
+  remote->client = client;
+  remote->flags = flags | (client->readonly ? NBDEDUP_VOLUME_READONLY : 0);
+  lock_init (&remote->lock);
+  cond_init (&remote->released);
+  SLIST_INIT (&remote->idle);
+
+  if (client->pool != NULL) {
+    remote->volume = nbdedup_volume_open (client->pool, name, remote->flags |
+                                          NBDEDUP_VOLUME_ADMIN,
+                                          geteuid (), NULL);
+    if (remote->volume != NULL) {
+      remote->size = nbdedup_volume_size (remote->volume);
+      remote->block_size = nbdedup_volume_block_size (remote->volume);
+      return remote;
+    }
+  }
+  else if (strlen (name) > CONTROL_NAME_MAX)
+    nbdedup_fail (EINVAL, "the volume name is too long");
+  else {
+    ch = volume_channel_new (client, name, flags, &remote->size,
+                             &remote->block_size);
+    if (ch != NULL) {
+      SLIST_INSERT_HEAD (&remote->idle, ch, link);
+      remote->nr_channels = 1;
+      return remote;
+    }
+  }
+  err = errno;
+  nbdedup_remote_close (remote);
+  errno = err;
+  return NULL;
+}
+
+void
+nbdedup_remote_close (struct nbdedup_remote *remote)
+{
+  struct channel *ch;
+
+  if (remote == NULL)
+    return;
+  if (remote->volume != NULL)
+    nbdedup_volume_close (remote->volume);
+
+  /* Wait for the server's answer: who destroys the volume next must not
+   * find it in use.
+   */
+  SLIST_FOREACH (ch, &remote->idle, link) {
+    struct control_frame f = { .type = CONTROL_VOLUME_CLOSE };
+
+    channel_request (ch, &f, NULL, NULL, 0);
+  }
+  channel_list_free (&remote->idle);
+  pthread_cond_destroy (&remote->released);
+  lock_destroy (&remote->lock);
+  free (remote->name);
+  free (remote);
+}
+
+uint64_t
+nbdedup_remote_size (struct nbdedup_remote *remote)
+{
+  return remote->size;
+}
+
+uint32_t
+nbdedup_remote_block_size (struct nbdedup_remote *remote)
+{
+  return remote->block_size;
+}
+
+/* One request on any channel, the answer 'len' bytes. */
+static int
+remote_request (struct nbdedup_remote *remote, struct control_frame *f,
+                const void *payload, void *answer, uint32_t len)
+{
+  struct channel *ch = channel_get (remote);
+  int r;
+
+  if (ch == NULL)
+    return -1;
+  r = channel_request (ch, f, payload, answer, len);
+  channel_put (remote, ch);
+  return r;
+}
+
+int
+nbdedup_remote_read (struct nbdedup_remote *remote, void *buf, uint32_t len,
+                     uint64_t offset)
+{
+  uint8_t *p = buf;
+
+  if (remote->volume != NULL)
+    return nbdedup_volume_read (remote->volume, buf, len, offset);
+
+  while (len > 0) {
+    const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
+    struct control_frame f = {
+      .type = CONTROL_READ, .offset = offset, .length = n,
+    };
+
+    if (remote_request (remote, &f, NULL, p, n) == -1)
+      return -1;
+    p += n;
+    offset += n;
+    len -= n;
+  }
+  return 0;
+}
+
+int
+nbdedup_remote_write (struct nbdedup_remote *remote, const void *buf,
+                      uint32_t len, uint64_t offset)
+{
+  const uint8_t *p = buf;
+
+  if (remote->volume != NULL)
+    return nbdedup_volume_write (remote->volume, buf, len, offset);
+
+  while (len > 0) {
+    const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
+    struct control_frame f = {
+      .type = CONTROL_WRITE, .offset = offset, .payload = n,
+    };
+
+    if (remote_request (remote, &f, p, NULL, 0) == -1)
+      return -1;
+    p += n;
+    offset += n;
+    len -= n;
+  }
+  return 0;
+}
+
+int
+nbdedup_remote_zero (struct nbdedup_remote *remote, uint64_t len,
+                     uint64_t offset)
+{
+  struct control_frame f = {
+    .type = CONTROL_ZERO, .offset = offset, .length = len,
+  };
+
+  if (remote->volume != NULL)
+    return nbdedup_volume_zero (remote->volume, len, offset);
+  return remote_request (remote, &f, NULL, NULL, 0);
+}
+
+int
+nbdedup_remote_flush (struct nbdedup_remote *remote)
+{
+  struct control_frame f = { .type = CONTROL_FLUSH };
+
+  if (remote->volume != NULL)
+    return nbdedup_volume_flush (remote->volume);
+  return remote_request (remote, &f, NULL, NULL, 0);
+}
+
+/* Ask once; returns the extents in 'buf' (owned by the caller) and their
+ * number in *nr.
+ */
+static uint8_t *
+request_extents (struct nbdedup_remote *remote, uint64_t len, uint64_t offset,
+                 uint32_t *nr)
+{
+  struct control_frame f = {
+    .type = CONTROL_EXTENTS, .offset = offset, .length = len,
+  };
+  struct channel *ch = channel_get (remote);
+  uint8_t *buf = NULL;
+
+  if (ch == NULL)
+    return NULL;
+  if (channel_send (ch, &f, NULL) == 0 && channel_recv (ch, &f) == 0) {
+    *nr = f.payload / CONTROL_EXTENT_LEN;
+    buf = malloc (f.payload);
+    if (f.type != CONTROL_REPLY || buf == NULL || *nr == 0 ||
+        f.payload % CONTROL_EXTENT_LEN != 0 ||
+        control_recv_bytes (ch->fd, buf, f.payload) != 1) {
+      free (buf);
+      buf = NULL;
+      shutdown (ch->fd, SHUT_RDWR);
+      channel_lost ();
+    }
+  }
+  channel_put (remote, ch);
+  return buf;
+}
+
+int
+nbdedup_remote_extents (struct nbdedup_remote *remote, uint64_t len,
+                        uint64_t offset,
+                        int (*fn) (void *opaque, uint64_t offset,
+                                   uint64_t len, bool hole),
+                        void *opaque)
+{
+  if (remote->volume != NULL)
+    return nbdedup_volume_extents (remote->volume, len, offset, fn, opaque);
+
+  while (len > 0) {
+    uint32_t nr = 0, i;
+    CLEANUP_FREE uint8_t *buf = request_extents (remote, len, offset, &nr);
+
+    if (buf == NULL)
+      return -1;
+    for (i = 0; i < nr; ++i) {
+      const uint64_t n = get_le64 (buf + i * CONTROL_EXTENT_LEN);
+      const bool hole = get_le64 (buf + i * CONTROL_EXTENT_LEN + 8) & 1;
+      int r;
+
+      if (n == 0 || n > len)
+        return nbdedup_fail (EIO, "%s: the server's extents make no sense",
+                             remote->name);
+      r = fn (opaque, offset, n, hole);
+      if (r != 0)
+        return r == -1 ? -1 : 0;
+      offset += n;
+      len -= n;
+    }
+  }
+  return 0;
+}

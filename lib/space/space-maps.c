@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The segments' maps in memory: those in use, within the budget.
+ *
+ * A map that is not pinned agrees with its row in pool.db, but for chunks
+ * that no fold has asked for (chunks_dirty): it can be dropped and read
+ * again.  A pinned one stays.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/queue.h>
+
+#include "base/backoff.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "space/space-int.h"
+
+static struct entry_list *
+hash_list (struct space *space, uint32_t id)
+{
+  return &space->hash[(id * UINT32_C (2654435761) >> 7) &
+                      (space->nr_hash - 1)];
+}
+
+struct entry *
+space_entry_find (struct space *space, uint32_t id)
+{
+  struct entry *e;
+
+  LIST_FOREACH (e, hash_list (space, id), hash_link)
+    if (e->id == id)
+      return e;
+  return NULL;
+}
+
+/* Twice as many hash lists; it is no error if that is not possible. */
+static void
+grow_hash (struct space *space)
+{
+  struct entry_list *old = space->hash, *lists;
+  const uint32_t nr_old = space->nr_hash;
+  struct entry *e;
+  uint32_t i;
+
+  lists = calloc (2 * (size_t) nr_old, sizeof *lists);
+  if (lists == NULL)
+    return;
+  space->hash = lists;
+  space->nr_hash = 2 * nr_old;
+  for (i = 0; i < nr_old; ++i)
+    while ((e = LIST_FIRST (&old[i])) != NULL) {
+      LIST_REMOVE (e, hash_link);
+      LIST_INSERT_HEAD (hash_list (space, e->id), e, hash_link);
+    }
+  free (old);
+}
+
+void
+space_entry_free (struct space *space, struct entry *e)
+{
+  LIST_REMOVE (e, hash_link);
+  if (e->pins == 0)
+    TAILQ_REMOVE (&space->lru, e, lru_link);
+  space->nr_entries--;
+  segment_map_free (e->map);
+  free (e);
+}
+
+/* Drop the map.  False if that cannot be: without it, a chunk that pool.db
+ * does not know is forgotten, and its free slots are part of a promise.
+ */
+static bool
+evict (struct space *space, struct entry *e)
+{
+  const struct seg *s = &space->segs[e->id];
+  const unsigned c = space_top_class (space);
+  const bool known = s->slots_known;
+  const unsigned slots = seg_slots (s);
+
+  assert (e->pins == 0);
+  if (e->chunks_dirty) {
+    seg_remove (space, e->id);
+    seg_set_slots (&space->segs[e->id], false, 0);
+    seg_insert (space, e->id);
+    if (space->room[c] < space->reserved_sectors) {
+      seg_remove (space, e->id);
+      seg_set_slots (&space->segs[e->id], known, slots);
+      seg_insert (space, e->id);
+      return false;
+    }
+  }
+  space_entry_free (space, e);
+  return true;
+}
+
+/* Make room for one more map. */
+static void
+evict_some (struct space *space)
+{
+  struct entry *e, *prev;
+
+  for (e = TAILQ_LAST (&space->lru, entry_queue);
+       e != NULL && space->nr_entries >= space->max_entries; e = prev) {
+    prev = TAILQ_PREV (e, entry_queue, lru_link);
+    evict (space, e);
+  }
+}
+
+static struct segment_map *
+load_map (struct space *space, uint32_t id)
+{
+  CLEANUP_FREE uint8_t *buf = NULL;
+  size_t len;
+
+  /* An empty segment has no row, or not for long. */
+  if (seg_is_empty (space, id))
+    return segment_map_new (id, space->sector_bytes);
+
+  switch (space->ops.load (space->ops.opaque, id, &buf, &len)) {
+  case 1:
+    return segment_map_unpack (id, space->sector_bytes, buf, len);
+  case 0:
+    return nbdedup_fail_null (EIO, "space: segment %" PRIu32 " has records, "
+                              "but no row in pool.db: run nbdedup check --repair",
+                              id);
+  default:
+    return NULL;
+  }
+}
+
+struct entry *
+space_entry_get (struct space *space, uint32_t id)
+{
+  struct entry *e;
+  int err;
+
+  assert_held (&space->lock);
+  e = space_entry_find (space, id);
+  if (e != NULL) {
+    if (e->pins == 0) {
+      TAILQ_REMOVE (&space->lru, e, lru_link);
+      TAILQ_INSERT_HEAD (&space->lru, e, lru_link);
+    }
+    return e;
+  }
+
+  if (space->segs[id].damaged)
+    return nbdedup_fail_null (EIO, "space: segment %" PRIu32 ": its map is "
+                              "damaged: run nbdedup check --repair", id);
+  evict_some (space);
+  e = patient_calloc (1, sizeof *e);
+  if (e == NULL)
+    return nbdedup_fail_null (ENOMEM, "space: no memory for a map");
+  e->id = id;
+  e->map = load_map (space, id);
+  if (e->map == NULL) {
+    err = errno;
+    free (e);
+    if (err == EIO)
+      seg_mark_damaged (space, id);
+    errno = err;
+    return NULL;
+  }
+  if (space->nr_entries >= space->nr_hash)
+    grow_hash (space);
+  LIST_INSERT_HEAD (hash_list (space, id), e, hash_link);
+  TAILQ_INSERT_HEAD (&space->lru, e, lru_link);
+  space->nr_entries++;
+  seg_refresh (space, e->map);
+  return e;
+}
+
+void
+space_entry_pin (struct space *space, struct entry *e)
+{
+  if (e->pins++ == 0)
+    TAILQ_REMOVE (&space->lru, e, lru_link);
+}
+
+void
+space_entry_unpin (struct space *space, struct entry *e)
+{
+  assert (e->pins > 0);
+  if (--e->pins > 0)
+    return;
+  TAILQ_INSERT_HEAD (&space->lru, e, lru_link);
+  if (!segment_map_is_empty (e->map))
+    return;
+  segment_map_reset (e->map);
+  seg_refresh (space, e->map);
+  if (space->current == e->id)
+    space->current = NONE;
+  space_entry_free (space, e);
+  seg_punch_empty (space);
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Where records go: the policy that space.h describes.
+ *
+ * Within a segment records stand together in the shortest free run that
+ * holds them; chunks that they need are placed first, so that a segment is
+ * either changed by all of a batch or not at all.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "space/space-int.h"
+
+/* The shortest free run of at least 'len' sectors. */
+static int
+find_run (const struct segment_map *map, unsigned len)
+{
+  unsigned n, best_len = UINT_MAX;
+  int run, best = -1;
+
+  for (run = segment_map_next_run (map, 0, &n); run != -1;
+       run = segment_map_next_run (map, run + n, &n))
+    if (n >= len && n < best_len) {
+      best = run;
+      best_len = n;
+      if (n == len)
+        break;
+    }
+  return best;
+}
+
+/* Where a chunk goes: at the start, as far as it can be aligned, of the
+ * shortest run that holds it.
+ */
+static int
+find_chunk_place (const struct segment_map *map)
+{
+  const unsigned cs = map->chunk_sectors;
+  unsigned n, aligned, best_len = UINT_MAX;
+  int run, best = -1;
+
+  for (run = segment_map_next_run (map, 0, &n); run != -1;
+       run = segment_map_next_run (map, run + n, &n)) {
+    aligned = (run + cs - 1) / cs * cs;
+    if (aligned + cs <= run + n && n < best_len) {
+      best = aligned;
+      best_len = n;
+    }
+  }
+  return best;
+}
+
+/* Add a chunk, in place of a lost one if there is any.  Returns its number,
+ * or -1 if there is no room.
+ */
+static int
+add_chunk (struct segment_map *map)
+{
+  int sector = find_chunk_place (map);
+  unsigned i;
+
+  if (sector == -1)
+    return -1;
+  for (i = 0; i < map->nr_chunks; ++i)
+    if (map->chunks[i] == SEGMENT_CHUNK_LOST)
+      break;
+  if (i >= map->max_chunks)
+    return -1;
+  if (segment_map_place_chunk (map, i, sector) == -1)
+    abort ();                   /* the place was free and aligned */
+  return i;
+}
+
+/* Place 'nr' records of 'total' sectors in one free run of a segment, with
+ * the chunks that they need.  Returns false, with nothing changed, if they
+ * do not fit.
+ */
+static bool
+place (struct space *space, struct entry *e, unsigned nr,
+       const uint32_t *nr_sectors, uint64_t total, struct placement *out)
+{
+  struct segment_map *map = e->map;
+  const uint64_t base = map->id * space->nr_sectors;
+  const unsigned spc = map->slots_per_chunk;
+  uint8_t added[SEGMENT_BYTES / 4096];  /* chunks' numbers: below 128 */
+  unsigned i, nr_added = 0, sector;
+  int r;
+
+  if (total > space->nr_sectors)
+    return false;
+  while (segment_map_nr_free_slots (map) < nr) {
+    r = add_chunk (map);
+    if (r == -1)
+      goto no_room;
+    added[nr_added++] = r;
+  }
+  r = find_run (map, total);
+  if (r == -1)
+    goto no_room;
+
+  sector = r;
+  if (segment_map_set (map, sector, total) == -1)
+    abort ();                   /* find_run found it free */
+  for (i = 0; i < nr; ++i) {
+    r = segment_map_find_slot (map);
+    if (r == -1 || segment_map_set_slot (map, r) == -1)
+      abort ();                 /* counted above */
+    out[i].addr = base + sector;
+    out[i].slot = r;
+    out[i].chunk_addr = base + map->chunks[r / spc];
+    sector += nr_sectors[i];
+    space_entry_pin (space, e);
+  }
+  if (nr_added > 0)
+    e->chunks_dirty = true;
+  seg_refresh (space, map);
+  return true;
+
+ no_room:
+  while (nr_added > 0)
+    if (segment_map_drop_chunk (map, added[--nr_added]) == -1)
+      abort ();                 /* nothing was put into it */
+  return false;
+}
+
+/* The first list, from 'len' on, that is not empty; UINT_MAX: none. */
+static unsigned
+find_bucket (const struct space *space, const struct buckets *b, uint64_t len)
+{
+  unsigned w;
+  uint64_t word;
+
+  if (len > space->nr_sectors)
+    return UINT_MAX;
+  w = len / 64;
+  word = b->nonempty[w] & UINT64_MAX << len % 64;
+  while (word == 0) {
+    if (++w >= BUCKET_WORDS)
+      return UINT_MAX;
+    word = b->nonempty[w];
+  }
+  return 64 * w + __builtin_ctzll (word);
+}
+
+/* The segment with the shortest longest run that is at least 'len', if it
+ * has free slots, or 'len_without' if it has none.  NONE if there is none.
+ */
+static uint32_t
+find_segment (const struct space *space, uint64_t len, uint64_t len_without)
+{
+  const unsigned b0 = find_bucket (space, &space->with_slots, len);
+  const unsigned b1 = find_bucket (space, &space->without_slots, len_without);
+
+  if (b0 <= b1)
+    return b0 == UINT_MAX ? NONE : space->with_slots.heads[b0];
+  return space->without_slots.heads[b1];
+}
+
+/* Try one segment.  Returns 1, 0 if the records do not fit or the segment
+ * turned out to be damaged, -1 on error.
+ */
+static int
+try_segment (struct space *space, uint32_t id, unsigned nr,
+             const uint32_t *nr_sectors, uint64_t total,
+             struct placement *out)
+{
+  struct entry *e = space_entry_get (space, id);
+
+  if (e == NULL)
+    return errno == EIO ? 0 : -1;
+  return place (space, e, nr, nr_sectors, total, out);
+}
+
+int
+space_place_some (struct space *space, unsigned nr,
+                  const uint32_t *nr_sectors, struct placement *out)
+{
+  uint64_t total = 0, surely;
+  uint32_t id;
+  unsigned i;
+  bool known;
+  int r;
+
+  for (i = 0; i < nr; ++i)
+    total += nr_sectors[i];
+
+  /* All of them in the current segment. */
+  id = space->current;
+  if (id != NONE && space->segs[id].largest >= total) {
+    r = try_segment (space, id, nr, nr_sectors, total, out);
+    if (r != 0)
+      return r == 1 ? (int) nr : -1;
+  }
+
+  /* All of them where they surely fit, whatever the slots. */
+  if (nr > 1) {
+    surely = total + (uint64_t) space->chunk_cost *
+      ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
+    id = find_segment (space, surely, surely);
+    if (id != NONE) {
+      r = try_segment (space, id, nr, nr_sectors, total, out);
+      if (r == 1)
+        space->current = id;
+      if (r != 0)
+        return r == 1 ? (int) nr : -1;
+    }
+  }
+
+  /* The first one, best fit.  If it does not fit in a segment whose slots
+   * were not known, they are now: the next search will not find it again.
+   */
+  for (;;) {
+    id = find_segment (space, nr_sectors[0],
+                       nr_sectors[0] + space->chunk_cost);
+    if (id == NONE)
+      break;
+    known = space->segs[id].slots_known;
+    r = try_segment (space, id, 1, nr_sectors, nr_sectors[0], out);
+    if (r != 0)
+      return r;
+    if (known && !space->segs[id].damaged)
+      seg_mark_damaged (space, id);
+  }
+
+  /* A new segment. */
+  if (space->empty == NONE && seg_grow (space) == -1)
+    return -1;
+  id = seg_pick_empty (space, false);
+  space->current = id;
+  r = nr > 1 ? try_segment (space, id, nr, nr_sectors, total, out) : 0;
+  if (r != 0)
+    return r == 1 ? (int) nr : -1;
+  r = try_segment (space, id, 1, nr_sectors, nr_sectors[0], out);
+  if (r == 0)
+    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
+                         "too large", nr_sectors[0]);
+  return r;
+}
+
+static bool
+is_one_of (uint32_t id, const uint64_t *segments, unsigned nr)
+{
+  unsigned i;
+
+  for (i = 0; i < nr; ++i)
+    if (segments[i] == id)
+      return true;
+  return false;
+}
+
+/* The segment with the shortest longest run that is at least 'len', if it is
+ * none of these.  NONE if there is none.
+ */
+static uint32_t
+find_apart (const struct space *space, const struct buckets *b, uint64_t len,
+            const uint64_t *segments, unsigned nr)
+{
+  unsigned bucket;
+  uint32_t id;
+
+  for (bucket = find_bucket (space, b, len); bucket != UINT_MAX;
+       bucket = find_bucket (space, b, (uint64_t) bucket + 1))
+    for (id = b->heads[bucket]; id != NONE; id = space->segs[id].next)
+      if (!is_one_of (id, segments, nr))
+        return id;
+  return NONE;
+}
+
+/* The first empty one of those that were emptied last; NONE. */
+static uint32_t
+find_empty_apart (const struct space *space, const uint64_t *segments,
+                  unsigned nr)
+{
+  uint32_t id, n, best = NONE;
+
+  for (id = space->empty, n = 0; id != NONE && n < 64;
+       id = space->segs[id].next, ++n)
+    if (id < best && !is_one_of (id, segments, nr))
+      best = id;
+  return best;
+}
+
+/* As space_place_some does with the first one. */
+int
+space_place_apart (struct space *space, uint32_t nr_sectors,
+                   const uint64_t *segments, unsigned nr_segments,
+                   struct placement *out)
+{
+  uint32_t id;
+  bool known;
+  int r;
+
+  for (;;) {
+    id = find_apart (space, &space->with_slots, nr_sectors, segments,
+                     nr_segments);
+    if (id == NONE)
+      id = find_apart (space, &space->without_slots,
+                       nr_sectors + space->chunk_cost, segments, nr_segments);
+    if (id == NONE)
+      break;
+    known = space->segs[id].slots_known;
+    r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
+    if (r != 0)
+      return r == 1 ? 0 : -1;
+    if (known && !space->segs[id].damaged)
+      seg_mark_damaged (space, id);
+  }
+  /* Each time it is another one. */
+  while ((id = find_empty_apart (space, segments, nr_segments)) == NONE)
+    if (seg_grow (space) == -1)
+      return -1;
+  r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
+  if (r == 0)
+    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
+                         "too large", nr_sectors);
+  return r == 1 ? 0 : -1;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What is known of each segment: 12 bytes, lists and sums.
+ *
+ * Segments are found through lists by the length of their longest free
+ * run, each length its own list, with a bitmap of the lists that are not
+ * empty: no search ever looks at all segments.  There are two sets of
+ * lists: segments that have a free slot (or whose slots are not known,
+ * because their map was not read since the pool was opened), where a record
+ * needs only its own sectors, and segments where it needs a new summary
+ * chunk too.  Wholly empty segments have a list of their own: they are
+ * taken only when a record fits nowhere else.
+ *
+ * The sums of room count BACKED segments that are not damaged: see
+ * space-promise.c.  Whatever changes a segment takes it out of its list and
+ * of all sums first (seg_remove) and puts it back afterwards (seg_insert),
+ * so that lists and sums are never found to be wrong.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/backoff.h"
+#include "base/error.h"
+#include "space/space-int.h"
+
+/* The list a segment belongs to; '*buckets' is NULL for that of the empty
+ * ones.  NULL: none.
+ */
+static uint32_t *
+seg_list (struct space *space, uint32_t id, struct buckets **buckets)
+{
+  struct seg *s = &space->segs[id];
+
+  *buckets = NULL;
+  if (!s->backed || s->damaged)
+    return NULL;
+  if (seg_is_empty (space, id))
+    return &space->empty;
+  if (s->largest == 0)
+    return NULL;
+  *buckets = s->slots_known && seg_slots (s) == 0 ?
+    &space->without_slots : &space->with_slots;
+  return &(*buckets)->heads[s->largest];
+}
+
+void
+seg_remove (struct space *space, uint32_t id)
+{
+  struct seg *s = &space->segs[id];
+  struct buckets *buckets;
+  uint32_t *head;
+  unsigned c;
+
+  assert_held (&space->lock);
+  if (!s->backed)
+    return;
+  head = seg_list (space, id, &buckets);
+  if (head != NULL) {
+    if (s->prev != NONE)
+      space->segs[s->prev].next = s->next;
+    else
+      *head = s->next;
+    if (s->next != NONE)
+      space->segs[s->next].prev = s->prev;
+    if (head == &space->empty)
+      space->nr_empty--;
+    else if (*head == NONE)
+      buckets->nonempty[s->largest / 64] &= ~(UINT64_C (1) << s->largest % 64);
+  }
+  if (!s->damaged)
+    for (c = 0; c < NR_CLASSES; ++c) {
+      space->room[c] -= space_room (space, c, s->largest, seg_slots (s));
+      space->whole[c] -= space_whole (space, c, s->largest, seg_slots (s));
+    }
+  space->nr_backed--;
+  space->free_sectors -= s->nr_free;
+  space->used_sectors -= space->nr_sectors - s->nr_free;
+}
+
+void
+seg_insert (struct space *space, uint32_t id)
+{
+  struct seg *s = &space->segs[id];
+  struct buckets *buckets;
+  uint32_t *head;
+  unsigned c;
+
+  assert_held (&space->lock);
+  if (!s->backed)
+    return;
+  head = seg_list (space, id, &buckets);
+  if (head != NULL) {
+    s->prev = NONE;
+    s->next = *head;
+    if (*head != NONE)
+      space->segs[*head].prev = id;
+    *head = id;
+    if (head == &space->empty)
+      space->nr_empty++;
+    else
+      buckets->nonempty[s->largest / 64] |= UINT64_C (1) << s->largest % 64;
+  }
+  if (!s->damaged)
+    for (c = 0; c < NR_CLASSES; ++c) {
+      space->room[c] += space_room (space, c, s->largest, seg_slots (s));
+      space->whole[c] += space_whole (space, c, s->largest, seg_slots (s));
+    }
+  space->nr_backed++;
+  space->free_sectors += s->nr_free;
+  space->used_sectors += space->nr_sectors - s->nr_free;
+}
+
+void
+seg_set_slots (struct seg *s, bool known, unsigned slots)
+{
+  if (slots > SLOTS_MAX)
+    slots = SLOTS_MAX;
+  s->slots_known = known;
+  s->slots_high = slots >> 4;
+  s->slots_low = slots & 15;
+}
+
+void
+seg_refresh (struct space *space, const struct segment_map *map)
+{
+  const uint32_t id = map->id;
+  unsigned start;
+
+  seg_remove (space, id);
+  space->segs[id].nr_free = map->nr_sectors - map->nr_used;
+  space->segs[id].largest = segment_map_largest_run (map, &start);
+  seg_set_slots (&space->segs[id], true, segment_map_nr_free_slots (map));
+  seg_insert (space, id);
+}
+
+void
+seg_set_absent (struct space *space, uint32_t id, bool absent)
+{
+  const uint64_t bit = UINT64_C (1) << id % 64;
+
+  if (absent)
+    space->absent[id / 64] |= bit;
+  else
+    space->absent[id / 64] &= ~bit;
+}
+
+int
+seg_extend (struct space *space, uint64_t nr)
+{
+  struct seg *segs;
+  uint64_t *absent;
+  uint64_t max = space->max_segs;
+
+  if (nr > NONE)
+    return nbdedup_fail (ENOSPC, "space: segment %" PRIu64 ": there can be "
+                         "only %" PRIu32, nr - 1, NONE);
+  if (nr > max) {
+    max = nr + nr / 4 + 64;
+    max -= max % 64;
+    segs = patient_realloc (space->segs, max * sizeof *segs);
+    if (segs == NULL)
+      goto nomem;
+    space->segs = segs;
+    absent = patient_realloc (space->absent, max / 64 * sizeof *absent);
+    if (absent == NULL)
+      goto nomem;
+    memset (absent + space->max_segs / 64, 0,
+            (max - space->max_segs) / 64 * sizeof *absent);
+    space->absent = absent;
+    space->max_segs = max;
+  }
+  for (; space->nr_segs < nr; space->nr_segs++) {
+    memset (&space->segs[space->nr_segs], 0, sizeof space->segs[0]);
+    seg_set_absent (space, space->nr_segs, true);
+  }
+  return 0;
+
+ nomem:
+  return nbdedup_fail (ENOMEM, "space: no memory for %" PRIu64 " segments",
+                       nr);
+}
+
+int
+seg_back (struct space *space, uint32_t id)
+{
+  struct seg *s = &space->segs[id];
+
+  assert (!s->backed);
+  if (store_allocate_segment (space->store, id) == -1)
+    return -1;
+  seg_set_absent (space, id, false);
+  s->backed = 1;
+  s->nr_free = s->largest = seg_usable_sectors (space, id);
+  seg_set_slots (s, true, 0);
+  seg_insert (space, id);
+  return 0;
+}
+
+int
+seg_grow (struct space *space)
+{
+  uint32_t id = space->nr_segs;
+  uint32_t w;
+
+  for (w = 0; w < (space->nr_segs + 63) / 64; ++w)
+    if (space->absent[w] != 0) {
+      id = 64 * w + __builtin_ctzll (space->absent[w]);
+      break;
+    }
+  if (id == space->nr_segs) {
+    if (seg_extend (space, (uint64_t) id + 1) == -1)
+      return -1;
+    if (seg_back (space, id) == -1) {
+      seg_set_absent (space, id, false);
+      space->nr_segs--;
+      return -1;
+    }
+    return 0;
+  }
+  return seg_back (space, id);
+}
+
+uint32_t
+seg_pick_empty (const struct space *space, bool last)
+{
+  uint32_t id, n, best = space->empty;
+
+  for (id = space->empty, n = 0; id != NONE && n < 64;
+       id = space->segs[id].next, ++n)
+    if (last ? id > best : id < best)
+      best = id;
+  return best;
+}
+
+/* The file system may take a millisecond: writers, who wait for the lock to
+ * reserve room, must not wait for that.  Meanwhile the segment is neither
+ * BACKED nor ABSENT, so nobody takes it.
+ */
+void
+seg_punch (struct space *space, uint32_t id)
+{
+  const uint32_t base = id == 0 ? space->base_sectors : 0;
+
+  assert_held (&space->lock);
+  seg_remove (space, id);
+  space->segs[id].backed = 0;
+  lock_release (&space->lock);
+  /* If this fails the space stays with the file until the segment is used
+   * again: no harm.
+   */
+  store_punch (space->store, (uint64_t) id * space->nr_sectors + base,
+               space->nr_sectors - base);
+  lock_acquire (&space->lock);
+  seg_set_absent (space, id, true);
+}
+
+/* As much as the spare ones hold is kept on top of what is reserved, else a
+ * full pool would punch and allocate a segment with every write.
+ */
+void
+seg_punch_empty (struct space *space)
+{
+  const unsigned c = space_top_class (space);
+  const uint64_t fresh = space_room (space, c, space->nr_sectors, 0);
+
+  while (space->nr_empty > SPACE_SPARE_SEGMENTS &&
+         space->room[c] >= space->reserved_sectors +
+         SPACE_SPARE_SEGMENTS * fresh)
+    seg_punch (space, seg_pick_empty (space, true));
+}
+
+void
+seg_mark_damaged (struct space *space, uint32_t id)
+{
+  seg_remove (space, id);
+  space->nr_damaged += !space->segs[id].damaged;
+  space->segs[id].damaged = 1;
+  seg_insert (space, id);
+  if (space->current == id)
+    space->current = NONE;
+}

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The allocator: see space.h.  Its life, and records that come and go: what
+ * is placed is pinned until the fold has committed it, what dies stays in
+ * use until nobody can reach it.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <sys/queue.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "space/space-int.h"
+
+/* How far past the end of what is known a segment in the journal can be:
+ * more than can be allocated between two folds.
+ */
+#define CLAIM_DISTANCE_MAX (UINT64_C (1) << 20)
+
+/*----------------------------------------------------------------------
+ * Opening and closing
+ */
+
+static int
+init_buckets (struct space *space, struct buckets *buckets)
+{
+  unsigned i;
+
+  buckets->heads = malloc ((space->nr_sectors + 1) * sizeof (uint32_t));
+  if (buckets->heads == NULL)
+    return -1;
+  for (i = 0; i <= space->nr_sectors; ++i)
+    buckets->heads[i] = NONE;
+  return 0;
+}
+
+struct space *
+space_new (struct store *store, const struct space_ops *ops,
+           uint64_t budget_bytes)
+{
+  struct space *space;
+  unsigned chunk_sectors;
+  uint64_t max;
+
+  space = calloc (1, sizeof *space);
+  if (space == NULL)
+    return nbdedup_fail_null (ENOMEM, "space: no memory");
+  lock_init (&space->lock);
+  TAILQ_INIT (&space->lru);
+  space->store = store;
+  space->ops = *ops;
+  space->sector_bytes = store_get_header (store)->sector_bytes;
+  space->nr_sectors = SEGMENT_BYTES / space->sector_bytes;
+  space->base_sectors = STORE_HEADER_BYTES / space->sector_bytes;
+  chunk_sectors = segment_chunk_sectors (space->sector_bytes);
+  space->slots_per_chunk =
+    chunk_sectors * space->sector_bytes / SUMMARY_SLOT_BYTES - 1;
+  space->chunk_cost = 2 * chunk_sectors - 1;
+  space->empty = space->current = NONE;
+
+  max = budget_bytes / (segment_map_memory (space->sector_bytes) +
+                        sizeof (struct entry) + sizeof (struct entry_list) +
+                        16 /* malloc's own */);
+  space->max_entries = max < 2 ? 2 : max < INT_MAX ? max : INT_MAX;
+  space->nr_hash = 64;
+  space->hash = calloc (space->nr_hash, sizeof *space->hash);
+  if (space->hash == NULL || init_buckets (space, &space->with_slots) == -1 ||
+      init_buckets (space, &space->without_slots) == -1) {
+    space_free_all (space);
+    return nbdedup_fail_null (ENOMEM, "space: no memory");
+  }
+  return space;
+}
+
+void
+space_free_all (struct space *space)
+{
+  struct entry *e;
+  uint32_t i;
+
+  if (space == NULL)
+    return;
+  /* The next open would not know them.  (After a crash they stay with the
+   * file, until they are used again as the first ABSENT ones: nobody can
+   * tell then, before the journal is replayed, that they are empty.)
+   */
+  if (space->segs != NULL) {
+    WITH_LOCK (&space->lock);
+    while (space->empty != NONE)
+      seg_punch (space, space->empty);
+  }
+  for (i = 0; space->hash != NULL && i < space->nr_hash; ++i)
+    while ((e = LIST_FIRST (&space->hash[i])) != NULL)
+      space_entry_free (space, e);
+  free (space->hash);
+  free (space->with_slots.heads);
+  free (space->without_slots.heads);
+  free (space->segs);
+  free (space->absent);
+  lock_destroy (&space->lock);
+  free (space);
+}
+
+int
+space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
+                   uint32_t largest_run)
+{
+  bool is_known = true;
+  uint64_t length;
+  struct seg *s;
+  WITH_LOCK (&space->lock);
+
+  if (store_length (space->store, &length) == -1)
+    return -1;
+  if (segment >= NONE || segment >= length / SEGMENT_BYTES)
+    return nbdedup_fail (EIO, "space: pool.db knows segment %" PRIu64 ", but "
+                         "records has only %" PRIu64 " bytes: it is "
+                         "truncated, or of another pool: restore it",
+                         segment, length);
+  if (segment < space->nr_segs)
+    return nbdedup_fail (EIO, "space: segment %" PRIu64 " is out of order",
+                         segment);
+  if (nr_free > seg_usable_sectors (space, segment) || largest_run > nr_free ||
+      (nr_free > 0 && largest_run == 0)) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "space: segment %" PRIu64 ": %" PRIu32
+                 " free sectors, longest run %" PRIu32 ": cannot be: nothing "
+                 "is stored there before \"nbdedup check --repair\"", segment,
+                 nr_free, largest_run);
+    nr_free = largest_run = 0;
+    is_known = false;
+  }
+  if (seg_extend (space, segment + 1) == -1)
+    return -1;
+  seg_set_absent (space, segment, false);
+  s = &space->segs[segment];
+  s->backed = 1;
+  s->nr_free = nr_free;
+  s->largest = largest_run;
+  seg_set_slots (s, false, 0);
+  seg_insert (space, segment);
+  if (!is_known)
+    seg_mark_damaged (space, segment);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Records come and go
+ */
+
+/* Take back an allocation that could not be completed. */
+static void
+undo (struct space *space, const struct placement *p, uint32_t nr_sectors)
+{
+  struct entry *e = space_entry_find (space, p->addr / space->nr_sectors);
+
+  if (segment_map_clear (e->map, p->addr % space->nr_sectors,
+                         nr_sectors) == -1 ||
+      segment_map_clear_slot (e->map, p->slot) == -1)
+    abort ();                   /* we set them */
+  seg_refresh (space, e->map);
+  space_entry_unpin (space, e);
+}
+
+int
+space_alloc (struct space *space, unsigned nr, const uint32_t *nr_sectors,
+             struct placement *out)
+{
+  unsigned done, i;
+  int r, err;
+  WITH_LOCK (&space->lock);
+
+  for (i = 0; i < nr; ++i)
+    assert (nr_sectors[i] > 0);
+  for (done = 0; done < nr; done += r) {
+    r = space_place_some (space, nr - done, nr_sectors + done, out + done);
+    if (r == -1) {
+      err = errno;
+      while (done-- > 0)
+        undo (space, &out[done], nr_sectors[done]);
+      errno = err;
+      return -1;
+    }
+  }
+  return 0;
+}
+
+int
+space_alloc_apart (struct space *space, uint32_t nr_sectors,
+                   const uint64_t *segments, unsigned nr_segments,
+                   struct placement *out)
+{
+  WITH_LOCK (&space->lock);
+
+  return space_place_apart (space, nr_sectors, segments, nr_segments, out);
+}
+
+void
+space_undo (struct space *space, const struct placement *p,
+            uint32_t nr_sectors)
+{
+  WITH_LOCK (&space->lock);
+
+  undo (space, p, nr_sectors);
+}
+
+int
+space_claim (struct space *space, const struct placement *p,
+             uint32_t nr_sectors, bool lenient)
+{
+  const uint64_t segment = p->addr / space->nr_sectors;
+  const unsigned sector = p->addr % space->nr_sectors;
+  uint64_t known;
+  struct entry *e;
+  unsigned chunk, nr_chunks, i;
+  bool lost;
+  int err;
+  WITH_LOCK (&space->lock);
+
+  if (store_length (space->store, &known) == -1)
+    return -1;
+  known /= SEGMENT_BYTES;
+  if (known < space->nr_segs)
+    known = space->nr_segs;
+  if (segment >= known + CLAIM_DISTANCE_MAX || segment >= NONE)
+    return nbdedup_fail (EIO, "space: the journal names sector %" PRIu64
+                         ", far past the end of records", p->addr);
+  if (nr_sectors == 0 || nr_sectors > space->nr_sectors - sector ||
+      p->chunk_addr / space->nr_sectors != segment)
+    return nbdedup_fail (EIO, "space: the journal names sectors %" PRIu64
+                         " + %" PRIu32 ", chunk %" PRIu64 ": cannot be",
+                         p->addr, nr_sectors, p->chunk_addr);
+  if (segment >= space->nr_segs && seg_extend (space, segment + 1) == -1)
+    return -1;
+  if (!space->segs[segment].backed && seg_back (space, segment) == -1)
+    return -1;
+  e = space_entry_get (space, segment);
+  if (e == NULL)
+    goto fail;
+
+  chunk = p->slot / e->map->slots_per_chunk;
+  nr_chunks = e->map->nr_chunks;
+  lost = chunk < nr_chunks && e->map->chunks[chunk] == SEGMENT_CHUNK_LOST;
+  if (lenient)
+    segment_map_force_chunk (e->map, chunk,
+                             p->chunk_addr % space->nr_sectors);
+  else if (segment_map_place_chunk (e->map, chunk, p->chunk_addr %
+                                    space->nr_sectors) == -1)
+    goto fail;
+  if (lost || chunk >= nr_chunks)
+    e->chunks_dirty = true;
+  if (lenient) {                /* what is not used yet */
+    for (i = 0; i < nr_sectors; ++i)
+      (void) segment_map_set (e->map, sector + i, 1);
+    (void) segment_map_set_slot (e->map, p->slot);
+  }
+  else if (segment_map_set (e->map, sector, nr_sectors) == -1 ||
+           segment_map_set_slot (e->map, p->slot) == -1) {
+    seg_refresh (space, e->map);
+    goto fail;
+  }
+  space_entry_pin (space, e);
+  seg_refresh (space, e->map);
+  return 0;
+
+ fail:
+  /* Other records of the journal may be in there: it must not be punched
+   * as an empty one when the pool is closed now.
+   */
+  if (seg_is_empty (space, segment)) {
+    err = errno;
+    seg_mark_damaged (space, segment);
+    errno = err;
+  }
+  return -1;
+}
+
+/*----------------------------------------------------------------------
+ * The fold
+ */
+
+void
+space_committed (struct space *space, uint64_t addr)
+{
+  struct entry *e;
+  WITH_LOCK (&space->lock);
+
+  e = space_entry_find (space, addr / space->nr_sectors);
+  assert (e != NULL);
+  space_entry_unpin (space, e);
+}
+
+int
+space_unlink (struct space *space, uint64_t addr)
+{
+  const uint64_t segment = addr / space->nr_sectors;
+  struct entry *e;
+  WITH_LOCK (&space->lock);
+
+  if (segment >= space->nr_segs || !space->segs[segment].backed)
+    return nbdedup_fail (EIO, "space: sector %" PRIu64 ": there is no record",
+                         addr);
+  e = space_entry_get (space, segment);
+  if (e == NULL)
+    return -1;
+  space_entry_pin (space, e);
+  return 0;
+}
+
+/* Writers wait for the lock meanwhile: not for a whole fold's records. */
+#define RELEASE_AT_ONCE 512
+
+/* Records of one segment. */
+static void
+release_in_segment (struct space *space, const struct space_freed *freed,
+                    size_t nr)
+{
+  struct entry *e;
+  size_t i;
+  WITH_LOCK (&space->lock);
+
+  e = space_entry_find (space, freed[0].addr / space->nr_sectors);
+  assert (e != NULL);
+  /* If the map disagrees the sectors stay in use: a leak, which check
+   * finds, and not two records in one place.
+   */
+  for (i = 0; i < nr; ++i)
+    if (segment_map_clear (e->map, freed[i].addr % space->nr_sectors,
+                           freed[i].nr_sectors) == 0)
+      segment_map_clear_slot (e->map, freed[i].slot);
+  seg_refresh (space, e->map);
+  for (i = 0; i < nr; ++i)      /* the last one may drop the map */
+    space_entry_unpin (space, e);
+}
+
+void
+space_release (struct space *space, const struct space_freed *freed,
+               size_t nr)
+{
+  /* A mutex is not fair: who waits gets it only if we stay away. */
+  const struct timespec away = { .tv_nsec = 1 };
+  size_t i, j;
+
+  for (i = 0; i < nr; i = j) {
+    for (j = i + 1; j < nr && j - i < RELEASE_AT_ONCE &&
+           freed[j].addr / space->nr_sectors ==
+           freed[i].addr / space->nr_sectors; ++j)
+      ;
+    release_in_segment (space, freed + i, j - i);
+    if (j < nr)
+      nanosleep (&away, NULL);
+  }
+}
+
+int
+space_get_chunks (struct space *space, uint64_t segment, uint16_t **chunks,
+                  unsigned *nr_chunks)
+{
+  struct entry *e;
+  WITH_LOCK (&space->lock);
+
+  if (segment >= space->nr_segs || !space->segs[segment].backed)
+    return nbdedup_fail (EIO, "space: segment %" PRIu64 " is not in use",
+                         segment);
+  e = space_entry_get (space, segment);
+  if (e == NULL)
+    return -1;
+  *nr_chunks = e->map->nr_chunks;
+  *chunks = malloc ((*nr_chunks + 1) * sizeof **chunks);
+  if (*chunks == NULL)
+    return nbdedup_fail (ENOMEM, "space: no memory");
+  memcpy (*chunks, e->map->chunks, *nr_chunks * sizeof **chunks);
+  e->chunks_dirty = false;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Repair
+ */
+
+static void
+set_damaged (struct space *space, uint32_t id, bool damaged)
+{
+  struct seg *s = &space->segs[id];
+
+  if (damaged == s->damaged)
+    return;
+  if (damaged) {
+    seg_mark_damaged (space, id);
+    return;
+  }
+  seg_remove (space, id);
+  s->damaged = 0;
+  space->nr_damaged--;
+  seg_insert (space, id);
+}
+
+int
+space_hold (struct space *space, uint64_t segment)
+{
+  uint64_t length;
+  unsigned c;
+  bool was;
+  WITH_LOCK (&space->lock);
+
+  if (store_length (space->store, &length) == -1)
+    return -1;
+  if (segment >= length / SEGMENT_BYTES || segment >= NONE)
+    return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
+                         "records", segment);
+  if (segment >= space->nr_segs && seg_extend (space, segment + 1) == -1)
+    return -1;
+  if (!space->segs[segment].backed) {
+    if (!(space->absent[segment / 64] >> segment % 64 & 1))
+      return nbdedup_fail (EIO, "space: segment %" PRIu64 " is being given "
+                           "back: try again", segment);
+    if (seg_back (space, segment) == -1)
+      return -1;
+  }
+  was = space->segs[segment].damaged;
+  set_damaged (space, segment, true);
+  c = space_top_class (space);
+  while (space->room[c] < space->reserved_sectors)
+    if (seg_grow (space) == -1) {
+      set_damaged (space, segment, was);
+      return -1;
+    }
+  return 0;
+}
+
+void
+space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
+               uint32_t largest_run)
+{
+  struct seg *s = &space->segs[segment];
+  struct entry *e;
+  WITH_LOCK (&space->lock);
+
+  e = space_entry_find (space, segment);
+  if (e != NULL && e->pins > 0)
+    return;
+  if (e != NULL)
+    space_entry_free (space, e);
+  seg_remove (space, segment);
+  s->nr_free = nr_free;
+  s->largest = largest_run;
+  seg_set_slots (s, seg_is_empty (space, segment), 0);
+  seg_insert (space, segment);
+  set_damaged (space, segment, false);
+}
+
+void
+space_get_info (struct space *space, struct space_info *info)
+{
+  WITH_LOCK (&space->lock);
+
+  info->free_bytes = space->free_sectors * space->sector_bytes;
+  info->used_bytes = space->used_sectors * space->sector_bytes;
+  info->reserved_bytes = space->reserved_sectors * space->sector_bytes;
+  info->max_bytes = space->max_sectors * space->sector_bytes;
+  info->nr_segments = space->nr_backed;
+  info->nr_damaged = space->nr_damaged;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Inside of the checksumming VFS: cksum-vfs.c (what SQLite calls),
+ * cksum-readonly.c (the same for files that must not change), cksum-db.c
+ * (pages of the main database), cksum-wal.c (frames of the WAL),
+ * cksum-shared.c (what the connections to one database share),
+ * cksum-mirror.c (the second copy) and cksum-distrust.c (when the first one is
+ * not to be trusted).
+ */
+
+#ifndef NBDEDUP_CKSUM_INT_H
+#define NBDEDUP_CKSUM_INT_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <sqlite3.h>
+
+#include "vfs/cksum-vfs.h"
+
+#define PAGE_SIZE_MIN 512
+#define PAGE_SIZE_MAX 65536
+
+/* Of the WAL, in SQLite's file format. */
+#define WAL_HEADER_BYTES 32
+#define FRAME_HEADER_BYTES 24
+
+#define DB_HEADER_BYTES 100
+
+struct cksum_shared;
+struct cksum_mirror;
+struct cksum_graft;
+
+enum role {
+  ROLE_OTHER, ROLE_MAIN, ROLE_WAL,
+  ROLE_EMPTY,                   /* read-only: a WAL that is not there; no
+                                 * real file follows */
+};
+
+/* One open file.  The real VFS's follows it in memory. */
+struct cksum_file {
+  sqlite3_file base;            /* must be first */
+  enum role role;
+  struct cksum_shared *shared;  /* a reference; NULL for ROLE_OTHER */
+  uint8_t *page;                /* owned; PAGE_SIZE_MAX bytes, or NULL:
+                                 * one thread at a time uses a file */
+  const struct cksum_graft *graft;      /* not owned; NULL: none */
+};
+
+static_assert (sizeof (struct cksum_file) % 8 == 0,
+               "the real VFS's file needs alignment");
+
+static inline sqlite3_file *
+real_file (struct cksum_file *f)
+{
+  return (sqlite3_file *) (f + 1);
+}
+
+static inline uint8_t *
+cksum_page_buffer (struct cksum_file *f)
+{
+  if (f->page == NULL)
+    f->page = malloc (PAGE_SIZE_MAX);
+  return f->page;
+}
+
+static inline int
+real_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
+{
+  sqlite3_file *real = real_file (f);
+
+  return real->pMethods->xRead (real, buf, len, offset);
+}
+
+static inline int
+real_write (struct cksum_file *f, const void *buf, int len,
+            sqlite3_int64 offset)
+{
+  sqlite3_file *real = real_file (f);
+
+  return real->pMethods->xWrite (real, buf, len, offset);
+}
+
+static inline int
+real_size (struct cksum_file *f, sqlite3_int64 *size)
+{
+  sqlite3_file *real = real_file (f);
+
+  return real->pMethods->xFileSize (real, size);
+}
+
+static inline bool
+is_page_size (uint64_t size)
+{
+  return size >= PAGE_SIZE_MIN && size <= PAGE_SIZE_MAX &&
+    (size & (size - 1)) == 0;
+}
+
+/*----------------------------------------------------------------------
+ * cksum-shared.c.  Threads: all functions lock by themselves.
+ */
+
+/* A frame's checksum: nothing is known about this frame. */
+#define FRAME_UNKNOWN 0
+
+/* Once, before anything else. */
+extern void cksum_shared_init (void);
+
+/* A reference to the state of the database at path[0 .. len-1]; NULL: no
+ * memory.  NULL can be put.
+ */
+extern struct cksum_shared *cksum_shared_get (const char *path, size_t len);
+extern void cksum_shared_put (struct cksum_shared *s);
+
+/* How much of the main database's file is SQLite's: what comes behind it is
+ * room for later (meta-files.h).  Get: false if that is not known yet.
+ */
+extern bool cksum_get_db_size (struct cksum_shared *s, uint64_t *size);
+extern void cksum_set_db_size (struct cksum_shared *s, uint64_t size);
+/* It has at least 'size' now, if it is known. */
+extern void cksum_extend_db_size (struct cksum_shared *s, uint64_t size);
+/* The same for a mirror, which then belongs to the database until it is put:
+ * no connection may be open at either time.
+ */
+extern struct cksum_shared *
+cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m);
+extern void cksum_shared_put_mirrored (struct cksum_shared *s);
+/* NULL: there is none. */
+extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
+
+/* What cksum_readonly_prepare said; -1: no database stands in. */
+extern int cksum_get_stand_in (struct cksum_shared *s);
+extern bool cksum_is_without_wal (struct cksum_shared *s);
+/* The file that is read instead; -1: none. */
+extern int cksum_get_wal (struct cksum_shared *s);
+/* True once: the log need not have every page. */
+extern bool cksum_is_first_help (struct cksum_shared *s);
+
+/* Page sizes; 0: not known yet.  A new one of the WAL forgets all frames. */
+extern uint32_t cksum_get_page_size (struct cksum_shared *s);
+extern void cksum_set_page_size (struct cksum_shared *s, uint32_t page_size);
+extern uint32_t cksum_get_wal_page_size (struct cksum_shared *s);
+extern void cksum_set_wal_page_size (struct cksum_shared *s,
+                                     uint32_t page_size);
+
+/* The checksum of a frame's page.  Set: SQLITE_OK or SQLITE_IOERR_NOMEM;
+ * FRAME_UNKNOWN needs no memory.
+ */
+extern uint64_t cksum_get_frame (struct cksum_shared *s, uint64_t frame);
+extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
+                            uint64_t cksum);
+
+/* Is this the checksum that the page, counted from 0, had when it was last
+ * written, or read for the first time?  If neither was, it is from now on.
+ */
+extern bool cksum_expect_page (struct cksum_shared *s, uint64_t page,
+                               uint64_t cksum);
+extern bool cksum_knows_page (struct cksum_shared *s, uint64_t page);
+/* FRAME_UNKNOWN: a write has failed. */
+extern void cksum_set_page (struct cksum_shared *s, uint64_t page,
+                            uint64_t cksum);
+
+/* The WAL has only 'size' bytes now. */
+extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
+
+/*----------------------------------------------------------------------
+ * What pages and frames are.
+ */
+
+/* The page size in a database header, 0 if this is no header of a database
+ * whose pages have room for checksums.
+ */
+extern uint32_t cksum_parse_db_header (const uint8_t *h);
+extern bool cksum_page_is_good (const uint8_t *page, uint32_t page_size,
+                                uint64_t offset);
+/* Good, and the same page as ever: not one of an older moment that something
+ * put under us.
+ */
+extern bool cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
+                                 uint32_t page_size, uint64_t offset);
+/* The same for a page of the first file, which something else may have written
+ * to: then one that nothing is known of is not.
+ */
+extern bool cksum_first_is_right (struct cksum_shared *s, const uint8_t *page,
+                                  uint32_t page_size, uint64_t offset);
+/* Write the checksum into the page. */
+extern void cksum_page_seal (uint8_t *page, uint32_t page_size,
+                             uint64_t offset);
+/* Of a frame's page; never FRAME_UNKNOWN. */
+extern uint64_t cksum_frame_cksum (const uint8_t *page, uint32_t page_size,
+                                   uint64_t frame);
+
+static inline uint64_t
+cksum_frame_offset (uint64_t frame, uint32_t page_size)
+{
+  return WAL_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + page_size);
+}
+
+/*----------------------------------------------------------------------
+ * cksum-mirror.c.  Without a copy these are the real VFS's.
+ */
+
+extern int cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
+                               sqlite3_int64 offset);
+extern int cksum_mirror_sync (struct cksum_file *f, int flags);
+/* 'keep': the first file keeps its room.  Without a header a WAL is as good as
+ * empty; a database's header says how many pages it has.
+ */
+extern int cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size,
+                                  bool keep);
+extern void cksum_mirror_wal_removed (struct cksum_mirror *m);
+
+/* A page, or that of a frame, that is not right here: from the copy; false if
+ * it cannot help.  'page' is changed in any case.
+ */
+extern bool cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
+                                    uint32_t page_size,
+                                    sqlite3_int64 offset);
+extern bool cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
+                                     uint32_t page_size, uint64_t frame);
+/* The page size that the copy's header says, or 0. */
+extern uint32_t cksum_mirror_header (struct cksum_file *f);
+/* The copy's, if it is larger. */
+extern void cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size);
+
+/*----------------------------------------------------------------------
+ * cksum-db.c, cksum-wal.c: SQLite's result codes.
+ */
+
+extern int cksum_db_read (struct cksum_file *f, void *buf, int len,
+                          sqlite3_int64 offset);
+extern int cksum_db_write (struct cksum_file *f, const void *buf, int len,
+                           sqlite3_int64 offset);
+extern int cksum_db_size (struct cksum_file *f, sqlite3_int64 *size);
+extern int cksum_wal_read (struct cksum_file *f, void *buf, int len,
+                           sqlite3_int64 offset);
+extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
+                            sqlite3_int64 offset);
+
+/*----------------------------------------------------------------------
+ * cksum-graft.c
+ */
+
+/* Does a page stand in for this one?  Then that is in 'page'. */
+extern bool cksum_graft_read (const struct cksum_file *f, uint8_t *page,
+                              uint32_t page_size, uint64_t offset);
+
+/*----------------------------------------------------------------------
+ * cksum-vfs.c, cksum-readonly.c
+ */
+
+/* The length of the database's path if 'path' is the name of a WAL, else
+ * 0.
+ */
+extern size_t cksum_wal_path_len (const char *path);
+
+/* A page of a read-only database from the one that stands in; false if that
+ * cannot help.  'page' is changed in any case.
+ */
+extern bool cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
+                                      uint32_t page_size,
+                                      sqlite3_int64 offset);
+
+/* Register the VFS for reading, on the same 'real' one; what it does not do
+ * in its own way is as in 'writable'.  SQLite's result code.
+ */
+extern int cksum_readonly_register (sqlite3_vfs *real,
+                                    const sqlite3_vfs *writable);
+
+#endif /* NBDEDUP_CKSUM_INT_H */

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Inside of the second copy: cksum-mirror.c (what SQLite's calls do to it),
+ * cksum-check.c (building and comparing) and cksum-distrust.c (what something
+ * else wrote to).
+ */
+
+#ifndef NBDEDUP_CKSUM_MIRROR_INT_H
+#define NBDEDUP_CKSUM_MIRROR_INT_H
+
+#include <limits.h>
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "vfs/cksum-int.h"
+#include "vfs/cksum-mirror.h"
+#include "vfs/cksum-own.h"
+
+#define EVENTS_MAX 256
+
+enum { CKSUM_DB, CKSUM_WAL };
+
+/* What became of a database that only we should write to. */
+enum mirror_touch {
+  UNTOUCHED,
+  NOTICED,                      /* something else wrote to it: to be judged */
+  TOUCHED,                      /* single pages may be others than ours */
+  FOREIGN,                      /* as a whole it is of another moment */
+};
+
+struct mirror_file {
+  struct cksum_mirror *mirror;  /* constant */
+  /* Held during a write to both files, it protects the rest.  The
+   * database's before the WAL's.
+   */
+  struct lock lock;
+  char path[PATH_MAX];
+  int fd;                       /* -1: not open */
+  bool is_new;                  /* its name is not durable yet */
+  struct cksum_own own;         /* the database's; of the WAL each frame's
+                                 * checksum is known */
+  int failed;                   /* errno: something that was gathered could not
+                                 * be written, for a sync or a reader; else 0 */
+  uint8_t *gathered;            /* owned; not written yet */
+  size_t nr_gathered;
+  uint64_t gathered_at;
+  uint8_t *page;                /* owned; room for three frames */
+};
+
+struct cksum_mirror {
+  char *path;                   /* owned; of the database */
+  struct cksum_shared *shared;  /* a reference */
+  struct cksum_mirror_ops ops;
+  struct mirror_file files[2];
+
+  /* OFF, BUILDING and the way back are set with both locks held; LOST with
+   * one of them.
+   */
+  atomic_int state;
+  _Atomic uint64_t taken, repaired;
+
+  struct cksum_own first;       /* the database; its lock is taken inside of
+                                 * a file's */
+  /* Of the database and of its copy; each is set with its cksum_own's lock, but
+   * for one way back (cksum_mirror_trust).
+   */
+  _Atomic enum mirror_touch touch[2];
+  _Atomic uint64_t nr_foreign;  /* changes that are not ours */
+  uint64_t nr_foreign_before;   /* before the copy was begun; with the
+                                 * database's file's lock */
+  atomic_bool distrusted;       /* as "distrusted" was told last */
+
+  struct lock events_lock;      /* protects the rest */
+  struct cksum_mirror_event named[EVENTS_MAX];
+  unsigned nr_named, nr_told;
+};
+
+/* What the first one gets; a page is what was written last, and if that failed
+ * nothing is known of it.  With the file's lock, if there is a copy: what
+ * compares the two has it, too.  SQLite's result code.
+ */
+extern int cksum_write_first (struct cksum_file *f, const uint8_t *buf,
+                              int len, sqlite3_int64 offset);
+/* As real_write; for the database a change of ours.  With the file's lock. */
+extern int mirror_write_first (struct cksum_file *f, const uint8_t *buf,
+                               int len, sqlite3_int64 offset);
+/* What the copy's file gets; 0, or -1 with errno. */
+extern int mirror_write_locked (struct mirror_file *file, const void *buf,
+                                size_t len, uint64_t offset);
+extern int mirror_sync_locked (struct mirror_file *file);
+/* As full_pread. */
+extern int64_t mirror_read_locked (struct mirror_file *file, void *buf,
+                                   size_t len, uint64_t offset);
+
+/* Callbacks of the two cksum_own. */
+extern void mirror_note_first (void *mirror);
+extern void mirror_note_copy (void *mirror);
+
+/* With the database's file's lock: look whether something else wrote to either
+ * of the two, and judge what became of it.  A copy that is of another moment
+ * is lost by that.
+ */
+extern void mirror_judge (struct cksum_mirror *m, struct cksum_file *f);
+/* Only the copy. */
+extern void mirror_judge_copy (struct cksum_mirror *m);
+/* Call "distrusted" if that has changed; with the lock. */
+extern void mirror_tell_trust (struct cksum_mirror *m);
+
+/* One page, as the two have it. */
+struct mirror_page {
+  const uint8_t *bytes[2];
+  int64_t got[2];               /* as from full_pread */
+};
+
+/* Which of them is right: 0, 1, or -1: none, or that is not known.  With the
+ * lock, after both were read and judged.  It is what the page is from now on.
+ */
+extern int mirror_choose (struct cksum_mirror *m,
+                          const struct mirror_page *p, uint32_t page_size,
+                          uint64_t offset);
+
+/* With at least one of the locks held; the caller closes that file. */
+extern void mirror_lose (struct cksum_mirror *m, const char *why);
+
+#endif /* NBDEDUP_CKSUM_MIRROR_INT_H */

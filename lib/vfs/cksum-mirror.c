@@ -1,0 +1,791 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The second copy, as SQLite's calls meet it; see cksum-mirror.h.  What the
+ * thread that builds and checks it does is in cksum-check.c.
+ *
+ * SQLite writes a frame of the WAL in two pieces.  The copy gathers what
+ * follows each other into one write, at the latest when it is synced.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/fullio.h"
+#include "vfs/cksum-mirror-int.h"
+
+#define GATHER_BYTES (256 << 10)
+
+struct cksum_mirror *
+cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
+{
+  struct cksum_mirror *m = calloc (1, sizeof *m);
+  unsigned i;
+
+  if (m == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  m->ops = *ops;
+  m->path = strdup (path);
+  lock_init (&m->events_lock);
+  cksum_own_init (&m->first, mirror_note_first, m);
+  for (i = 0; i < 2; ++i) {
+    lock_init (&m->files[i].lock);
+    cksum_own_init (&m->files[i].own, mirror_note_copy, m);
+    m->files[i].mirror = m;
+    m->files[i].fd = -1;
+    m->files[i].gathered = malloc (GATHER_BYTES);
+    m->files[i].page = malloc (3 * (FRAME_HEADER_BYTES + PAGE_SIZE_MAX));
+  }
+  m->shared = cksum_shared_get_mirrored (path, m);
+  if (m->path == NULL || m->shared == NULL || m->files[0].gathered == NULL ||
+      m->files[0].page == NULL || m->files[1].gathered == NULL ||
+      m->files[1].page == NULL) {
+    cksum_mirror_free (m);
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  }
+  return m;
+}
+
+void
+cksum_mirror_free (struct cksum_mirror *m)
+{
+  unsigned i;
+
+  if (m == NULL)
+    return;
+  cksum_mirror_stop (m);
+  cksum_shared_put_mirrored (m->shared);
+  for (i = 0; i < 2; ++i) {
+    cksum_own_destroy (&m->files[i].own);
+    lock_destroy (&m->files[i].lock);
+    free (m->files[i].gathered);
+    free (m->files[i].page);
+  }
+  cksum_own_destroy (&m->first);
+  lock_destroy (&m->events_lock);
+  free (m->path);
+  free (m);
+}
+
+/*----------------------------------------------------------------------
+ * States
+ */
+
+enum cksum_mirror_state
+cksum_mirror_state (struct cksum_mirror *m)
+{
+  return (enum cksum_mirror_state) atomic_load (&m->state);
+}
+
+static bool
+is_written (struct cksum_mirror *m)
+{
+  enum cksum_mirror_state state = cksum_mirror_state (m);
+
+  return state == CKSUM_MIRROR_BUILDING || state == CKSUM_MIRROR_SYNCED;
+}
+
+static void
+close_locked (struct mirror_file *file)
+{
+  assert_held (&file->lock);
+  if (file->fd != -1)
+    close (file->fd);
+  file->fd = -1;
+  cksum_own_unwatch (&file->own);
+  file->nr_gathered = 0;
+  file->failed = 0;
+  file->is_new = false;
+}
+
+/* The names go at once, as far as that is possible: the space of a full disk
+ * is free as soon as the files are closed, and what is gone is never taken for
+ * current.
+ */
+void
+mirror_lose (struct cksum_mirror *m, const char *why)
+{
+  int state = atomic_load (&m->state);
+
+  do {
+    if (state != CKSUM_MIRROR_BUILDING && state != CKSUM_MIRROR_SYNCED)
+      return;
+  } while (!atomic_compare_exchange_weak (&m->state, &state,
+                                          CKSUM_MIRROR_LOST));
+  m->ops.lost (m->ops.opaque, why);
+  /* The administrator may need what is left of both. */
+  cksum_own_look (&m->first);
+  if (m->touch[0] == UNTOUCHED) {
+    unlink (m->files[CKSUM_DB].path);
+    unlink (m->files[CKSUM_WAL].path);
+    /* If "lost" could not tell, this does, before the commit is answered. */
+    (void) sync_directory_of (m->files[CKSUM_DB].path);
+  }
+  m->ops.wake (m->ops.opaque);
+}
+
+static bool
+is_foreign (struct mirror_file *file)
+{
+  return file == &file->mirror->files[CKSUM_DB] &&
+    file->mirror->touch[1] == FOREIGN;
+}
+
+static void
+lose_errno (struct cksum_mirror *m, struct mirror_file *file,
+            const char *what)
+{
+  char why[160];
+
+  snprintf (why, sizeof why, "%s: %s", what, is_foreign (file)
+            ? "something else wrote to it" : strerror (errno));
+  mirror_lose (m, why);
+  close_locked (file);
+}
+
+void
+cksum_mirror_lose (struct cksum_mirror *m, const char *why)
+{
+  WITH_LOCK (&m->files[CKSUM_DB].lock);
+  WITH_LOCK (&m->files[CKSUM_WAL].lock);
+  mirror_lose (m, why);
+  close_locked (&m->files[CKSUM_DB]);
+  close_locked (&m->files[CKSUM_WAL]);
+}
+
+/* Without the lock of 'first': who notices a change holds it while it calls
+ * "wake", and our caller may hold what that waits for.
+ */
+bool
+cksum_mirror_trust (struct cksum_mirror *m)
+{
+  enum mirror_touch touched = TOUCHED;
+  int state = CKSUM_MIRROR_BUILDING;
+
+  if (!atomic_compare_exchange_strong (&m->state, &state,
+                                       CKSUM_MIRROR_SYNCED))
+    return false;
+  /* There is nothing left to compare it with, but for what came after it was
+   * copied.
+   */
+  if (m->nr_foreign == m->nr_foreign_before)
+    atomic_compare_exchange_strong (&m->touch[0], &touched, UNTOUCHED);
+  return true;
+}
+
+void
+cksum_mirror_stop (struct cksum_mirror *m)
+{
+  WITH_LOCK (&m->files[CKSUM_DB].lock);
+  WITH_LOCK (&m->files[CKSUM_WAL].lock);
+  atomic_store (&m->state, CKSUM_MIRROR_OFF);
+  close_locked (&m->files[CKSUM_DB]);
+  close_locked (&m->files[CKSUM_WAL]);
+}
+
+static int
+open_locked (struct mirror_file *file)
+{
+  struct stat st;
+
+  assert_held (&file->lock);
+  if (file->fd != -1)
+    return 0;
+  file->is_new = access (file->path, F_OK) == -1;
+  file->fd = open (file->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW |
+                   O_NONBLOCK | O_NOCTTY, 0600);
+  if (file->fd == -1)
+    return -1;
+  if (fstat (file->fd, &st) == -1 || !S_ISREG (st.st_mode)) {
+    close_locked (file);
+    errno = ENOTSUP;
+    return -1;
+  }
+  return 0;
+}
+
+static int
+start_locked (struct cksum_mirror *m, bool synced, bool keep)
+{
+  struct mirror_file *db = &m->files[CKSUM_DB];
+  struct mirror_file *wal = &m->files[CKSUM_WAL];
+
+  if (open_locked (db) == -1)
+    return -1;
+  if (synced)
+    goto done;
+  /* Now, so that a name that cannot be made is no surprise later. */
+  if (open_locked (wal) == -1 || ftruncate (wal->fd, 0) == -1 ||
+      (!keep && ftruncate (db->fd, 0) == -1))
+    return -1;
+ done:
+  m->nr_foreign_before = m->nr_foreign;
+  cksum_own_watch (&m->first, m->path);
+  cksum_own_watch (&db->own, db->path);
+  m->touch[1] = UNTOUCHED;
+  return 0;
+}
+
+int
+cksum_mirror_start (struct cksum_mirror *m, const char *copy, bool synced,
+                    bool keep)
+{
+  struct mirror_file *db = &m->files[CKSUM_DB];
+  struct mirror_file *wal = &m->files[CKSUM_WAL];
+
+  WITH_LOCK (&db->lock);
+  WITH_LOCK (&wal->lock);
+  atomic_store (&m->state, CKSUM_MIRROR_OFF);
+  close_locked (db);
+  close_locked (wal);
+  if (strlen (copy) >= sizeof db->path)
+    return nbdedup_fail (ENAMETOOLONG, "%s: %s", copy,
+                         strerror (ENAMETOOLONG));
+  snprintf (db->path, sizeof db->path, "%s", copy);
+  snprintf (wal->path, sizeof wal->path, "%s-wal", copy);
+  if (start_locked (m, synced, keep) == -1) {
+    nbdedup_fail (errno, "%s: %s", copy, strerror (errno));
+    close_locked (db);
+    close_locked (wal);
+    return -1;
+  }
+  atomic_store (&m->state, synced ? CKSUM_MIRROR_SYNCED
+                : CKSUM_MIRROR_BUILDING);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Events
+ */
+
+static void
+put_event (struct cksum_mirror *m, const struct cksum_mirror_event *e)
+{
+  unsigned i;
+
+  m->taken++;
+  m->repaired += e->repaired;
+  {
+    WITH_LOCK (&m->events_lock);
+    /* A disk that always fails there is named once. */
+    for (i = 0; i < m->nr_named; ++i)
+      if (m->named[i].wal == e->wal && m->named[i].number == e->number)
+        return;
+    if (m->nr_named == EVENTS_MAX)
+      return;
+    m->named[m->nr_named++] = *e;
+  }
+  m->ops.wake (m->ops.opaque);
+}
+
+int
+cksum_mirror_next_event (struct cksum_mirror *m,
+                         struct cksum_mirror_event *event)
+{
+  WITH_LOCK (&m->events_lock);
+  if (m->nr_told == m->nr_named)
+    return 0;
+  *event = m->named[m->nr_told++];
+  return 1;
+}
+
+void
+cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
+                         uint64_t *repaired)
+{
+  *taken = m->taken;
+  *repaired = m->repaired;
+}
+
+/*----------------------------------------------------------------------
+ * Writing
+ */
+
+/* Before a change of the copy; -1 with EIO: it is not ours any more.  Something
+ * else that writes again and again does not keep us here.
+ */
+static int
+begin_own (struct mirror_file *file)
+{
+  unsigned tries = 0;
+
+  for (;;) {
+    cksum_own_begin (&file->own);
+    if (is_foreign (file))
+      break;
+    if (file->mirror->touch[1] != NOTICED || tries++ == 10 ||
+        file != &file->mirror->files[CKSUM_DB])
+      return 0;
+    cksum_own_cancel (&file->own);
+    mirror_judge_copy (file->mirror);
+  }
+  cksum_own_cancel (&file->own);
+  errno = EIO;
+  return -1;
+}
+
+/* Only the database has pages that can be told. */
+static void
+note_written_locked (struct mirror_file *file, const uint8_t *buf, size_t len,
+                     uint64_t offset)
+{
+  uint32_t page_size = cksum_get_page_size (file->mirror->shared);
+  size_t i;
+
+  if (file != &file->mirror->files[CKSUM_DB] || page_size == 0)
+    return;
+  for (i = page_size; i <= len; i += page_size)
+    cksum_own_wrote_locked (&file->own, (offset + i) / page_size - 1,
+                            get_le64 (buf + i - CKSUM_RESERVE));
+}
+
+static int
+write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
+           uint64_t offset)
+{
+  int r;
+
+  if (begin_own (file) == -1)
+    return -1;
+  r = full_pwrite (file->fd, buf, len, offset);
+  if (r == 0)
+    note_written_locked (file, buf, len, offset);
+  cksum_own_end (&file->own);
+  return r;
+}
+
+/* What fails here was written long ago, and a reader may be the one that meets
+ * it: the next sync must know it, too, or the copy would miss something and be
+ * taken for current.
+ */
+static int
+flush_locked (struct mirror_file *file)
+{
+  size_t n = file->nr_gathered;
+
+  assert_held (&file->lock);
+  file->nr_gathered = 0;
+  if (n > 0 &&
+      write_own (file, file->gathered, n, file->gathered_at) == -1)
+    file->failed = errno;
+  if (file->failed == 0)
+    return 0;
+  errno = file->failed;
+  return -1;
+}
+
+int
+mirror_write_locked (struct mirror_file *file, const void *buf, size_t len,
+                     uint64_t offset)
+{
+  assert_held (&file->lock);
+  if (open_locked (file) == -1)
+    return -1;
+  if (file->nr_gathered > 0 &&
+      (offset != file->gathered_at + file->nr_gathered ||
+       file->nr_gathered + len > GATHER_BYTES) &&
+      flush_locked (file) == -1)
+    return -1;
+  if (len > GATHER_BYTES)
+    return write_own (file, buf, len, offset);
+  if (file->nr_gathered == 0)
+    file->gathered_at = offset;
+  memcpy (file->gathered + file->nr_gathered, buf, len);
+  file->nr_gathered += len;
+  return 0;
+}
+
+int64_t
+mirror_read_locked (struct mirror_file *file, void *buf, size_t len,
+                    uint64_t offset)
+{
+  assert_held (&file->lock);
+  if (file->fd == -1 || flush_locked (file) == -1)
+    return -1;
+  return full_pread (file->fd, buf, len, offset);
+}
+
+int
+mirror_sync_locked (struct mirror_file *file)
+{
+  assert_held (&file->lock);
+  if (file->fd == -1)
+    return 0;                   /* nothing was written */
+  if (flush_locked (file) == -1 || full_datasync (file->fd) == -1)
+    return -1;
+  if (file->is_new && sync_directory_of (file->path) == -1)
+    return -1;
+  file->is_new = false;
+  return 0;
+}
+
+static struct mirror_file *
+mirror_file (struct cksum_mirror *m, struct cksum_file *f)
+{
+  return &m->files[f->role == ROLE_WAL ? CKSUM_WAL : CKSUM_DB];
+}
+
+/* May the copy's file be used?  If the copy was lost in the other file, this
+ * one is closed now.
+ */
+static bool
+is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
+{
+  if (is_written (m))
+    return true;
+  close_locked (file);
+  return false;
+}
+
+/* Before a change of the database: as begin_own.  Without a copy nothing would
+ * tell its pages from ours any more.
+ */
+static int
+begin_first (struct cksum_mirror *m, struct cksum_file *f)
+{
+  unsigned tries = 0;
+
+  assert_held (&m->files[CKSUM_DB].lock);
+  for (;;) {
+    cksum_own_begin (&m->first);
+    if (m->touch[0] != NOTICED || tries++ == 10)
+      break;
+    cksum_own_cancel (&m->first);
+    mirror_judge (m, f);
+  }
+  if (m->touch[0] != FOREIGN || cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
+    return SQLITE_OK;
+  cksum_own_cancel (&m->first);
+  return SQLITE_IOERR_WRITE;
+}
+
+int
+mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
+                    sqlite3_int64 offset)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  int rc;
+
+  if (m == NULL || f->role != ROLE_MAIN)
+    return real_write (f, buf, len, offset);
+  rc = begin_first (m, f);
+  if (rc != SQLITE_OK)
+    return rc;
+  rc = real_write (f, buf, len, offset);
+  if (rc == SQLITE_OK)
+    cksum_own_wrote_locked (&m->first, (uint64_t) (offset / len),
+                            get_le64 (buf + len - CKSUM_RESERVE));
+  cksum_own_end (&m->first);
+  return rc;
+}
+
+int
+cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
+                   sqlite3_int64 offset)
+{
+  int rc = mirror_write_first (f, buf, len, offset);
+
+  if (f->role == ROLE_MAIN)
+    cksum_set_page (f->shared, (uint64_t) (offset / len), rc != SQLITE_OK
+                    ? FRAME_UNKNOWN : get_le64 (buf + len - CKSUM_RESERVE));
+  return rc;
+}
+
+int
+cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
+                    sqlite3_int64 offset)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL)
+    return cksum_write_first (f, buf, len, offset);
+  file = mirror_file (m, f);
+  WITH_LOCK (&file->lock);
+  rc = cksum_write_first (f, buf, len, offset);
+  if (rc == SQLITE_OK && is_usable_locked (m, file) &&
+      mirror_write_locked (file, buf, (size_t) len,
+                           (uint64_t) offset) == -1)
+    lose_errno (m, file, "writing");
+  return rc;
+}
+
+/* SQLite takes a sync that a signal interrupted for one that failed. */
+static int
+sync_real (sqlite3_file *real, int flags)
+{
+  int rc, err;
+
+  do {
+    err = 0;
+    rc = real->pMethods->xSync (real, flags);
+  } while (rc == SQLITE_IOERR_FSYNC &&
+           real->pMethods->xFileControl (real, SQLITE_FCNTL_LAST_ERRNO,
+                                         &err) == SQLITE_OK &&
+           err == EINTR);
+  return rc;
+}
+
+int
+cksum_mirror_sync (struct cksum_file *f, int flags)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  sqlite3_file *real = real_file (f);
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL || f->role == ROLE_OTHER)
+    return sync_real (real, flags);
+  file = mirror_file (m, f);
+  {
+    WITH_LOCK (&file->lock);
+    /* Let both disks write at the same time. */
+    if (is_usable_locked (m, file) && file->fd != -1) {
+      if (flush_locked (file) == -1)
+        lose_errno (m, file, "writing");
+      else
+        sync_file_range (file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    }
+  }
+  rc = sync_real (real, flags);
+  WITH_LOCK (&file->lock);
+  if (rc == SQLITE_OK && is_usable_locked (m, file) &&
+      mirror_sync_locked (file) == -1)
+    lose_errno (m, file, "syncing");
+  return rc;
+}
+
+static void
+cut_written_locked (struct cksum_mirror *m, struct cksum_own *own,
+                    uint64_t size)
+{
+  uint32_t page_size = cksum_get_page_size (m->shared);
+
+  if (page_size > 0)
+    cksum_own_cut_locked (own, size / page_size);
+}
+
+/* Of the database 'exactly': SQLite does not write pages that it has freed,
+ * but its header counts them.
+ */
+static int
+truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
+{
+  struct stat st;
+  int r;
+
+  /* What does not exist has no more than 'size' bytes. */
+  if (file->fd == -1 && access (file->path, F_OK) == -1)
+    return 0;
+  if (open_locked (file) == -1 || flush_locked (file) == -1 ||
+      fstat (file->fd, &st) == -1)
+    return -1;
+  if ((uint64_t) st.st_size <= size &&
+      !(exactly && (uint64_t) st.st_size < size))
+    return 0;
+  if (begin_own (file) == -1)
+    return -1;
+  r = ftruncate (file->fd, (off_t) size);
+  cut_written_locked (file->mirror, &file->own, size);
+  cksum_own_end (&file->own);
+  return r;
+}
+
+static int
+truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
+{
+  static const uint8_t zeroes[WAL_HEADER_BYTES];
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  sqlite3_file *real = real_file (f);
+  int rc;
+
+  if (keep)
+    return f->role == ROLE_WAL ? real_write (f, zeroes, sizeof zeroes, 0)
+      : SQLITE_OK;
+  if (m == NULL || f->role != ROLE_MAIN)
+    return real->pMethods->xTruncate (real, size);
+  rc = begin_first (m, f);
+  if (rc != SQLITE_OK)
+    return rc;
+  rc = real->pMethods->xTruncate (real, size);
+  cut_written_locked (m, &m->first, (uint64_t) size);
+  cksum_own_end (&m->first);
+  return rc;
+}
+
+int
+cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size, bool keep)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  int rc;
+
+  if (m == NULL || f->role == ROLE_OTHER)
+    return truncate_first (f, size, keep);
+  file = mirror_file (m, f);
+  WITH_LOCK (&file->lock);
+  rc = truncate_first (f, size, keep);
+  if (rc == SQLITE_OK && is_usable_locked (m, file) &&
+      truncate_locked (file, (uint64_t) size, f->role == ROLE_MAIN) == -1)
+    lose_errno (m, file, "truncating");
+  return rc;
+}
+
+void
+cksum_mirror_wal_removed (struct cksum_mirror *m)
+{
+  struct mirror_file *file = &m->files[CKSUM_WAL];
+
+  WITH_LOCK (&file->lock);
+  if (!is_usable_locked (m, file))
+    return;
+  close_locked (file);
+  if (unlink (file->path) == -1 && errno != ENOENT)
+    lose_errno (m, file, "removing");
+}
+
+/*----------------------------------------------------------------------
+ * Reading
+ */
+
+/* Write what the copy has over what could not be used.  A page that the disk
+ * does not even give back is left to a scrub: the write might fail later, in
+ * a sync that clients wait for.  With the lock, no checkpoint writes there.
+ */
+static bool
+repair_locked (struct cksum_file *f, const uint8_t *good, int len,
+               uint64_t offset, int read_rc)
+{
+  if (read_rc != SQLITE_OK && read_rc != SQLITE_IOERR_SHORT_READ)
+    return false;
+  return mirror_write_first (f, good, len,
+                             (sqlite3_int64) offset) == SQLITE_OK;
+}
+
+/* -1 where nothing of the page could be read, as full_pread. */
+static int64_t
+got_first (int rc, uint32_t page_size)
+{
+  return rc == SQLITE_OK ? (int64_t) page_size
+    : rc == SQLITE_IOERR_SHORT_READ ? 0 : -1;
+}
+
+bool
+cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
+                        uint32_t page_size, sqlite3_int64 offset)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct cksum_mirror_event e = {
+    .number = (uint64_t) offset / page_size + 1,
+  };
+  struct mirror_page both;
+  struct mirror_file *file;
+  int rc, side;
+
+  if (m == NULL)
+    return false;
+  file = &m->files[CKSUM_DB];
+  {
+    WITH_LOCK (&file->lock);
+    /* A checkpoint may have written it meanwhile. */
+    rc = real_read (f, page, (int) page_size, offset);
+    both = (struct mirror_page) {
+      { page, file->page }, { got_first (rc, page_size), -1 },
+    };
+    if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
+      both.got[1] = mirror_read_locked (file, file->page, page_size,
+                                        (uint64_t) offset);
+    mirror_judge (m, f);
+    side = mirror_choose (m, &both, page_size, (uint64_t) offset);
+    if (side <= 0)
+      return side == 0;
+    memcpy (page, file->page, page_size);
+    e.repaired = repair_locked (f, page, (int) page_size, (uint64_t) offset,
+                                rc);
+  }
+  put_event (m, &e);
+  return true;
+}
+
+bool
+cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
+                         uint32_t page_size, uint64_t frame)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct cksum_mirror_event e = { .wal = true, .number = frame };
+  uint64_t offset = cksum_frame_offset (frame, page_size) +
+    FRAME_HEADER_BYTES;
+  struct mirror_file *file;
+  uint64_t expected;
+  int rc;
+
+  if (m == NULL)
+    return false;
+  file = &m->files[CKSUM_WAL];
+  {
+    WITH_LOCK (&file->lock);
+    expected = cksum_get_frame (f->shared, frame);
+    if (!is_usable_locked (m, file) || expected == FRAME_UNKNOWN)
+      return false;
+    rc = real_read (f, page, (int) page_size, (sqlite3_int64) offset);
+    if (rc == SQLITE_OK &&
+        cksum_frame_cksum (page, page_size, frame) == expected)
+      return true;
+    if (mirror_read_locked (file, page, page_size, offset) !=
+        (int64_t) page_size ||
+        cksum_frame_cksum (page, page_size, frame) != expected)
+      return false;
+    e.repaired = repair_locked (f, page, (int) page_size, offset, rc);
+  }
+  put_event (m, &e);
+  return true;
+}
+
+uint32_t
+cksum_mirror_header (struct cksum_file *f)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  uint8_t header[DB_HEADER_BYTES];
+
+  if (m == NULL)
+    return 0;
+  file = &m->files[CKSUM_DB];
+  WITH_LOCK (&file->lock);
+  if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED ||
+      mirror_read_locked (file, header, sizeof header, 0) != sizeof header)
+    return 0;
+  return cksum_parse_db_header (header);
+}
+
+void
+cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size)
+{
+  struct cksum_mirror *m = cksum_get_mirror (f->shared);
+  struct mirror_file *file;
+  struct stat st;
+
+  if (m == NULL || f->role != ROLE_MAIN)
+    return;
+  file = &m->files[CKSUM_DB];
+  WITH_LOCK (&file->lock);
+  if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED &&
+      flush_locked (file) == 0 && fstat (file->fd, &st) == 0 &&
+      st.st_size > *size)
+    *size = st.st_size;
+}

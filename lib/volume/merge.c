@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "core/engine.h"
+#include "core/map.h"
+#include "core/txg.h"
+#include "data/writeback.h"
+#include "meta/meta.h"
+#include "volume/merge.h"
+#include "volume/volume-int.h"
+#include "volume/volume-layers.h"
+
+/* While folds work on a merge, look at it this often. */
+#define LOOK_MS 50
+
+struct merger {
+  struct nbdedup_pool *pool;    /* not owned */
+  pthread_t thread;
+
+  struct lock lock;             /* protects everything below; innermost */
+  pthread_cond_t wake;          /* woken or stop */
+  bool woken, stop;
+  bool joined;                  /* of who stops it */
+};
+
+/*----------------------------------------------------------------------
+ * Adopt
+ */
+
+struct step {
+  struct nbdedup_pool *pool;
+  struct layer *layer, *child;
+  struct volume *name;          /* whose layer the child is; NULL: none */
+};
+
+static int
+put_overlap (struct meta_conn *c, struct layer *layer, uint64_t overlap)
+{
+  struct meta_layer ml;
+  int r = meta_layer_get (c, layer->id, &ml);
+
+  if (r != 1)
+    return r == 0 ? nbdedup_fail (EIO, "pool.db: layer %" PRIu64
+                                  " is missing", layer->id) : -1;
+  ml.overlap = overlap;
+  return meta_layer_put (c, &ml);
+}
+
+static uint64_t
+adopted_overlap (const struct step *s)
+{
+  uint64_t a = s->layer->overlap, b = s->child->overlap;
+
+  return a < b ? a : b;
+}
+
+static int
+adopt_in_transaction (void *arg, struct meta_conn *c,
+                      struct meta_state *state)
+{
+  struct step *s = arg;
+
+  (void) state;
+  if (put_overlap (c, s->layer, adopted_overlap (s)) == -1)
+    return -1;
+  return put_overlap (c, s->child, LAYER_OVERLAP_ALL);
+}
+
+/* Who reads pool.db as it was before the trim must not see what follows: the
+ * layer's row there still has what the child does not show.
+ */
+static void
+adopt_done (void *arg)
+{
+  struct step *s = arg;
+  struct volumes *vs = s->pool->volumes;
+
+  quiesce_wait (&s->pool->quiesce);
+  WITH_LOCK (&vs->lock);
+  /* In this order: who sees that the child cuts nothing off sees that the
+   * layer does.
+   */
+  s->layer->overlap = adopted_overlap (s);
+  s->child->overlap = LAYER_OVERLAP_ALL;
+  layers_relink_locked (vs);
+  s->child->cursor = 0;
+  s->layer->pass_done = false;
+  s->layer->merge_state = MERGE_PUSH;
+}
+
+/*----------------------------------------------------------------------
+ * Switch
+ */
+
+static int
+switch_in_transaction (void *arg, struct meta_conn *c,
+                       struct meta_state *state)
+{
+  struct step *s = arg;
+  struct meta_layer child, layer;
+  struct meta_volume mv;
+  struct meta_snapshot ms;
+
+  (void) state;
+  if (meta_layer_get (c, s->child->id, &child) != 1 ||
+      meta_layer_get (c, s->layer->id, &layer) != 1)
+    return nbdedup_fail (EIO, "pool.db: a merging layer is missing");
+  if (child.pointers != 0)
+    return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " has %" PRIu64
+                         " pointers left after it was merged: run nbdedup "
+                         "check", child.id, child.pointers);
+  layer.blocks = child.blocks;
+  if (meta_layer_put (c, &layer) == -1 ||
+      meta_layer_reparent (c, child.id, layer.id) == -1)
+    return -1;
+  if (s->name && s->name->is_snapshot) {
+    snapshot_to_meta (s->name, &ms);
+    ms.layer = layer.id;
+    if (meta_snapshot_put (c, &ms) == -1)
+      return -1;
+  }
+  else if (s->name) {
+    volume_to_meta (s->name, &mv);
+    mv.layer = layer.id;
+    if (meta_volume_put (c, &mv) == -1)
+      return -1;
+  }
+  return meta_layer_delete (c, child.id);
+}
+
+static void
+switch_done (void *arg)
+{
+  struct step *s = arg;
+  struct volumes *vs = s->pool->volumes;
+  struct layer *layer = s->layer, *child = s->child, *l;
+  bool is_head = !child->frozen;
+  size_t i;
+
+  {
+    WITH_LOCK (&vs->lock);
+    layer->blocks = (uint64_t) child->blocks;
+    layer->nr_names = child->nr_names;
+    layer->nr_children = child->nr_children;
+    layer->merging = NULL;
+    layer->merge_state = MERGE_NONE;
+    for (i = 0; i < vs->layers.nr; ++i) {
+      l = vs->layers.p[i];
+      if (l->parent == child && !l->gone)
+        l->parent = layer;
+    }
+    layers_gone_locked (vs, child);
+    child->nr_names = child->nr_children = 0;
+    layers_relink_locked (vs);
+  }
+  map_forget_layer (s->pool->map, child);
+  if (is_head)
+    map_thaw (s->pool->map, layer);
+  else
+    map_set_unstable (s->pool->map, layer, false);
+  if (s->name)
+    volume_set_layer (s->name, layer);
+  layers_settle (vs);
+}
+
+/* Whose layer is it?  NULL: nobody's. */
+static struct volume *
+find_name (struct volumes *vs, const struct layer *layer)
+{
+  struct volume *v;
+  size_t i, j;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->list.nr; ++i) {
+    v = vs->list.p[i];
+    if (v->layer == layer)
+      return v;
+    for (j = 0; j < v->snapshots.nr; ++j)
+      if (v->snapshots.p[j]->layer == layer)
+        return v->snapshots.p[j];
+  }
+  return NULL;
+}
+
+static int
+run_switch (struct step *s)
+{
+  struct writeback *wb = s->pool->writeback;
+  struct range range;
+  int r;
+
+  s->name = find_name (s->pool->volumes, s->child);
+  if (s->name == NULL || s->name->is_snapshot)
+    return txg_run (s->pool->txg, switch_in_transaction, switch_done, s);
+  /* A head: what is written to it must be folded, and pushed, before. */
+  wb_range_begin (wb, s->name, &range, 0, UINT64_MAX);
+  r = wb_drain (wb, s->name);
+  if (r == 0)
+    r = txg_run (s->pool->txg, switch_in_transaction, switch_done, s);
+  wb_range_end (wb, s->name, &range);
+  return r;
+}
+
+/*----------------------------------------------------------------------*/
+
+/* The next layer whose folds are done. */
+static struct layer *
+find_due (struct volumes *vs)
+{
+  struct layer *l;
+  size_t i;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i) {
+    l = vs->layers.p[i];
+    if (l->merging && l->merge_state != MERGE_NONE && l->pass_done)
+      return l;
+  }
+  return NULL;
+}
+
+/* A shrink may have lowered the child's overlap when the trim was over: what
+ * the child has not shown since then must go as well.  Under admin there is
+ * no shrink.
+ */
+static bool
+is_trimmed (const struct step *s)
+{
+  return s->layer->trim_overlap == s->child->overlap;
+}
+
+int
+merge_step (struct nbdedup_pool *pool)
+{
+  struct step s = { .pool = pool };
+  int r;
+
+  assert_held (&pool->admin);
+  while ((s.layer = find_due (pool->volumes)) != NULL) {
+    s.child = s.layer->merging;
+    if (s.layer->merge_state == MERGE_PUSH)
+      r = run_switch (&s);
+    else if (is_trimmed (&s))
+      r = txg_run (pool->txg, adopt_in_transaction, adopt_done, &s);
+    else {
+      s.layer->pass_done = false;
+      r = txg_run (pool->txg, NULL, NULL, NULL);
+    }
+    if (r == -1)
+      return -1;
+  }
+  return 0;
+}
+
+bool
+merge_is_pending (struct nbdedup_pool *pool)
+{
+  struct volumes *vs = pool->volumes;
+  size_t i;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i)
+    if (vs->layers.p[i]->dying || vs->layers.p[i]->merging)
+      return true;
+  return false;
+}
+
+static bool
+is_merging (struct volumes *vs)
+{
+  size_t i;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i)
+    if (vs->layers.p[i]->merging)
+      return true;
+  return false;
+}
+
+static void *
+merger_thread (void *arg)
+{
+  struct merger *m = arg;
+  struct nbdedup_pool *pool = m->pool;
+  bool merging = true;
+
+  for (;;) {
+    {
+      WITH_LOCK (&m->lock);
+      while (!m->woken && !m->stop) {
+        if (!merging)
+          lock_wait (&m->lock, &m->wake);
+        else {
+          lock_wait_ms (&m->lock, &m->wake, LOOK_MS);
+          break;
+        }
+      }
+      m->woken = false;
+      if (m->stop)
+        return NULL;
+    }
+    merging = is_merging (pool->volumes);
+    if (txg_check (pool->txg) == -1 ||
+        (find_due (pool->volumes) == NULL &&
+         !layers_want_collecting (pool->volumes)))
+      continue;
+    WITH_LOCK (&pool->admin);
+    /* A pool that is full or failed: it is tried again, or reported by
+     * whoever uses it.
+     */
+    merge_step (pool);
+    if (layers_want_collecting (pool->volumes))
+      layers_collect (pool->volumes);
+  }
+}
+
+struct merger *
+merger_start (struct nbdedup_pool *pool)
+{
+  struct merger *m = calloc (1, sizeof *m);
+  int err;
+
+  if (m == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  m->pool = pool;
+  lock_init (&m->lock);
+  cond_init (&m->wake);
+  err = pthread_create (&m->thread, NULL, merger_thread, m);
+  if (err == 0)
+    return m;
+  pthread_cond_destroy (&m->wake);
+  lock_destroy (&m->lock);
+  free (m);
+  return nbdedup_fail_null (err, "cannot start a thread: %s",
+                            strerror (err));
+}
+
+void
+merger_stop (struct merger *m)
+{
+  if (m == NULL || m->joined)
+    return;
+  {
+    WITH_LOCK (&m->lock);
+    m->stop = true;
+    pthread_cond_signal (&m->wake);
+  }
+  pthread_join (m->thread, NULL);
+  m->joined = true;
+}
+
+void
+merger_free (struct merger *m)
+{
+  if (m == NULL)
+    return;
+  merger_stop (m);
+  pthread_cond_destroy (&m->wake);
+  lock_destroy (&m->lock);
+  free (m);
+}
+
+void
+merger_wake (struct merger *m)
+{
+  if (m == NULL)
+    return;
+  WITH_LOCK (&m->lock);
+  m->woken = true;
+  pthread_cond_signal (&m->wake);
+}

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Snapshots, clones, rollback: new layers, in a time that does not depend
+ * on what the volume holds.  Each is one operation in a fold's transaction
+ * (txg_run).
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "core/map.h"
+#include "core/txg.h"
+#include "data/writeback.h"
+#include "meta/meta.h"
+#include "volume/volume-int.h"
+#include "volume/volume-layers.h"
+#include "volume/volume.h"
+
+/*----------------------------------------------------------------------
+ * Snapshot
+ */
+
+struct snapshot {
+  struct volumes *vs;
+  struct volume *v;
+  struct layer *head, *layer;   /* what freezes, what becomes the head */
+  struct meta_snapshot ms;
+  struct meta_volume mv;
+  struct meta_layer ml;
+};
+
+static int
+snapshot_in_transaction (void *arg, struct meta_conn *c,
+                         struct meta_state *state)
+{
+  struct snapshot *sn = arg;
+  struct meta_layer head;
+  int r;
+
+  /* The fold before us has counted the head's blocks for the last time. */
+  r = meta_layer_get (c, sn->head->id, &head);
+  if (r != 1)
+    return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
+                                  "missing", sn->v->name) : -1;
+  sn->ml.id = state->next_id++;
+  sn->ms.id = state->next_id++;
+  {
+    WITH_LOCK (&sn->vs->lock);
+    layers_place_locked (sn->vs, sn->head, &sn->ml);
+  }
+  sn->ml.blocks = head.blocks;
+  sn->ms.layer = sn->head->id;
+  sn->mv.layer = sn->ml.id;
+  if (meta_layer_put (c, &sn->ml) == -1 ||
+      meta_volume_put (c, &sn->mv) == -1)
+    return -1;
+  return meta_snapshot_put (c, &sn->ms);
+}
+
+static void
+snapshot_done (void *arg)
+{
+  struct snapshot *sn = arg;
+  struct layer *l = sn->layer;
+
+  map_freeze (sn->vs->pool->map, sn->head);
+  WITH_LOCK (&sn->vs->lock);
+  l->id = sn->ml.id;
+  l->branch = sn->ml.branch;
+  l->seq = sn->ml.seq;
+  l->blocks = sn->ml.blocks;
+  l->nr_names = 1;              /* the volume's; the head has the snapshot's */
+  layers_add_locked (sn->vs, l, sn->head);
+  volume_set_layer (sn->v, l);
+}
+
+/* All mutations of the volume wait, and what was answered is installed in
+ * its head: this is the snapshot's moment, on all connections.
+ */
+static int
+snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
+{
+  struct volume *v = sn->v;
+  struct range range;
+  int r;
+
+  wb_range_begin (pool->writeback, v, &range, 0, UINT64_MAX);
+  r = wb_drain (pool->writeback, v);
+  if (r == 0) {
+    sn->head = v->layer;
+    sn->ms.size = v->size;
+    volume_to_meta (v, &sn->mv);
+    r = txg_run_large (pool->txg, ROW_PAGES, snapshot_in_transaction,
+                       snapshot_done, sn);
+  }
+  wb_range_end (pool->writeback, v, &range);
+  return r;
+}
+
+int
+volume_snapshot (struct nbdedup_pool *pool, const char *name)
+{
+  struct volumes *vs = pool->volumes;
+  struct snapshot sn = { .vs = vs };
+  struct snapshot_name n;
+  struct volume *v, *s;
+  bool has_clients;
+
+  assert_held (&pool->admin);
+  if (snapshot_name_parse (name, &n) == -1 ||
+      (v = volumes_find (vs, n.volume)) == NULL)
+    return -1;
+  if (list_find (&v->snapshots, n.snapshot))
+    return nbdedup_fail (EEXIST, "there is a snapshot '%s' already", name);
+  sn.v = v;
+  sn.ms.volume = v->id;
+  sn.ms.name = n.snapshot;
+  sn.ms.origin = v->origin ? v->origin->id : 0;
+  sn.ms.time = (uint64_t) time (NULL);
+  sn.ml.block_size = v->block_size;
+  sn.ml.overlap = blocks_of (v->size, v->block_size);
+  if (layers_reserve (vs, 1) == -1 ||
+      (sn.layer = layer_new (&sn.ml)) == NULL)
+    return -1;
+  s = snapshot_new (v, &sn.ms, v->layer);
+  {
+    WITH_LOCK (&vs->lock);
+    if (s && list_reserve (&v->snapshots, 1) == -1) {
+      volume_free (s);
+      s = NULL;
+    }
+    has_clients = v->nr_clients > 0;
+  }
+  /* While clients write, what is pending is folded first: they wait only
+   * for the little that comes meanwhile.
+   */
+  if (s == NULL ||
+      (has_clients && (wb_drain (pool->writeback, v) == -1 ||
+                       txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
+      snapshot_now (pool, &sn) == -1) {
+    volume_free (s);
+    free (sn.layer);
+    return -1;
+  }
+  if (pool->snapshot_taken)
+    pool->snapshot_taken (pool, v);
+  WITH_LOCK (&vs->lock);
+  s->id = sn.ms.id;
+  volume_set_layer (s, sn.head);
+  s->size = sn.ms.size;
+  volume_set_origin_locked (s, v->origin);
+  list_insert (&v->snapshots, s);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Clones
+ */
+
+struct clones {
+  struct volumes *vs;
+  struct volume *origin;
+  struct meta_volume mv;        /* of them all, but for ids and names */
+  struct meta_layer ml;
+  size_t nr;
+  struct layer **layers;        /* owned until done */
+  struct volume **volumes;
+};
+
+static int
+clone_in_transaction (void *arg, struct meta_conn *c,
+                      struct meta_state *state)
+{
+  struct clones *cl = arg;
+  struct volume *v;
+  struct layer *l;
+  size_t i;
+
+  for (i = 0; i < cl->nr; ++i) {
+    v = cl->volumes[i];
+    l = cl->layers[i];
+    l->id = cl->ml.id = state->next_id++;
+    v->id = cl->mv.id = state->next_id++;
+    cl->ml.branch = cl->ml.seq = l->branch = l->seq = l->id;
+    cl->mv.layer = l->id;
+    snprintf (cl->mv.name, sizeof cl->mv.name, "%s", v->name);
+    if (meta_layer_put (c, &cl->ml) == -1 ||
+        meta_volume_put (c, &cl->mv) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static void
+clone_done (void *arg)
+{
+  struct clones *cl = arg;
+  struct volume *v;
+  size_t i;
+
+  WITH_LOCK (&cl->vs->lock);
+  for (i = 0; i < cl->nr; ++i) {
+    v = cl->volumes[i];
+    cl->layers[i]->nr_names = 1;
+    layers_add_locked (cl->vs, cl->layers[i], cl->origin->layer);
+    volume_set_origin_locked (v, cl->origin);
+    list_insert (&cl->vs->list, v);
+  }
+}
+
+/* The i-th clone's name. */
+static int
+clone_name (char buf[META_NAME_MAX + 1], const char *name, bool numbered,
+            uint64_t number)
+{
+  int n = numbered ? snprintf (buf, META_NAME_MAX + 1, "%s%" PRIu64, name,
+                               number)
+    : snprintf (buf, META_NAME_MAX + 1, "%s", name);
+
+  if (n > META_NAME_MAX)
+    return nbdedup_fail (EINVAL, "'%.64s...': the name is too long", name);
+  return volume_check_name (buf);
+}
+
+static int
+make_clones (struct clones *cl, const char *name, bool numbered,
+             uint64_t start, json_t *names)
+{
+  struct volume *of = cl->origin->of;
+  size_t i;
+
+  for (i = 0; i < cl->nr; ++i) {
+    if (clone_name (cl->mv.name, name, numbered, start + i) == -1)
+      return -1;
+    if (volumes_find (cl->vs, cl->mv.name))
+      return nbdedup_fail (EEXIST, "there is a volume '%s' already",
+                           cl->mv.name);
+    cl->layers[i] = layer_new (&cl->ml);
+    if (cl->layers[i] == NULL)
+      return -1;
+    cl->volumes[i] = volume_new (cl->vs->pool, &cl->mv, of->domain_name,
+                                 cl->layers[i]);
+    if (cl->volumes[i] == NULL)
+      return -1;
+    json_array_append_new (names, json_string (cl->mv.name));
+  }
+  return 0;
+}
+
+int
+volume_clone (struct nbdedup_pool *pool, const char *snapshot,
+              const char *name, bool numbered, uint64_t start,
+              uint64_t count, json_t *names)
+{
+  struct volumes *vs = pool->volumes;
+  struct volume *s = volumes_find_snapshot (vs, snapshot);
+  struct clones cl = { .vs = vs, .origin = s };
+  struct layer *below;
+  size_t i;
+  int r = -1;
+
+  if (s == NULL || volume_check_name (name) == -1)
+    return -1;
+  if (count < 1 || count > VOLUME_CLONES_MAX || start > UINT32_MAX)
+    return nbdedup_fail (EINVAL, "from 1 to %d clones at once, numbered up "
+                         "to 2^32", VOLUME_CLONES_MAX);
+  below = s->layer;
+  volume_to_meta (s->of, &cl.mv);
+  cl.mv.size = s->size;
+  cl.mv.tail_dirty = cl.mv.importing = false;
+  cl.mv.origin = s->id;
+  cl.ml.parent = below->id;
+  cl.ml.block_size = s->block_size;
+  cl.ml.overlap = blocks_of (s->size, s->block_size);
+  cl.ml.blocks = below->blocks;
+  cl.layers = calloc (count, sizeof *cl.layers);
+  cl.volumes = calloc (count, sizeof *cl.volumes);
+  cl.nr = count;
+  if (cl.layers == NULL || cl.volumes == NULL)
+    nbdedup_fail (ENOMEM, "no memory");
+  else if (layers_reserve (vs, count) == 0 &&
+           volumes_reserve (vs, count) == 0 &&
+           make_clones (&cl, name, numbered, start, names) == 0)
+    r = txg_run_large (pool->txg, ROW_PAGES + count / ROWS_PER_PAGE,
+                       clone_in_transaction, clone_done, &cl);
+  if (r == -1 && cl.layers && cl.volumes)
+    for (i = 0; i < count; ++i) {
+      volume_free (cl.volumes[i]);
+      free (cl.layers[i]);
+    }
+  free (cl.layers);
+  free (cl.volumes);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Rollback: the volume goes on from the snapshot, in a layer of its own;
+ * what was written since goes.  Clients of the old head are cut off: the
+ * struct volume that they hold is replaced by another.
+ */
+
+struct rollback {
+  struct volumes *vs;
+  struct volume *snapshot, *old, *new;
+  struct layer *layer;
+  struct meta_volume mv;
+  struct meta_layer ml;
+  struct ghosts ghosts;         /* were kept for the old origin */
+};
+
+static int
+rollback_in_transaction (void *arg, struct meta_conn *c,
+                         struct meta_state *state)
+{
+  struct rollback *rb = arg;
+
+  rb->ml.id = rb->ml.branch = rb->ml.seq = state->next_id++;
+  rb->mv.layer = rb->ml.id;
+  if (meta_layer_put (c, &rb->ml) == -1 ||
+      meta_volume_put (c, &rb->mv) == -1 ||
+      ghosts_delete (&rb->ghosts, c) == -1)
+    return -1;
+  return meta_layer_set_dying (c, rb->old->layer->id);
+}
+
+static void
+rollback_done (void *arg)
+{
+  struct rollback *rb = arg;
+  struct volume *new = rb->new, *old = rb->old;
+  struct layer *l = rb->layer;
+  size_t i;
+
+  {
+    WITH_LOCK (&rb->vs->lock);
+    l->id = l->branch = l->seq = rb->ml.id;
+    l->nr_names = 1;
+    layers_add_locked (rb->vs, l, rb->snapshot->layer);
+    old->layer->nr_names--;
+    new->snapshots = old->snapshots;
+    old->snapshots = (struct volume_list) { NULL, 0, 0 };
+    for (i = 0; i < new->snapshots.nr; ++i)
+      new->snapshots.p[i]->of = new;
+    /* The volume is again a clone of what it was one of then. */
+    volume_set_origin_locked (old, NULL);
+    volume_set_origin_locked (new, rb->snapshot->origin);
+    ghosts_drop_locked (&rb->ghosts);
+    list_remove (&rb->vs->list, old);
+    list_insert (&rb->vs->list, new);
+  }
+  layers_settle (rb->vs);
+}
+
+static int
+rollback_cut_off (struct volume *v, bool force)
+{
+  char clients[256];
+
+  WITH_LOCK (&v->pool->volumes->lock);
+  if (v->nr_clients > 0 && !force) {
+    volume_describe_clients_locked (v, clients, sizeof clients);
+    return nbdedup_fail (EBUSY, "volume %s is in use by %s; --force cuts "
+                         "them off", v->name, clients);
+  }
+  v->exclusive = true;          /* nobody may attach meanwhile */
+  v->gone = true;
+  v->nr_clients++;              /* or the last one to leave frees it */
+  return 0;
+}
+
+int
+volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
+{
+  struct volumes *vs = pool->volumes;
+  struct volume *s = volumes_find_snapshot (vs, name);
+  struct rollback rb = { .vs = vs, .snapshot = s };
+  struct volume *v;
+  int r;
+
+  if (s == NULL)
+    return -1;
+  v = rb.old = s->of;
+  volume_to_meta (v, &rb.mv);
+  rb.mv.size = s->size;
+  rb.mv.origin = s->origin ? s->origin->id : 0;
+  rb.mv.tail_dirty = false;
+  rb.ml.parent = s->layer->id;
+  rb.ml.block_size = s->block_size;
+  rb.ml.overlap = blocks_of (s->size, s->block_size);
+  rb.ml.blocks = s->layer->blocks;
+  if (layers_reserve (vs, 1) == -1 || volumes_reserve (vs, 1) == -1 ||
+      (rb.layer = layer_new (&rb.ml)) == NULL)
+    return -1;
+  rb.new = volume_new (pool, &rb.mv, v->domain_name, rb.layer);
+  if (rb.new == NULL || ghosts_collect (&v, 1, &rb.ghosts) == -1 ||
+      rollback_cut_off (v, force) == -1) {
+    volume_free (rb.new);
+    free (rb.layer);
+    free (rb.ghosts.p);
+    return -1;
+  }
+  wb_settle (pool->writeback, v);
+  r = txg_run (pool->txg, rollback_in_transaction, rollback_done, &rb);
+  free (rb.ghosts.p);
+  WITH_LOCK (&vs->lock);
+  v->nr_clients--;
+  if (r == -1) {
+    v->exclusive = v->gone = false;
+    volume_free (rb.new);
+    free (rb.layer);
+    return -1;
+  }
+  volume_release_locked (v);
+  return 0;
+}

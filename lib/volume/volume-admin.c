@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What is done to volumes as a whole: create, resize, rename, and their
+ * properties.  All under pool->admin; each change is one operation
+ * inside a fold's transaction (txg_run), so that it has happened, or not.
+ */
+
+#include <config.h>
+
+#include <assert.h>
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "core/property.h"
+#include "core/txg.h"
+#include "data/sync.h"
+#include "data/writeback.h"
+#include "meta/meta.h"
+#include "volume/volume-int.h"
+#include "volume/volume-layers.h"
+#include "volume/volume.h"
+
+/* 2^62: room to spare below what off_t and SQLite's integers hold. */
+#define VOLUME_SIZE_MAX (UINT64_C (1) << 62)
+
+const char *const volume_properties[] = {
+  "block-size", "compress", "dedup", "domain", "allow", NULL,
+};
+
+/*----------------------------------------------------------------------
+ * Commands
+ */
+
+struct create {
+  struct volumes *vs;
+  struct meta_volume mv;
+  struct meta_layer ml;
+  const char *domain;
+};
+
+static int
+create_in_transaction (void *arg, struct meta_conn *c,
+                       struct meta_state *state)
+{
+  struct create *cr = arg;
+
+  cr->ml.id = state->next_id++;
+  {
+    WITH_LOCK (&cr->vs->lock);
+    layers_place_locked (cr->vs, NULL, &cr->ml);
+  }
+  cr->mv.id = state->next_id++;
+  cr->mv.layer = cr->ml.id;
+  if (meta_domain_id (c, cr->domain, &cr->mv.domain) == -1 ||
+      meta_layer_put (c, &cr->ml) == -1)
+    return -1;
+  return meta_volume_put (c, &cr->mv);
+}
+
+static int
+check_size (uint64_t size)
+{
+  if (size % 512 != 0)
+    return nbdedup_fail (EINVAL, "size %" PRIu64 ": must be a multiple of "
+                         "512 bytes", size);
+  if (size > VOLUME_SIZE_MAX)
+    return nbdedup_fail (EINVAL, "size %" PRIu64 " is too large", size);
+  return 0;
+}
+
+/* "none" and "" are no domain. */
+static int
+check_domain (const char **domain)
+{
+  if (strcmp (*domain, "none") == 0)
+    *domain = "";
+  if (**domain && !volume_is_name (*domain))
+    return nbdedup_fail (EINVAL, "domain: '%.64s' is not a name", *domain);
+  return 0;
+}
+
+static int
+check_allow (const char *allow)
+{
+  const char *p;
+
+  if (*allow == '\0')
+    return nbdedup_fail (EINVAL, "allow: a list of uids and TLS identities, "
+                         "or all");
+  for (p = allow; *p; ++p)
+    if (iscntrl ((unsigned char) *p))
+      return nbdedup_fail (EINVAL, "allow: control characters");
+  return 0;
+}
+
+/* The value given, or the pool's default. */
+static int
+or_default (struct nbdedup_pool *pool, const char *given, const char *name,
+            char *buf, size_t len)
+{
+  CLEANUP_FREE char *value = NULL;
+
+  if (given == NULL && pool_property_get (pool, name, &value) == -1)
+    return -1;
+  if (snprintf (buf, len, "%s", given ? given : value) >= (int) len)
+    return nbdedup_fail (EINVAL, "%s: '%.32s' is too long", name, given);
+  return 0;
+}
+
+static int
+fill_create (struct nbdedup_pool *pool, const struct volume_spec *spec,
+             struct create *cr)
+{
+  uint64_t block_size = spec->block_size;
+  char buf[32];
+
+  if (volume_check_name (spec->name) == -1 || check_size (spec->size) == -1)
+    return -1;
+  if (block_size == 0 &&
+      (or_default (pool, NULL, "block-size", buf, sizeof buf) == -1 ||
+       nbdedup_parse_size (buf, &block_size) == -1))
+    return -1;
+  if (block_size < pool->sector_bytes && spec->block_size == 0)
+    block_size = pool->sector_bytes;    /* the default gives way */
+  if (check_block_size (block_size, pool->sector_bytes) == -1)
+    return -1;
+  snprintf (cr->mv.name, sizeof cr->mv.name, "%s", spec->name);
+  cr->mv.size = spec->size;
+  cr->mv.importing = spec->importing;
+  cr->mv.allow = spec->allow ? spec->allow : "all";
+  cr->domain = spec->domain ? spec->domain : "";
+  cr->ml.block_size = (uint32_t) block_size;
+  if (check_domain (&cr->domain) == -1 || check_allow (cr->mv.allow) == -1)
+    return -1;
+  if (or_default (pool, spec->compress, "compress", cr->mv.compress,
+                  sizeof cr->mv.compress) == -1)
+    return -1;
+  return or_default (pool, spec->dedup, "dedup", cr->mv.dedup,
+                     sizeof cr->mv.dedup);
+}
+
+int
+volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
+{
+  struct volumes *vs = pool->volumes;
+  struct create cr = { .vs = vs, .domain = "" };
+  struct compression c;
+  enum dedup_mode mode;
+  struct volume *v;
+  struct layer *layer;
+
+  assert_held (&pool->admin);
+  if (fill_create (pool, spec, &cr) == -1 ||
+      compression_parse (cr.mv.compress, &c) == -1 ||
+      dedup_parse (cr.mv.dedup, &mode) == -1)
+    return -1;
+  if (volumes_find (vs, spec->name))
+    return nbdedup_fail (EEXIST, "there is a volume '%s' already",
+                         spec->name);
+  /* What needs memory comes first: what is committed has happened. */
+  if (layers_reserve (vs, 1) == -1 || volumes_reserve (vs, 1) == -1 ||
+      (layer = layer_new (&cr.ml)) == NULL)
+    return -1;
+  v = volume_new (pool, &cr.mv, cr.domain, layer);
+  if (v == NULL ||
+      txg_run_large (pool->txg, ROW_PAGES, create_in_transaction, NULL,
+                     &cr) == -1) {
+    volume_free (v);
+    free (layer);
+    return -1;
+  }
+  WITH_LOCK (&vs->lock);
+  layer->id = cr.ml.id;
+  layer->branch = cr.ml.branch;
+  layer->seq = cr.ml.seq;
+  layer->nr_names = 1;
+  layers_add_locked (vs, layer, NULL);
+  v->id = cr.mv.id;
+  v->domain = cr.mv.domain;
+  list_insert (&vs->list, v);
+  return 0;
+}
+
+static int
+put_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  return meta_volume_put (c, arg);
+}
+
+static int
+put_volume (struct nbdedup_pool *pool, struct meta_volume *mv)
+{
+  return txg_run (pool->txg, put_in_transaction, NULL, mv);
+}
+
+/* The layer whose overlap bounds what a volume inherits: while its head is
+ * merged into the layer below, that one's.
+ */
+static struct layer *
+bounding_layer (struct volume *v)
+{
+  struct layer *head = v->layer;
+
+  return layer_is_pushed (head) ? head->parent : head;
+}
+
+struct tail {
+  struct volume *v;
+  struct meta_volume mv;
+  uint64_t overlap;
+};
+
+static int
+clean_in_transaction (void *arg, struct meta_conn *c,
+                      struct meta_state *state)
+{
+  struct tail *t = arg;
+  struct meta_layer ml;
+  int r;
+
+  (void) state;
+  r = meta_layer_get (c, bounding_layer (t->v)->id, &ml);
+  if (r != 1)
+    return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
+                                  "missing", t->v->name) : -1;
+  if (ml.overlap > t->overlap)
+    ml.overlap = t->overlap;
+  return meta_layer_put (c, &ml) == -1 ? -1 : meta_volume_put (c, &t->mv);
+}
+
+static void
+clean_done (void *arg)
+{
+  struct tail *t = arg;
+  struct layer *l = bounding_layer (t->v);
+
+  WITH_LOCK (&t->v->pool->volumes->lock);
+  if (l->overlap > t->overlap)
+    l->overlap = t->overlap;
+  layers_relink_locked (t->v->pool->volumes);
+}
+
+/* Drop what lies past the end, then say so.  Growing must not bring it
+ * back, so it is dropped before anybody can grow the volume again; and
+ * what it inherits must not show through there, which the overlap says
+ * from now on.  (Zeroes first: they keep the count of blocks right.)
+ */
+static int
+clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
+{
+  struct nbdedup_volume h = { .volume = v, .size = old_size };
+  struct tail t = { .v = v };
+
+  if (old_size > v->size &&
+      nbdedup_volume_zero (&h, old_size - v->size, v->size) == -1)
+    return -1;
+  if (wb_drain (pool->writeback, v) == -1)
+    return -1;
+  volume_to_meta (v, &t.mv);
+  t.mv.tail_dirty = false;
+  t.overlap = blocks_of (v->size, v->block_size);
+  if (txg_run (pool->txg, clean_in_transaction, clean_done, &t) == -1)
+    return -1;
+  v->tail_dirty = false;
+  return 0;
+}
+
+struct last_leaf {
+  uint64_t seq, last;
+  bool any;
+};
+
+static int
+note_leaf (void *opaque, uint64_t leaf, uint64_t seq, const uint8_t *buf,
+           size_t len)
+{
+  struct last_leaf *ll = opaque;
+
+  (void) buf;
+  (void) len;
+  if (seq == ll->seq) {
+    ll->last = leaf;
+    ll->any = true;
+  }
+  return 0;
+}
+
+/* The same without the old size.  All that the volume has is in pool.db. */
+static int
+clean_old_tail (struct nbdedup_pool *pool, struct volume *v)
+{
+  struct layer *layer = v->layer;
+  struct last_leaf ll = { .seq = layer->seq };
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  uint64_t end, below;
+  int r;
+
+  r = meta_leaf_scan (c, layer->branch, v->size / v->block_size / LEAF_BLOCKS,
+                      note_leaf, &ll);
+  meta_reader_put (pool->meta, c);
+  end = ll.any ? (ll.last + 1) * LEAF_BLOCKS : 0;
+  below = bounding_layer (v)->overlap;
+  if (layer->parent && below > end)
+    end = below;
+  end = end * v->block_size > v->size ? end * v->block_size : v->size;
+  return r == -1 ? -1 : clean_tail (pool, v, end);
+}
+
+int
+volumes_recover (struct volumes *vs)
+{
+  size_t i;
+
+  for (i = 0; i < vs->list.nr; ++i)
+    if (vs->list.p[i]->tail_dirty &&
+        clean_old_tail (vs->pool, vs->list.p[i]) == -1)
+      return -1;
+  return 0;
+}
+
+static int
+resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
+{
+  uint64_t old_size = v->size;
+  struct meta_volume mv;
+
+  /* A shrink has failed half way: what it was to cut off is still there. */
+  if (v->tail_dirty &&
+      (wb_drain (pool->writeback, v) == -1 ||
+       txg_run (pool->txg, NULL, NULL, NULL) == -1 ||
+       clean_old_tail (pool, v) == -1))
+    return -1;
+  volume_to_meta (v, &mv);
+  mv.size = size;
+  mv.tail_dirty = size < old_size;
+  if (put_volume (pool, &mv) == -1)
+    return -1;
+  v->tail_dirty = mv.tail_dirty;
+  v->size = size;
+  v->changes++;
+  return size < old_size ? clean_tail (pool, v, old_size) : 0;
+}
+
+int
+volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
+               bool shrink)
+{
+  struct volume *v = volumes_find_any (pool->volumes, name);
+  char clients[256];
+  int r;
+
+  if (v == NULL || check_size (size) == -1)
+    return -1;
+  if (v->is_snapshot)
+    return nbdedup_fail (EROFS, "%s is a snapshot: its size is fixed", name);
+  if (size >= v->size)
+    return resize (pool, v, size);
+  if (!shrink)
+    return nbdedup_fail (EINVAL, "volume %s has %" PRIu64 " bytes: making "
+                         "it smaller loses data and needs --shrink", name,
+                         (uint64_t) v->size);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    volume_describe_clients_locked (v, clients, sizeof clients);
+    if (v->nr_clients > 0)
+      return nbdedup_fail (EBUSY, "volume %s is in use by %s: detach first",
+                           name, clients);
+    v->exclusive = true;        /* nobody may attach meanwhile */
+  }
+  r = resize (pool, v, size);
+  WITH_LOCK (&pool->volumes->lock);
+  v->exclusive = false;
+  return r;
+}
+
+static int
+put_snapshot_in_transaction (void *arg, struct meta_conn *c,
+                             struct meta_state *state)
+{
+  (void) state;
+  return meta_snapshot_put (c, arg);
+}
+
+static int
+rename_snapshot (struct nbdedup_pool *pool, const char *old, const char *new)
+{
+  struct volumes *vs = pool->volumes;
+  struct volume *s = volumes_find_snapshot (vs, old);
+  struct snapshot_name n;
+  struct meta_snapshot ms;
+
+  if (s == NULL || snapshot_name_parse (new, &n) == -1)
+    return -1;
+  if (strcmp (n.volume, s->of->name) != 0)
+    return nbdedup_fail (EINVAL, "%s: a snapshot stays with its volume, the "
+                         "new name must be %s@NAME", old, s->of->name);
+  if (list_find (&s->of->snapshots, n.snapshot))
+    return nbdedup_fail (EEXIST, "there is a snapshot '%s' already", new);
+  snapshot_to_meta (s, &ms);
+  ms.name = n.snapshot;
+  if (txg_run (pool->txg, put_snapshot_in_transaction, NULL, &ms) == -1)
+    return -1;
+  WITH_LOCK (&vs->lock);
+  list_remove (&s->of->snapshots, s);
+  snprintf (s->name, sizeof s->name, "%s", n.snapshot);
+  list_insert (&s->of->snapshots, s);
+  return 0;
+}
+
+int
+volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
+{
+  struct volumes *vs = pool->volumes;
+  struct meta_volume mv;
+  struct volume *v;
+
+  if (strchr (old, '@'))
+    return rename_snapshot (pool, old, new);
+  v = volumes_find (vs, old);
+  if (v == NULL || volume_check_name (new) == -1)
+    return -1;
+  if (volumes_find (vs, new))
+    return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
+  volume_to_meta (v, &mv);
+  snprintf (mv.name, sizeof mv.name, "%s", new);
+  mv.importing = false;         /* complete, or its user wants to keep it */
+  if (put_volume (pool, &mv) == -1)
+    return -1;
+  WITH_LOCK (&vs->lock);
+  list_remove (&vs->list, v);
+  snprintf (v->name, sizeof v->name, "%s", new);
+  v->importing = false;
+  list_insert (&vs->list, v);
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Properties
+ */
+
+int
+volume_get (struct volume *v, const char *property, char **value)
+{
+  char name[COMPRESSION_NAME_MAX];
+  int r;
+
+  if (strcmp (property, "block-size") == 0)
+    r = asprintf (value, "%" PRIu32, v->block_size);
+  else if (strcmp (property, "compress") == 0) {
+    compression_name (&v->compression, name);
+    r = asprintf (value, "%s", name);
+  }
+  else if (strcmp (property, "dedup") == 0)
+    r = asprintf (value, "%s", dedup_name (v->dedup));
+  else if (strcmp (property, "domain") == 0)
+    r = asprintf (value, "%s", *v->domain_name ? v->domain_name : "none");
+  else if (strcmp (property, "allow") == 0)
+    r = asprintf (value, "%s", v->allow);
+  else
+    return nbdedup_fail (EINVAL, "a volume has no property '%.64s'",
+                         property);
+  return r == -1 ? nbdedup_fail (ENOMEM, "no memory") : 0;
+}
+
+/* Domains: the id is made in the same transaction. */
+struct set_volume {
+  struct meta_volume mv;
+  const char *domain;
+};
+
+static int
+set_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct set_volume *s = arg;
+
+  (void) state;
+  if (meta_domain_id (c, s->domain, &s->mv.domain) == -1)
+    return -1;
+  return meta_volume_put (c, &s->mv);
+}
+
+/* What is stored already is shared within the old domain. */
+static int
+check_is_empty (struct volume *v)
+{
+  if (pool_sync (v->pool) == -1)
+    return -1;
+  if (v->layer->blocks > 0 || v->layer->parent || v->snapshots.nr > 0)
+    return nbdedup_fail (EBUSY, "domain: can only be set while volume %s is "
+                         "empty, no clone, and without snapshots", v->name);
+  return 0;
+}
+
+static int
+set_property (struct nbdedup_pool *pool, struct volume *v,
+              const char *property, const char *value)
+{
+  struct set_volume s;
+  struct compression c;
+  enum dedup_mode mode;
+  char *allow, *domain;
+  int r;
+
+  c = v->compression;
+  mode = v->dedup;
+  volume_to_meta (v, &s.mv);
+  s.domain = v->domain_name;
+  if (strcmp (property, "block-size") == 0)
+    return nbdedup_fail (EINVAL, "block-size is fixed when the volume is "
+                         "made");
+  if (strcmp (property, "compress") == 0) {
+    if (compression_parse (value, &c) == -1)
+      return -1;
+    compression_name (&c, s.mv.compress);
+  }
+  else if (strcmp (property, "dedup") == 0) {
+    if (dedup_parse (value, &mode) == -1)
+      return -1;
+    snprintf (s.mv.dedup, sizeof s.mv.dedup, "%s", value);
+  }
+  else if (strcmp (property, "domain") == 0) {
+    s.domain = value;
+    if (check_domain (&s.domain) == -1 || check_is_empty (v) == -1)
+      return -1;
+  }
+  else if (strcmp (property, "allow") == 0) {
+    if (check_allow (value) == -1)
+      return -1;
+    s.mv.allow = value;
+  }
+  else
+    return nbdedup_fail (EINVAL, "a volume has no property '%.64s'",
+                         property);
+  allow = strdup (s.mv.allow);
+  domain = strdup (s.domain);
+  if (allow == NULL || domain == NULL)
+    r = nbdedup_fail (ENOMEM, "no memory");
+  else
+    r = txg_run (pool->txg, set_in_transaction, NULL, &s);
+  if (r == -1) {
+    free (allow);
+    free (domain);
+    return -1;
+  }
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    free (v->allow);
+    free (v->domain_name);
+    v->allow = allow;
+    v->domain_name = domain;
+  }
+  WITH_LOCK (writeback_lock (pool->writeback));
+  v->compression = c;
+  v->dedup = mode;
+  v->domain = s.mv.domain;
+  return 0;
+}
+
+int
+volume_set (struct nbdedup_pool *pool, const char *name,
+            const char *property, const char *value)
+{
+  struct volume *v = volumes_find (pool->volumes, name);
+  int r;
+
+  if (v == NULL)
+    return -1;
+  if (strcmp (property, "domain") != 0)
+    return set_property (pool, v, property, value);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    if (v->nr_clients > 0)
+      return nbdedup_fail (EBUSY, "domain: can only be set while volume %s "
+                           "has no client, it has %u", name, v->nr_clients);
+    v->exclusive = true;        /* nobody may attach, and write, meanwhile */
+  }
+  r = set_property (pool, v, property, value);
+  WITH_LOCK (&pool->volumes->lock);
+  v->exclusive = false;
+  return r;
+}

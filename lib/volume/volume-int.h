@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Shared by volume.c (the list) and volume-admin.c (the commands). */
+
+#ifndef NBDEDUP_VOLUME_INT_H
+#define NBDEDUP_VOLUME_INT_H
+
+#include "volume/volume.h"
+
+/* May a volume (or a domain) have this name? */
+extern bool volume_is_name (const char *s);
+
+/* Split "vol@snap".  EINVAL: that is no snapshot's name. */
+struct snapshot_name {
+  char volume[META_NAME_MAX + 1], snapshot[META_NAME_MAX + 1];
+};
+extern int snapshot_name_parse (const char *s, struct snapshot_name *name);
+
+/* A volume that is not in the list yet; the caller owns it. */
+extern struct volume *volume_new (struct nbdedup_pool *pool,
+                                  const struct meta_volume *mv,
+                                  const char *domain_name,
+                                  struct layer *layer);
+extern struct volume *snapshot_new (struct volume *of,
+                                    const struct meta_snapshot *ms,
+                                    struct layer *layer);
+extern void volume_free (struct volume *v);
+/* The layer that it has from now on.  While its struct lives, so does that. */
+extern void volume_set_layer (struct volume *v, struct layer *layer);
+/* Free it unless somebody still needs it.  With volumes->lock held. */
+extern void volume_release_locked (struct volume *v);
+
+/* NULL: none.  With volumes->lock held. */
+extern void volume_set_origin_locked (struct volume *v,
+                                      struct volume *origin);
+
+extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
+extern void snapshot_to_meta (const struct volume *s,
+                              struct meta_snapshot *ms);
+
+/* Ghosts (ghost.c) that have no reason to stay. */
+struct ghosts {
+  struct volume **p;            /* owned, the array */
+  size_t nr;
+};
+/* Those kept for these alone, whose origin is about to change or go. */
+extern int ghosts_collect (struct volume *const *leaving, size_t nr,
+                           struct ghosts *ghosts);
+/* Their rows; and after the commit, and after those have let go, they. */
+extern int ghosts_delete (const struct ghosts *ghosts, struct meta_conn *c);
+extern void ghosts_drop_locked (struct ghosts *ghosts);
+
+/* Who uses it: "2 clients (uid 1000, uid 0)", for an error.  With
+ * volumes->lock held.
+ */
+extern void volume_describe_clients_locked (const struct volume *v,
+                                            char *buf, size_t len);
+
+/* What a command lets pool.db grow by: a page of each table and index that
+ * it adds a row to may be split; and with their names and index entries so
+ * many volumes, with their layers, fill a page (which may stay half empty).
+ */
+#define ROW_PAGES 12
+#define ROWS_PER_PAGE 8
+
+/* Room for 'nr' more volumes, so that list_insert cannot fail. */
+extern int volumes_reserve (struct volumes *vs, size_t nr);
+
+/* With volumes->lock held. */
+extern struct volume *list_find (const struct volume_list *list,
+                                 const char *name);
+/* Make room, so that list_insert cannot fail. */
+extern int list_reserve (struct volume_list *list, size_t nr);
+extern void list_insert (struct volume_list *list, struct volume *v);
+extern void list_remove (struct volume_list *list, struct volume *v);
+
+#endif /* NBDEDUP_VOLUME_INT_H */

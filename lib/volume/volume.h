@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The volumes and snapshots of an open pool, and what is done to them as a
+ * whole.  What they are: volume-types.h.
+ */
+
+#ifndef NBDEDUP_VOLUME_H
+#define NBDEDUP_VOLUME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "data/volume-types.h"
+#include "meta/meta.h"
+#include "nbdedup.h"
+
+extern struct volumes *volumes_new (struct nbdedup_pool *pool);
+/* Nobody may be attached. */
+extern void volumes_free (struct volumes *volumes);
+/* Read them all from pool.db. */
+extern int volumes_load (struct volumes *volumes, struct meta_conn *c);
+/* For a pool that is opened read-only: those that are left after damage.
+ * Names whose blocks cannot be found any more are listed, but cannot be
+ * opened; the log says what is missing.  1: something is, 0, -1.
+ */
+extern int volumes_salvage (struct volumes *volumes, struct meta_conn *c);
+/* Finish what a crash interrupted (a shrink). */
+extern int volumes_recover (struct volumes *volumes);
+
+extern struct layer *volumes_find_layer (void *volumes, uint64_t id);
+extern void volumes_each_background (void *volumes,
+                                     void (*fn) (void *, struct layer *),
+                                     void *arg);
+extern void volumes_layer_gone (void *volumes, struct layer *layer);
+
+/* A volume.  Borrowed while pool->admin is held; NULL and ENOENT. */
+extern struct volume *volumes_find (struct volumes *volumes,
+                                    const char *name);
+/* A snapshot, "vol@snap"; and either. */
+extern struct volume *volumes_find_snapshot (struct volumes *volumes,
+                                             const char *name);
+extern struct volume *volumes_find_any (struct volumes *volumes,
+                                        const char *name);
+/* The layer with these numbers, and the name of the volume or snapshot whose
+ * it is, or of one that stands on it.  NULL: there is none.
+ */
+extern struct layer *
+volumes_describe_layer (struct volumes *volumes, uint64_t branch,
+                        uint64_t seq, char name[VOLUME_FULL_NAME_MAX]);
+/* What "origin" reads: NULL if it is no clone. */
+extern json_t *volume_origin_json (const struct volume *v);
+
+/* Commands; under pool->admin. */
+struct volume_spec {
+  const char *name;
+  uint64_t size;
+  uint64_t block_size;
+  const char *compress, *dedup, *domain, *allow;
+  bool importing;
+};
+extern int volume_create (struct nbdedup_pool *pool,
+                          const struct volume_spec *spec);
+extern int volume_resize (struct nbdedup_pool *pool, const char *name,
+                          uint64_t size, bool shrink);
+extern int volume_rename (struct nbdedup_pool *pool, const char *old,
+                          const char *new);
+/* Volumes and snapshots, all or none.  'destroyed' (an array) gets what was
+ * destroyed.
+ */
+extern int volume_destroy (struct nbdedup_pool *pool, const json_t *names,
+                           bool recursive, bool force, json_t *destroyed);
+/* Only say what that would destroy (drift.h: what it would free), with the
+ * options that it would need: 'needs' (an array) gets {"option", "why"}.
+ */
+extern int volume_destroy_dry (struct nbdedup_pool *pool, const json_t *names,
+                               bool recursive, bool force, json_t *destroyed,
+                               json_t *needs);
+extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
+/* 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
+ * following.
+ */
+#define VOLUME_CLONES_MAX 100000
+extern int volume_clone (struct nbdedup_pool *pool, const char *snapshot,
+                         const char *name, bool numbered, uint64_t start,
+                         uint64_t count, json_t *names);
+extern int volume_rollback (struct nbdedup_pool *pool, const char *name,
+                            bool force);
+extern int volume_set (struct nbdedup_pool *pool, const char *name,
+                       const char *property, const char *value);
+/* The value as a malloc'd string; 0, or -1 (EINVAL: no such property). */
+extern int volume_get (struct volume *v, const char *property, char **value);
+extern const char *const volume_properties[];
+
+/* Blocks of the references that dying layers still hold, in bytes. */
+extern uint64_t volumes_freeing_bytes (struct volumes *volumes);
+
+/* Is this a volume's name?  EINVAL with the rule if not. */
+extern int volume_check_name (const char *name);
+
+#endif /* NBDEDUP_VOLUME_H */
