@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include "core/map.h"
+#include "core/txg-int.h"
 #include "engine-rig.h"
 #include "format/format.h"
 #include "volume/merge.h"
@@ -25,6 +26,18 @@ nr_layers (void)
 {
   WITH_LOCK (&pool->volumes->lock);
   return pool->volumes->layers.nr;
+}
+
+/* Those that are not gone yet. */
+static size_t
+nr_layers_left (void)
+{
+  size_t i, nr = 0;
+
+  WITH_LOCK (&pool->volumes->lock);
+  for (i = 0; i < pool->volumes->layers.nr; ++i)
+    nr += !pool->volumes->layers.p[i]->gone;
+  return nr;
 }
 
 static void
@@ -291,6 +304,141 @@ test_a_reader_during_a_merge (void)
   end ();
 }
 
+static bool
+no_layers_left (void)
+{
+  settle ();
+  return nr_layers_left () == 0;
+}
+
+/* Room for one row of layers in each fold. */
+static void
+let_folds_do_little (void)
+{
+  pool->txg->parts.background_rows = 1;
+}
+
+/* A trim goes no further than the first row of a leaf, which stays, because the
+ * child shows a part of it.  The next row of the leaf is the child's: the next
+ * fold must not begin with that leaf again.
+ */
+static void
+test_a_merge_in_little_steps (void)
+{
+  struct job job;
+  unsigned ms;
+
+  start (1);
+  write_block (SHRUNK - 1, 1);
+  write_block (SHRUNK + 1, 1);
+  do_flush (0);
+  snapshot ("v@a");
+  nbdedup_volume_close (handle);
+  resize (SHRUNK);
+  resize (NR_BLOCKS);
+  attach ();
+  write_block (SHRUNK - 2, 2);
+  do_flush (0);
+  snapshot ("v@b");
+  settle ();
+  let_folds_do_little ();
+  job_start (&job, destroy_first, 0);
+  for (ms = 0; !job.done; ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+  }
+  job_end (&job);
+  expect_content (SHRUNK - 2, 2);
+  expect_content (SHRUNK - 1, 1);
+  expect_content (SHRUNK + 1, 0);
+  end ();
+}
+
+/* Two branches, one on the other, of a few layers each. */
+static void
+make_family (void)
+{
+  start (1);
+  write_blocks (0, 100, 1);
+  do_flush (0);
+  snapshot ("v@s");
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "v@s", "name", "c"));
+  snapshot ("c@t");
+  snapshot ("c@u");
+  close_pool ();
+}
+
+static void
+open_for_little (void)
+{
+  open_pool (1);
+  let_folds_do_little ();
+}
+
+static void
+destroy_family (void)
+{
+  unsigned i;
+
+  run ("destroy", json_pack ("{s:[s, s], s:b}", "names", "c", "v",
+                             "recursive", 1));
+  for (i = 0; i < 12; ++i)
+    settle ();
+}
+
+/* Layers that die together go in the course of many folds: between any two of
+ * them a crash leaves a pool that can be opened, and what is left of them goes.
+ */
+static void
+test_layers_that_die_together (void)
+{
+  unsigned nth;
+
+  for (nth = 1; ; ++nth) {
+    make_family ();
+    if (!crashes_at_sync (nth, open_for_little, destroy_family))
+      break;
+    open_pool (1);
+    if (pool->volumes->list.nr == 0)
+      wait_until (no_layers_left);
+    check_pool ();
+    must (nbdedup_pool_close (pool));
+    remove_directory (directory);
+  }
+  expect (nth > 10);
+  remove_directory (directory);
+}
+
+static int
+delete_names (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct volume *const *s = arg;
+
+  (void) state;
+  return meta_layer_delete (c, s[0]->layer->id) == -1 ||
+    meta_snapshot_delete (c, s[0]->id) == -1 ||
+    meta_snapshot_delete (c, s[1]->id) == -1 ? -1 : 0;
+}
+
+/* Else what the volume has there would read as holes. */
+static void
+test_a_volume_on_nothing_is_refused (void)
+{
+  struct nbdedup_settings settings;
+
+  start (1);
+  write_block (0, 1);
+  do_flush (0);
+  snapshot ("v@a");
+  snapshot ("v@b");
+  must (txg_run (pool->txg, delete_names, NULL, volume->snapshots.p));
+  close_pool ();
+  nbdedup_settings_init (&settings);
+  pool = nbdedup_pool_open (directory, &settings, "test-layers", 0);
+  expect (pool == NULL && errno == EIO);
+  remove_directory (directory);
+}
+
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (layers_that_were_merged),
@@ -298,6 +446,9 @@ static const struct engine_case cases[] = {
   CASE (a_reader_during_a_rebase),
   CASE (a_reader_during_a_merge),
   CASE (layers_that_go_when_the_pool_closes),
+  CASE (a_merge_in_little_steps),
+  CASE (layers_that_die_together),
+  CASE (a_volume_on_nothing_is_refused),
   { NULL, NULL },
 };
 

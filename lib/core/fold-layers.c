@@ -74,15 +74,19 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
 {
   struct scan *s = opaque;
   struct layer *layer = find_seq (s->layers, s->nr, seq);
+  bool is_ours = layer != NULL && leaf_nr >= layer->cursor;
   struct row *row;
 
-  if (s->budget->work == 0 || s->budget->scan == 0) {
+  /* Not at a row of others: that may be of the same leaf as the last one of
+   * ours, which would be dealt with again and again.
+   */
+  if ((is_ours && s->budget->work == 0) || s->budget->scan == 0) {
     s->stopped = true;
     s->stopped_at = leaf_nr;
     return 1;
   }
   s->budget->scan--;
-  if (layer == NULL || leaf_nr < layer->cursor)
+  if (!is_ours)
     return 0;
   s->budget->work--;
   row = vec_add (&s->rows, sizeof *row);

@@ -43,6 +43,7 @@ struct load {
   struct meta_conn *c;
   bool salvage;                 /* damage is passed over */
   unsigned nr_lost;             /* ... so many times */
+  unsigned nr_orphans;          /* layers without their parents */
   struct meta_volume *volumes;  /* owned, allow too */
   size_t nr;
   struct volume **snapshots;    /* owned array; ascending by id, later */
@@ -84,7 +85,13 @@ load_layer (void *opaque, const struct meta_layer *ml)
   return 0;
 }
 
-/* A second pass: a parent need not be older than its child. */
+/* A second pass: a parent need not be older than its child.
+ *
+ * Of layers that die together each is given back in its own time, and its row
+ * says that it dies when a fold begins with it.  So after a crash the parent
+ * may be gone, or dying, while the child's row says nothing.  check_orphans
+ * tells it from damage: nothing that has a name stands on it.
+ */
 static int
 link_layer (void *opaque, const struct meta_layer *ml)
 {
@@ -101,6 +108,10 @@ link_layer (void *opaque, const struct meta_layer *ml)
       parent->block_size != l->block_size) {
     if (l)
       l->lost = true;
+    if (l && !ld->salvage && (parent == NULL || parent->dying)) {
+      ld->nr_orphans++;
+      return 0;
+    }
     return damaged (ld, "layer %" PRIu64 " has a parent that is missing or "
                     "cannot be one", ml->id);
   }
@@ -150,6 +161,28 @@ is_whole_locked (struct volumes *vs, struct layer *l)
     if (l->lost || ++steps > vs->layers.nr)
       return false;
   return true;
+}
+
+/* What has no name dies when the pool is open (layers_settle). */
+static int
+check_orphans (struct load *ld)
+{
+  struct volumes *vs = ld->vs;
+  struct layer *l;
+  size_t i;
+
+  if (ld->nr_orphans == 0)
+    return 0;
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i) {
+    l = vs->layers.p[i];
+    if (l->nr_names > 0 && !is_whole_locked (vs, l))
+      return damaged (ld, "layer %" PRIu64 " stands on one that is missing or "
+                      "cannot be there", l->id);
+  }
+  for (i = 0; i < vs->layers.nr; ++i)
+    vs->layers.p[i]->lost = false;
+  return 0;
 }
 
 static void
@@ -452,6 +485,8 @@ load_names (struct load *ld, int r)
   }
   if (r == 0)
     r = set_origins (ld);
+  if (r == 0 && !ld->salvage)
+    r = check_orphans (ld);
   if (r == 0)
     r = check_heads (ld);
   if (r == 0)
