@@ -107,7 +107,7 @@ pool_of_all_kinds ()
     nbdedup create apart 4M
     nbdedup set domain=apart apart
     nbdedup create empty 1G
-    nbdedup create nothing 0
+    nbdedup create nothing 512
     for block; do
         # An odd number of sectors, not a whole number of blocks.
         nbdedup create "b$block" $((4 * 1048576 + 512 * (2 * nr + 1))) \

@@ -490,3 +490,20 @@ EOF
         --progress
     [[ $stderr == *"export 100%  24.0 MiB of 24.0 MiB "*"/s" ]]
 }
+
+@test "import makes the volume with the properties that are given" {
+    make_pool
+    head -c 1M /dev/urandom >image
+    nbdedup import a image --compress zstd-5 --dedup verify --domain guests \
+            --block-size 8K
+    nbdedup create b 1.5M --domain guests
+    assert_eq "$(nbdedup get compress a) $(nbdedup get dedup a)" "zstd-5 verify"
+    assert_eq "$(nbdedup get domain a) $(nbdedup get domain b)" "guests guests"
+    assert_eq "$(nbdedup get block-size a)" 8192
+    assert_eq "$(nbdedup list --json |
+                     jq '.volumes[] | select(.name == "b") | .size')" 1572864
+    nbdedup export a out.raw
+    cmp image out.raw
+    run ! nbdedup import c image --compress gzip
+    assert_eq "$(nbdedup list --json | jq '.volumes | length')" 2
+}

@@ -52,7 +52,13 @@ json ()
     refused 2 "unexpected argument" list x
     refused 2 "not a size" create web1 1X
     refused 2 "not a size" create web1 1KK
-    refused 2 "not a size" create web1 1.5G
+    refused 2 "not a size" create web1 1.5
+    refused 2 "not a size" create web1 1.G
+    refused 2 "not a size" create web1 1Gi
+    refused 2 "write G or GiB" create web1 10GB
+    refused 2 "write M or MiB" create web1 1.5mb
+    refused 2 "too large" create web1 9999999.5T
+    refused 2 "at least 512 bytes" create web1 0
     refused 2 "not a size" create web1 ""
     refused 2 "not a size" create web1 0x10
     refused 2 "too large" create web1 18446744073709551616
@@ -122,7 +128,7 @@ json ()
     make_pool
     nbdedup create web1 1M
     refused 1 web1 create web1 1M
-    for bad in a@b a/b ../a "a b" "" "$(printf '%0256d' 0)" $'a\nb' ä; do
+    for bad in a@b a/b ../a . .. "a b" "" "$(printf '%0256d' 0)" $'a\nb' ä; do
         refused 1 "" create "$bad" 1M
         refused 1 "" rename web1 "$bad"
     done

@@ -28,10 +28,10 @@
 #include "interrupt.h"
 #include "progress.h"
 #include "tools.h"
+#include "volume-options.h"
 
 enum {
   KEY_FORMAT = 0x2000,
-  KEY_BLOCK_SIZE,
   KEY_ALLOW_BACKING,
 };
 
@@ -49,8 +49,7 @@ static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
     "The image's format: raw, qcow2, vmdk, vdi, vhdx, vpc (or vhd), or "
     "another that QEMU reads; default: by its name and first bytes", 0 },
-  { "block-size", KEY_BLOCK_SIZE, "SIZE", 0,
-    "The volume's block size, 4K to 1M; default: the pool's", 0 },
+  VOLUME_OPTIONS,
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
     "Read also the files of this machine that the image refers to", 0 },
   { 0 }
@@ -59,7 +58,7 @@ static const struct argp_option options[] = {
 struct import {
   struct options common;        /* first: parsers get a pointer to it */
   const char *format;
-  uint64_t block_size;          /* 0: default */
+  struct volume_options volume;
   bool allow_backing;
 
   const char *name;
@@ -80,16 +79,11 @@ parse (int key, char *arg, struct argp_state *state)
   case KEY_FORMAT:
     im->format = arg;
     return 0;
-  case KEY_BLOCK_SIZE:
-    im->block_size = options_size (state, "block size", arg);
-    if (im->block_size == 0)
-      usage_error (&im->common, "a block size cannot be 0");
-    return 0;
   case KEY_ALLOW_BACKING:
     im->allow_backing = true;
     return 0;
   default:
-    return ARGP_ERR_UNKNOWN;
+    return volume_options_parse (&im->volume, &im->common, key, arg, state);
   }
 }
 
@@ -180,9 +174,7 @@ create_volume (struct import *im)
   json_t *args = pack_args (&im->common, "{s:s, s:I, s:b}", "name", im->temp,
                             "size", (json_int_t) im->size, "importing", 1);
 
-  if (im->block_size != 0)
-    json_object_set_new (args, "block-size", json_integer (im->block_size));
-  need_all_args ("import");
+  volume_options_add (&im->volume, &im->common, args);
   return call (im, "create", args) == -1 ? fail_engine () : 0;
 }
 

@@ -48,6 +48,8 @@ cmd_resize (int argc, char **argv, const char *pool)
   why = parse_size (opts.common.args[1], &size);
   if (why != NULL)
     usage_error (&opts.common, "size '%s': %s", opts.common.args[1], why);
+  if (size == 0)
+    usage_error (&opts.common, "size 0: a volume has at least 512 bytes");
   return run_silently (&opts.common,
                        pack_args (&opts.common, "{s:s, s:I, s:b}",
                                   "name", opts.common.args[0],

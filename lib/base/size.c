@@ -4,34 +4,84 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "nbdedup.h"
 
+/* SQLite's and JSON's integers have a sign. */
+#define SIZE_MAX_BYTES ((uint64_t) INT64_MAX)
+/* What a fraction is rounded down to: a volume's size is a multiple of it. */
+#define FRACTION_BYTES 512
+/* Digits of a fraction that count: with more, and the T, it would overflow. */
+#define FRACTION_DIGITS 6
+
+static int
+fail_syntax (void)
+{
+  return nbdedup_fail (EINVAL, "not a size: a number, and K, M, G or T, as in "
+                       "512M, 1.5G, 10GiB (powers of 1024)");
+}
+
+static int
+fail_too_large (void)
+{
+  return nbdedup_fail (EINVAL, "too large for a size");
+}
+
+/* "G", "GiB", and nothing: a shift.  -1. */
+static int
+parse_unit (const char *s, unsigned *shift)
+{
+  static const char units[] = "KMGT";
+  const char *u;
+
+  *shift = 0;
+  if (*s == '\0')
+    return 0;
+  u = strchr (units, toupper ((unsigned char) *s));
+  if (u == NULL)
+    return fail_syntax ();
+  *shift = 10 * (unsigned) (u - units + 1);
+  if (strcasecmp (s + 1, "B") == 0)
+    return nbdedup_fail (EINVAL, "%s means powers of 1000 to some and of 1024 "
+                         "to others: write %c or %ciB, which are powers of "
+                         "1024", s, *u, *u);
+  return s[1] == '\0' || strcasecmp (s + 1, "iB") == 0 ? 0 : fail_syntax ();
+}
+
 int
 nbdedup_parse_size (const char *s, uint64_t *bytes)
 {
-  static const char units[] = "KMGT";
-  unsigned long long v;
-  const char *u;
-  char *end;
-  unsigned shift = 0;
+  uint64_t whole = 0, fraction = 0, divisor = 1;
+  bool has_fraction = false;
+  unsigned shift, digits = 0;
 
-  errno = 0;
-  v = strtoull (s, &end, 10);
   if (!isdigit ((unsigned char) *s))
-    return nbdedup_fail (EINVAL, "not a size (a number, and K, M, G or T)");
-  if (*end) {
-    u = strchr (units, toupper ((unsigned char) *end));
-    if (u == NULL || end[1] != '\0')
-      return nbdedup_fail (EINVAL, "not a size (a number, and K, M, G or T)");
-    shift = 10 * (unsigned) (u - units + 1);
+    return fail_syntax ();
+  for (; isdigit ((unsigned char) *s); ++s) {
+    if (whole > (SIZE_MAX_BYTES - 9) / 10)
+      return fail_too_large ();
+    whole = whole * 10 + (uint64_t) (*s - '0');
   }
-  /* SQLite's and JSON's integers have a sign. */
-  if (errno != 0 || v > (unsigned long long) INT64_MAX >> shift)
-    return nbdedup_fail (EINVAL, "too large for a size");
-  *bytes = (uint64_t) v << shift;
-  return 0;
+  if (*s == '.') {
+    has_fraction = true;
+    for (++s; isdigit ((unsigned char) *s); ++s)
+      if (++digits <= FRACTION_DIGITS) {
+        fraction = fraction * 10 + (uint64_t) (*s - '0');
+        divisor *= 10;
+      }
+    if (digits == 0)
+      return fail_syntax ();
+  }
+  if (parse_unit (s, &shift) == -1)
+    return -1;
+  if (has_fraction && shift == 0)
+    return nbdedup_fail (EINVAL, "not a size: a fraction of a byte");
+  if (whole > SIZE_MAX_BYTES >> shift)
+    return fail_too_large ();
+  *bytes = whole << shift;
+  if (has_fraction)
+    *bytes += (fraction << shift) / divisor / FRACTION_BYTES * FRACTION_BYTES;
+  return *bytes > SIZE_MAX_BYTES ? fail_too_large () : 0;
 }

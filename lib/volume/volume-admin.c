@@ -66,6 +66,8 @@ create_in_transaction (void *arg, struct meta_conn *c,
 static int
 check_size (uint64_t size)
 {
+  if (size == 0)
+    return nbdedup_fail (EINVAL, "size 0: a volume has at least 512 bytes");
   if (size % 512 != 0)
     return nbdedup_fail (EINVAL, "size %" PRIu64 ": must be a multiple of "
                          "512 bytes", size);

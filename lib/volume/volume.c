@@ -23,7 +23,8 @@ volume_is_name (const char *s)
 {
   size_t n = strlen (s);
 
-  return n >= 1 && n <= META_NAME_MAX &&
+  /* "." and "..": what makes a file's name of it must not go astray. */
+  return n >= 1 && n <= META_NAME_MAX && strspn (s, ".") != n &&
     strspn (s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
             "0123456789._-") == n;
 }
@@ -33,7 +34,8 @@ volume_check_name (const char *name)
 {
   if (!volume_is_name (name))
     return nbdedup_fail (EINVAL, "'%.64s' is not a volume's name: letters, "
-                         "digits, '.', '_', '-', at most 255", name);
+                         "digits, '.', '_', '-', at most 255, not all dots",
+                         name);
   return 0;
 }
 

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include "tools.h"
+#include "volume-options.h"
+
+error_t
+volume_options_parse (struct volume_options *v, const struct options *opts,
+                      int key, char *arg, struct argp_state *state)
+{
+  switch (key) {
+  case VOLUME_KEY_BLOCK_SIZE:
+    v->block_size = options_size (state, "block size", arg);
+    if (v->block_size == 0)
+      usage_error (opts, "a block size cannot be 0");
+    return 0;
+  case VOLUME_KEY_COMPRESS:
+    v->compress = arg;
+    return 0;
+  case VOLUME_KEY_DEDUP:
+    v->dedup = arg;
+    return 0;
+  case VOLUME_KEY_DOMAIN:
+    v->domain = arg;
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
+
+void
+volume_options_add (const struct volume_options *v,
+                    const struct options *opts, json_t *args)
+{
+  json_t *given = pack_args (opts, "{s:s*, s:s*, s:s*}",
+                             "compress", v->compress, "dedup", v->dedup,
+                             "domain", v->domain);
+
+  if (v->block_size != 0)
+    json_object_set_new (given, "block-size", json_integer (v->block_size));
+  json_object_update (args, given);
+  json_decref (given);
+}
