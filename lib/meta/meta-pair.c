@@ -697,6 +697,40 @@ pair_close (struct pair *p)
   }
 }
 
+/* What is read from here on is what the disk has.  One that cannot be written
+ * has nothing else.
+ */
+static int
+drop_cached (int fd)
+{
+  if (fd == -1)
+    return 0;
+  if ((fcntl (fd, F_GETFL) & O_ACCMODE) != O_RDONLY &&
+      full_datasync (fd) == -1)
+    return -1;
+  posix_fadvise (fd, 0, 0, POSIX_FADV_DONTNEED);
+  return 0;
+}
+
+/* After a failed sync the kernel keeps pages that look written, and are not,
+ * until it needs their memory: a commit that was never durable would be
+ * believed, and the journal's batches of it given up.  The databases stay
+ * in memory: what a checkpoint failed to sync is still in the WAL.
+ */
+static int
+drop_cached_wals (struct pair *p)
+{
+  if (drop_cached (p->sides[FIRST].wal_fd) == -1)
+    return fail_file (p->sides[FIRST].wal);
+  if (p->has_copy && drop_cached (p->sides[SECOND].wal_fd) == -1) {
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot be synced: %s: the copy of "
+                 "pool.db is not used", p->sides[SECOND].wal,
+                 strerror (errno));
+    p->has_copy = false;
+  }
+  return 0;
+}
+
 int
 meta_pair_open (const char *db, const struct meta_session *session, bool force,
                 struct meta_mark *mark, bool *current)
@@ -705,6 +739,8 @@ meta_pair_open (const char *db, const struct meta_session *session, bool force,
   int r = pair_open (&p, db, session, force, mark);
 
   *current = false;
+  if (r == 0)
+    r = drop_cached_wals (&p);
   if (r == 0)
     r = decide (&p, mark, current);
   pair_close (&p);
