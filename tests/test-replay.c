@@ -286,6 +286,92 @@ test_replay_of_a_record_that_was_flushed (void)
   end ();
 }
 
+static uint64_t segment_of_7;
+
+/* A map that says of slots, or of sectors, that they are all in use. */
+static int
+use_all (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  const bool *sectors = arg;
+  struct segment_map *map;
+  unsigned first, len;
+  uint8_t *packed;
+  size_t packed_len;
+  int slot;
+
+  expect (meta_segment_get (c, segment_of_7, &b) == 1);
+  map = segment_map_unpack (segment_of_7, state->sector_bytes, b.p, b.len);
+  expect (map != NULL);
+  while ((slot = segment_map_find_slot (map)) != -1)
+    must (segment_map_set_slot (map, (unsigned) slot));
+  while (*sectors && (len = segment_map_largest_run (map, &first)) > 0)
+    must (segment_map_set (map, first, len));
+  packed = segment_map_pack (map, &packed_len);
+  must (meta_segment_put (c, segment_of_7, map->nr_sectors - map->nr_used,
+                          segment_map_largest_run (map, &first), packed,
+                          packed_len));
+  free (packed);
+  segment_map_free (map);
+  return 0;
+}
+
+/* The allocator has the map in memory, and does not see what became of it. */
+static uint64_t
+overwrite_and_use (bool sectors)
+{
+  write_blocks (0, 64, 1000);
+  settle ();
+  segment_of_7 = address_of (7) / (SEGMENT_BYTES / 512);
+  must (txg_run (pool->txg, use_all, NULL, &sectors));
+  write_blocks (0, 2, 2000);    /* carried */
+  must (nbdedup_volume_flush (handle));
+  write_blocks (10, 64, 3000);
+  must (nbdedup_volume_flush (handle));
+  return address_of (0) / (SEGMENT_BYTES / 512) == segment_of_7;
+}
+
+static uint64_t
+overwrite_and_use_slots (void)
+{
+  return overwrite_and_use (false);
+}
+
+static uint64_t
+overwrite_and_use_sectors (void)
+{
+  return overwrite_and_use (true);
+}
+
+/* A map that contradicts the journal is wrong if the records say so, too. */
+static void
+test_replay_of_a_record_where_a_map_has_another (void)
+{
+  static uint64_t (*const fns[]) (void) = {
+    overwrite_and_use_slots, overwrite_and_use_sectors,
+  };
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    start (1);
+    write_blocks (0, 64, 1);
+    settle ();
+    close_pool ();
+    expect (crash_after (fns[i]) == 1);
+    open_pool (1);
+    attach ();
+    expect_content (0, 2000);
+    expect_content (1, 2001);
+    expect_content (9, 1009);
+    expect_content (10, 3000);
+    expect_content (73, 3063);
+    write_block (5, 5000);
+    settle ();
+    expect_content (5, 5000);
+    end ();
+  }
+}
+
 /* Three flushes: blocks 0 and 1, carried; 10 to 73, not carried; 2, whose
  * record came with block 0, and 100, a hole.
  */
@@ -633,6 +719,7 @@ static const struct engine_case cases[] = {
   CASE (replay_of_a_record_that_failed_to_be_written),
   CASE (replay_of_a_record_past_the_end),
   CASE (replay_of_a_record_that_was_flushed),
+  CASE (replay_of_a_record_where_a_map_has_another),
   CASE (replay_with_read_errors),
   CASE (replay_of_a_damaged_batch),
   CASE (replay_of_a_batch_damaged_twice),

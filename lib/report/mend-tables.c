@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/array.h"
 #include "base/cleanup.h"
@@ -143,9 +144,36 @@ lose_index (void *opaque, struct meta_conn *c,
 struct bad_maps {
   struct mend *md;
   struct meta_conn *c;
+  bool compare;                 /* with the records */
   uint64_t *segments;           /* owned */
   size_t nr;
 };
+
+/* Does the map say what the records say?  1; 0; -1.  They decide as far as all
+ * of them are known, and do not contradict each other.
+ */
+static int
+is_derived (struct bad_maps *bad, const struct segment_map *map)
+{
+  CLEANUP_FREE uint8_t *found = NULL;
+  CLEANUP_FREE uint8_t *wanted = NULL;
+  struct segment_map *derived;
+  size_t found_len, wanted_len;
+  int r;
+
+  if (!bad->compare ||
+      bad->md->state->features_compat & FEATURE_COMPAT_RECORDS_LOST)
+    return 1;
+  r = derive_map (bad->md->derive, bad->c, map->id, &derived);
+  if (r != 1)
+    return r == 0 ? 1 : -1;
+  found = segment_map_pack (map, &found_len);
+  wanted = segment_map_pack (derived, &wanted_len);
+  segment_map_free (derived);
+  if (found == NULL || wanted == NULL)
+    return -1;
+  return found_len == wanted_len && memcmp (found, wanted, found_len) == 0;
+}
 
 static int
 judge_segment (void *opaque, uint64_t segment, uint32_t nr_free,
@@ -155,6 +183,7 @@ judge_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   struct blob b CLEANUP_BLOB = { NULL };
   struct segment_map *map;
   uint64_t *p;
+  int good = 0;
 
   (void) nr_free;
   (void) largest_run;
@@ -163,13 +192,15 @@ judge_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   map = segment_map_unpack (segment, bad->md->pool->sector_bytes, b.p, b.len);
   if (map == NULL && errno != EIO)
     return -1;
-  if (map == NULL) {
-    p = array_add (&bad->segments, &bad->nr, sizeof *p);
-    if (p == NULL)
-      return -1;
-    *p = segment;
-  }
+  if (map != NULL)
+    good = is_derived (bad, map);
   segment_map_free (map);
+  if (good != 0)
+    return good == 1 ? 0 : -1;
+  p = array_add (&bad->segments, &bad->nr, sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p = segment;
   return 0;
 }
 
@@ -193,21 +224,25 @@ make_bad (struct bad_maps *bad)
 }
 
 int
-mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state)
+mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state,
+                 bool compare)
 {
   struct mend md = { .pool = pool, .state = state };
-  struct bad_maps bad = { .md = &md, .c = meta_writer (pool->meta) };
-  int r = meta_segment_scan (bad.c, judge_segment, &bad), err;
+  struct bad_maps bad = {
+    .md = &md, .c = meta_writer (pool->meta), .compare = compare,
+  };
+  int r = -1, err;
 
-  if (r == 0 && bad.nr > 0) {
-    md.derive = derive_new (pool);
-    r = md.derive ? make_bad (&bad) : -1;
-  }
+  md.derive = derive_new (pool);
+  if (md.derive != NULL)
+    r = meta_segment_scan (bad.c, judge_segment, &bad);
+  if (r == 0 && bad.nr > 0)
+    r = make_bad (&bad);
   if (r == 0 && bad.nr > 0) {
     meta_committed (pool->meta);
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: %zu space maps were "
-                 "damaged: they are made again from the records", pool->path,
-                 bad.nr);
+                 "damaged%s: they are made again from the records", pool->path,
+                 bad.nr, compare ? ", or contradicted the records" : "");
     log_full (&md);
   }
   err = errno;

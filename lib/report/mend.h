@@ -32,10 +32,11 @@ extern int mend_tables (struct nbdedup_pool *pool, struct meta_state *state);
 
 /* Space maps whose pages are whole, but not what they say, are made again, too:
  * while nothing else has the pool open, because memory may know more than the
- * rows.  How many; -1: nothing was changed.
+ * rows.  'compare' them all with the records: one that can be read may be
+ * wrong.  How many; -1: nothing was changed.
  */
 extern int mend_space_maps (struct nbdedup_pool *pool,
-                            struct meta_state *state);
+                            struct meta_state *state, bool compare);
 
 /* Rows of the maps have changed in pool.db itself: forget what is cached.  In
  * the folding thread.

@@ -672,6 +672,13 @@ start_server (struct nbdedup_pool *pool)
   return pool->copier ? start_control (pool) : -1;
 }
 
+/* Why a pool did not open, as far as it can be repaired. */
+struct damage {
+  bool any;
+  bool contradicted;            /* a map that can be read says that the space
+                                 * of a record in the journal is in use */
+};
+
 /* Tables that can be derived, or done without, must not keep a pool closed. */
 static int
 repair_tables (const char *path, bool force)
@@ -700,7 +707,7 @@ repair_tables (const char *path, bool force)
 /* Neither must a table that follows from others. */
 static int
 mend_derived (const char *path, const struct nbdedup_settings *settings,
-              const char *who)
+              const char *who, bool compare)
 {
   struct nbdedup_pool *pool = pool_new (path, settings, who);
   struct meta_state state;
@@ -711,7 +718,7 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
   if (take_lock (pool, false) == 0 && open_files (pool, 0, &state) == 0)
     r = mend_tables (pool, &state);
   if (r != -1) {
-    maps = mend_space_maps (pool, &state);
+    maps = mend_space_maps (pool, &state, compare);
     r = maps == -1 && r == 0 ? -1 : r + (maps > 0 ? maps : 0);
   }
   if (r > 0)
@@ -725,35 +732,36 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
  */
 static bool
 repair_damage (const char *path, const struct nbdedup_settings *settings,
-               const char *who)
+               const char *who, bool contradicted)
 {
   int tables = repair_tables (path, false);
 
-  return tables != -1 && (mend_derived (path, settings, who) > 0 ||
-                          tables > 0);
+  return tables != -1 &&
+    (mend_derived (path, settings, who, contradicted) > 0 || tables > 0);
 }
 
-/* Of those that replay and its fold have looked at. */
-static bool
-saw_damaged_maps (struct nbdedup_pool *pool)
+/* What replay and its fold met of maps. */
+static void
+look_at_maps (struct nbdedup_pool *pool, struct damage *damage)
 {
   struct space_info info;
 
   if (pool->space == NULL)
-    return false;
+    return;
   space_get_info (pool->space, &info);
-  return info.nr_damaged > 0;
+  damage->contradicted = info.contradicted;
+  damage->any |= info.nr_damaged > 0 || info.contradicted;
 }
 
 static struct nbdedup_pool *
 try_open (const char *path, const struct nbdedup_settings *settings,
-          const char *who, unsigned flags, bool *damaged)
+          const char *who, unsigned flags, struct damage *damage)
 {
   struct nbdedup_pool *pool = pool_new (path, settings, who);
   char text[512];
   int err;
 
-  *damaged = false;
+  *damage = (struct damage) { .any = false };
   if (pool == NULL)
     return NULL;
   if (open_pool (pool, flags) == 0 &&
@@ -761,8 +769,8 @@ try_open (const char *path, const struct nbdedup_settings *settings,
     return pool;
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
-  *damaged = (pool->meta && meta_saw_damage (pool->meta)) ||
-    saw_damaged_maps (pool);
+  damage->any = pool->meta && meta_saw_damage (pool->meta);
+  look_at_maps (pool, damage);
   nbdedup_pool_close (pool);
   return nbdedup_fail_null (err, "%s", text);
 }
@@ -773,7 +781,8 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
 {
   struct nbdedup_pool *pool;
   char text[1024];
-  bool damaged, read_only;
+  struct damage damage;
+  bool read_only;
   int err;
 
   if ((settings && check_settings (settings) == -1))
@@ -790,13 +799,13 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
       repair_tables (path, false) == -1 && errno == EIO)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", path,
                  nbdedup_error ());
-  pool = try_open (path, settings, who, flags, &damaged);
+  pool = try_open (path, settings, who, flags, &damage);
   if (pool != NULL || read_only)
     return pool;
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
-  if (damaged && repair_damage (path, settings, who))
-    return try_open (path, settings, who, flags, &damaged);
+  if (damage.any && repair_damage (path, settings, who, damage.contradicted))
+    return try_open (path, settings, who, flags, &damage);
   return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
                             "; what is whole may still be read "
                             "(--read-only)" : "");

@@ -87,6 +87,8 @@ struct space {
   uint64_t reserved_nr, reserved_sectors;
   uint64_t free_sectors, used_sectors, nr_backed, nr_damaged;
   uint64_t max_sectors;         /* 0: no limit */
+  bool contradicted;            /* a record was claimed where a map says that
+                                 * there is another one */
 
   struct entry_list *hash;      /* owned; nr_hash is a power of two */
   uint32_t nr_hash, nr_entries, max_entries;

@@ -253,7 +253,7 @@ space_claim (struct space *space, const struct placement *p,
                              p->chunk_addr % space->nr_sectors);
   else if (segment_map_place_chunk (e->map, chunk, p->chunk_addr %
                                     space->nr_sectors) == -1)
-    goto fail;
+    goto contradicted;
   if (lost || chunk >= nr_chunks)
     e->chunks_dirty = true;
   if (lenient) {                /* what is not used yet */
@@ -264,12 +264,14 @@ space_claim (struct space *space, const struct placement *p,
   else if (segment_map_set (e->map, sector, nr_sectors) == -1 ||
            segment_map_set_slot (e->map, p->slot) == -1) {
     seg_refresh (space, e->map);
-    goto fail;
+    goto contradicted;
   }
   space_entry_pin (space, e);
   seg_refresh (space, e->map);
   return 0;
 
+ contradicted:
+  space->contradicted |= errno == EIO;
  fail:
   /* Other records of the journal may be in there: it must not be punched
    * as an empty one when the pool is closed now.
@@ -467,4 +469,5 @@ space_get_info (struct space *space, struct space_info *info)
   info->max_bytes = space->max_sectors * space->sector_bytes;
   info->nr_segments = space->nr_backed;
   info->nr_damaged = space->nr_damaged;
+  info->contradicted = space->contradicted;
 }

@@ -168,6 +168,7 @@ struct space_info {
   uint64_t max_bytes;           /* 0: no limit */
   uint64_t nr_segments;         /* BACKED */
   uint64_t nr_damaged;          /* whose map could not be read */
+  bool contradicted;            /* a space_claim failed for what a map says */
 };
 extern void space_get_info (struct space *space, struct space_info *info);
 
