@@ -439,12 +439,69 @@ test_a_volume_on_nothing_is_refused (void)
   remove_directory (directory);
 }
 
+
+static void
+step (uint64_t arg)
+{
+  (void) arg;
+  WITH_LOCK (&pool->admin);
+  must (merge_step (pool));
+}
+
+static bool
+is_pushed (const struct layer *layer)
+{
+  WITH_LOCK (&pool->volumes->lock);
+  return layer->merge_state == MERGE_PUSH && layer->pass_done;
+}
+
+/* When all rows have moved, the child's place is taken.  Who has read pool.db
+ * from before they moved must be done before that.
+ */
+static void
+test_a_reader_at_the_end_of_a_merge (void)
+{
+  struct layer *below, *child;
+  unsigned ticket, i;
+  struct job job;
+
+  begin ();
+  write_block (1, 2);
+  do_flush (0);
+  snapshot ("v@b");
+  settle ();
+  merger_stop (pool->merger);
+  child = volume->layer->parent;
+  below = child->parent;
+  run ("destroy", json_pack ("{s:s}", "name", "v@s"));
+  for (i = 0; !is_pushed (below); ++i) {
+    expect (i < 100);
+    step (0);
+    settle ();
+  }
+  ticket = quiesce_enter (&pool->quiesce);
+  job_start (&job, step, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (below->merging == child && volume->layer->parent == child);
+  }
+  expect (!job.done);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect (volume->layer->parent == below && child->gone);
+  expect_content (0, 1);
+  expect_content (1, 2);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (layers_that_were_merged),
   CASE (a_reader_stays),
   CASE (a_reader_during_a_rebase),
   CASE (a_reader_during_a_merge),
+  CASE (a_reader_at_the_end_of_a_merge),
   CASE (layers_that_go_when_the_pool_closes),
   CASE (a_merge_in_little_steps),
   CASE (layers_that_die_together),

@@ -135,6 +135,10 @@ switch_in_transaction (void *arg, struct meta_conn *c,
   return meta_layer_delete (c, child.id);
 }
 
+/* Who reads pool.db as it was before the child's rows moved must find them on
+ * the way down that the rows' keys tell: it would meet one of a layer that it
+ * has not come to.
+ */
 static void
 switch_done (void *arg)
 {
@@ -144,6 +148,7 @@ switch_done (void *arg)
   bool is_head = !child->frozen;
   size_t i;
 
+  quiesce_wait (&s->pool->quiesce);
   {
     WITH_LOCK (&vs->lock);
     layer->blocks = (uint64_t) child->blocks;
