@@ -16,10 +16,13 @@
 #include "core/engine.h"
 #include "meta/meta.h"
 #include "metadata-rig.h"
+#include "service/pool-properties.h"
+#include "core/txg.h"
 
 static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;
 static atomic_bool touch_when_begun, something_is_lost;
+static atomic_bool hold_comparison;     /* until it is false again */
 static int steps_left = -1;     /* until the process ends; -1: it does not */
 static uint64_t sweep;          /* SWEEP_STEP=N: only each Nth page */
 
@@ -91,6 +94,8 @@ note_line (enum nbdedup_log_level level, const char *line)
     if (touch_when_begun)
       touch ();
     touch_when_begun = false;
+    while (hold_comparison)
+      usleep (1000);
   }
   if (strstr (line, "is lost"))
     something_is_lost = true;
@@ -292,6 +297,15 @@ wait_for (atomic_uint *count, unsigned wanted)
   for (i = 0; *count < wanted && i < 2000; ++i)
     usleep (10000);
   expect (*count >= wanted);
+}
+
+static uint64_t
+nr_folds (void)
+{
+  struct meta_state state;
+
+  txg_get_state (pool->txg, &state);
+  return state.fold;
 }
 
 static uint64_t
@@ -567,6 +581,40 @@ test_touch (bool twice)
   expect_whole ("work", true, true);
 }
 
+/* A command that is refused changes nothing, not even after the next open. */
+static void
+test_turn_off_while_compared (void)
+{
+  const unsigned begun = nr_begun, compared = nr_compared;
+  struct meta_copy_status status;
+  json_t *args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
+                            "off");
+  uint64_t folds;
+  char *value;
+
+  snprintf (doing, sizeof doing, "turned off while compared");
+  copy_pool ("newer", "work");
+  must (try_open ("work"));
+  hold_comparison = true;
+  touch ();
+  expect (read_all () == NR_BLOCKS);
+  wait_for (&nr_begun, begun + 1);
+  folds = nr_folds ();
+  expect (nbdedup_call (pool, "set", args) == NULL && errno == EBUSY);
+  expect (nr_folds () == folds);
+  hold_comparison = false;
+  json_decref (args);
+  must (pool_property_get (pool, "metadata-copy", &value));
+  expect (strcmp (value, "on") == 0);
+  free (value);
+  wait_for (&nr_compared, compared + 1);
+  must (nbdedup_pool_close (pool));
+  must (try_open ("work"));
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_CURRENT);
+  must (nbdedup_pool_close (pool));
+}
+
 /* Our own changes: folds, checkpoints, room that is taken and given back. */
 static void
 test_own (void)
@@ -623,6 +671,7 @@ main (void)
   test_touched_without_copy ();
   test_touch (false);
   test_touch (true);
+  test_turn_off_while_compared ();
   end_samples ();
   return 0;
 }

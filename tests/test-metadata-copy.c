@@ -15,6 +15,7 @@
 #include "core/engine.h"
 #include "meta/meta.h"
 #include "metadata-rig.h"
+#include "service/pool-properties.h"
 
 /*----------------------------------------------------------------------
  * The disk of the copy
@@ -364,6 +365,7 @@ test_not_turned_off (void)
 {
   pid_t pid = fork ();
   json_t *args;
+  char *value;
 
   snprintf (doing, sizeof doing, "not turned off");
   if (pid == 0) {
@@ -375,6 +377,9 @@ test_not_turned_off (void)
     expect (nbdedup_call (pool, "set", args) == NULL);
     mark_fails = false;
     json_decref (args);
+    must (pool_property_get (pool, "metadata-copy", &value));
+    expect (strcmp (value, "on") == 0);
+    free (value);
     run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
     crash ();
   }

@@ -62,7 +62,8 @@ struct nbdedup_pool {
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
   _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
   struct watch *watch;          /* over its space */
-  _Atomic (struct merger *) merger;     /* NULL: not started */
+  /* NULL: not started; folds, which may come sooner, look. */
+  _Atomic (struct merger *) merger;
   struct control *control;      /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */
   /* A snapshot of a volume was made.  Under pool->admin.  May be NULL. */

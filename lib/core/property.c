@@ -251,4 +251,3 @@ pool_property_percent (struct nbdedup_pool *pool, const char *name, unsigned *pe
   return stored_value (pool, name, &value) == -1 ? -1
     : parse_percent (name, value, percent);
 }
-

@@ -729,18 +729,31 @@ turn_off (struct meta_copy *c)
   return 0;
 }
 
+/* Does this value end the copy that there is?  -1 with EBUSY: not now. */
+static int
+ends_copy (struct meta_copy *c, const char *value, bool *moves)
+{
+  {
+    WITH_LOCK (&c->lock);
+    *moves = strcmp (c->path, strcmp (value, "on") == 0 ? "" : value) != 0;
+  }
+  if ((*moves || strcmp (value, "off") == 0) &&
+      cksum_mirror_state (c->mirror) == CKSUM_MIRROR_SYNCED &&
+      cksum_mirror_is_touched (c->mirror))
+    return nbdedup_fail (EBUSY, "%s: something else wrote to it, and its pages "
+                         "are compared with the copy: try again later", c->db);
+  return 0;
+}
+
 int
 meta_copy_try (struct meta_copy *c, const char *value)
 {
-  bool same;
+  bool moves;
 
-  if (value[0] != '/')
-    return 0;
-  {
-    WITH_LOCK (&c->lock);
-    same = strcmp (c->path, value) == 0;
-  }
-  return same ? 0 : meta_pair_may_write (c->db, value, c->mark.uuid, false);
+  if (ends_copy (c, value, &moves) == -1)
+    return -1;
+  return value[0] != '/' || !moves ? 0
+    : meta_pair_may_write (c->db, value, c->mark.uuid, false);
 }
 
 int
@@ -751,15 +764,8 @@ meta_copy_configure (struct meta_copy *c, const char *value)
   bool moves;
 
   WITH_LOCK (&c->building);
-  {
-    WITH_LOCK (&c->lock);
-    moves = strcmp (c->path, path) != 0;
-  }
-  if ((moves || strcmp (value, "off") == 0) &&
-      cksum_mirror_state (c->mirror) == CKSUM_MIRROR_SYNCED &&
-      cksum_mirror_is_touched (c->mirror))
-    return nbdedup_fail (EBUSY, "%s: something else wrote to it, and its pages "
-                         "are compared with the copy: try again later", c->db);
+  if (ends_copy (c, value, &moves) == -1)
+    return -1;
   if (strcmp (value, "off") == 0)
     return turn_off (c);
   if (moves && turn_off (c) == -1)

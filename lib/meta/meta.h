@@ -129,8 +129,9 @@ extern void meta_opened (struct meta *m);
 extern int meta_close (struct meta *m);
 
 /* The second copy: 'value' is that of "metadata-copy": on, off, or where.
- * What cannot be made now is made later; only "off" can fail.  A value that is
- * new is checked first: can there be a copy?
+ * What cannot be made now is made later; only the end of the copy that there
+ * is can fail.  A value that is new is checked first: can there be a copy, and
+ * may this one end (EBUSY)?
  */
 extern int meta_copy_check_value (struct meta *m, const char *value);
 extern int meta_copy_set (struct meta *m, const char *value);

@@ -94,10 +94,26 @@ set_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
   return meta_property_put (c, s->name, s->value);
 }
 
+/* What was stored could not be done.  -1, as before. */
+static int
+put_back (struct nbdedup_pool *pool, const char *name, const char *value)
+{
+  struct set s = { .name = name };
+  int err = errno;
+  char text[512];
+
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  snprintf (s.value, sizeof s.value, "%s", value);
+  if (txg_run (pool->txg, set_in_transaction, NULL, &s) == 0)
+    (void) pool_properties_load (pool);
+  return nbdedup_fail (err, "%s", text);
+}
+
 int
 pool_property_set (struct nbdedup_pool *pool, const char *name,
                    const char *value)
 {
+  CLEANUP_FREE char *before = NULL;
   struct set s = { .name = name };
   uint64_t bytes = 0;
 
@@ -125,10 +141,11 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
       txg_check_copies (pool->txg) == -1)
     return nbdedup_fail (ENOSPC, "copies: there is no room in the pool's file "
                          "system for what they need in pool.db: free some");
-  if (txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
+  if (pool_property_get (pool, name, &before) == -1 ||
+      txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;
   if (pool_properties_load (pool) == -1)
-    return -1;
+    return put_back (pool, name, before);
   watch_look (pool, true);
   return 0;
 }
