@@ -23,7 +23,7 @@
 
 static atomic_uint copy_syncs, copy_wal_syncs;
 static atomic_bool copy_fails, copy_is_full, mark_fails;
-static atomic_uint directory_syncs;
+static atomic_uint directory_syncs, syncs_of_elsewhere;
 static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
 
 static size_t
@@ -95,10 +95,15 @@ pwrite (int fd, const void *buf, size_t len, off_t offset)
 int
 fsync (int fd)
 {
+  char path[PATH_MAX];
   struct stat st;
+  size_t n;
 
-  if (fstat (fd, &st) == 0 && S_ISDIR (st.st_mode))
+  if (fstat (fd, &st) == 0 && S_ISDIR (st.st_mode)) {
     directory_syncs++;
+    n = name_of (fd, path);
+    syncs_of_elsewhere += n > 7 && strcmp (path + n - 7, "/closed") == 0;
+  }
   return (int) syscall (SYS_fsync, fd);
 }
 
@@ -359,6 +364,28 @@ test_property (void)
   expect_whole ("work", true, true);
 }
 
+/* A mark that says "current" is about files whose names are durable. */
+static void
+test_new_names (void)
+{
+  char path[3 * PATH_MAX];
+  FILE *f;
+
+  snprintf (doing, sizeof doing, "new names");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  /* A WAL that was left over is not new. */
+  f = fopen (in ("closed", "elsewhere-wal"), "w");
+  expect (f != NULL && fclose (f) == 0);
+  snprintf (path, sizeof path, "%s", in ("closed", "elsewhere"));
+  syncs_of_elsewhere = 0;
+  set_copy (path);
+  expect (syncs_of_elsewhere > 0);
+  set_copy ("off");
+  must (nbdedup_pool_close (pool));
+}
+
 /* As long as the mark says that the copy is current, it is. */
 static void
 test_not_turned_off (void)
@@ -606,6 +633,7 @@ main (void)
   test_commit_that_failed_to_be_synced ();
   test_lost_without_mark ();
   test_property ();
+  test_new_names ();
   test_not_turned_off ();
   test_mark_that_failed_to_be_synced ();
   test_stale_copy ();

@@ -232,6 +232,10 @@ start_locked (struct cksum_mirror *m, bool synced, bool keep)
   if (open_locked (wal) == -1 || ftruncate (wal->fd, 0) == -1 ||
       (!keep && ftruncate (db->fd, 0) == -1))
     return -1;
+  /* They may have been made a moment ago, when it was tried whether they can
+   * be, or before a crash.
+   */
+  db->is_new = wal->is_new = true;
  done:
   m->nr_foreign_before = m->nr_foreign;
   cksum_own_watch (&m->first, m->path);
