@@ -14,6 +14,7 @@
 
 #include "core/engine.h"
 #include "meta/meta.h"
+#include "meta/meta-mark.h"
 #include "metadata-rig.h"
 #include "service/pool-properties.h"
 
@@ -469,6 +470,26 @@ test_mark_that_failed_to_be_synced (void)
   must (nbdedup_pool_close (pool));
 }
 
+/* What a process read of the mark may be what the one before failed to sync:
+ * the disk still says "current".  It is written again before the copy is.
+ */
+static void
+test_mark_that_may_not_be_on_the_disk (void)
+{
+  struct meta_mark mark;
+
+  snprintf (doing, sizeof doing, "mark in memory alone");
+  copy_pool ("closed", "work");
+  expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
+  mark.current = false;
+  must (meta_mark_write (in ("work", "metadata-copy"), &mark));
+  mark_syncs_left = 3;          /* two before, two when it is current */
+  must (try_open ("work"));
+  expect (mark_syncs_left == -1);
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", false, true);
+}
+
 /* Of a pool.db with damaged pages "recover" reads some.  The others are still
  * in the copy alone, whatever comes next: that it is current is known again.
  */
@@ -636,6 +657,7 @@ main (void)
   test_new_names ();
   test_not_turned_off ();
   test_mark_that_failed_to_be_synced ();
+  test_mark_that_may_not_be_on_the_disk ();
   test_stale_copy ();
   test_no_mark ();
   test_no_mark_and_damaged_pages ();

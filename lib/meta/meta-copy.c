@@ -588,6 +588,10 @@ attach (struct meta_copy *c, bool current)
   if (path == NULL)
     return -1;
   c->has_mark = access (c->mark_path, F_OK) == 0;
+  /* What was read may be what a process before failed to sync: the disk may
+   * still say "current".
+   */
+  c->is_doubtful = !current;
   snprintf (c->path, sizeof c->path, "%s", c->mark.path);
   if (current && cksum_mirror_start (c->mirror, path, true, true) == 0) {
     /* "recover" found that out without a mark.  Without one the next opening
@@ -599,8 +603,8 @@ attach (struct meta_copy *c, bool current)
   {
     WITH_LOCK (&c->lock);
     /* Neither is true once this session has written. */
-    if ((c->mark.current || copied > 0) &&
-        put_mark_locked (c, false, 0) == -1)
+    if (c->has_mark && put_mark_locked (c, false, 0) == -1 &&
+        (c->mark.current || copied > 0))
       return -1;
   }
   if (!current && copied > 0 && access (path, F_OK) == 0 &&
