@@ -490,6 +490,47 @@ test_mark_that_may_not_be_on_the_disk (void)
   expect_whole ("work", false, true);
 }
 
+/* As if "newer" had been closed while its copy, which is the one in 'from', was
+ * being made.
+ */
+static void
+make_half_copied (const char *from)
+{
+  struct meta_mark mark;
+  uint64_t nr;
+
+  copy_pool ("newer", "work");
+  copy_file (in (from, "pool.db"), in ("work", "pool.db.copy"));
+  nr = size_of ("work", "pool.db.copy") / PAGE;
+  expect (truncate (in ("work", "pool.db.copy"), (off_t) (nr / 2 * PAGE))
+          == 0);
+  expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
+  mark.current = false;
+  mark.copied = nr / 2;
+  must (meta_mark_write (in ("work", "metadata-copy"), &mark));
+}
+
+/* It is gone on with, if pool.db is still the one that it was made of. */
+static void
+test_half_copied (void)
+{
+  snprintf (doing, sizeof doing, "half copied");
+  make_half_copied ("newer");
+  expect_whole ("work", true, true);
+  make_half_copied ("newer");
+  flip ("work", "pool.db.copy", 3 * PAGE + 100);
+  must (try_open ("work"));
+  must (nbdedup_pool_close (pool));
+  expect (!are_equal ("work", "pool.db", "pool.db.copy"));
+
+  snprintf (doing, sizeof doing, "half copied from another moment");
+  make_half_copied ("closed");
+  must (try_open ("work"));
+  must (nbdedup_pool_close (pool));
+  expect (are_equal ("work", "pool.db", "pool.db.copy"));
+  expect_whole ("work", true, true);
+}
+
 /* Of a pool.db with damaged pages "recover" reads some.  The others are still
  * in the copy alone, whatever comes next: that it is current is known again.
  */
@@ -666,6 +707,7 @@ main (void)
   test_wal_alone ();
   test_torn ();
   test_forced ();
+  test_half_copied ();
   test_in_use ();
   end_samples ();
   return 0;

@@ -580,9 +580,10 @@ meta_copy_stop (struct meta_copy *c)
 
 /* What was chosen becomes what is written. */
 static int
-attach (struct meta_copy *c, bool current)
+attach (struct meta_copy *c, enum meta_pair_has has)
 {
   CLEANUP_FREE char *path = meta_pair_copy_path (c->db, &c->mark);
+  const bool current = has == META_PAIR_ALL;
   uint64_t copied = c->mark.copied;
 
   if (path == NULL)
@@ -607,7 +608,7 @@ attach (struct meta_copy *c, bool current)
         (c->mark.current || copied > 0))
       return -1;
   }
-  if (!current && copied > 0 && access (path, F_OK) == 0 &&
+  if (has == META_PAIR_PART &&
       cksum_mirror_start (c->mirror, path, false, true) == 0)
     c->resume = copied;         /* its thread has not begun yet */
   return 0;
@@ -618,7 +619,7 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
 {
   struct meta_copy *c = calloc (1, sizeof *c);
   struct cksum_mirror_ops ops = { lost, distrusted, wake, c };
-  bool current;
+  enum meta_pair_has has;
   int r = -1;
 
   if (c == NULL)
@@ -629,11 +630,11 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
   c->db = strdup (db);
   c->mark_path = meta_pair_mark_path (db);
   if (c->db != NULL && c->mark_path != NULL)
-    r = meta_pair_open (db, session, force, &c->mark, &current);
+    r = meta_pair_open (db, session, force, &c->mark, &has);
   if (r == -1)
     goto err;
   c->mirror = cksum_mirror_new (db, &ops);
-  if (c->mirror == NULL || (r == 0 && attach (c, current) == -1))
+  if (c->mirror == NULL || (r == 0 && attach (c, has) == -1))
     goto err;
   c->attached = r == 0;
   return c;
@@ -650,7 +651,7 @@ meta_copy_opened (struct meta_copy *c)
   if (c->attached)
     return 0;
   c->attached = true;
-  return attach (c, false);
+  return attach (c, META_PAIR_NOTHING);
 }
 
 /* A copy that is not finished goes on where it was. */

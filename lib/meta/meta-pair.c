@@ -620,11 +620,29 @@ pair_choose (struct pair *p, const struct meta_mark *mark, struct choice *c)
   return 0;
 }
 
+/* Of a copy that a clean end interrupted: until then it got every write, so
+ * that the moment is the same in both, and there is no WAL.  Since then
+ * something may have put another pool.db there, of another moment.
+ */
+static bool
+has_part (const struct pair *p, const struct meta_mark *mark)
+{
+  const struct side *first = &p->sides[FIRST], *second = &p->sides[SECOND];
+
+  return !mark->current && mark->copied >= META_STAMP_PAGE &&
+    first->header && first->state && second->header && second->state &&
+    !p->logs[FIRST].there && same_pool (&first->stamp, &second->stamp) &&
+    first->stamp.epoch == second->stamp.epoch &&
+    first->stamp.opening == second->stamp.opening &&
+    first->stamp.folded == second->stamp.folded &&
+    first->stamp.fold == second->stamp.fold;
+}
+
 static int
-decide (struct pair *p, struct meta_mark *mark, bool *current)
+decide (struct pair *p, struct meta_mark *mark, enum meta_pair_has *has)
 {
   struct choice c;
-  bool has_copy;
+  bool has_copy, current;
   int r = pair_choose (p, mark, &c);
 
   if (r != 0)
@@ -640,13 +658,18 @@ decide (struct pair *p, struct meta_mark *mark, bool *current)
   if (c.log == -1 && p->logs[0].there && !pair_may_do_without_wal (p, &c))
     return pair_fail_other_time (EIO, p->sides[FIRST].wal);
   memcpy (mark->uuid, c.end.uuid, UUID_LEN);
-  if (!p->has_copy)
+  if (!p->has_copy) {
+    if (has_part (p, mark))
+      *has = META_PAIR_PART;
     return 0;
+  }
   if (put_first_right (p, &c, mark, &has_copy) == -1)
     return -1;
-  *current = has_copy && put_second_right (p, &c);
+  current = has_copy && put_second_right (p, &c);
+  if (current)
+    *has = META_PAIR_ALL;
   /* Without a mark the caller asked for a copy that there need not be. */
-  if (!*current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
+  if (!current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
                  "damaged, or of another moment: it will be made again",
                  p->sides[SECOND].db);
@@ -733,16 +756,16 @@ drop_cached_wals (struct pair *p)
 
 int
 meta_pair_open (const char *db, const struct meta_session *session, bool force,
-                struct meta_mark *mark, bool *current)
+                struct meta_mark *mark, enum meta_pair_has *has)
 {
   struct pair p;
   int r = pair_open (&p, db, session, force, mark);
 
-  *current = false;
+  *has = META_PAIR_NOTHING;
   if (r == 0)
     r = drop_cached_wals (&p);
   if (r == 0)
-    r = decide (&p, mark, current);
+    r = decide (&p, mark, has);
   pair_close (&p);
   return r;
 }

@@ -74,12 +74,18 @@ extern void meta_pair_choice_free (struct meta_pair_choice *choice);
  * changed, and nothing may be: a copy that cannot be read today is one that
  * may be read tomorrow.
  *
- * 0: pool.db can be opened, or fails by itself; *current tells if the copy is
- * as good as it, *mark what the mark said (all zero: none), with the pool's
- * UUID if pool.db tells it.  -1 with a text.
+ * 0: pool.db can be opened, or fails by itself; *has tells what the copy has,
+ * *mark what the mark said (all zero: none), with the pool's UUID if pool.db
+ * tells it.  -1 with a text.
  */
+enum meta_pair_has {
+  META_PAIR_NOTHING,            /* that can be told */
+  META_PAIR_PART,               /* the mark's 'copied' pages, of this moment */
+  META_PAIR_ALL,                /* it is as good as pool.db */
+};
+
 extern int meta_pair_open (const char *db,
                            const struct meta_session *session, bool force,
-                           struct meta_mark *mark, bool *current);
+                           struct meta_mark *mark, enum meta_pair_has *has);
 
 #endif /* NBDEDUP_META_PAIR_H */
