@@ -59,6 +59,17 @@ blob_reserve_patient (struct blob *b, size_t len)
   return reserve (b, len, true);
 }
 
+/* SQLite has one text for all errors of files. */
+static int
+fail_file (struct meta_conn *c, int err, const char *what, int rc)
+{
+  int system = sqlite3_system_errno (c->db);
+
+  return nbdedup_fail (err, "pool.db: %s: %s (%d%s%s)", what,
+                       sqlite3_errmsg (c->db), rc, system ? ", " : "",
+                       system ? strerror (system) : "");
+}
+
 int
 meta_fail (struct meta_conn *c, const char *what)
 {
@@ -84,6 +95,8 @@ meta_fail (struct meta_conn *c, const char *what)
   c->saw_damage |= c->damaged;
   if (c->damaged)
     return nbdedup_fail (EIO, "pool.db: %s: damaged page", what);
+  if ((rc & 0xff) == SQLITE_IOERR)
+    return fail_file (c, err, what, rc);
   return nbdedup_fail (err, "pool.db: %s: %s", what, sqlite3_errmsg (c->db));
 }
 
