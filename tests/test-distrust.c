@@ -14,6 +14,7 @@
 
 #include "base/fullio.h"
 #include "core/engine.h"
+#include "core/property.h"
 #include "meta/meta.h"
 #include "metadata-rig.h"
 #include "service/pool-properties.h"

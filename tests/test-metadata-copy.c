@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 
 #include "core/engine.h"
+#include "core/property.h"
 #include "meta/meta.h"
 #include "meta/meta-mark.h"
 #include "metadata-rig.h"
