@@ -6,7 +6,7 @@
 # rolled back; other file systems, and a kernel's NBD client that outlives its
 # server.
 
-load ../helpers
+load ../rigs/helpers
 load guest
 
 setup_file ()

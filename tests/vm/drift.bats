@@ -6,11 +6,11 @@
 # some weeks of packages, upgrades, logs, databases and swap (vm-images/
 # diverge, through the server), compared to the block with a program that
 # reads the exported images; and what destroying gives back, with what it
-# really gives back.  ../drift.bats has small images, and every block size.
+# really gives back.  ../bats/drift.bats has small images, and every block size.
 
-load ../helpers
-load ../clients
-load ../drift
+load ../rigs/helpers
+load ../rigs/clients
+load ../models/drift
 load guest
 
 setup_file ()

@@ -5,7 +5,7 @@
 # The NBD client of Debian's kernel, in a guest of its own: neither root nor
 # a kernel with nbd is needed here.
 
-load ../helpers
+load ../rigs/helpers
 load guest
 
 setup_file ()

@@ -4,7 +4,7 @@
 #
 # A real machine on a volume: Debian, under QEMU, on QEMU's NBD client.
 
-load ../helpers
+load ../rigs/helpers
 load guest
 
 setup_file ()

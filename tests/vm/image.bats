@@ -3,7 +3,7 @@
 # A real Debian image, made by vm-images/debian-image.  It is built once and
 # kept in the build directory, or in $NBDEDUP_IMAGES: see the script "image".
 
-load ../helpers
+load ../rigs/helpers
 
 setup_file ()
 {
@@ -22,7 +22,7 @@ ratios ()
     block_size=$(nbdedup -p "$pool" list --json | jq '.volumes[0].block_size')
     sector=$(nbdedup -p "$pool" get sector --json |
                  jq -r '.. | strings' | tail -n 1)
-    /usr/bin/python3 "$top_srcdir/tests/ratios.py" --block-size "$block_size" \
+    /usr/bin/python3 "$top_srcdir/tests/models/ratios.py" --block-size "$block_size" \
             --sector "$sector" "$@"
 }
 

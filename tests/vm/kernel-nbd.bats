@@ -2,7 +2,7 @@
 #
 # The kernel's NBD client on a volume: root, and a kernel with nbd.
 
-load ../helpers
+load ../rigs/helpers
 
 # A free device of the kernel's, or skip.
 setup ()

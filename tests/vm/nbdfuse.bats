@@ -5,7 +5,7 @@
 # A volume as a file of this machine: libnbd's nbdfuse, and a file system in
 # that file.
 
-load ../helpers
+load ../rigs/helpers
 
 mounted=()
 nbdfuse_pid=

@@ -5,7 +5,7 @@
 # vm-images/night-job on a real Debian image, against a running server: what it
 # promises in its head is true afterwards.
 
-load ../helpers
+load ../rigs/helpers
 load guest
 
 setup_file ()

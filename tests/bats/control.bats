@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The nbdedup command while a server has the pool open: it works through
+# control.sock.  test-control.c is about the protocol.
+
+# helpers.bash and "run" set what seems to be unset; $'\n' stands in patterns
+# shellcheck disable=SC2154,SC1011,SC2016,SC2030,SC2031
+
+load ../rigs/helpers
+
+# serve_up POOL: serve, and wait until the server has the pool: until then a
+# command would open it itself.
+serve_up ()
+{
+    serve "$@"
+    wait_for 20 grep -q "^server $server_pid " "$pool/lock"
+}
+
+json ()
+{
+    nbdedup "$@" --json | jq -e .
+}
+
+# attached NAME N: N clients are attached to a volume.
+attached ()
+{
+    [ "$(json list | jq ".volumes[] | select (.name == \"$1\") | .clients")" \
+      = "$2" ]
+}
+
+# hold NAME: attach an NBD client to a volume until release.
+hold ()
+{
+    mkfifo "$BATS_TEST_TMPDIR/hold"
+    qemu-io -f raw "$(uri_of "$1")" <"$BATS_TEST_TMPDIR/hold" \
+            >"$BATS_TEST_TMPDIR/hold.log" 2>&1 3>&- 4>&- &
+    holder=$!
+    exec 5>"$BATS_TEST_TMPDIR/hold"
+    wait_for 20 attached "$1" 1
+}
+
+release ()
+{
+    exec 5>&-
+    wait "$holder" || :
+}
+
+@test "every command works through a server" {
+    make_pool
+    serve_up "$pool"
+    wait_for 20 test -S "$pool/control.sock"
+    assert_eq "$(stat -c %a "$pool/control.sock")" 600
+
+    nbdedup create web1 10M --block-size 64K
+    nbdedup create web2 10M
+    nbdedup rename web2 db1
+    nbdedup resize db1 20M
+    refused shrink resize db1 5M
+    nbdedup set compress=none db1
+    assert_eq "$(nbdedup get compress db1)" none
+    assert_eq "$(json list | jq -c '[.volumes[] | [.name, .size]] | sort')" \
+              '[["db1",20971520],["web1",10485760]]'
+    assert_eq "$(json stat | jq -c '[.volumes[].name] | sort')" \
+              '["db1","web1"]'
+    nbdedup stat --prometheus | grep '^nbdedup_pool_logical_bytes 0$'
+    nbdedup check
+    nbdedup scrub
+    assert_eq "$(json destroy db1 --dry-run | jq -c .destroyed)" '["db1"]'
+    nbdedup destroy db1 --wait
+    assert_eq "$(json list | jq -c '[.volumes[].name]')" '["web1"]'
+}
+
+@test "errors come through a server as they are" {
+    make_pool
+    nbdedup create web1 1M
+    serve_up "$pool"
+    refused web1 create web1 1M
+    refused "" create a@b 1M
+    refused "" create "$(printf '%0256d' 0)" 1M
+    refused nonesuch destroy nonesuch
+    refused nonesuch get all nonesuch
+    refused frob set frob=1
+    refused hash set hash=sha256
+    refused nonesuch export nonesuch "$BATS_TEST_TMPDIR/out"
+    refused web1 import web1 "$BATS_TEST_FILENAME"
+    # The server is none the worse for it.
+    nbdedup check
+}
+
+@test "import and export go through a server, and NBD shows the same" {
+    need qemu-img --version
+    make_pool
+    serve_up "$pool"
+    truncate -s 30M "$BATS_TEST_TMPDIR/img"
+    random_data 7000001 | dd of="$BATS_TEST_TMPDIR/img" bs=1000 seek=3001 \
+                             conv=notrunc status=none
+    nbdedup import web1 "$BATS_TEST_TMPDIR/img"
+    nbdedup import web2 - --block-size 4K < <(cat "$BATS_TEST_TMPDIR/img")
+    qemu-img compare -f raw -F raw "$BATS_TEST_TMPDIR/img" "$(uri_of web1)"
+    qemu-img compare -f raw -F raw "$BATS_TEST_TMPDIR/img" "$(uri_of web2)"
+    nbdedup export web1 "$BATS_TEST_TMPDIR/out"
+    cmp "$BATS_TEST_TMPDIR/img" "$BATS_TEST_TMPDIR/out"
+    assert_num "$(stat -c %b "$BATS_TEST_TMPDIR/out") * 512 < 8000000"
+    nbdedup export web2 - | cmp - "$BATS_TEST_TMPDIR/img"
+
+    # It is durable: the server's end does not matter.
+    crash
+    nbdedup export web1 - | cmp - "$BATS_TEST_TMPDIR/img"
+}
+
+@test "an export that fails leaves no new file behind" {
+    make_pool
+    random_data 5M >"$BATS_TEST_TMPDIR/img"
+    serve_up "$pool"
+    nbdedup import web1 "$BATS_TEST_TMPDIR/img"
+    # The server does the pool's writing, so this limits the export only.
+    run ! bash -c 'ulimit -f 1000; nbdedup export web1 "$1"' - \
+        "$BATS_TEST_TMPDIR/out"
+    assert_eq "$status" 1
+    [[ $output == "nbdedup: export: $BATS_TEST_TMPDIR/out: File too large" ]]
+    [ ! -e "$BATS_TEST_TMPDIR/out" ]
+}
+
+@test "what NBD wrote is in the figures and in an export" {
+    need qemu-io --version
+    make_pool
+    nbdedup create web1 10M --block-size 64K
+    serve_up "$pool"
+    qemu-io -f raw "$(uri_of web1)" -c 'write -P 0x61 0 65536' \
+                                    -c 'write -P 0x62 65536 65536'
+    assert_eq "$(volume_stat web1 logical_bytes)" 131072
+    nbdedup export web1 - | cmp -n 131072 - \
+        <(head -c 65536 /dev/zero | tr '\0' a
+          head -c 65536 /dev/zero | tr '\0' b)
+}
+
+@test "a volume in use is not destroyed or shrunk, unless by force" {
+    need qemu-io --version
+    make_pool
+    nbdedup create web1 10M
+    serve_up "$pool"
+    hold web1
+    refused "use" destroy web1
+    refused "" resize web1 5M --shrink
+    nbdedup resize web1 20M
+    nbdedup destroy web1 --force
+    assert_eq "$(json list | jq -c .volumes)" '[]'
+    echo 'read 0 512' >&5
+    release
+    grep -i 'failed\|error' "$BATS_TEST_TMPDIR/hold.log"
+}
+
+@test "clients of import and export count, and do not stay" {
+    make_pool
+    random_data 5M >"$BATS_TEST_TMPDIR/img"
+    serve_up "$pool"
+    nbdedup import web1 "$BATS_TEST_TMPDIR/img"
+    attached web1 0
+    nbdedup export web1 - | head -c 1000 >/dev/null || :
+    wait_for 10 attached web1 0
+    nbdedup destroy web1
+}
+
+# begin_import: into web1, from descriptor 5; 20 MiB have come.
+begin_import ()
+{
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" \
+            2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
+    pid=$!
+    exec 5>"$BATS_TEST_TMPDIR/fifo"
+    random_data 20M >&5
+}
+
+# import_fails: when no more comes, and with status 1.
+import_fails ()
+{
+    local status=0
+
+    exec 5>&-
+    wait "$pid" || status=$?
+    assert_eq "$status" 1
+}
+
+@test "an interrupted import through a server leaves no volume behind" {
+    make_pool
+    serve_up "$pool"
+    begin_import
+    json list | jq -e '.volumes[0].clients > 0'
+    kill -TERM "$pid"
+    status=0
+    wait "$pid" || status=$?
+    exec 5>&-
+    assert_eq "$status" 1
+    assert_eq "$(json list | jq -c .volumes)" '[]'
+}
+
+@test "an import whose server is killed says so and leaves no volume behind" {
+    make_pool
+    serve_up "$pool"
+    begin_import
+    crash
+    random_data 20M >&5 || :
+    import_fails
+    [[ $(cat "$BATS_TEST_TMPDIR/err") == *"the server went away"* ]]
+    assert_eq "$(json list | jq -c .volumes)" '[]'
+}
+
+@test "a server goes down promptly while a client of its socket is idle" {
+    make_pool
+    serve_up "$pool"
+    begin_import
+    kill "$server_pid"
+    wait_for 10 server_is_gone "$server_pid"
+    [ ! -e "$pool/control.sock" ]
+    import_fails
+    assert_eq "$(json list | jq -c .volumes)" '[]'
+}
+
+@test "a socket that a crash left behind does not matter" {
+    make_pool
+    serve_up "$pool"
+    wait_for 20 test -S "$pool/control.sock"
+    crash
+    [ -S "$pool/control.sock" ]
+    nbdedup create web1 1M
+    serve_up "$pool"
+    nbdedup create web2 1M
+    assert_eq "$(json list | jq '.volumes | length')" 2
+}
+
+@test "a pool with a long path has its socket too" {
+    pool="$BATS_TEST_TMPDIR/$(printf '%0150d' 0)"
+    export NBDEDUP_POOL="$pool"
+    nbdedup init
+    serve_up "$pool"
+    nbdedup create web1 1M
+    cd "$pool"
+    assert_eq "$(nbdedup -p . list --json | jq -r '.volumes[0].name')" web1
+}
+
+@test "a command waits for a server that starts up or goes down" {
+    make_pool
+    nbdedup create web1 1M
+    for _ in 1 2 3; do
+        # Ask as soon as the server has the lock.
+        : >"$pool/lock"
+        { until grep -q server "$pool/lock"; do sleep 0.01; done
+          nbdedup list >"$BATS_TEST_TMPDIR/list"; } 3>&- 4>&- &
+        pid=$!
+        serve "$pool"
+        wait "$pid"
+        grep web1 "$BATS_TEST_TMPDIR/list"
+
+        { for _ in 1 2 3 4 5; do nbdedup list || exit 1; done
+        } >"$BATS_TEST_TMPDIR/list" 3>&- 4>&- &
+        pid=$!
+        kill "$server_pid"
+        wait_for 20 server_is_gone "$server_pid"
+        wait "$pid"
+        assert_eq "$(grep -c web1 "$BATS_TEST_TMPDIR/list")" 5
+    done
+}

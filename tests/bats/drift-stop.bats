@@ -1,0 +1,108 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# The end of a measurement of drift that takes long: by Ctrl-C, without a
+# server and through one, and with the server.  That drift looks up wherever
+# it is, is for test-drift-looks to find out; here the disk is slow enough to
+# be in the midst of it.
+
+load ../rigs/helpers
+
+setup ()
+{
+    need env --default-signal=INT true
+    cd "$BATS_TEST_TMPDIR" || return
+    make_pool --block-size 4K --compress none
+    random_data 64M >image
+    nbdedup import golden image
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web --count 3 >clones
+    # With slow_disk preloaded each read of pool.db takes 30 ms.  Drift needs
+    # about 180; half of them are done when it begins to sort in pieces.
+    slow_disk=${sanitizer_preload:+$sanitizer_preload:}$faults
+    export FAULT_FILE=pool.db FAULT_CALL=read FAULT_MS=30 FAULT_COUNT=1000000
+    export FAULT_ARM="$PWD/slow_now" FAULT_LOG="$PWD/slow"
+    touch slow_now
+}
+
+teardown ()
+{
+    rm -f slow_now
+    stop
+    check_pools
+}
+
+# sorts PID: it has a temporary file of the pool's.
+sorts ()
+{
+    find "/proc/$1/fd" -lname "$pool/* (deleted)" 2>/dev/null | grep -q .
+}
+
+sorts_not () { ! sorts "$1"; }
+
+# reads: how many there were.
+reads () { wc -l <slow; }
+
+# drift [OPTION...]: in the background; sets $drift_pid.  Shells let what they
+# start there ignore SIGINT.
+drift ()
+{
+    env --default-signal=INT LD_PRELOAD="${preload:-}" \
+        nbdedup drift --memory 1M "$@" >out 2>err 3>&- 4>&- &
+    drift_pid=$!
+}
+
+# interrupt PID: once this process is in the midst of it, Ctrl-C is noticed
+# soon, and told in one line.
+interrupt ()
+{
+    local before status=0
+
+    wait_for 60 sorts "$1"
+    before=$(reads)
+    kill -INT $drift_pid
+    wait $drift_pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat out err)" "nbdedup: drift: interrupted"
+    wait_for 20 sorts_not "$1"
+    assert_num "$(reads) - $before < 50"
+}
+
+@test "Ctrl-C ends drift at once, and leaves nothing behind" {
+    local names preload=$slow_disk
+
+    names=$(ls "$pool")
+    for option in "" --record; do
+        drift $option
+        interrupt $drift_pid
+        assert_eq "$(ls "$pool")" "$names"
+    done
+    nbdedup drift --memory 1M >out
+    assert_eq "$(nbdedup drift --history --json | jq -c .)" '{"samples":[]}'
+}
+
+@test "Ctrl-C ends drift in a server, which goes on" {
+    sanitizer_preload=$slow_disk serve "$pool" drift-interval=0
+    for option in "" --record; do
+        drift $option
+        interrupt "$server_pid"
+    done
+    rm -f slow_now
+    nbdedup drift --memory 1M >out
+    assert_eq "$(nbdedup drift --history --json | jq -c .)" '{"samples":[]}'
+    kill -0 "$server_pid"
+    touch slow_now
+}
+
+@test "a server in the midst of a sample ends when it is told to" {
+    local before
+
+    sanitizer_preload=$slow_disk serve "$pool" drift-interval=1 ddt-cache=8M
+    wait_for 60 sorts "$server_pid"
+    before=$(reads)
+    kill "$server_pid"
+    wait_for 30 server_is_gone "$server_pid"
+    assert_num "$(reads) - $before < 50"
+    assert_eq "$(nbdedup drift --history --json | jq -c .)" '{"samples":[]}'
+}

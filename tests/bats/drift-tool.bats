@@ -1,0 +1,582 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# What "nbdedup drift" prints.  Whether its figures are right is for other
+# tests to find out: here they are few enough to be known.
+
+# helpers.bash and "run" set what seems to be unset
+# shellcheck disable=SC2154,SC2030,SC2031
+
+load ../rigs/helpers
+
+# fixture [OPTION...]: documents of a fleet that never lived.
+fixture ()
+{
+    python3 "$top_srcdir/tests/bats/drift-fixture.py" "$@"
+}
+
+# forms FORM [FILE]: what the command makes of documents on stdin.
+forms ()
+{
+    "$test_programs/bats/drift-forms" "$@"
+}
+
+# make_fleet: golden@v1 of 8 MiB.  web1 and web2 have the same new MiB, web1
+# has 512 KiB of its own, 1 MiB of zeroes and 256 KiB of the golden image at
+# another place; web3 has nothing of its own.
+make_fleet ()
+{
+    local dir=$BATS_TEST_TMPDIR
+
+    make_pool --block-size 16K --compress none
+    random_data 8M >"$dir/image"
+    random_data 1M 2 >"$dir/update"
+    random_data 512K 3 >"$dir/own"
+    head -c 256K "$dir/image" >"$dir/moved"
+    nbdedup import golden "$dir/image"
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web --count 3
+    serve "$pool"
+    qemu-io -f raw "$(uri_of web2)" -c "write -q -s $dir/update 1M 1M"
+    qemu-io -f raw "$(uri_of web1)" -c "write -q -s $dir/update 1M 1M" \
+            -c "write -q -s $dir/own 4M 512K" -c 'write -q -z 6M 1M' \
+            -c "write -q -s $dir/moved 5M 256K" -c flush
+}
+
+# check_xml FILE: it is XML that neither runs nor refers to anything.
+check_xml ()
+{
+    python3 - "$1" <<'END'
+import sys
+import xml.etree.ElementTree as ET
+ids = set()
+for e in ET.parse(sys.argv[1]).iter():
+    assert e.tag.split("}")[-1] not in ("script", "image", "use",
+                                        "foreignObject"), e.tag
+    for key, value in e.attrib.items():
+        assert not key.split("}")[-1].startswith(("on", "href")), key
+        assert "url(" not in value and "://" not in value, value
+        if key == "id":
+            assert value not in ids, value
+            ids.add(value)
+END
+}
+
+@test "for people: bytes first, then each clone's classes, the ratio last" {
+    make_fleet
+    run -0 --separate-stderr nbdedup drift golden@v1
+    assert_eq "$stderr" ""
+    expected=$(cat <<'END'
+golden@v1 and 3 clones: 31.0 MiB logical, 9.50 MiB distinct (9.50 MiB stored)
+the clones' 23.0 MiB: 88 % as in the golden image, 1 % moved, 9 % only among siblings, 2 % unique
+
+CLONE       LOGICAL         SAME       MOVED      SIBLING      UNIQUE   ZERO  ONLY-HERE
+web1          7.00M  5.25M  75 %  256K   4 %  1.00M  14 %  512K   7 %  1.00M       512K
+web2          8.00M  7.00M  88 %    0B   0 %  1.00M  12 %    0B   0 %     0B         0B
+web3          8.00M  8.00M 100 %    0B   0 %     0B   0 %    0B   0 %     0B         0B
+all clones    23.0M  20.2M  88 %  256K   1 %  2.00M   9 %  512K   2 %  1.00M          -
+
+dedup ratio 3.26
+END
+)
+    assert_eq "$output" "$expected"
+    # Without a name all golden images, a block each.
+    nbdedup snapshot web1@gold
+    nbdedup clone web1@gold deep
+    run -0 nbdedup drift
+    assert_eq "$(grep -c ' and .* clones*: ' <<<"$output")" 2
+    assert_eq "${lines[0]%% and*}" "golden@v1"
+    [[ $output == *$'\n\nweb1@gold and 1 clone: '* ]]
+    # One clone needs no line for all.
+    run -0 nbdedup drift web1@gold
+    [[ $output != *"all clones"* ]]
+}
+
+@test "without golden images, clones or data there is still an answer" {
+    make_pool
+    run -0 nbdedup drift
+    assert_eq "$output" "no golden images: no volume is a clone of a snapshot"
+    assert_eq "$(nbdedup drift --json | jq -c .)" '{"goldens":[]}'
+    assert_eq "$(nbdedup drift --csv | wc -l)" 1
+    run -0 nbdedup drift --history
+    assert_eq "$output" "no samples yet: 'nbdedup drift --record' takes one"
+    assert_eq "$(nbdedup drift --history --json | jq -c .)" '{"samples":[]}'
+    nbdedup create empty 1M
+    nbdedup snapshot empty@a
+    run -0 nbdedup drift empty@a
+    assert_eq "$output" "empty@a and no clones: 0 B logical, 0 B distinct (0 B stored)"
+    nbdedup clone empty@a twin
+    run -0 nbdedup drift empty@a
+    assert_eq "${lines[0]}" "empty@a and 1 clone: 0 B logical, 0 B distinct (0 B stored)"
+    [[ ${lines[2]} =~ ^twin\ +0B\ +0B\ +-\ +0B\ +-\ +0B\ +-\ +0B\ +-\ +1.00M\ +0B$ ]]
+    [[ $output != *ratio* ]]
+}
+
+@test "JSON has the keys that were promised" {
+    make_fleet
+    one="$BATS_TEST_TMPDIR/one.json"
+    nbdedup drift golden@v1 --json >"$one"
+    assert_eq "$(jq -r 'keys | join (" ")' "$one")" \
+              "block_size clones fleet golden golden_blocks time"
+    assert_eq "$(jq -r '[.clones[] | keys | join (" ")] | unique[]' "$one")" \
+              "golden_moved golden_same logical name only_here_bytes sibling unique zero"
+    assert_eq "$(jq -r '.fleet | keys | join (" ")' "$one")" \
+              "dedup_ratio distinct distinct_stored_bytes logical"
+    assert_eq "$(jq -c '.clones[] | [.name, .zero, .golden_same, .golden_moved,
+                     .sibling, .unique, .logical, .only_here_bytes]' "$one")" \
+'["web1",64,336,16,64,32,448,524288]
+["web2",0,448,0,64,0,512,0]
+["web3",0,512,0,0,0,512,0]'
+    assert_eq "$(nbdedup drift --json | jq -c '.goldens | map (del (.time))')" \
+              "$(jq -c '[del (.time)]' "$one")"
+    now=$(date +%s)
+    assert_num "$(jq .time "$one") > $now - 600 && $(jq .time "$one") <= $now"
+}
+
+@test "golden images and clones come by name, whichever was made first" {
+    make_pool
+    for volume in m z; do
+        nbdedup create $volume 1M
+        nbdedup snapshot $volume@b
+        nbdedup snapshot $volume@a
+        nbdedup clone $volume@b ${volume}2
+        nbdedup clone $volume@a ${volume}1
+        nbdedup clone $volume@b ${volume}0
+    done
+    nbdedup rename z a
+    assert_eq "$(nbdedup drift --json |
+                     jq -c '[.goldens[] | [.golden, .clones[].name]]')" \
+              '[["a@a","z1"],["a@b","z0","z2"],["m@a","m1"],["m@b","m0","m2"]]'
+    assert_eq "$(nbdedup drift | grep -o '^.@.')" $'a@a\na@b\nm@a\nm@b'
+}
+
+@test "CSV is read by others, and every row adds up" {
+    need python3 --version
+    make_fleet
+    nbdedup drift --record >/dev/null
+    nbdedup drift --csv >"$BATS_TEST_TMPDIR/now.csv"
+    nbdedup drift --csv --history >"$BATS_TEST_TMPDIR/history.csv"
+    fixture --clones 4 --samples 5 | forms csv >"$BATS_TEST_TMPDIR/long.csv"
+    python3 - "$BATS_TEST_TMPDIR" <<'END'
+import csv, datetime, sys
+
+def read(name):
+    with open("%s/%s" % (sys.argv[1], name), newline="") as f:
+        text = f.read()
+    assert text.count("\r\n") == text.count("\n"), "line ends"
+    rows = list(csv.DictReader(text.splitlines(True), strict=True))
+    for r in rows:
+        assert None not in r and None not in r.values(), r
+        datetime.datetime.strptime(r["time"], "%Y-%m-%dT%H:%M:%SZ")
+        classes = sum(int(r[k + "_bytes"]) for k in
+                      ("golden_same", "golden_moved", "sibling", "unique"))
+        if r["kind"] == "clone":
+            assert int(r["logical_bytes"]) == classes, r
+            assert r["golden_bytes"] == r["dedup_ratio"] == "", r
+        else:
+            assert r["kind"] == "fleet" and r["name"] == "", r
+            assert int(r["logical_bytes"]) == classes + \
+                int(r["golden_bytes"]), r
+            assert abs(float(r["dedup_ratio"]) - int(r["logical_bytes"]) /
+                       int(r["distinct_bytes"])) < 1e-9, r
+            assert r["only_here_bytes"] == "", r
+    return rows
+
+now = read("now.csv")
+assert [r["name"] for r in now] == ["web1", "web2", "web3", ""], now
+assert now[0]["unique_bytes"] == "524288", now[0]
+assert now[0]["zero_bytes"] == "1048576", now[0]
+assert now[0]["only_here_bytes"] == "524288", now[0]
+history = read("history.csv")
+assert [dict(r, time="") for r in history] == [dict(r, time="") for r in now]
+rows = read("long.csv")
+fleet = [r for r in rows if r["kind"] == "fleet"]
+assert len(fleet) == 5, fleet
+assert [r["time"] for r in fleet] == sorted(r["time"] for r in fleet)
+END
+    # Names need quotes if they have what separates.
+    fixture --clones 1 --samples 1 --name 'a,"b"' | forms csv >"$BATS_TEST_TMPDIR/odd.csv"
+    grep -qF ',clone,"a,""b""",' "$BATS_TEST_TMPDIR/odd.csv"
+}
+
+@test "--if-destroyed takes all words up to the next option" {
+    make_fleet
+    run -0 nbdedup drift --if-destroyed web1 web2
+    assert_eq "$output" "destroying web1, web2 gives back 1.50 MiB (stored)"
+    run -0 nbdedup drift golden@v1 --if-destroyed web1
+    assert_eq "${lines[0]%%:*}" "golden@v1 and 3 clones"
+    assert_eq "${lines[-1]}" "destroying web1 gives back 512 KiB (stored)"
+    # The name of the golden image may come later.
+    run -0 nbdedup drift --if-destroyed web2 web1 --memory 4M golden@v1 --json
+    assert_eq "$(jq -c '[.golden, .if_destroyed.freed_bytes]' <<<"$output")" \
+              '["golden@v1",1572864]'
+    assert_eq "$(jq -c '.if_destroyed.names | sort' <<<"$output")" \
+              '["web1","web2"]'
+    assert_eq "$(nbdedup drift --if-destroyed web1 --json | jq -c .)" \
+              '{"if_destroyed":{"names":["web1"],"freed_bytes":524288}}'
+    # A volume goes with its snapshots, whether it has to do with golden
+    # images or not.
+    nbdedup import alone "$BATS_TEST_TMPDIR/own"
+    nbdedup snapshot alone@a
+    nbdedup snapshot alone@b
+    run -0 nbdedup drift --if-destroyed alone web1
+    assert_eq "$output" "destroying alone, web1 (and 2 snapshots) gives back 512 KiB (stored)"
+    run -1 nbdedup drift --if-destroyed web1 nobody
+    assert_eq "$output" "nbdedup: drift: there is no volume 'nobody'"
+}
+
+@test "samples are kept with --record, and shown with --history" {
+    make_fleet
+    run -1 nbdedup drift --history nothing@v1
+    assert_eq "${#lines[@]}" 1
+    nbdedup drift --record --json golden@v1 >"$BATS_TEST_TMPDIR/1"
+    qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 7 0 16K' -c flush
+    run -0 nbdedup drift --record
+    [[ ${lines[0]} == "golden@v1 and 3 clones: "* ]]
+    nbdedup drift --record --history --json >"$BATS_TEST_TMPDIR/all"
+    assert_eq "$(jq '.samples | length' "$BATS_TEST_TMPDIR/all")" 3
+    assert_eq "$(jq -cS '.samples[0]' "$BATS_TEST_TMPDIR/all")" \
+              "$(jq -cS . "$BATS_TEST_TMPDIR/1")"
+    assert_eq "$(jq -c '[.samples[].clones[2].unique]' "$BATS_TEST_TMPDIR/all")" \
+              '[0,1,1]'
+    # Looking takes none.
+    nbdedup drift >/dev/null
+    assert_eq "$(nbdedup drift --history golden@v1 --json | jq -c .)" \
+              "$(jq -c . "$BATS_TEST_TMPDIR/all")"
+    run -0 nbdedup drift --history
+    [[ ${lines[0]} == "golden@v1: 3 samples, 20"* ]]
+    assert_eq "$(tail -n 3 <<<"$output" | awk '{ print $3, $NF }')" \
+'3 3.26
+3 3.26
+3 3.26'
+}
+
+# metrics [NAME]: those of drift, after a look at the form of all: names,
+# labels and numbers; each metric's lines together below one HELP and TYPE;
+# none twice.
+metrics ()
+{
+    nbdedup stat --prometheus "$@" >"$BATS_TEST_TMPDIR/metrics"
+    awk '/^# HELP [a-z_]+ [^ ].*[.]$/ {
+             if (seen[$3]++) exit 1; now = $3; next }
+         /^# TYPE [a-z_]+ (gauge|counter)$/ { if ($3 != now) exit 1; next }
+         !/^[a-z_]+({([a-z]+="[^"\\]*",?)+})? ([0-9.e+-]+|NaN)$/ { exit 1 }
+         { name = $1; sub (/{.*/, "", name)
+           if (name != now || series[$1]++) exit 1 }' \
+        "$BATS_TEST_TMPDIR/metrics" || fail "$(<"$BATS_TEST_TMPDIR/metrics")"
+    if command -v promtool >/dev/null; then
+        promtool check metrics <"$BATS_TEST_TMPDIR/metrics"
+    fi
+    grep '^nbdedup_drift_' "$BATS_TEST_TMPDIR/metrics" || :
+}
+
+@test "stat --prometheus has the newest samples, and measures nothing" {
+    make_fleet
+    assert_eq "$(metrics)" ""
+    nbdedup drift --record >/dev/null
+    qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 7 0 64K' -c flush
+    json=$(nbdedup drift --record --json)
+    # Not in the history.
+    qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 8 0 1M' -c flush
+    expected=$(cat <<END
+nbdedup_drift_sample_timestamp_seconds{golden="golden@v1"} $(
+    jq '.goldens[0].time' <<<"$json")
+nbdedup_drift_clones{golden="golden@v1"} 3
+nbdedup_drift_golden_bytes{golden="golden@v1"} 8388608
+nbdedup_drift_logical_bytes{golden="golden@v1"} 32505856
+nbdedup_drift_distinct_bytes{golden="golden@v1"} 9977856
+nbdedup_drift_distinct_stored_bytes{golden="golden@v1"} 9977856
+nbdedup_drift_dedup_ratio{golden="golden@v1"} 3.2577996715927751
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="golden_same"} 5505024
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="golden_moved"} 262144
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="sibling"} 1048576
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="unique"} 524288
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web1",class="zero"} 1048576
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="golden_same"} 7340032
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="golden_moved"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="sibling"} 1048576
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="unique"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web2",class="zero"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="golden_same"} 8323072
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="golden_moved"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="sibling"} 0
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="unique"} 65536
+nbdedup_drift_clone_bytes{golden="golden@v1",clone="web3",class="zero"} 0
+nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web1"} 524288
+nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web2"} 0
+nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web3"} 16384
+END
+)
+    assert_eq "$(metrics)" "$expected"
+    # Without a server, too.
+    stop
+    assert_eq "$(metrics)" "$expected"
+    assert_eq "$(metrics golden@v1)" "$expected"
+    # The fleets that a clone is of, and that clone.
+    assert_eq "$(metrics web2)" "$(grep -v 'clone="web[13]"' <<<"$expected")"
+    assert_eq "$(metrics golden)" ""
+    # By the name that it has now, whoever has the other one.
+    nbdedup rename golden old
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 empty
+    assert_eq "$(metrics)" "${expected//golden@v1/old@v1}"
+    assert_eq "$(metrics golden@v1)" ""
+    nbdedup drift golden@v1 --record >/dev/null
+    metrics golden@v1 |
+        grep -xF 'nbdedup_drift_dedup_ratio{golden="golden@v1"} NaN'
+    # Of a golden image without clones nothing is said, in JSON nothing at all.
+    nbdedup destroy empty
+    assert_eq "$(metrics)" "${expected//golden@v1/old@v1}"
+    assert_eq "$(nbdedup stat --json | jq -c keys)" '["pool","volumes"]'
+}
+
+@test "a history that is too long for one answer is shown in full" {
+    make_pool
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 "$(printf '%0240d' 0)" --count 1000 >/dev/null
+    for _ in {1..55}; do
+        nbdedup drift --record >/dev/null
+    done
+    nbdedup drift --history --json | jq -c . >"$BATS_TEST_TMPDIR/all"
+    # The engine gives 16 MiB at a time.
+    assert_num "$(stat -c %s "$BATS_TEST_TMPDIR/all") > 17 * 1048576"
+    assert_eq "$(jq '.samples | length' "$BATS_TEST_TMPDIR/all")" 55
+    assert_eq "$(jq '.samples | map (.time) | . == sort' "$BATS_TEST_TMPDIR/all")" true
+}
+
+@test "the history is a line of blocks, and a table in local time" {
+    # 8 days, each a little more: the line climbs, the ratio falls.
+    fixture --clones 2 --samples 9 --days 8 >"$BATS_TEST_TMPDIR/samples"
+    export TZ=UTC
+    LC_ALL=C.UTF-8 forms history <"$BATS_TEST_TMPDIR/samples" >"$BATS_TEST_TMPDIR/utf8"
+    LC_ALL=C forms history <"$BATS_TEST_TMPDIR/samples" >"$BATS_TEST_TMPDIR/ascii"
+    run -0 cat "$BATS_TEST_TMPDIR/utf8"
+    assert_eq "${lines[0]}" "golden@v1: 9 samples, 2026-01-01 to 2026-01-09"
+    assert_eq "${lines[1]}" "distinct  ▁▁▁▁▁▁▁▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆█  1.53 GiB to 2.11 GiB"
+    assert_eq "${lines[2]}" "ratio     ███████▇▇▇▇▇▇▇▆▆▆▆▆▆▆▆▅▅▅▅▅▅▅▄▄▄▄▄▄▄▄▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▂▂▂▂▂▂▂▁  3.00 to 2.38"
+    assert_eq "$(sed -n '5p' "$BATS_TEST_TMPDIR/utf8")" \
+              "TIME                 CLONES  LOGICAL  DISTINCT  STORED   SAME  MOVED  SIBLING  UNIQUE  RATIO"
+    assert_eq "$(sed -n 6p "$BATS_TEST_TMPDIR/utf8")" "2026-01-01 00:00:00       2    4.58G     1.53G    694M  3.05G     0B       0B      0B   3.00"
+    run ! grep -P '[^\x00-\x7f]' "$BATS_TEST_TMPDIR/ascii"
+    run -0 cat "$BATS_TEST_TMPDIR/ascii"
+    assert_eq "${lines[1]}" "distinct  _______.......---------------::::::::=======+++++++++++++++#  1.53 GiB to 2.11 GiB"
+    TZ=Asia/Tokyo forms history <"$BATS_TEST_TMPDIR/samples" |
+        grep -q '^2026-01-01 09:00:00 '
+    # Samples far from each other stay so: 1 day, then 99.
+    jq -c '.[0:3] | .[1].time = .[0].time + 86400 |
+           .[2].time = .[0].time + 8640000' "$BATS_TEST_TMPDIR/samples" |
+        LC_ALL=C forms history >"$BATS_TEST_TMPDIR/far"
+    assert_eq "$(sed -n 2p "$BATS_TEST_TMPDIR/far")" \
+              "distinct  :::::::::::::::::::::::::::::::::::::::::::::::::::::::::::#  1.53 GiB to 1.67 GiB"
+}
+
+@test "a clock that was set back spoils nothing" {
+    need gnuplot --version
+    fixture --clones 2 --samples 4 | jq -c '[.[0, 2, 1, 3]]' >"$BATS_TEST_TMPDIR/back"
+    fixture --clones 2 --samples 4 | forms history >"$BATS_TEST_TMPDIR/a"
+    forms history <"$BATS_TEST_TMPDIR/back" >"$BATS_TEST_TMPDIR/b"
+    assert_eq "$(cat "$BATS_TEST_TMPDIR/b")" "$(cat "$BATS_TEST_TMPDIR/a")"
+    fixture --clones 2 --samples 4 | forms svg "$BATS_TEST_TMPDIR/a.svg"
+    forms svg "$BATS_TEST_TMPDIR/b.svg" <"$BATS_TEST_TMPDIR/back"
+    cmp "$BATS_TEST_TMPDIR/a.svg" "$BATS_TEST_TMPDIR/b.svg"
+}
+
+@test "samples are told oldest first, also after a clock was set back" {
+    make_pool
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web
+    for day in 3 1 2; do
+        CLOCK=$(date -u -d "2026-01-0$day" +%s) "$test_programs/rigs/engine-call" \
+            "$pool" drift '{"record":true}' >/dev/null
+    done
+    assert_eq "$(nbdedup drift --history --json |
+                     jq -r '.samples[].time | strftime ("%d")' | xargs)" "01 02 03"
+    assert_eq "$(nbdedup drift --history --csv | grep fleet | cut -c 11-20 | xargs)" \
+              "2026-01-01 2026-01-02 2026-01-03"
+}
+
+@test "shares are rounded, but a little is not nothing and not all" {
+    fixture --clones 1 --samples 1 | jq -c '.[0] | [.clones[0] |=
+        (.golden_same = 99990 | .golden_moved = 0 | .sibling = 4 |
+         .unique = 6 | .logical = 100000) | .]' | forms text >"$BATS_TEST_TMPDIR/text"
+    grep -qF '>99 % as in the golden image, 0 % moved, <1 % only among siblings, <1 % unique' \
+         "$BATS_TEST_TMPDIR/text"
+}
+
+@test "--svg draws each golden image, without scripts and references" {
+    need gnuplot --version
+    need python3 --version
+    file="$BATS_TEST_TMPDIR/chart.svg"
+    make_fleet
+    run -0 nbdedup drift --svg "$file"
+    assert_eq "$output" ""
+    check_xml "$file"
+    grep -qF '>golden@v1: bytes of the image and its clones<' "$file"
+    grep -qF "what the clones' bytes are" "$file"
+    grep -qF '>golden@v1: dedup ratio<' "$file"
+    for class in '  0, 114, 178' ' 86, 180, 233' '230, 159,   0' '213,  94,   0'; do
+        grep -qF "polygon fill = 'rgb($class)'" "$file" || fail "$class"
+    done
+    # A second one, below the first; to stdout.
+    nbdedup snapshot web1@gold
+    nbdedup clone web1@gold deep
+    nbdedup drift --svg - >"$BATS_TEST_TMPDIR/two.svg"
+    check_xml "$BATS_TEST_TMPDIR/two.svg"
+    assert_eq "$(grep -c 'dedup ratio<' "$BATS_TEST_TMPDIR/two.svg")" 2
+    nbdedup drift web1@gold --svg - >"$BATS_TEST_TMPDIR/one.svg"
+    assert_eq "$(grep -c 'dedup ratio<' "$BATS_TEST_TMPDIR/one.svg")" 1
+    # Names are text for gnuplot, and in XML.
+    fixture --golden "a'b <i>&_{x}\`id\`" --clones 2 --samples 3 |
+        forms svg "$BATS_TEST_TMPDIR/odd.svg"
+    check_xml "$BATS_TEST_TMPDIR/odd.svg"
+    grep -qF "a'b &lt;i>&amp;_{x}\`id\`: dedup ratio" "$BATS_TEST_TMPDIR/odd.svg"
+    # One that is as long as names may be leaves room for what follows it.
+    local name
+
+    name=$(printf 'n%.0s' {1..255})
+    fixture --golden "a$name@${name}z" --clones 2 --samples 3 |
+        forms svg "$BATS_TEST_TMPDIR/long.svg"
+    check_xml "$BATS_TEST_TMPDIR/long.svg"
+    assert_eq "$(grep -cE ">an{23}…n{23}z: (bytes|what|dedup)" \
+                      "$BATS_TEST_TMPDIR/long.svg")" 3
+}
+
+@test "no golden images, no clones, no data: charts are files all the same" {
+    need gnuplot --version
+    make_pool
+    for step in 'create empty 1M' 'snapshot empty@a' 'clone empty@a b'; do
+        nbdedup drift --svg "$BATS_TEST_TMPDIR/x.svg" --html "$BATS_TEST_TMPDIR/x.html"
+        check_xml "$BATS_TEST_TMPDIR/x.svg"
+        grep -q '^</html>$' "$BATS_TEST_TMPDIR/x.html"
+        read -ra args <<<"$step"
+        nbdedup "${args[@]}"
+    done
+    nbdedup drift --svg "$BATS_TEST_TMPDIR/x.svg" --html "$BATS_TEST_TMPDIR/x.html"
+    check_xml "$BATS_TEST_TMPDIR/x.svg"
+    grep -qF '>empty@a<' "$BATS_TEST_TMPDIR/x.html"
+}
+
+@test "files are replaced when they are complete, and else left alone" {
+    need gnuplot --version
+    file="$BATS_TEST_TMPDIR/page.html"
+    make_fleet
+    echo old >"$file"
+    chmod 640 "$file"
+    # Nobody draws: nothing changes.
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    run -1 env PATH="$BATS_TEST_TMPDIR/bin" "$top_builddir/tools/nbdedup" drift --html "$file"
+    assert_eq "$output" "nbdedup: drift: $file: needs gnuplot, which is not installed: install gnuplot (Debian's gnuplot-nox)"
+    printf '#!/bin/sh\necho "line 1: too old" >&2\nexit 1\n' >"$BATS_TEST_TMPDIR/bin/gnuplot"
+    chmod +x "$BATS_TEST_TMPDIR/bin/gnuplot"
+    run -1 env PATH="$BATS_TEST_TMPDIR/bin:$PATH" nbdedup drift --html "$file"
+    assert_eq "$output" "nbdedup: drift: $file: line 1: too old"
+    # It draws what nobody understands.
+    printf '#!/bin/sh\necho "<svg></svg>"\n' >"$BATS_TEST_TMPDIR/bin/gnuplot"
+    run -1 env PATH="$BATS_TEST_TMPDIR/bin:$PATH" nbdedup drift --html "$file"
+    [[ $output == "nbdedup: drift: this version of gnuplot writes SVG "* ]]
+    assert_eq "$(cat "$file")" old
+    run ! compgen -G "$file.*"
+    run -0 nbdedup drift --html "$file"
+    assert_eq "$output" ""
+    grep -q '^</html>$' "$file"
+    assert_eq "$(stat -c %a "$file")" 640
+    run ! compgen -G "$file.*"
+    # A device stays one.
+    run -0 nbdedup drift --html /dev/null
+    [ -c /dev/null ]
+    run -1 nbdedup drift --svg /dev/full
+    assert_eq "$output" "nbdedup: drift: /dev/full: No space left on device"
+    [ -c /dev/full ]
+    run -1 nbdedup drift --html "$BATS_TEST_TMPDIR/nowhere/x"
+    [[ $output == "nbdedup: drift: $BATS_TEST_TMPDIR/nowhere/x"* ]]
+    assert_eq "${#lines[@]}" 1
+    # No room for all of it.
+    run -1 bash -c "ulimit -f 1; nbdedup drift --html '$file'"
+    assert_eq "${#lines[@]}" 1
+    grep -q '^</html>$' "$file"
+    run ! compgen -G "$file.*"
+    # What is printed besides is asked for.
+    run -0 nbdedup drift --html "$file" --csv
+    assert_num "${#lines[@]} == 5"
+}
+
+@test "an interrupt while charts are drawn leaves nothing behind" {
+    file="$BATS_TEST_TMPDIR/page.html"
+    make_fleet
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    printf '#!/bin/sh\necho $$ >"%s"\nexec sleep 300\n' "$BATS_TEST_TMPDIR/drawing" \
+           >"$BATS_TEST_TMPDIR/bin/gnuplot"
+    chmod +x "$BATS_TEST_TMPDIR/bin/gnuplot"
+    PATH="$BATS_TEST_TMPDIR/bin:$PATH" nbdedup drift --html "$file" \
+        2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- &
+    wait_for 30 test -s "$BATS_TEST_TMPDIR/drawing"
+    kill -TERM $!
+    status=0
+    wait $! || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat "$BATS_TEST_TMPDIR/err")" "nbdedup: drift: interrupted"
+    wait_for 10 server_is_gone "$(cat "$BATS_TEST_TMPDIR/drawing")"
+    run ! compgen -G "$file*"
+}
+
+@test "wrong usage exits 2 with one line, and says what to do" {
+    make_fleet
+    usage ()
+    {
+        local expected=$1
+
+        shift
+        run -2 --separate-stderr nbdedup drift "$@"
+        assert_eq "$output" ""
+        assert_eq "${#stderr_lines[@]}" 1 "$*: $stderr"
+        # shellcheck disable=SC2053   # a pattern
+        [[ $stderr == "nbdedup: drift: "$expected" (see 'nbdedup drift --help')" ]] ||
+            fail "$*: $stderr"
+    }
+    usage "'golden' is no golden image: give its snapshot, as in golden@v1, or no name for all golden images" golden
+    usage "'@v1' is not a snapshot's name, NAME@SNAP" @v1
+    usage "'golden@' is not a snapshot's name, NAME@SNAP" golden@
+    usage "unexpected argument 'web1'" golden@v1 web1
+    usage "--json or --csv, not both" --json --csv
+    usage "--if-destroyed needs the names of volumes or snapshots" --if-destroyed --json
+    for option in --history --csv --html=x --svg=x; do
+        usage "--if-destroyed does not go with --history, --csv, --html or --svg" \
+              --if-destroyed web1 "$option"
+    done
+    usage "--if-destroyed with --record needs the name of a golden image" \
+          --if-destroyed web1 --record
+    usage "--html and --svg need a file each" --html - --svg -
+    usage "only one report can go to standard output" --html - --json
+    usage "only one report can go to standard output" --svg - --history
+    usage "--html and --svg need a file each" --svg same --html same
+    usage "--memory does not go with --history: samples are only read" --history --memory 1M
+    usage "--memory 'much'*" --memory much
+    for size in 0 1K 1023K; do
+        usage "--memory '$size': at least 1.00 MiB is needed" --memory $size
+    done
+    usage "--html needs the name of a file" --html ""
+    usage "--svg needs the name of a file" --svg=
+    [ ! -e x ] && [ ! -e same ]
+    run -1 nbdedup drift golden@v2
+    assert_eq "$output" "nbdedup: drift: there is no snapshot 'golden@v2'"
+    # Sanitizers make more of it.
+    if [ -z "$sanitizer_preload" ]; then
+        run -1 nbdedup drift --memory 1000T
+        [[ $output == "nbdedup: drift: cannot get "*" bytes of memory to sort in: allow less" ]]
+    fi
+    run -0 nbdedup drift --memory 2M golden@v1
+}
+
+@test "progress is shown when asked for, output that fails is a failure" {
+    make_fleet
+    run -0 --separate-stderr nbdedup drift --progress
+    assert_eq "${stderr_lines[-1]}" "drift 100%"
+    run -0 --separate-stderr nbdedup destroy web1 --dry-run --progress
+    assert_eq "${stderr_lines[-1]}" "destroy 100%"
+    run -1 --separate-stderr bash -c 'nbdedup drift >/dev/full'
+    [[ $stderr == "nbdedup: writing to standard output: "* ]]
+    run -1 --separate-stderr bash -c 'nbdedup drift --svg - >/dev/full'
+    [[ $stderr == *"nbdedup: "* ]]
+}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# --help and the manual pages say the same.
+
+# helpers.bash and "run" set what seems to be unset; $'\n' stands in patterns
+# shellcheck disable=SC2154,SC1011,SC2016,SC2030,SC2031
+
+load ../rigs/helpers
+
+setup ()
+{
+    unset NBDEDUP_POOL
+    pod="$top_srcdir/tools/nbdedup.pod"
+}
+
+# commands: as "nbdedup --help" lists them, name and summary.
+commands ()
+{
+    nbdedup --help | sed -n '/^Commands:/,/^$/s/^  \([a-z].*\)/\1/p'
+}
+
+# page COMMAND: the source of its manual page.
+page ()
+{
+    echo "$top_srcdir/tools/nbdedup-$1.pod"
+}
+
+# section NAME FILE...: what stands in the pages' sections of that name.
+section ()
+{
+    local name=$1
+
+    shift
+    sed -n "/^=head1 $name\$/,/^=head1 /{/^=head1 /!p}" "$@"
+}
+
+# options_in: the long options in the text on stdin.
+options_in ()
+{
+    grep -oE -e '--[a-z][a-z-]*' | sort -u
+}
+
+# items_in: the long options that the POD on stdin has as items.
+items_in ()
+{
+    sed -n 's/^=item B<\(--[a-z-]*\)>.*/\1/p' | sort -u
+}
+
+@test "every command has a manual page, and every page a command" {
+    commands=$(commands | sed 's/ .*//')
+    [ "$(wc -l <<<"$commands")" -ge 14 ]
+    assert_eq "$(cd "$top_srcdir/tools" && printf '%s\n' nbdedup-*.pod |
+                     sed 's/^nbdedup-//; s/\.pod$//')" \
+              "$(sort <<<"$commands")"
+    # Installed as well.
+    assert_eq "$(sed -n 's/^\tnbdedup-\([a-z]*\)\.pod .*/\1/p' \
+                     "$top_srcdir/tools/Makefile.am")" \
+              "$(sort <<<"$commands")"
+    # In the overview, in the order of --help.
+    assert_eq "$(section COMMANDS "$pod" |
+                     sed -n 's/^=item L<nbdedup-\([a-z]*\)(1)>$/\1/p')" \
+              "$commands"
+}
+
+@test "a page's NAME, the overview and --help have the same summary" {
+    while read -r command summary; do
+        assert_eq "$(section NAME "$(page "$command")" | grep .)" \
+                  "nbdedup-$command - $summary"
+        assert_eq "$(sed -n "/^=item L<nbdedup-$command(1)>\$/,/^=/p" "$pod" |
+                         grep -v -e '^=' -e '^$')" "${summary^}."
+    done < <(commands)
+}
+
+@test "a page has the options of --help, and no others" {
+    while read -r command _; do
+        help=$(nbdedup "$command" --help | options_in)
+        items=$(section OPTIONS "$(page "$command")" | items_in)
+        all=$(section OPTIONS "$(page "$command")" "$pod" | items_in)
+        assert_num "$(wc -l <<<"$help") >= 3"
+        while read -r option; do
+            grep -qxe "$option" <<<"$all" ||
+                fail "$command: $option is not in the manual page"
+        done <<<"$help"
+        while read -r option; do
+            grep -qxe "${option:---help}" <<<"$help" ||
+                fail "$command: $option is not in --help"
+        done <<<"$items"
+        # Where there is JSON, its keys are described.
+        ! grep -qxe --json <<<"$help" ||
+            [ -n "$(section 'JSON OUTPUT' "$(page "$command")")" ] ||
+            fail "$command: the manual page does not describe its JSON"
+    done < <(commands)
+}
+
+@test "a page's synopsis has the options of --help, and no others" {
+    while read -r command _; do
+        help=$(nbdedup "$command" --help | options_in |
+                   grep -vxe --help -e --usage -e --version -e --pool \
+                        -e --recursive || :)
+        assert_eq "$(section SYNOPSIS "$(page "$command")" | options_in)" \
+                  "$help"
+    done < <(commands)
+}
+
+@test "every page has the same sections" {
+    while read -r command _; do
+        assert_eq "$(sed -n 's/^=head1 //p' "$(page "$command")" |
+                         grep -vx 'JSON OUTPUT' | xargs)" \
+                  "NAME SYNOPSIS DESCRIPTION OPTIONS EXIT STATUS EXAMPLES SEE ALSO"
+    done < <(commands)
+}
+
+# keys_in JSON: the keys of all objects in it.
+keys_in ()
+{
+    jq -r '[.. | objects | keys[]] | unique[]' "$1"
+}
+
+@test "a page describes every key of the command's JSON" {
+    make_pool
+    head -c 1M /dev/urandom >"$BATS_TEST_TMPDIR/image"
+    nbdedup import v "$BATS_TEST_TMPDIR/image"
+    nbdedup snapshot v@a
+    nbdedup import w "$BATS_TEST_TMPDIR/image"
+    nbdedup create empty 1M
+    nbdedup rebase empty v@a
+    nbdedup snapshot empty@b
+    for call in "list" "stat --ddt" "check" "check --repair" "scrub" \
+                       "status" "bench" "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
+                       "destroy w --dry-run" "drift" "drift v@a" \
+                       "drift v@a --if-destroyed w v" \
+                       "drift --record --history" \
+                       "estimate $BATS_TEST_TMPDIR/image"; do
+        read -ra args <<<"$call"
+        nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
+        text=$(section 'JSON OUTPUT' "$(page "${args[0]}")")
+        while read -r key; do
+            grep -qwe "$key" <<<"$text" ||
+                fail "$call: $key is not in the manual page"
+        done < <(keys_in "$BATS_TEST_TMPDIR/json")
+    done
+}
+
+@test "--help, --usage and --version work everywhere and exit 0" {
+    while read -r command _; do
+        run -0 --separate-stderr nbdedup "$command" --help
+        [[ $output == "Usage: nbdedup $command "* ]]
+        assert_eq "$stderr" ""
+        run -0 nbdedup "$command" --usage
+        [[ $output == "Usage: nbdedup $command "* ]]
+        run -0 nbdedup "$command" --version
+        assert_eq "$output" "nbdedup $version"
+    done < <(commands)
+    run -0 nbdedup --help
+    run -0 nbdedup --usage
+    run -0 nbdedup --version
+    assert_eq "$output" "nbdedup $version"
+}
+
+@test "the manual pages are good POD, and their links lead somewhere" {
+    need type podchecker
+    for page in "$top_srcdir"/tools/*.pod; do
+        podchecker -warnings "$page"
+        while read -r name; do
+            [ -e "$top_srcdir/tools/$name.pod" ] || fail "$page: L<$name(1)>"
+        done < <(grep -oE 'L<nbdedup[a-z-]*\(1\)' "$page" |
+                     sed 's/L<//; s/(1)//')
+    done
+}

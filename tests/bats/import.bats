@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# import and export of QEMU's formats and of NBD servers: byte for byte,
+# sparse both ways, and undone when something goes wrong.  tools.bats has
+# what is common to all images.
+
+load ../rigs/helpers
+
+formats="qcow2 vmdk vdi vhdx vpc"
+
+# disk_image FILE: 24 MiB with data, zeroes and holes of many lengths.
+disk_image ()
+{
+    truncate -s 24M "$1"
+    random_data 3M 1 | dd of="$1" bs=64K seek=16 conv=notrunc status=none
+    text_data 1M 2 | dd of="$1" bs=64K seek=160 conv=notrunc status=none
+    dd if=/dev/zero of="$1" bs=64K seek=200 count=20 conv=notrunc status=none
+    random_data 4096 3 | dd of="$1" bs=4K seek=4101 conv=notrunc status=none
+    random_data 512 4 | dd of="$1" bs=512 seek=49151 conv=notrunc status=none
+}
+
+setup ()
+{
+    cd "$BATS_TEST_TMPDIR" || return
+    mkdir tmp
+    export TMPDIR="$PWD/tmp"    # where sockets are for a moment
+    disk_image disk.raw
+}
+
+volumes ()
+{
+    nbdedup list --json | jq -c '[.volumes[].name]'
+}
+
+# nothing_left: what was imported and exported went away without a trace.
+nothing_left ()
+{
+    assert_eq "$(volumes)" "${1:-[]}"
+    assert_eq "$(find . -name '*.exporting-*')" ""
+    assert_eq "$(find tmp -name 'nbdedup.*')" ""
+}
+
+# nbd_server ARG...: another nbdkit, with URI $other.
+nbd_server ()
+{
+    rm -f other.sock other.pid
+    other="nbd+unix:///?socket=$PWD/other.sock"
+    command nbdkit -f -U other.sock -P other.pid "$@" 3>&- 4>&- &
+    other_pid=$!
+    wait_for 30 test -s other.pid
+}
+
+stop_nbd_server ()
+{
+    [ -n "${other_pid:-}" ] || return 0
+    kill "$other_pid" 2>/dev/null || :
+    wait "$other_pid" || :
+    other_pid=
+}
+
+teardown ()
+{
+    stop_nbd_server
+    stop
+    check_pools
+}
+
+# both_ways: all formats into the pool and out of it.
+both_ways ()
+{
+    local f options
+
+    for f in $formats; do
+        options=()
+        # Without this, vpc's size is rounded up.
+        [ "$f" != vpc ] || options=(-o force_size=on)
+        qemu-img convert -f raw -O "$f" "${options[@]}" disk.raw "in.$f"
+        run -0 nbdedup import "v-$f" "in.$f"
+        assert_eq "$output" "nbdedup: import: in.$f: is read as $f (with\
+ --format raw: as it is)"
+        run -0 nbdedup import "w-$f" "in.$f" --format "$f"
+        assert_eq "$output" ""
+        nbdedup export "v-$f" - | cmp - disk.raw
+        nbdedup export "w-$f" - | cmp - disk.raw
+        # Holes and zeroes took nothing, whatever they were in the file.
+        assert_num "$(volume_stat "v-$f" logical_bytes) < 5 * 1048576"
+
+        run -0 nbdedup export "v-$f" "out.$f" --format "$f"
+        assert_eq "$output" ""
+        assert_eq "$(qemu-img info --output=json "out.$f" | jq -r .format)" "$f"
+        assert_eq "$(qemu-img info -f "$f" --output=json "out.$f" |
+                         jq '."virtual-size"')" 25165824
+        qemu-img compare -f raw -F "$f" disk.raw "out.$f"
+        assert_num "$(stat -c %b "out.$f") * 512 < 12 * 1048576"
+    done
+    # vhd is another name of vpc.
+    nbdedup import vhd in.vpc --format vhd
+    nbdedup export vhd out.vhd --format vhd
+    qemu-img compare -f raw -F vpc disk.raw out.vhd
+}
+
+@test "all formats go in and out, byte for byte and sparse" {
+    make_pool
+    both_ways
+    assert_eq "$(find . -name '*.exporting-*')" ""
+}
+
+@test "all formats go in and out through a running server" {
+    make_pool
+    serve "$pool"
+    both_ways
+    assert_eq "$(nbdedup list --json | jq '[.volumes[].clients] | add')" 0
+}
+
+@test "an image comes with its backing files, and with compressed clusters" {
+    make_pool
+    qemu-img convert -f raw -O qcow2 -c disk.raw base.qcow2
+    qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 middle.qcow2
+    qemu-io -f qcow2 -c "write -P 7 3M 128k" -c "write -z 17M 64k" \
+            middle.qcow2 >/dev/null
+    mkdir sub
+    qemu-img create -q -f qcow2 -b ../middle.qcow2 -F qcow2 sub/top.qcow2 32M
+    qemu-io -f qcow2 -c "write -P 9 30M 4k" sub/top.qcow2 >/dev/null
+    qemu-img convert -O raw sub/top.qcow2 want.raw
+
+    nbdedup import v sub/top.qcow2 --allow-backing
+    nbdedup export v - | cmp - want.raw
+    (cd sub && nbdedup import w top.qcow2 --allow-backing)
+    nbdedup export w - | cmp - want.raw
+    nbdedup import base base.qcow2
+    nbdedup export base - | cmp - disk.raw
+
+    # Damage anywhere in the chain counts.
+    truncate -s 1M base.qcow2
+    refused "base.qcow2: is damaged" \
+            import x sub/top.qcow2 --allow-backing
+    rm base.qcow2
+    refused "base.qcow2" import x sub/top.qcow2 --allow-backing
+    assert_eq "$(volumes)" '["base","v","w"]'
+}
+
+@test "names that mean something to QEMU are files' names" {
+    make_pool
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    cp in.qcow2 "nbd:x,y=z.qcow2"
+    nbdedup import v "nbd:x,y=z.qcow2"
+    nbdedup export v - | cmp - disk.raw
+    nbdedup export v "json:{} a,b.qcow2" --format qcow2
+    cp "json:{} a,b.qcow2" copy.qcow2
+    qemu-img compare -f raw -F qcow2 disk.raw copy.qcow2
+}
+
+@test "holes are not read, and are written as holes" {
+    make_pool
+    # A terabyte would take for ever otherwise, in either direction.
+    truncate -s 1T huge.raw
+    random_data 64K | dd of=huge.raw bs=64K seek=9999999 conv=notrunc \
+                         status=none
+    qemu-img convert -f raw -O qcow2 huge.raw huge.qcow2
+    for f in raw qcow2; do
+        nbdedup import $f huge.$f --format $f
+        assert_eq "$(volume_stat $f size)" 1099511627776
+        assert_eq "$(volume_stat $f logical_bytes)" 65536
+    done
+    # An extent ends amid a block, and a block amid a piece.
+    nbdedup import large disk.raw --block-size 1M
+    nbdedup export large - | cmp - disk.raw
+    nbdedup export large large.raw
+    cmp large.raw disk.raw
+    assert_num "$(stat -c %b large.raw) * 512 < 5 * 1048576"
+
+    nbdedup export qcow2 out.qcow2 --format qcow2
+    assert_num "$(stat -c %s out.qcow2) < 4 * 1048576"
+    nbdedup export raw out.raw
+    assert_num "$(stat -c %b out.raw) * 512 < 1048576"
+    cmp <(tail -c +655359934465 out.raw | head -c 131072) \
+        <(tail -c +655359934465 huge.raw | head -c 131072)
+    rm huge.raw out.raw
+}
+
+@test "an NBD URI is a source and a target" {
+    make_pool
+    serve "$pool"
+    server=$sock
+    nbdedup import web1 disk.raw
+    # From the pool's own server: a copy.
+    nbdedup import web2 "nbd+unix:///web1?socket=$server"
+    nbdedup export web2 - | cmp - disk.raw
+    assert_num "$(volume_stat web2 logical_bytes) < 5 * 1048576"
+
+    # To a server whose disk is full of something else.
+    random_data 25M 9 >target.raw
+    cp target.raw tail.raw
+    nbd_server file target.raw
+    run -0 nbdedup export web1 "$other"
+    assert_eq "$output" ""
+    cmp -n 25165824 target.raw disk.raw
+    cmp <(tail -c 1M target.raw) <(tail -c 1M tail.raw)
+    # And back, from a server that is larger, by QEMU's client as well.
+    nbdedup import web3 "$other"
+    assert_eq "$(volume_stat web3 size)" 26214400
+    nbdedup create large 26M
+    refused "has 26214400 bytes, the volume 27262976" \
+            export large "$other"
+    refused "is written as raw, not qcow2" \
+            export web1 "$other" --format qcow2
+    stop_nbd_server
+    refused "No such file or directory" import web4 "nbd+unix:///?socket=$PWD/no"
+    refused "nosuch" import web4 "nbd+unix:///nosuch?socket=$server"
+}
+
+@test "servers with one connection, and without zeroes or extents, will do" {
+    make_pool
+    nbdedup import web1 disk.raw
+    random_data 24M 8 >target.raw
+    nbd_server --filter=nozero --filter=noextents --filter=multi-conn \
+               --filter=delay file target.raw multi-conn-mode=disable wdelay=1ms
+    nbdedup export web1 "$other"
+    cmp target.raw disk.raw
+    nbdedup import web2 "$other"
+    nbdedup export web2 - | cmp - disk.raw
+    assert_num "$(volume_stat web2 logical_bytes) < 5 * 1048576"
+    stop_nbd_server
+}
+
+@test "a QEMU format can be read from an NBD server" {
+    make_pool
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    nbd_server -r file in.qcow2
+    nbdedup import web1 "$other" --format qcow2
+    nbdedup export web1 - | cmp - disk.raw
+    refused "read-only" export web1 "$other"
+    stop_nbd_server
+}
+
+@test "bad images are refused in one line, and nothing is left" {
+    make_pool
+    nbdedup create here 24M
+    for f in $formats; do
+        qemu-img convert -f raw -O "$f" disk.raw "in.$f"
+        truncate -s $(( $(stat -c %s "in.$f") / 2 )) "in.$f"
+        run nbdedup import web1 "in.$f"
+        assert_eq "$status" 1 "$f"
+        assert_eq "$(grep -c . <<<"$output")" 1 "$output"
+        [[ $output == "nbdedup: import: in.$f: "* ]]
+        refused "in.$f: " import web1 "in.$f" --format "$f"
+        refused "disk.raw: " import web1 disk.raw --format "$f"
+    done
+    printf 'QFI\xfb\0\0\0\3' >bad.qcow2
+    truncate -s 64K bad.qcow2
+    refused "with --format raw its bytes are imported as they are" \
+            import web1 bad.qcow2
+    refused "nonesuch" import web1 disk.raw --format nonesuch
+    refused "nonesuch" export here out --format nonesuch
+    refused "No such file" import web1 no.qcow2 --format qcow2
+    refused "No such file" export here no/out.qcow2 --format qcow2
+    [ ! -e out ]
+    nothing_left '["here"]'
+}
+
+@test "without QEMU's programs raw images still work" {
+    make_pool
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    nbdedup=$(command -v nbdedup)
+    mkdir empty
+    run -1 env PATH="$PWD/empty" "$nbdedup" import web1 in.qcow2
+    [[ $output == "nbdedup: import: in.qcow2: needs qemu-img, which is not\
+ installed: install qemu-utils"* ]]
+    assert_eq "${#lines[@]}" 1
+    env PATH="$PWD/empty" "$nbdedup" import web1 disk.raw
+    env PATH="$PWD/empty" "$nbdedup" export web1 out.raw
+    cmp disk.raw out.raw
+    run -1 env PATH="$PWD/empty" "$nbdedup" export web1 out --format vhdx
+    [[ $output == *"install qemu-utils"* ]]
+    [ ! -e out ]
+    nothing_left '["web1"]'
+}
+
+#----------------------------------------------------------------------
+# Undone
+
+# slow_server: a disk of 24 MiB that takes a second per request.  It has one
+# thread for a connection, because nbdkit 1.32 with more can abort when its
+# client goes away ("raw_send_socket: Assertion `sock >= 0' failed").
+slow_server ()
+{
+    nbd_server -t 1 --filter=delay file disk.raw delay-read=1 delay-write=1 \
+               delay-extents=0
+}
+
+# has_volume JQ-EXPRESSION: about the volumes of the pool with a server.
+has_volume ()
+{
+    nbdedup list --json | jq -e ".volumes | $1" >/dev/null
+}
+
+importing='any (.name | startswith ("web1.importing-"))'
+
+@test "an interrupted import from NBD is undone at once" {
+    make_pool
+    serve "$pool"
+    slow_server
+    nbdedup import web1 "$other" 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 30 has_volume "$importing"
+    has_volume 'all (.name != "web1")'
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat err)" "nbdedup: import: interrupted"
+    nothing_left
+
+    # The server of the image dies.
+    nbdedup import web1 "$other" 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 30 has_volume "$importing"
+    kill -9 "$other_pid"
+    status=0
+    wait $pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat err)" "nbdedup: import: $other: the NBD server went away"
+    nothing_left
+}
+
+@test "what a killed import leaves is no volume of that name, and goes away" {
+    make_pool
+    serve "$pool"
+    slow_server
+    nbdedup import web1 "$other" 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 30 has_volume "$importing"
+    kill -9 $pid
+    wait $pid || :
+    stop_nbd_server
+    wait_for 10 has_volume 'all (.clients == 0)'
+    has_volume "length == 1 and $importing"
+    # Another volume's leftovers, and one that is in use, are let alone.
+    nbdedup create web1.importing-mine 1M
+    nbdedup create web1.importing-12345678 1M
+    nbdedup create web10.importing-01234567 1M
+    nbdedup import web disk.raw
+    has_volume "$importing"
+    run -0 nbdedup import web1 disk.raw
+    [[ $output == "nbdedup: import: destroyed web1.importing-"* ]]
+    nbdedup export web1 - | cmp - disk.raw
+    assert_eq "$(volumes)" \
+        '["web","web1","web1.importing-12345678","web1.importing-mine","web10.importing-01234567"]'
+}
+
+@test "two imports of one name: one wins, the other says so" {
+    make_pool
+    serve "$pool"
+    mkfifo fifo
+    nbdedup import web1 - <fifo 2>err 3>&- 4>&- &
+    pid=$!
+    exec 5>fifo
+    random_data 5M >&5
+    wait_for 30 has_volume "$importing"
+    nbdedup import web1 disk.raw
+    exec 5>&-
+    status=0
+    wait $pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat err)" "nbdedup: import: there is a volume 'web1' already"
+    nbdedup export web1 - | cmp - disk.raw
+    nothing_left '["web1"]'
+}
+
+@test "an interrupted export leaves what was there, or says what it spoilt" {
+    make_pool
+    serve "$pool"
+    nbdedup import web1 disk.raw
+    slow_server
+    nbdedup export web1 "$other" 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 30 has_volume 'any (.clients > 0)'
+    sleep 0.5
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat err)" "nbdedup: export: interrupted; $other now holds only\
+ a part of the volume"
+    stop_nbd_server
+
+    # A disk that is full, under a file that exists.
+    echo old >out.qcow2
+    run -1 bash -c 'ulimit -f 1000; nbdedup export web1 out.qcow2 \
+                                        --format qcow2'
+    assert_eq "${#lines[@]}" 1 "$output"
+    assert_eq "$(cat out.qcow2)" old
+    run -1 bash -c 'ulimit -f 1000; nbdedup export web1 out.qcow2'
+    assert_eq "$output" "nbdedup: export: out.qcow2: File too large"
+    assert_eq "$(cat out.qcow2)" old
+    nothing_left '["web1"]'
+}
+
+@test "qemu-nbd killed under an export is one line, and nothing is left" {
+    make_pool
+    random_data 4M >img
+    nbdedup import web1 img
+    mkdir bin
+    cat >bin/qemu-nbd <<'EOF'
+#!/bin/bash
+kill -9 $$
+EOF
+    chmod +x bin/qemu-nbd
+    run -1 env PATH="$PWD/bin:$PATH" nbdedup export web1 out.qcow2 \
+        --format qcow2
+    assert_eq "$output" "nbdedup: export: out.qcow2: qemu-nbd was killed by\
+ signal 9"
+    qemu-img convert -f raw -O qcow2 img in.qcow2
+    run -1 env PATH="$PWD/bin:$PATH" nbdedup import web2 in.qcow2 \
+        --format qcow2
+    assert_eq "$output" "nbdedup: import: in.qcow2: qemu-nbd was killed by\
+ signal 9"
+    [ ! -e out.qcow2 ]
+    nothing_left '["web1"]'
+}
+
+@test "qemu-nbd killed amid an import is one line, and nothing is left" {
+    make_pool
+    serve "$pool"
+    # 24 MiB at 8 Mbit/s: an import that is under way for 20 s and more.
+    random_data 24M 5 >full.raw
+    qemu-img convert -f raw -O qcow2 full.raw in.qcow2
+    nbd_server -r --filter=rate file in.qcow2 rate=8M
+    nbdedup import web1 "$other" --format qcow2 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 50 has_volume "$importing"
+    pkill -9 -P $pid qemu-nbd
+    status=0
+    wait $pid || status=$?
+    assert_eq "$status" 1
+    assert_eq "$(cat err)" "nbdedup: import: $other: qemu-nbd went away"
+    nothing_left
+}
+
+@test "an image that a guest has open is refused, and it says so" {
+    local command
+
+    make_pool
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    mkfifo hold
+    qemu-io -f qcow2 in.qcow2 <hold >out 2>&1 3>&- 4>&- &
+    pid=$!
+    exec 5>hold
+    # Its answer: asking for the lock meanwhile could take it away from it.
+    echo length >&5
+    wait_for 20 grep -q MiB out
+    for command in "import web1" estimate; do
+        # shellcheck disable=SC2086
+        run -1 nbdedup $command in.qcow2 --format qcow2
+        assert_eq "$output" "nbdedup: ${command% *}: in.qcow2: is in use by\
+ another process: shut the guest down, or stop whatever has it open"
+    done
+    exec 5>&-
+    wait $pid
+    nothing_left
+}
+
+@test "an export replaces a file and keeps its mode and links to it" {
+    make_pool
+    nbdedup import web1 disk.raw
+    echo old >real.raw
+    chmod 640 real.raw
+    ln -s real.raw link.raw
+    nbdedup export web1 link.raw
+    [ -L link.raw ]
+    cmp real.raw disk.raw
+    assert_eq "$(stat -c %a real.raw)" 640
+    umask 027
+    nbdedup export web1 new.qcow2 --format qcow2
+    assert_eq "$(stat -c %a new.qcow2)" 640
+    ln -s nowhere dangling
+    nbdedup export web1 dangling
+    cmp dangling disk.raw
+    nothing_left '["web1"]'
+}
+
+@test "progress has a rate, for every format" {
+    make_pool
+    qemu-img convert -f raw -O qcow2 disk.raw in.qcow2
+    run -0 --separate-stderr nbdedup import web1 in.qcow2 --format qcow2 \
+        --progress
+    [[ $stderr == *"import 100%  24.0 MiB of 24.0 MiB "*"/s" ]]
+    run -0 --separate-stderr nbdedup export web1 out.vdi --format vdi \
+        --progress
+    [[ $stderr == *"export 100%  24.0 MiB of 24.0 MiB "*"/s" ]]
+}
+
+@test "import makes the volume with the properties that are given" {
+    make_pool
+    head -c 1M /dev/urandom >image
+    nbdedup import a image --compress zstd-5 --dedup verify --domain guests \
+            --block-size 8K
+    nbdedup create b 1.5M --domain guests
+    assert_eq "$(nbdedup get compress a) $(nbdedup get dedup a)" "zstd-5 verify"
+    assert_eq "$(nbdedup get domain a) $(nbdedup get domain b)" "guests guests"
+    assert_eq "$(nbdedup get block-size a)" 8192
+    assert_eq "$(nbdedup list --json |
+                     jq '.volumes[] | select(.name == "b") | .size')" 1572864
+    nbdedup export a out.raw
+    cmp image out.raw
+    run ! nbdedup import c image --compress gzip
+    assert_eq "$(nbdedup list --json | jq '.volumes | length')" 2
+}

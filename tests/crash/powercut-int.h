@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the files of powercut.so share: powercut.c has the log, and the calls
+ * that change or sync content; powercut-names.c those that change names,
+ * and those that nobody may make.
+ */
+
+#ifndef NBDEDUP_POWERCUT_INT_H
+#define NBDEDUP_POWERCUT_INT_H
+
+#include <sys/uio.h>
+
+#include "crash/powercut-undo.h"
+
+#pragma GCC visibility push(hidden)
+
+/* libc's functions, as real_NAME, once find_functions was called. */
+#define LIBC_FUNCTIONS(F) \
+  F (ssize_t, pwrite, (int, const void *, size_t, off_t)) \
+  F (ssize_t, write, (int, const void *, size_t)) \
+  F (ssize_t, writev, (int, const struct iovec *, int)) \
+  F (ssize_t, pwritev, (int, const struct iovec *, int, off_t)) \
+  F (ssize_t, pwritev2, (int, const struct iovec *, int, off_t, int)) \
+  F (ssize_t, copy_file_range, \
+     (int, off_t *, int, off_t *, size_t, unsigned)) \
+  F (ssize_t, sendfile, (int, int, off_t *, size_t)) \
+  F (ssize_t, splice, (int, off_t *, int, off_t *, size_t, unsigned)) \
+  F (int, ftruncate, (int, off_t)) \
+  F (int, truncate, (const char *, off_t)) \
+  F (int, fallocate, (int, int, off_t, off_t)) \
+  F (int, posix_fallocate, (int, off_t, off_t)) \
+  F (int, fdatasync, (int)) \
+  F (int, fsync, (int)) \
+  F (void *, mmap, (void *, size_t, int, int, int, off_t)) \
+  F (int, openat, (int, const char *, int, ...)) \
+  F (int, unlinkat, (int, const char *, int)) \
+  F (int, renameat2, (int, const char *, int, const char *, unsigned)) \
+  F (int, mkdirat, (int, const char *, mode_t)) \
+  F (int, linkat, (int, const char *, int, const char *, int)) \
+  F (int, symlinkat, (const char *, int, const char *))
+
+#define DECLARE(ret, name, args) extern ret (*real_##name) args;
+LIBC_FUNCTIONS (DECLARE)
+
+/* Other libraries may be initialised, and call these, before this one. */
+extern void find_functions (void);
+
+extern int log_fd;              /* -1: nothing is recorded */
+extern const char *log_path, *dir;
+
+/* Any failure here would make the test prove nothing. */
+extern _Noreturn void give_up (const char *what);
+
+/* Entries and changes stand in the same order: nothing comes in between, of
+ * this process or another.
+ */
+extern void lock (void);
+extern void unlock (void);
+
+/* Is 'fd' a file below the directory? */
+extern bool is_watched (int fd, char path[POWERCUT_PATH_MAX]);
+
+/* Is 'name', which need not exist, one that is recorded?  Then 'path' is it,
+ * without links.
+ */
+extern bool is_watched_name (int dirfd, const char *name,
+                             char path[POWERCUT_PATH_MAX]);
+
+/* With the lock held. */
+extern struct powercut_entry make_entry (enum powercut_kind kind,
+                                         const char *path);
+extern void put (const struct powercut_entry *e, const void *data);
+
+#pragma GCC visibility pop
+
+/* Programs built for large files call another name. */
+#define SAME(ret, name, as, ...)                                        \
+  ret name (__VA_ARGS__) __attribute__ ((alias (#as)));
+
+#endif /* NBDEDUP_POWERCUT_INT_H */

@@ -1,0 +1,164 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# Full and failing disks.
+
+load ../rigs/helpers
+
+# on_small_disk SIZE FUNCTION [ARG...] (of full-disk.bash)
+on_small_disk ()
+{
+    local unshare=(unshare -Urm)
+
+    # Root needs no user namespace, and gets none in a chroot.
+    [ "$(id -u)" != 0 ] || unshare=(unshare -m)
+    need "${unshare[@]}" mount -t tmpfs none /mnt
+    need qemu-io --version
+    "${unshare[@]}" bash "$BATS_TEST_DIRNAME/full-disk.bash" "$@" 3>&- 4>&-
+}
+
+# fault FILE CALL NTH [COUNT]: see fault-model.c.
+fault ()
+{
+    local dir="$BATS_TEST_TMPDIR/$1-$2-$3"
+
+    mkdir "$dir"
+    "$test_programs/faults/fault-model" --plugin "$plugin" \
+        --nbdedup "$top_builddir/tools/nbdedup" \
+        --faults "$test_programs/rigs/.libs/faults.so" \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} \
+        "$dir" "$@" ||
+        fail "$* $(tail -n 5 "$dir/server.log")"
+    rm -rf "$dir"
+}
+
+@test "a full file system refuses new data and recovers" {
+    on_small_disk 64M fill_and_recover
+}
+
+@test "a client that fills the pool in a second does not take it away" {
+    on_small_disk 90M fast_fill 4K random 120M flush
+}
+
+@test "the same with blocks of 1 MiB, and with data that compresses" {
+    on_small_disk 90M fast_fill 1M random 120M ''
+    on_small_disk 48M fast_fill 4K compressible 400M ''
+}
+
+@test "a full XFS, which wants room even for a socket's name" {
+    need_root
+    need mkfs.xfs -V
+    need losetup -f
+    FULL_FS=xfs on_small_disk 300M fast_fill 64K random 400M ''
+}
+
+@test "a file system that is always full, with kills and neighbours" {
+    SEED=1 on_small_disk 96M full_model 5
+}
+
+@test "a file system that another process fills" {
+    on_small_disk 64M neighbour
+}
+
+@test "no room for a new pool" {
+    on_small_disk 8M init_without_room
+}
+
+@test "what can be written at worst can be; status of a full pool" {
+    need jq --version
+    on_small_disk 90M status_when_full 64K
+    on_small_disk 90M status_when_full 4K
+}
+
+@test "drift samples take nothing of a full pool's reserve" {
+    need jq --version
+    on_small_disk 64M samples_when_full
+}
+
+@test "after a failed sync of the journal everything that writes gets EIO" {
+    fault journal sync 1
+    fault journal sync 3
+}
+
+@test "after a failed sync of the records everything that writes gets EIO" {
+    fault records sync 1
+}
+
+@test "a failed write to the journal loses nothing that was flushed" {
+    fault journal write 1
+    fault journal write 4 100000
+}
+
+@test "a failed write to the records loses nothing that was flushed" {
+    fault records write 1
+    fault records write 5 100000
+}
+
+@test "clients do not notice that the second copy of pool.db fails" {
+    fault pool.db.copy write 1 100000
+    fault pool.db.copy sync 1
+    fault pool.db.copy-wal write 1
+    fault pool.db.copy-wal write 7 100000
+    fault pool.db.copy-wal sync 1
+    fault pool.db.copy-wal sync 3
+}
+
+@test "failing metadata loses nothing that was flushed" {
+    fault pool.db-wal write 1
+    fault pool.db-wal write 7 100000
+    fault pool.db-wal sync 1
+    fault pool.db write 1 100000
+    fault pool.db sync 1 100000
+}
+
+@test "failing reads of records are EIO, and nothing is lost" {
+    fault records read 1 100000
+}
+
+@test "a file system that refuses fallocate does not lose data" {
+    fault records fallocate 1 100000
+}
+
+# sweep ARG...: see "fault-sweep --help".
+sweep ()
+{
+    local dir status=0
+
+    # Its sockets stand there, so the name is short.
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-faults.XXXXXX")
+    python3 "$top_srcdir/tests/faults/fault-sweep" --plugin "$plugin" \
+        --nbdedup "$top_builddir/tools/nbdedup" --dir "$dir" \
+        --faults "$test_programs/rigs/.libs/faults.so" \
+        ${sanitizer_preload:+--preload "$sanitizer_preload"} "$@" \
+        3>&- 4>&- || status=$?
+    rm -rf "$dir"
+    return "$status"
+}
+
+@test "one call after the other fails, everywhere: nothing is lost" {
+    sweep --fixed
+}
+
+@test "each place that has to do with a file fails, and is found again" {
+    run -0 sweep --places --jobs 2 --scenarios list --files lock
+    [[ $output == *"list:lock:lock:ENOLCK@"*" failed | "* ]]
+    [[ $output != *not-reached* ]]
+}
+
+@test "a command that lacks memory for an argument is no other command" {
+    local n file nbdedup="$top_builddir/tools/nbdedup" pool="$BATS_TEST_TMPDIR/pool"
+    local preload="${sanitizer_preload:+$sanitizer_preload:}$test_programs/rigs/.libs/faults.so"
+
+    "$nbdedup" -p "$pool" init
+    "$nbdedup" -p "$pool" create v 1M
+    # Our allocator for jansson, or jansson itself.
+    for n in {1..20}; do
+        for file in nbdedup 'libjansson*'; do
+            FAULT_CALL=memory FAULT_FILE=$file FAULT_NTH=$n FAULT_ERRNO=12 \
+                LD_PRELOAD=$preload "$nbdedup" -p "$pool" set dedup=off v || :
+        done
+    done
+    run -0 "$nbdedup" -p "$pool" get dedup
+    [[ $output != *off* ]]
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the caches of leaves and records may still know.  See engine-rig.h. */
+
+#include <config.h>
+
+#include "core/map.h"
+#include "core/record-cache.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "format/format.h"
+#include "meta/meta.h"
+#include "rigs/engine-rig.h"
+
+static void
+do_look (uint64_t block)
+{
+  struct pointer ptr;           /* not followed */
+  uint8_t state;
+
+  must (map_get (pool->map, volume->layer, block, 1, &state, &ptr));
+}
+
+static void
+test_record_cache_keeps_its_budget (void)
+{
+  struct record_cache *c = record_cache_new (1 << 20);
+  static uint8_t buf[BLOCK];
+  unsigned i, nr = 0;
+
+  expect (c != NULL);
+  for (i = 0; i < 1000; ++i)
+    record_cache_put (c, i + 1, i, buf, sizeof buf);
+  for (i = 0; i < 1000; ++i)
+    nr += record_cache_has (c, i + 1);
+  expect (nr > 128 && nr * BLOCK <= 1 << 20);
+  expect (record_cache_has (c, 1000));
+  record_cache_free (c);
+}
+
+/* A pointer that is wrong about what stands at its address, as one out of a
+ * pool.db of another pool is, gets nothing.
+ */
+static void
+test_record_cache_compares_checksums (void)
+{
+  struct record_cache *c = record_cache_new (1 << 20);
+  static const uint8_t content[BLOCK] = { 1 };
+  uint8_t buf[BLOCK];
+
+  expect (c != NULL);
+  record_cache_put (c, 7, 0x1234, content, sizeof content);
+  expect (!record_cache_get (c, 7, 0x1235, buf, 0, sizeof buf));
+  expect (record_cache_get (c, 7, 0x1234, buf, 0, sizeof buf));
+  expect (memcmp (buf, content, sizeof buf) == 0);
+  record_cache_free (c);
+}
+
+static void
+test_leaf_cache_follows_the_fold (void)
+{
+  start (1);
+  write_block (5, 1);
+  settle ();
+  expect_content (5, 1);        /* now the leaf is cached */
+  trim_block (5);
+  settle ();
+  expect_content (5, 0);
+  write_block (5, 2);
+  settle ();
+  expect_content (5, 2);
+  write_block (5, 3);
+  settle ();
+  expect_content (5, 3);
+  end ();
+}
+
+/* A leaf that was looked up before a fold and read in an older state of
+ * pool.db does not enter the cache after it.
+ */
+static void
+test_leaf_cache_takes_nothing_old (void)
+{
+  struct meta_state state;
+  struct job look;
+  unsigned i;
+
+  start (1);
+  write_block (5, 1);
+  settle ();
+  close_pool ();
+  open_pool (1);                /* no leaf is cached */
+  attach ();
+  write_block (LEAF_BLOCKS * 3, 2);     /* but the segment's map is */
+  settle ();
+  stall ();
+  for (i = 0; i < NR_READERS; ++i) {
+    must (meta_freeze (readers[i]));
+    must (meta_state_get (readers[i], &state));
+  }
+  job_start (&look, do_look, 5);
+  poll (NULL, 0, A_WHILE_MS);   /* it has looked in memory, and waits */
+  trim_block (5);
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  unstall ();
+  job_end (&look);
+  stall ();
+  for (i = 0; i < NR_READERS; ++i)
+    meta_unfreeze (readers[i]);
+  unstall ();
+  expect_content (5, 0);
+  end ();
+}
+
+/* Make block 0's record die, and another one take its address: block 'b'
+ * of the result has it, and content 'b' + 1000.
+ */
+static uint64_t
+reuse_address_of_block_0 (void)
+{
+  uint64_t addr = address_of (0), b;
+
+  write_block (0, 2);
+  settle ();
+  for (b = 100; b < 200; ++b) {
+    write_block (b, b + 1000);
+    settle ();
+    if (address_of (b) == addr)
+      return b;
+  }
+  die ("the space of a dead record is not used again");
+}
+
+static void
+test_record_cache_forgets (void)
+{
+  uint64_t addr, b;
+
+  start (1);
+  write_block (0, 1);
+  settle ();
+  expect_content (0, 1);        /* now the record is cached */
+  addr = address_of (0);
+  expect (record_cache_has (pool->records, addr));
+  b = reuse_address_of_block_0 ();
+  expect (!record_cache_has (pool->records, addr));
+  expect_content (b, b + 1000);
+  end ();
+}
+
+static void
+test_index_forgets (void)
+{
+  struct meta_state before, after;
+
+  start (1);
+  write_block (0, 1);
+  settle ();
+  txg_get_state (pool->txg, &before);
+  expect (before.index_entries == 1);
+  reuse_address_of_block_0 ();
+  txg_get_state (pool->txg, &after);
+  expect (after.index_entries == after.records);
+  write_block (1, 1);           /* an address for this hash was known once */
+  settle ();
+  expect_content (1, 1);
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (record_cache_keeps_its_budget),
+  CASE (record_cache_compares_checksums),
+  CASE (leaf_cache_follows_the_fold),
+  CASE (leaf_cache_takes_nothing_old),
+  CASE (record_cache_forgets),
+  CASE (index_forgets),
+  { NULL, NULL },
+};
+
+/* test-caches [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A caller copies the WAL into pool.db while the thread that does so in the
+ * background is in the middle of it; and when the WAL is started
+ * again.
+ *
+ * That thread begins when a commit has left more than 1,024 pages in the WAL,
+ * and then meets what we hold in front of libc: writes to pool.db that take
+ * long, or fail.
+ */
+
+#include <config.h>
+/* Else the names below would be those of other functions. */
+#undef _FILE_OFFSET_BITS
+
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "base/cleanup.h"
+#include "core/txg.h"
+#include "meta/meta.h"
+#include "rigs/engine-rig.h"
+
+#define BULK_BYTES (UINT64_C (9) << 20)
+#define BULK_GROUP (UINT64_C (1) << 40) /* of records: no pool has so many */
+#define OTHER_GROUP (BULK_GROUP + 1)
+
+static atomic_bool writes_wait, writes_fail;
+static atomic_uint nr_waiting;
+static unsigned syncs_before;
+
+static bool
+is_file (int fd, const char *name)
+{
+  char link[32], path[PATH_MAX];
+  size_t len = strlen (name);
+  ssize_t n;
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  n = readlink (link, path, sizeof path - 1);
+  return n > (ssize_t) len && memcmp (path + n - len, name, len) == 0;
+}
+
+static void
+wait_for_the_thread (void)
+{
+  unsigned ms;
+
+  for (ms = 0; nr_waiting == 0; ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+  }
+}
+
+ssize_t
+pwrite64 (int fd, const void *buf, size_t len, off64_t offset)
+{
+  if (writes_fail && is_file (fd, "/pool.db")) {
+    errno = EIO;
+    return -1;
+  }
+  if (writes_wait && is_file (fd, "/pool.db")) {
+    nr_waiting++;
+    while (writes_wait)
+      poll (NULL, 0, 1);
+  }
+  /* After the first commit, which wakes the thread, it comes first. */
+  else if (writes_wait && is_file (fd, "/pool.db-wal") &&
+           syncs_wal > syncs_before)
+    wait_for_the_thread ();
+  return syscall (SYS_pwrite64, fd, buf, len, offset);
+}
+
+ssize_t
+pwrite (int fd, const void *buf, size_t len, off_t offset)
+{
+  return pwrite64 (fd, buf, len, offset);
+}
+
+static void
+let_writes (uint64_t after_ms)
+{
+  wait_for_the_thread ();
+  poll (NULL, 0, (int) after_ms);
+  writes_wait = false;
+}
+
+/*----------------------------------------------------------------------
+ * pool.db alone
+ */
+
+static struct meta *meta;
+static char db[PATH_MAX + 16];
+
+static uint64_t
+bytes_of (const char *suffix)
+{
+  CLEANUP_FREE char *path = NULL;
+  struct stat st;
+
+  expect (asprintf (&path, "%s%s", db, suffix) > 0);
+  return stat (path, &st) == 0 ? (uint64_t) st.st_size : 0;
+}
+
+/* Its file stays: without a header. */
+static bool
+wal_is_empty (void)
+{
+  static const uint8_t zeroes[32];
+  CLEANUP_FREE char *path = NULL;
+  uint8_t header[sizeof zeroes];
+  FILE *fp;
+  size_t n;
+
+  expect (asprintf (&path, "%s-wal", db) > 0);
+  fp = fopen (path, "r");
+  expect (fp != NULL);
+  n = fread (header, 1, sizeof header, fp);
+  fclose (fp);
+  return n == 0 || memcmp (header, zeroes, n) == 0;
+}
+
+static void
+put_bulk (struct meta_conn *c, uint64_t group, size_t len)
+{
+  CLEANUP_FREE uint8_t *bulk = xcalloc (1, len);
+
+  must (meta_record_put (c, group, bulk, len));
+}
+
+static void
+begin_alone (void)
+{
+  struct meta_state state = { .sector_bytes = 512 };
+
+  make_directory (directory, usual_directory (), "checkpoint");
+  snprintf (db, sizeof db, "%s/pool.db", directory);
+  must (meta_create (db, &state));
+  meta = meta_open (db, 0, &(struct meta_session) { 0 }, false);
+  expect (meta != NULL);
+  meta_opened (meta);
+}
+
+static void
+end_alone (void)
+{
+  must (meta_close (meta));
+  remove_directory (directory);
+}
+
+static void
+commit_bulk (size_t len)
+{
+  must (meta_begin (meta_writer (meta)));
+  put_bulk (meta_writer (meta), BULK_GROUP, len);
+  must (meta_commit (meta_writer (meta)));
+}
+
+/* A commit after which the thread copies, and does not get on; 'fn' comes
+ * then.
+ */
+static void
+meet (void (*fn) (void))
+{
+  struct job gate;
+
+  begin_alone ();
+  nr_waiting = 0;
+  syncs_before = UINT_MAX;
+  writes_wait = true;
+  commit_bulk (BULK_BYTES);
+  wait_for_the_thread ();
+  job_start (&gate, let_writes, A_WHILE_MS);
+  fn ();
+  job_end (&gate);
+  end_alone ();
+}
+
+static void
+checkpoint (void)
+{
+  must (meta_checkpoint (meta));
+  expect (wal_is_empty ());
+  expect (bytes_of ("") >= BULK_BYTES);
+}
+
+static void
+test_all_is_copied (void)
+{
+  meet (checkpoint);
+}
+
+static void
+copy_wal (void)
+{
+  meta_copy_wal (meta);
+  expect (bytes_of ("") >= BULK_BYTES);
+}
+
+/* What a command did is in pool.db when it is told so. */
+static void
+test_what_a_command_did_is_copied (void)
+{
+  meet (copy_wal);
+}
+
+static void
+restart_wal (void)
+{
+  meta_restart_wal (meta, true);
+  expect (wal_is_empty ());
+}
+
+static void
+test_space_of_the_wal_is_given_back (void)
+{
+  meet (restart_wal);
+}
+
+static void
+close_it (void)
+{
+}
+
+static void
+test_closing (void)
+{
+  meet (close_it);
+}
+
+/* A fold of so many pages comes; how many has the WAL before it? */
+static uint64_t
+used_before (uint64_t pages)
+{
+  struct meta_pages p;
+
+  meta_throttle (meta, pages);
+  meta_get_pages (meta, &p);
+  return p.wal_used;
+}
+
+/* The WAL of a small pool may have 1 MiB, or what it was given.  It is started
+ * again rather than be made larger, if no reader stays in it.
+ */
+static void
+test_the_wal_starts_again_at_its_limit (void)
+{
+  const uint64_t limit = (1 << 20) / META_PAGE_BYTES;
+  struct meta_conn *reader;
+  struct meta_pages p;
+  uint64_t used;
+
+  begin_alone ();
+  commit_bulk (limit / 2 * META_PAGE_BYTES);
+  meta_get_pages (meta, &p);
+  used = p.wal_used;
+  expect (used >= limit / 2 && used < limit && p.wal_allocated <= limit);
+  expect (used_before (limit - used) == used);
+  reader = meta_frozen_open (meta);
+  expect (reader != NULL);
+  expect (used_before (limit - used + 1) == used);
+  meta_frozen_close (meta, reader);
+  must (meta_allocate (meta, 0, limit + 1));
+  expect (used_before (limit - used + 1) == used);
+  expect (used_before (limit - used + 2) == 0);
+  end_alone ();
+}
+
+/*----------------------------------------------------------------------
+ * A whole pool
+ */
+
+static int
+put_other (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  put_bulk (c, OTHER_GROUP, 2 * BULK_BYTES);
+  return 0;
+}
+
+static int
+put_in_fold (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  put_bulk (c, BULK_GROUP, BULK_BYTES);
+  return 0;
+}
+
+static int
+delete_both (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  must (meta_record_delete (c, OTHER_GROUP));
+  return meta_record_delete (c, BULK_GROUP);
+}
+
+static uint64_t
+leave_a_wal (void)
+{
+  writes_fail = true;           /* so that nothing is copied */
+  write_block (0, 1);
+  settle ();
+  must (txg_run (pool->txg, put_in_fold, NULL, NULL));
+  write_block (1, 2);           /* to be replayed */
+  do_flush (0);
+  return 0;
+}
+
+/* A process is killed, and leaves a WAL that wakes the thread at once, but is
+ * smaller than pool.db, so that no fold waits until it has been copied.  The
+ * first open must succeed: a service does not try again.
+ */
+static void
+test_first_open_after_a_kill (void)
+{
+  struct job gate;
+
+  start (1);
+  must (txg_run (pool->txg, put_other, NULL, NULL));
+  close_pool ();
+  crash_after (leave_a_wal);
+
+  nr_waiting = 0;
+  syncs_before = syncs_wal;
+  writes_wait = true;
+  job_start (&gate, let_writes, A_WHILE_MS);
+  open_pool (1);
+  job_end (&gate);
+  attach ();
+  expect_content (0, 1);
+  expect_content (1, 2);
+  must (txg_run (pool->txg, delete_both, NULL, NULL));
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  /* This one forks: no thread may have been started before. */
+  CASE (first_open_after_a_kill),
+  CASE (all_is_copied),
+  CASE (what_a_command_did_is_copied),
+  CASE (space_of_the_wal_is_given_back),
+  CASE (the_wal_starts_again_at_its_limit),
+  CASE (closing),
+  { NULL, NULL },
+};
+
+/* test-checkpoint [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}

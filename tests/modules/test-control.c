@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The control socket: a server in this process, and clients that are
+ * proper, ill-mannered, silent, gone, or not clients at all.
+ *
+ * OFD locks are per open file, so that the pool is "in use" for the client
+ * functions of this very process too.
+ */
+
+#include <config.h>
+
+#undef NDEBUG
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/nice.h"
+#include "format/control-protocol.h"
+#include "nbdedup.h"
+#include "rigs/testutil.h"
+
+#define VOLUME_SIZE (UINT64_C (32) << 20)
+
+static char dir[4096], pool_path[4096];
+static struct nbdedup_pool *pool;
+
+static void
+check (bool ok, const char *what)
+{
+  if (!ok)
+    die ("%s: errno %d, %s", what, errno, nbdedup_error ());
+}
+
+static void
+start_server (void)
+{
+  pool = nbdedup_pool_open (pool_path, NULL, "test-control",
+                            NBDEDUP_OPEN_SERVER);
+  check (pool != NULL, "open the pool");
+}
+
+static void
+stop_server (void)
+{
+  const uint64_t start = now_ms ();
+
+  check (nbdedup_pool_close (pool) == 0, "close the pool");
+  if (now_ms () - start > 10000)
+    die ("closing took %" PRIu64 " ms", now_ms () - start);
+}
+
+/*----------------------------------------------------------------------
+ * Raw connections
+ */
+
+static int
+raw_connect (void)
+{
+  struct sockaddr_un addr;
+  int dirfd = open (pool_path, O_PATH | O_DIRECTORY);
+  int fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+  assert (dirfd != -1 && fd != -1);
+  control_address (dirfd, CONTROL_SOCKET, &addr);
+  if (connect (fd, (struct sockaddr *) &addr, sizeof addr) == -1)
+    die ("connect: %s", strerror (errno));
+  close (dirfd);
+  control_set_timeouts (fd, 20, 20);
+  return fd;
+}
+
+/* Send a request and receive the header of its answer. */
+static void
+raw_request (int fd, uint16_t type, uint64_t offset, uint64_t length,
+             const void *payload, uint32_t payload_len,
+             struct control_frame *answer)
+{
+  const struct control_frame f = {
+    .type = type, .cookie = 0x1234, .offset = offset, .length = length,
+    .payload = payload_len,
+  };
+
+  control_send (fd, &f, payload);
+  if (control_recv_header (fd, answer) != 1)
+    die ("request %d: no answer: %s", type, strerror (errno));
+}
+
+static void
+raw_skip (int fd, const struct control_frame *f)
+{
+  uint8_t *buf = xmalloc (f->payload);
+
+  if (f->payload > 0 && control_recv_bytes (fd, buf, f->payload) != 1)
+    die ("an answer was cut off");
+  free (buf);
+}
+
+static void
+raw_expect (int fd, uint16_t type, uint64_t offset, uint64_t length,
+            const void *payload, uint32_t payload_len, uint32_t error)
+{
+  struct control_frame f;
+
+  raw_request (fd, type, offset, length, payload, payload_len, &f);
+  if (f.type != (error ? CONTROL_ERROR : CONTROL_REPLY) || f.error != error)
+    die ("request %d: answer %d, error %d; expected error %d", type, f.type,
+         (int) f.error, (int) error);
+  raw_skip (fd, &f);
+}
+
+static void
+raw_hello (int fd)
+{
+  raw_expect (fd, CONTROL_HELLO, 1, 1, "test", 4, 0);
+}
+
+/* The server has nothing more to say on this connection. */
+static void
+raw_expect_end (int fd)
+{
+  struct control_frame f;
+  int r;
+
+  while ((r = control_recv_header (fd, &f)) == 1)
+    raw_skip (fd, &f);
+  if (r == -1 && errno != ECONNRESET)
+    die ("the connection should have ended: %s", strerror (errno));
+  close (fd);
+}
+
+/* Does the server still serve? */
+static void
+expect_alive (void)
+{
+  struct nbdedup_client *client =
+    nbdedup_client_open (pool_path, NULL, "test", NULL);
+  json_t *result;
+
+  check (client != NULL, "open a client");
+  if (!nbdedup_client_is_remote (client))
+    die ("the client should have found the server");
+  result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
+  check (result != NULL, "list");
+  check (json_is_array (json_object_get (result, "volumes")), "list's result");
+  json_decref (result);
+  check (nbdedup_client_close (client) == 0, "close a client");
+}
+
+/*----------------------------------------------------------------------
+ * Tests
+ */
+
+static void
+test_socket (void)
+{
+  char path[sizeof pool_path + 32];
+  struct stat st;
+
+  snprintf (path, sizeof path, "%s/%s", pool_path, CONTROL_SOCKET);
+  check (stat (path, &st) == 0, "the socket exists");
+  if (!S_ISSOCK (st.st_mode) || (st.st_mode & 07777) != 0600)
+    die ("the socket has mode %o", (unsigned) st.st_mode);
+}
+
+static void
+test_handshake (void)
+{
+  int fd;
+
+  /* Any request before HELLO ends the connection. */
+  fd = raw_connect ();
+  raw_expect (fd, CONTROL_FLUSH, 0, 0, NULL, 0, EPROTO);
+  raw_expect_end (fd);
+
+  /* Versions that the server does not speak, then one of a range. */
+  fd = raw_connect ();
+  raw_expect (fd, CONTROL_HELLO, 2, 9, "new", 3, EPROTONOSUPPORT);
+  raw_expect (fd, CONTROL_HELLO, 0, 0, "old", 3, EPROTONOSUPPORT);
+  raw_expect (fd, CONTROL_HELLO, 0, 9, "any", 3, 0);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  close (fd);
+}
+
+static void
+test_bad_requests (void)
+{
+  static const char *const commands[] = {
+    "", "{", "[]", "1", "{\"command\": 1}", "{\"command\":\"list\",\"args\":1}",
+    "{\"command\":\"nonesuch\",\"args\":{}}", "{\"args\":{}}",
+    "{\"command\":\"create\",\"args\":{\"name\":\"x\"}}",
+    "{\"command\":\"list\",\"command\":\"list\"}",
+  };
+  char *big = xcalloc (1, CONTROL_PAYLOAD_MAX);
+  struct control_frame f;
+  int fd = raw_connect ();
+  unsigned i;
+
+  raw_hello (fd);
+  raw_expect (fd, 999, 0, 0, "x", 1, EOPNOTSUPP);
+  for (i = 0; i < sizeof commands / sizeof commands[0]; ++i) {
+    raw_request (fd, CONTROL_COMMAND, 0, 0, commands[i], strlen (commands[i]),
+                 &f);
+    if (f.type != CONTROL_ERROR || f.error == 0)
+      die ("'%s' was accepted", commands[i]);
+    raw_skip (fd, &f);
+  }
+  memset (big, '[', CONTROL_PAYLOAD_MAX);
+  raw_expect (fd, CONTROL_COMMAND, 0, 0, big, CONTROL_COMMAND_MAX, EINVAL);
+  raw_expect (fd, CONTROL_COMMAND, 0, 0, big, CONTROL_PAYLOAD_MAX, EINVAL);
+
+  /* Data requests: no volume, bad volume, bad ranges. */
+  for (i = CONTROL_VOLUME_CLOSE; i <= CONTROL_EXTENTS; ++i)
+    raw_expect (fd, i, 0, 512, "x", 1, EINVAL);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "v\0l", 3, EINVAL);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, big, 5000, EINVAL);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 1 << 20, "vol", 3, EINVAL);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "nonesuch", 8, ENOENT);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, EINVAL);
+  raw_expect (fd, CONTROL_READ, 0, 0, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_READ, 0, CONTROL_PAYLOAD_MAX + 1, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_READ, VOLUME_SIZE - 1, 2, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_READ, UINT64_MAX, 2, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_WRITE, VOLUME_SIZE - 1, 0, "ab", 2, EINVAL);
+  raw_expect (fd, CONTROL_WRITE, 0, 0, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_ZERO, 1, UINT64_MAX, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_ZERO, 1, VOLUME_SIZE, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_EXTENTS, UINT64_MAX, UINT64_MAX, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_FLUSH, 0, 0, NULL, 0, 0);
+
+  /* A CANCEL with nothing to cancel has no answer. */
+  f = (struct control_frame) { .type = CONTROL_CANCEL };
+  control_send (fd, &f, NULL);
+  raw_expect (fd, CONTROL_VOLUME_CLOSE, 0, 0, NULL, 0, 0);
+  raw_expect (fd, CONTROL_VOLUME_CLOSE, 0, 0, NULL, 0, EINVAL);
+  close (fd);
+
+  /* A payload that is too large cannot be skipped. */
+  fd = raw_connect ();
+  raw_hello (fd);
+  {
+    uint8_t header[CONTROL_HEADER_LEN];
+
+    f = (struct control_frame) {
+      .type = CONTROL_WRITE, .payload = CONTROL_PAYLOAD_MAX + 1,
+    };
+    control_frame_pack (&f, header);
+    if (send (fd, header, sizeof header, 0) != sizeof header)
+      die ("send: %s", strerror (errno));
+  }
+  raw_expect_end (fd);
+  free (big);
+}
+
+/* How many of our threads have this nice value? */
+static unsigned
+threads_with (int value)
+{
+  DIR *d = opendir ("/proc/self/task");
+  struct dirent *e;
+  unsigned nr = 0;
+
+  assert (d != NULL);
+  while ((e = readdir (d)) != NULL) {
+    errno = 0;
+    if (e->d_name[0] != '.' &&
+        getpriority (PRIO_PROCESS, (id_t) atoi (e->d_name)) == value &&
+        errno == 0)
+      nr++;
+  }
+  closedir (d);
+  return nr;
+}
+
+static void
+expect_nice (unsigned nr, int value)
+{
+  const uint64_t start = now_ms ();
+
+  while (threads_with (value) != nr) {
+    if (now_ms () - start > 20000)
+      die ("%u threads have nice value %d, expected %u", threads_with (value),
+           value, nr);
+    usleep (10000);
+  }
+}
+
+static void
+raw_command (int fd, const char *command)
+{
+  raw_expect (fd, CONTROL_COMMAND, 0, 0, command, strlen (command), 0);
+}
+
+/* Of a server, always: the sampler, the scrubber and the copier. */
+#define NR_LOW 3
+
+/* What measures drift leaves the CPUs to others: the sampler, and the
+ * connections that have asked for it, however often; so do the scrubber and the
+ * copier.
+ */
+static void
+test_nice (void)
+{
+  const int ours = getpriority (PRIO_PROCESS, 0);
+  const int low = ours + NICE > 19 ? 19 : ours + NICE;
+  int other, fd[4];
+  unsigned nr, i;
+
+  if (low == ours) {
+    printf ("no priority is below ours\n");
+    return;
+  }
+  expect_nice (NR_LOW, low);    /* they may have begun just now */
+
+  other = raw_connect ();
+  raw_hello (other);
+  raw_command (other, "{\"command\":\"list\"}");
+  raw_expect (other, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  raw_expect (other, CONTROL_WRITE, 0, 0, "data", 4, 0);
+  for (nr = 0; nr < 4; ++nr) {
+    fd[nr] = raw_connect ();
+    raw_hello (fd[nr]);
+  }
+  if (threads_with (low) != NR_LOW)
+    die ("who never asked for drift has a low priority");
+
+  raw_command (fd[0], "{\"command\":\"drift\"}");
+  if (threads_with (low) != NR_LOW + 1)
+    die ("drift has the priority of others");
+  raw_command (fd[1], "{\"command\":\"drift-freed\","
+               "\"args\":{\"names\":[\"vol\"]}}");
+  raw_command (fd[0], "{\"command\":\"drift\"}");
+  raw_command (other, "{\"command\":\"stat\"}");
+  if (threads_with (low) != NR_LOW + 2)
+    die ("%u threads have a low priority", threads_with (low));
+  raw_command (fd[2], "{\"command\":\"destroy\","
+               "\"args\":{\"name\":\"vol\",\"dry-run\":true}}");
+  if (threads_with (low) != NR_LOW + 3)
+    die ("destroy --dry-run has the priority of others");
+  raw_command (fd[3], "{\"command\":\"stat\",\"args\":{\"ddt\":true}}");
+  if (threads_with (low) != NR_LOW + 4)
+    die ("stat --ddt has the priority of others");
+
+  /* It ends with the connection. */
+  for (i = 0; i < nr; ++i)
+    close (fd[i]);
+  expect_nice (NR_LOW, low);
+  close (other);
+}
+
+/* Random bytes, and proper frames with random contents. */
+static void
+test_garbage (uint64_t seed)
+{
+  struct rng rng = rng_make (seed, 1);
+  uint8_t buf[2000];
+  unsigned i, j;
+
+  for (i = 0; i < 200; ++i) {
+    int fd = raw_connect ();
+    const unsigned nr = 1 + rng_below (&rng, 20);
+
+    if (rng_percent (&rng, 80))
+      raw_hello (fd);
+    for (j = 0; j < nr; ++j) {
+      struct control_frame f = {
+        .type = rng_below (&rng, 14), .flags = rng_next (&rng),
+        .cookie = rng_next (&rng),
+        .offset = rng_percent (&rng, 50) ? rng_next (&rng)
+                                         : rng_below (&rng, VOLUME_SIZE),
+        .length = rng_below (&rng, 3000),
+        .payload = rng_below (&rng, sizeof buf),
+      };
+
+      fill_random (buf, sizeof buf, rng_next (&rng));
+      if (rng_percent (&rng, 10)) {
+        if (send (fd, buf, f.payload, MSG_NOSIGNAL) == -1)
+          break;
+      }
+      else if (control_send (fd, &f, buf) == -1)
+        break;
+      /* Do not fill the socket: nobody reads the answers. */
+      while (recv (fd, buf, sizeof buf, MSG_DONTWAIT) > 0)
+        ;
+    }
+    close (fd);
+  }
+  expect_alive ();
+}
+
+#define CROWD 200               /* more than the server takes */
+
+/* A command gets through, though clients are connected and silent, or have sent
+ * half a request.  A client that was sent away meanwhile connects again.
+ */
+static void
+test_crowd (void)
+{
+  static const uint8_t half[CONTROL_HEADER_LEN / 2];
+  struct nbdedup_client *client;
+  json_t *result;
+  int fds[CROWD];
+  unsigned i;
+
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
+  check (client != NULL, "open a client");
+  for (i = 0; i < CROWD; ++i) {
+    fds[i] = raw_connect ();
+    raw_hello (fds[i]);
+    if (i % 2 && send (fds[i], half, sizeof half, MSG_NOSIGNAL) == -1)
+      die ("%s", strerror (errno));
+    if (i % 20 == 0)
+      expect_alive ();
+  }
+  expect_alive ();
+  result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
+  check (result != NULL, "a command of a client that was idle");
+  json_decref (result);
+  check (nbdedup_client_close (client) == 0, "close a client");
+  for (i = 0; i < CROWD; ++i)
+    close (fds[i]);
+  expect_alive ();
+}
+
+/* Imports and exports may take long; they are refused before they leave no
+ * room for commands.
+ */
+static void
+test_crowd_with_volumes (void)
+{
+  struct control_frame f = { 0 };
+  int fds[CROWD];
+  unsigned nr = 0, i;
+
+  while (nr < CROWD) {
+    fds[nr] = raw_connect ();
+    raw_hello (fds[nr]);
+    raw_request (fds[nr++], CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, &f);
+    if (f.type == CONTROL_ERROR)
+      break;
+  }
+  if (f.type != CONTROL_ERROR || f.error != EBUSY)
+    die ("%u volumes open, and no refusal", nr);
+  if (nr < 32)
+    die ("only %u volumes may be open", nr - 1);
+  raw_skip (fds[nr - 1], &f);
+  expect_alive ();
+
+  /* One less is room for another. */
+  raw_expect (fds[0], CONTROL_VOLUME_CLOSE, 0, 0, NULL, 0, 0);
+  raw_expect (fds[nr - 1], CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  for (i = 0; i < nr; ++i)
+    close (fds[i]);
+  expect_alive ();
+}
+
+/* What stands there and is no socket was not left by a server. */
+static void
+test_foreign_file (void)
+{
+  char path[sizeof pool_path + 32];
+  struct stat st;
+  FILE *f;
+
+  stop_server ();
+  snprintf (path, sizeof path, "%s/%s", pool_path, CONTROL_SOCKET);
+  f = fopen (path, "w");
+  check (f != NULL && fclose (f) == 0, "make a file");
+  if (nbdedup_pool_open (pool_path, NULL, "test", NBDEDUP_OPEN_SERVER) ||
+      errno != EEXIST || stat (path, &st) == -1)
+    die ("a file that is not the server's: %s", nbdedup_error ());
+  unlink (path);
+  start_server ();
+}
+
+/* A volume is closed with its connection. */
+static void
+test_volume_goes_with_connection (struct nbdedup_client *client)
+{
+  json_t *args = json_pack ("{s:s, s:i}", "name", "gone", "size", 1 << 20);
+  json_t *result = nbdedup_client_call (client, "create", args, NULL, NULL);
+  struct nbdedup_remote *remote;
+  int fd = raw_connect ();
+  unsigned i;
+
+  check (result != NULL, "create");
+  json_decref (result);
+  json_object_del (args, "size");
+  raw_hello (fd);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "gone", 4, 0);
+  result = nbdedup_client_call (client, "destroy", args, NULL, NULL);
+  check (result == NULL && errno == EBUSY, "destroy a volume in use");
+
+  close (fd);
+  for (i = 0; result == NULL && i < 100; ++i) {
+    poll (NULL, 0, 100);
+    result = nbdedup_client_call (client, "destroy", args, NULL, NULL);
+  }
+  check (result != NULL, "destroy after the connection's end");
+  json_decref (result);
+
+  /* A proper close counts at once. */
+  json_object_set_new (args, "size", json_integer (1 << 20));
+  result = nbdedup_client_call (client, "create", args, NULL, NULL);
+  check (result != NULL, "create again");
+  json_decref (result);
+  json_object_del (args, "size");
+  remote = nbdedup_client_volume_open (client, "gone", 0);
+  check (remote != NULL, "open");
+  nbdedup_remote_close (remote);
+  result = nbdedup_client_call (client, "destroy", args, NULL, NULL);
+  check (result != NULL, "destroy after close");
+  json_decref (result);
+  json_decref (args);
+}
+
+/*----------------------------------------------------------------------
+ * Data through the client, from several threads, against a model.  Each
+ * thread has its own part of the volume.
+ */
+
+#define NR_THREADS 6
+#define PART (VOLUME_SIZE / NR_THREADS / 4096 * 4096)
+
+struct worker {
+  pthread_t thread;
+  struct nbdedup_remote *remote;
+  struct rng rng;
+  uint64_t start;
+};
+
+struct extents_check {
+  const uint8_t *model;         /* of the range from 'start' */
+  uint64_t start, next;
+};
+
+static int
+check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
+{
+  struct extents_check *c = opaque;
+
+  if (offset != c->next || len == 0)
+    die ("extents: gap at %" PRIu64, c->next);
+  if (hole && !all_zero (c->model + (offset - c->start), len))
+    die ("extents: data at %" PRIu64 " is called a hole", offset);
+  c->next += len;
+  return 0;
+}
+
+static void *
+data_thread (void *opaque)
+{
+  struct worker *w = opaque;
+  uint8_t *model = xcalloc (1, PART), *buf = xmalloc (PART);
+  unsigned i;
+
+  for (i = 0; i < 150; ++i) {
+    /* Now and then more than a frame holds. */
+    const uint32_t max = rng_percent (&w->rng, 5) ? PART : 100000;
+    const uint32_t len = rng_between (&w->rng, 1, max);
+    const uint32_t at = rng_below (&w->rng, PART - len + 1);
+    struct extents_check c = {
+      .model = model + at, .start = w->start + at, .next = w->start + at,
+    };
+    int r = 0;
+
+    switch (rng_below (&w->rng, 10)) {
+    case 0: case 1: case 2: case 3:
+      fill_random (model + at, len, rng_next (&w->rng));
+      r = nbdedup_remote_write (w->remote, model + at, len, w->start + at);
+      break;
+    case 4:
+      memset (model + at, 0, len);
+      r = nbdedup_remote_zero (w->remote, len, w->start + at);
+      break;
+    case 5:
+      r = nbdedup_remote_flush (w->remote);
+      break;
+    case 6:
+      r = nbdedup_remote_extents (w->remote, len, w->start + at,
+                                  check_extent, &c);
+      if (r == 0 && c.next != w->start + at + len)
+        die ("extents end at %" PRIu64, c.next);
+      break;
+    default:
+      r = nbdedup_remote_read (w->remote, buf, len, w->start + at);
+      if (r == 0 && memcmp (buf, model + at, len) != 0)
+        die ("read at %" PRIu64 ": other data", w->start + at +
+             first_difference (buf, model + at, len));
+    }
+    check (r == 0, "a data request");
+  }
+  free (model);
+  free (buf);
+  return NULL;
+}
+
+static void
+test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
+{
+  struct nbdedup_remote *remote = nbdedup_client_volume_open (client, name, 0);
+  struct worker workers[NR_THREADS];
+  uint8_t byte;
+  unsigned i;
+
+  check (remote != NULL, "open a volume");
+  if (nbdedup_remote_size (remote) != VOLUME_SIZE)
+    die ("size %" PRIu64, nbdedup_remote_size (remote));
+  for (i = 0; i < NR_THREADS; ++i) {
+    workers[i].remote = remote;
+    workers[i].rng = rng_make (seed, 10 + i);
+    workers[i].start = i * PART;
+    pthread_create (&workers[i].thread, NULL, data_thread, &workers[i]);
+  }
+  for (i = 0; i < NR_THREADS; ++i)
+    pthread_join (workers[i].thread, NULL);
+
+  /* An error leaves the connection usable. */
+  check (nbdedup_remote_read (remote, &byte, 1, VOLUME_SIZE) == -1 &&
+         errno == EINVAL, "read behind the end");
+  check (nbdedup_remote_read (remote, &byte, 1, VOLUME_SIZE - 1) == 0,
+         "read the last byte");
+  nbdedup_remote_close (remote);
+
+  remote = nbdedup_client_volume_open (client, name, NBDEDUP_VOLUME_READONLY);
+  check (remote != NULL, "open read-only");
+  check (nbdedup_remote_write (remote, "x", 1, 0) == -1 && errno == EROFS,
+         "write to a read-only volume");
+  nbdedup_remote_close (remote);
+  remote = nbdedup_client_volume_open (client, "nonesuch", 0);
+  check (remote == NULL && errno == ENOENT, "open what does not exist");
+}
+
+/* Closing the pool does not wait for clients that are silent, half a frame
+ * behind, or do not read their answers.
+ */
+static void
+test_stop (void)
+{
+  const uint8_t half[CONTROL_HEADER_LEN / 2] = { 0 };
+  struct control_frame f = { .type = CONTROL_READ, .length = 1 << 20 };
+  struct nbdedup_client *client;
+  struct nbdedup_remote *remote;
+  int silent = raw_connect (), begun = raw_connect ();
+  int deaf = raw_connect (), with_volume = raw_connect ();
+  char byte;
+  unsigned i;
+
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
+  check (client != NULL, "open a client");
+  remote = nbdedup_client_volume_open (client, "vol", 0);
+  check (remote != NULL, "open a volume");
+
+  raw_hello (begun);
+  if (send (begun, half, sizeof half, 0) != sizeof half)
+    die ("send: %s", strerror (errno));
+  raw_hello (with_volume);
+  raw_expect (with_volume, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  raw_hello (deaf);
+  raw_expect (deaf, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
+  for (i = 0; i < 8; ++i)
+    control_send (deaf, &f, NULL);
+
+  stop_server ();
+  check (nbdedup_remote_read (remote, &byte, 1, 0) == -1 && errno == EIO,
+         "read without a server");
+  nbdedup_remote_close (remote);
+  check (nbdedup_client_call (client, "list", NULL, NULL, NULL) == NULL,
+         "list without a server");
+  nbdedup_client_close (client);
+  close (silent);
+  close (begun);
+  close (deaf);
+  close (with_volume);
+}
+
+/* Without a server the same calls work here. */
+static void
+test_local (uint64_t seed)
+{
+  struct nbdedup_client *client =
+    nbdedup_client_open (pool_path, NULL, "test", NULL);
+  json_t *result;
+
+  check (client != NULL, "open the pool as a client");
+  check (!nbdedup_client_is_remote (client), "nobody serves");
+  result = nbdedup_client_call (client, "check", NULL, NULL, NULL);
+  check (result != NULL, "check");
+  if (json_integer_value (json_object_get (result, "errors")) != 0) {
+    json_dumpf (result, stderr, JSON_INDENT (2));
+    die ("the pool has errors");
+  }
+  json_decref (result);
+  result = json_pack ("{s:s, s:I}", "name", "local", "size",
+                      (json_int_t) VOLUME_SIZE);
+  json_decref (nbdedup_client_call (client, "create", result, NULL, NULL));
+  json_decref (result);
+  test_data (client, "local", seed + 1);
+  check (nbdedup_client_close (client) == 0, "close the pool");
+}
+
+int
+main (void)
+{
+  const uint64_t seed = seed_from_environment ();
+  struct nbdedup_client *client;
+  json_t *args;
+  char cmd[sizeof dir + 16];
+
+  printf ("SEED=%" PRIu64 "\n", seed);
+  fflush (stdout);
+  alarm (300);
+  signal (SIGPIPE, SIG_IGN);
+
+  /* A path that is longer than a socket's may be. */
+  snprintf (dir, sizeof dir, "%s/nbdedup-test-control.XXXXXX",
+            getenv ("TMPDIR") ? getenv ("TMPDIR") : "/tmp");
+  if (mkdtemp (dir) == NULL)
+    die ("%s: %s", dir, strerror (errno));
+  snprintf (pool_path, sizeof pool_path, "%.3000s/%0100d", dir, 0);
+  check (nbdedup_pool_create (pool_path, NULL) == 0, "make a pool");
+
+  start_server ();
+  client = nbdedup_client_open (pool_path, NULL, "test", NULL);
+  check (client != NULL, "open a client");
+  args = json_pack ("{s:s, s:I}", "name", "vol", "size",
+                    (json_int_t) VOLUME_SIZE);
+  json_decref (nbdedup_client_call (client, "create", args, NULL, NULL));
+  json_decref (args);
+
+  test_socket ();
+  test_handshake ();
+  test_bad_requests ();
+  test_volume_goes_with_connection (client);
+  test_nice ();
+  test_data (client, "vol", seed);
+  test_garbage (seed);
+  check (nbdedup_client_close (client) == 0, "close a client");
+  test_crowd ();
+  test_crowd_with_volumes ();
+  test_foreign_file ();
+  test_stop ();
+  test_local (seed);
+
+  snprintf (cmd, sizeof cmd, "rm -rf '%.4000s'", dir);
+  if (system (cmd) != 0)
+    die ("%s failed", cmd);
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,825 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Drift is exact: random histories of volumes, snapshots and clones, beside
+ * a model that keeps every content in memory (lineage-model.h).
+ *
+ * Every few operations "drift" is asked about each golden image, by name and
+ * all at once, with this memory or that, and what it says is compared with
+ * brute force over the model's contents (drift-model.h).  Now and then
+ * only_here_bytes and "drift-freed", of random sets of volumes and snapshots,
+ * are compared with what destroying them on a copy of the pool gives back; and
+ * drift runs in a thread while operations go on: what it says must be true of
+ * one moment between its start and its end.
+ *
+ * ROUNDS and SEED come from the environment; each round is a history with a
+ * pool of its own.  Without ROUNDS it is 150 of them, or what is done after
+ * DRIFT_SECONDS, which are 40 (valgrind takes long).  DRIFT_ROUND=N begins
+ * with round N, and DRIFT_VERIFY=1 compares after each operation: the history
+ * stays the same, so that the guilty one is found.  LINEAGE_WITHOUT leaves out
+ * operations.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "drift/drift.h"
+#include "models/drift-copy.h"
+#include "models/drift-model.h"
+#include "models/op-log.h"
+
+#define LARGE_BLOCKS 6000
+#define ITEM_BYTES 72           /* about, for each block that is sorted */
+
+static const struct {
+  const char *name;
+  lineage_weights weights;
+} mixtures[] = {
+  /*             cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
+  { "mixed",    { 2, 40, 4,  4,  1,  8, 12, 3,  6,  2,  4,  4,  3,  0,  0, 0 } },
+  { "clones",   { 1, 40, 3,  3,  1,  6, 25, 2, 10,  1,  3,  3,  2,  0,  0, 0 } },
+  { "chains",   { 1, 40, 3,  3,  1, 16, 16, 3, 16,  2,  2,  2,  2,  0,  0, 0 } },
+  { "rebase",   { 2, 40, 4,  4,  1,  8, 12, 2,  5,  1, 20,  4,  2,  0,  0, 0 } },
+  { "rollback", { 1, 40, 3,  3,  1, 10, 10, 16, 5,  1,  5,  4,  2,  0,  0, 0 } },
+  { "resize",   { 1, 40, 5,  5,  1,  6, 10, 4,  4,  1,  4, 20,  2,  0,  0, 0 } },
+};
+#define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
+
+/* What was met, in all rounds. */
+static struct {
+  uint64_t families, unsure, clones, further, through_destroyed;
+  uint64_t zero, golden_same, golden_moved, sibling, unique;
+  uint64_t without_dedup, only_here, sets, freed_something;
+  uint64_t large;               /* more than fits into the least memory */
+  uint64_t sightings, overlapping;
+} met;
+
+/* The settings of one round. */
+static struct {
+  const char *compress;         /* NULL: set at random */
+  const char *domain;           /* NULL: none */
+  uint32_t sector_bytes;
+  uint32_t block_size;          /* 0: any */
+  uint64_t max_blocks;
+} config;
+
+static struct nbdedup_pool *pool;
+static struct lineage lineage;
+static char directory[PATH_MAX];
+static uint64_t seed;
+static unsigned round_nr;
+static bool passed;
+
+static void
+print_last_ops (void)
+{
+  if (passed)
+    return;
+  fprintf (stderr, "the last operations of round %u, in %s:\n", round_nr,
+           directory);
+  op_log_print ();
+  fprintf (stderr, "repeat with SEED=%" PRIu64 " DRIFT_ROUND=%u ROUNDS=1 "
+           "(DRIFT_VERIFY=1 compares after each)\n", seed, round_nr);
+}
+
+/*----------------------------------------------------------------------
+ * The pool
+ */
+
+static void
+open_randomly (struct rng *rng)
+{
+  struct nbdedup_settings settings;
+
+  nbdedup_settings_init (&settings);
+  settings.drift_interval_s = 0;
+  settings.commit_interval_ms = rng_between (rng, 30, 2000);
+  settings.nr_workers = rng_between (rng, 1, 3);
+  if (rng_percent (rng, 50)) {
+    settings.ddt_cache_bytes = NBDEDUP_DDT_CACHE_MIN;
+    settings.dirty_max_bytes = NBDEDUP_DIRTY_MAX_MIN;
+    settings.record_cache_bytes = 1 << 20;
+  }
+  if (rng_percent (rng, 20))
+    settings.primarycache = NBDEDUP_CACHE_NONE;
+  pool = open_pool (directory, &settings);
+}
+
+static void
+make_pool (struct rng *rng)
+{
+  static const char *const hashes[] = { "sha256", "sha512-256", "blake2b512" };
+  json_t *options = json_pack ("{s:i, s:s}", "sector",
+                               (int) config.sector_bytes, "hash",
+                               hashes[rng_below (rng, 3)]);
+
+  make_directory (directory, fast_directory (), "test-drift");
+  if (nbdedup_pool_create (directory, options) == -1)
+    die ("create: %s", nbdedup_error ());
+  json_decref (options);
+  open_randomly (rng);
+}
+
+/*----------------------------------------------------------------------
+ * Comparing with the model
+ */
+
+static json_t *
+drift (const char *name, struct rng *rng)
+{
+  json_t *args = name ? json_pack ("{s:s}", "name", name) : json_object ();
+
+  if (rng_percent (rng, 50))
+    json_object_set_new (args, "memory", json_integer (DRIFT_MEMORY_MIN));
+  return call (pool, "drift", args);
+}
+
+static void
+count_family (const struct drift_family *f)
+{
+  const struct drift_clone *c;
+  unsigned i;
+
+  uint64_t items = f->golden_blocks;
+
+  met.families++;
+  met.clones += f->nr_clones;
+  for (i = 0; i < f->nr_clones; ++i) {
+    c = &f->clones[i];
+    met.further += c->node->line[0].snapshot != f->golden->id;
+    met.through_destroyed += c->node->origin == NULL;
+    met.without_dedup += strcmp (c->node->dedup, "off") == 0;
+    met.zero += c->zero;
+    met.golden_same += c->golden_same;
+    met.golden_moved += c->golden_moved;
+    met.sibling += c->sibling;
+    met.unique += c->unique;
+    items += c->golden_moved + c->sibling + c->unique;
+  }
+  met.large += items * ITEM_BYTES > DRIFT_MEMORY_MIN;
+}
+
+static bool
+right_document (struct lineage *l, const struct node *golden, json_t *doc,
+                char *why, size_t len)
+{
+  struct drift_storage storage = { config.sector_bytes, config.compress };
+  struct drift_family family;
+  bool right = true;
+
+  drift_family_make (l, golden, &storage, &family);
+  if (family.unsure)
+    met.unsure++;
+  else {
+    right = drift_compare (&family, doc, why, len);
+    if (right)
+      count_family (&family);
+  }
+  drift_family_free (&family);
+  return right;
+}
+
+/* -1: nobody says */
+static int
+has_family (struct lineage *l, const struct node *golden)
+{
+  enum family family;
+  unsigned i;
+  int r = 0;
+
+  for (i = 0; i < l->nr_nodes; ++i) {
+    family = node_family (golden, l->nodes[i]);
+    if (family == FAMILY_YES)
+      return 1;
+    if (family == FAMILY_UNSURE)
+      r = -1;
+  }
+  return r;
+}
+
+static json_t *
+find_golden (json_t *goldens, const char *name)
+{
+  const char *s;
+  json_t *doc;
+  size_t i;
+
+  json_array_foreach (goldens, i, doc) {
+    s = json_string_value (json_object_get (doc, "golden"));
+    if (s && strcmp (s, name) == 0)
+      return doc;
+  }
+  return NULL;
+}
+
+static bool
+are_by_name (json_t *goldens)
+{
+  const char *name, *before = "";
+  json_t *doc;
+  size_t i;
+
+  json_array_foreach (goldens, i, doc) {
+    name = json_string_value (json_object_get (doc, "golden"));
+    if (name == NULL || strcmp (before, name) >= 0)
+      return false;
+    before = name;
+  }
+  return true;
+}
+
+/* All golden images of the model, and no others, by name? */
+static bool
+right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
+{
+  json_t *goldens = json_object_get (result, "goldens"), *doc;
+  const struct node *node;
+  size_t nr = 0;
+  char name[64];
+  unsigned i;
+  int expected;
+
+  for (i = 0; i < l->nr_nodes; ++i) {
+    node = l->nodes[i];
+    if (node->kind != NODE_SNAPSHOT)
+      continue;
+    doc = find_golden (goldens, node_name (node, name));
+    expected = has_family (l, node);
+    if (expected != -1 && (doc != NULL) != expected) {
+      snprintf (why, len, "drift: %s is%s among the golden images", name,
+                doc ? "" : " not");
+      return false;
+    }
+    if (doc && !right_document (l, node, doc, why, len))
+      return false;
+    nr += doc != NULL;
+  }
+  if (json_array_size (goldens) != nr)
+    snprintf (why, len, "drift: %zu golden images, expected %zu",
+              json_array_size (goldens), nr);
+  else if (!are_by_name (goldens))
+    snprintf (why, len, "drift: the golden images are not in the order of "
+              "their names");
+  else
+    return true;
+  return false;
+}
+
+/* Without a name: every snapshot that others are cloned from. */
+static void
+compare_all (struct rng *rng)
+{
+  json_t *result = drift (NULL, rng);
+  char why[400];
+
+  if (!right_goldens (&lineage, result, why, sizeof why))
+    die ("%s\n%s", why, json_dumps (result, JSON_INDENT (1)));
+  json_decref (result);
+}
+
+static void
+compare_each (struct rng *rng)
+{
+  char name[64], why[400];
+  struct node *node;
+  json_t *doc;
+  unsigned i;
+
+  for (i = 0; i < lineage.nr_nodes; ++i) {
+    node = lineage.nodes[i];
+    if (node->kind != NODE_SNAPSHOT ||
+        (has_family (&lineage, node) == 0 && !rng_percent (rng, 20)))
+      continue;
+    doc = drift (node_name (node, name), rng);
+    if (!right_document (&lineage, node, doc, why, sizeof why))
+      die ("%s\n%s", why, json_dumps (doc, JSON_INDENT (1)));
+    json_decref (doc);
+  }
+}
+
+static void
+compare (struct rng *rng)
+{
+  if (rng_percent (rng, 50))
+    compare_all (rng);
+  else
+    compare_each (rng);
+}
+
+/*----------------------------------------------------------------------
+ * Destroying on a copy
+ */
+
+static void
+ask_set (struct promise *p, struct rng *rng)
+{
+  json_t *names = json_array (), *args, *result;
+  const struct node *node;
+
+  for (p->nr = rng_between (rng, 1, MAX_SET); json_array_size (names) < p->nr;
+       ) {
+    node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+    if (node->kind == NODE_HIDDEN)
+      continue;
+    node_name (node, p->names[json_array_size (names)]);
+    json_array_append_new (names, json_string
+                           (p->names[json_array_size (names)]));
+  }
+  args = json_pack ("{s:o}", "names", names);
+  if (rng_percent (rng, 50))
+    json_object_set_new (args, "memory", json_integer (DRIFT_MEMORY_MIN));
+  result = call (pool, "drift-freed", args);
+  p->destroyed = json_incref (json_object_get (result, "names"));
+  p->freed_bytes = json_number (result, "freed_bytes");
+  json_decref (result);
+  met.sets++;
+}
+
+/* The only_here_bytes of a random clone of a random golden image. */
+static bool
+ask_only_here (struct promise *p, struct rng *rng)
+{
+  json_t *result = drift (NULL, rng), *doc, *clone;
+  json_t *goldens = json_object_get (result, "goldens");
+  bool found = json_array_size (goldens) > 0;
+
+  if (found) {
+    doc = json_array_get (goldens, rng_below (rng,
+                                              json_array_size (goldens)));
+    doc = json_object_get (doc, "clones");
+    clone = json_array_get (doc, rng_below (rng, json_array_size (doc)));
+    snprintf (p->names[0], sizeof p->names[0], "%s",
+              json_string_value (json_object_get (clone, "name")));
+    p->nr = 1;
+    p->freed_bytes = json_number (clone, "only_here_bytes");
+    met.only_here++;
+  }
+  json_decref (result);
+  return found;
+}
+
+static void
+compare_freed (struct rng *rng, unsigned nr)
+{
+  struct promise *p = xcalloc (nr, sizeof p[0]);
+  bool drained = rng_percent (rng, 50);
+  unsigned i;
+
+  op_log_note (drained ?
+               "drain, compare what destroying gives back, close and open" :
+               "compare what destroying gives back, close and open");
+  if (drained)
+    drain (pool);
+  for (i = 0; i < nr; ++i)
+    if (!rng_percent (rng, 50) || !ask_only_here (&p[i], rng))
+      ask_set (&p[i], rng);
+  close_pool (pool);
+  for (i = 0; i < nr; ++i) {
+    met.freed_something += keep_promise (directory, &p[i]);
+    json_decref (p[i].destroyed);
+  }
+  free (p);
+  open_randomly (rng);
+}
+
+/*----------------------------------------------------------------------
+ * One history
+ */
+
+static void
+pick_config (struct rng *rng)
+{
+  static const char *const codecs[] = { "lz4", "lz4", "none", "zstd", NULL };
+  unsigned kind = rng_below (rng, 100);
+
+  config.compress = codecs[rng_below (rng, 5)];
+  config.domain = rng_percent (rng, 15) ? "tenant" : NULL;
+  config.sector_bytes = 512 << rng_below (rng, 5);
+  config.block_size = kind < 45 ? 4096 : kind < 80 ?
+    4096 << rng_between (rng, 1, 4) : kind < 90 ?
+    4096 << rng_between (rng, 5, 8) : 0;
+  config.max_blocks = config.block_size > 65536 ? 10 :
+    config.block_size == 0 ? 40 : rng_percent (rng, 50) ? 20 : 150;
+  if (round_nr % 16 == 5) {
+    config.block_size = 4096;
+    config.max_blocks = LARGE_BLOCKS;
+  }
+  if (config.sector_bytes > 4096 && config.block_size == 4096)
+    config.sector_bytes = 4096;
+}
+
+static uint64_t
+pick_size (struct rng *rng, uint32_t block_size)
+{
+  return rng_percent (rng, 50) ?
+    rng_between (rng, 1, config.max_blocks) * block_size :
+    rng_between (rng, 1, config.max_blocks * block_size / 512) * 512;
+}
+
+/* What lineage_random makes up, fitted to this round. */
+static bool
+fit (struct op *op, struct rng *rng)
+{
+  struct node *node = lineage_find (&lineage, op->name);
+
+  if (op->kind == OP_CREATE) {
+    op->block_size = config.block_size ?:
+      config.sector_bytes << rng_between (rng, 3, 5);
+    op->size = pick_size (rng, op->block_size);
+  }
+  else if (op->kind == OP_RESIZE && node)
+    op->size = pick_size (rng, node->block_size);
+  else if (op->kind == OP_SET && config.compress)
+    return strcmp (op->property, "compress") != 0;
+  return true;
+}
+
+/* As engine_apply does, but with the round's properties. */
+static bool
+create (const struct op *op)
+{
+  json_t *result = engine_call (pool, "create", json_pack
+                                ("{s:s, s:I, s:i, s:s, s:s, s:s}", "name",
+                                 op->name, "size", (json_int_t) op->size,
+                                 "block-size", (int) op->block_size,
+                                 "compress", config.compress ?: "lz4",
+                                 "dedup", "on", "domain",
+                                 config.domain ?: "none"));
+
+  json_decref (result);
+  return result != NULL;
+}
+
+static bool
+perform (const struct op *op)
+{
+  enum expect expect = lineage_expect (&lineage, op);
+  char *text = op_log_next ();
+  bool ok;
+
+  op_describe (op, text, OP_LOG_TEXT);
+  ok = op->kind == OP_CREATE ? create (op) :
+    engine_apply (pool, &lineage, op) == 0;
+  if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
+    die ("%s: %s", text, ok ? "succeeded, but must fail" : nbdedup_error ());
+  if (ok)
+    lineage_apply (&lineage, op);
+  else
+    strcat (text, " (refused)");
+  return ok;
+}
+
+/* Blocks of one volume or snapshot, in any order, into another, or the same:
+ * what has moved, and what siblings share.  A few are new.
+ */
+static void
+scatter_from (struct node *node, const struct node *from, uint64_t max,
+              struct rng *rng)
+{
+  uint64_t nr = node->size / node->block_size, b;
+  struct op op = { .kind = OP_WRITE };
+  uint32_t bs = node->block_size;
+
+  if (nr == 0 || from->size == 0 || from->block_size != bs)
+    return;
+  snprintf (op.name, sizeof op.name, "%s", node->name);
+  op.len = rng_between (rng, 1, nr < max ? nr : max) * bs;
+  op.offset = rng_below (rng, nr - op.len / bs + 1) * bs;
+  op.data = xmalloc (op.len);
+  for (b = 0; b < op.len / bs; ++b)
+    if (rng_percent (rng, 10))
+      fill_compressible (op.data + b * bs, bs, rng_next (rng));
+    else
+      memcpy (op.data + b * bs, from->data +
+              rng_below (rng, node_blocks (from)) * bs, bs);
+  perform (&op);
+  op_free (&op);
+}
+
+static void
+scatter (struct rng *rng)
+{
+  struct node *node = lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+  struct node *from = rng_percent (rng, 40) ? node :
+    lineage.nodes[rng_below (rng, lineage.nr_nodes)];
+
+  if (node->kind == NODE_VOLUME)
+    scatter_from (node, from, 40, rng);
+}
+
+/* A new volume is not empty for long, or nothing could drift. */
+static void
+fill (const struct op *create, struct rng *rng)
+{
+  struct op op = { .kind = OP_WRITE, .len = create->size };
+
+  memcpy (op.name, create->name, sizeof op.name);
+  op.data = xmalloc (op.len);
+  fill_content (op.data, op.len, create->block_size, 30, rng);
+  perform (&op);
+  op_free (&op);
+}
+
+/*----------------------------------------------------------------------
+ * One moment: drift, again and again, while operations go on
+ */
+
+#define MAX_STATES 40
+
+/* What one call said, and which states of the model it may have met. */
+struct sighting {
+  json_t *result;               /* owned */
+  unsigned first, last;         /* inclusive */
+};
+
+static struct {
+  struct lineage states[MAX_STATES];
+  atomic_uint nr_states;        /* finished */
+  atomic_bool stop;
+  struct sighting *sightings;   /* owned; the thread's until joined */
+  unsigned nr;
+} meanwhile;
+
+static void
+push_state (void)
+{
+  unsigned nr = atomic_load (&meanwhile.nr_states);
+
+  lineage_copy (&lineage, &meanwhile.states[nr]);
+  atomic_store (&meanwhile.nr_states, nr + 1);
+}
+
+static void *
+watch (void *arg)
+{
+  struct sighting s;
+  struct rng rng = rng_make (seed, round_nr + UINT64_C (1000000));
+
+  (void) arg;
+  do {
+    s.first = atomic_load (&meanwhile.nr_states) - 1;
+    s.result = drift (NULL, &rng);
+    s.last = atomic_load (&meanwhile.nr_states);
+    meanwhile.sightings = realloc (meanwhile.sightings, (meanwhile.nr + 1) *
+                                   sizeof s);
+    if (meanwhile.sightings == NULL)
+      die ("out of memory");
+    /* Most fall between the same two operations: few of these will do. */
+    if (meanwhile.nr > 0 && s.last <= s.first + 1 &&
+        meanwhile.sightings[meanwhile.nr - 1].last == s.last)
+      json_decref (s.result);
+    else
+      meanwhile.sightings[meanwhile.nr++] = s;
+  } while (!atomic_load (&meanwhile.stop));
+  return NULL;
+}
+
+/* Of several blocks a write, or what a shrink drops, goes step by step. */
+static bool
+is_at_once (const struct op *op)
+{
+  const struct node *node = lineage_find (&lineage, op->name);
+
+  switch (op->kind) {
+  case OP_RESIZE:
+    return false;
+  case OP_WRITE:
+  case OP_ZERO:
+  case OP_TRIM:
+    return node && op->offset / node->block_size ==
+      (op->offset + op->len - 1) / node->block_size;
+  default:
+    return true;
+  }
+}
+
+/* A piece of it that touches one block only. */
+static void
+cut_to_block (struct op *op)
+{
+  const struct node *node = lineage_find (&lineage, op->name);
+
+  if ((op->kind == OP_WRITE || op->kind == OP_ZERO || op->kind == OP_TRIM) &&
+      node && op->len > node->block_size - op->offset % node->block_size)
+    op->len = node->block_size - op->offset % node->block_size;
+}
+
+/* What is answered and not flushed may be written down in any order: of two
+ * such writes a moment may have the second one only.
+ */
+static void
+perform_and_flush (const struct op *op)
+{
+  struct op flush = { .kind = OP_FLUSH };
+
+  perform (op);
+  if (op->kind == OP_WRITE || op->kind == OP_ZERO || op->kind == OP_TRIM) {
+    memcpy (flush.name, op->name, sizeof flush.name);
+    perform (&flush);
+  }
+}
+
+static void
+check_sighting (const struct sighting *s)
+{
+  unsigned i, nr = atomic_load (&meanwhile.nr_states);
+  char why[400] = "";
+
+  for (i = s->first; i <= s->last && i < nr; ++i)
+    if (right_goldens (&meanwhile.states[i], s->result, why, sizeof why))
+      break;
+  if (i > s->last || i == nr)
+    die ("drift while operations %u to %u of %u go on is true of no moment: "
+         "%s\n%s", s->first, s->last, nr, why,
+         json_dumps (s->result, JSON_INDENT (1)));
+  met.sightings++;
+  met.overlapping += s->last > s->first + 1;
+}
+
+static void
+compare_meanwhile (struct rng *rng, const lineage_weights weights)
+{
+  pthread_t thread;
+  struct op op;
+  unsigned i;
+
+  op_log_note ("drift again and again from here on");
+  atomic_store (&meanwhile.nr_states, 0);
+  atomic_store (&meanwhile.stop, false);
+  push_state ();
+  if (pthread_create (&thread, NULL, watch, NULL) != 0)
+    die ("pthread_create failed");
+  while (atomic_load (&meanwhile.nr_states) < MAX_STATES) {
+    lineage_random (&lineage, weights, rng, &op);
+    cut_to_block (&op);
+    if (fit (&op, rng) && is_at_once (&op)) {
+      perform_and_flush (&op);
+      push_state ();
+    }
+    op_free (&op);
+  }
+  atomic_store (&meanwhile.stop, true);
+  pthread_join (thread, NULL);
+  op_log_note ("until here");
+  for (i = 0; i < meanwhile.nr; ++i) {
+    check_sighting (&meanwhile.sightings[i]);
+    json_decref (meanwhile.sightings[i].result);
+  }
+  free (meanwhile.sightings);
+  meanwhile.sightings = NULL;
+  meanwhile.nr = 0;
+  for (i = 0; i < MAX_STATES; ++i)
+    lineage_free (&meanwhile.states[i]);
+}
+
+static void
+check (void)
+{
+  json_t *result = call (pool, "check", NULL);
+
+  if (json_number (result, "errors") != 0)
+    die ("check found errors");
+  json_decref (result);
+}
+
+/* A family that does not fit into the least memory, to begin with. */
+static void
+make_large_family (struct rng *rng)
+{
+  struct op create = { .kind = OP_CREATE, .name = "a", .size = LARGE_BLOCKS *
+                       UINT64_C (4096), .block_size = 4096 };
+  struct op snapshot = { .kind = OP_SNAPSHOT, .name = "a@s0" };
+  struct op clone = { .kind = OP_CLONE, .name = "a@s0", .other = "b",
+                      .count = 4, .start = 1 };
+  struct node *golden;
+  char name[8];
+  unsigned i;
+
+  perform (&create);
+  fill (&create, rng);
+  perform (&snapshot);
+  perform (&clone);
+  golden = lineage_find (&lineage, "a@s0");
+  for (i = 1; i <= clone.count; ++i) {
+    snprintf (name, sizeof name, "b%u", i);
+    scatter_from (lineage_find (&lineage, name), golden, LARGE_BLOCKS, rng);
+    scatter_from (lineage_find (&lineage, name), golden, LARGE_BLOCKS, rng);
+  }
+  compare_all (rng);
+  compare_each (rng);
+}
+
+static void
+run_history (struct rng *rng, bool verify_each)
+{
+  unsigned m = rng_below (rng, NR_MIXTURES), n, nr;
+  struct op op;
+
+  pick_config (rng);
+  lineage.max_named = config.max_blocks == LARGE_BLOCKS ? 8 : rng_between (rng, 6, 25);
+  lineage.max_blocks = config.max_blocks;
+  nr = config.block_size > 65536 || config.max_blocks == LARGE_BLOCKS ?
+    rng_between (rng, 20, 60) :
+    rng_between (rng, 30, 250);
+  op_log_clear ();
+  make_pool (rng);
+  if (config.max_blocks == LARGE_BLOCKS)
+    make_large_family (rng);
+  for (n = 0; n < nr; ++n) {
+    lineage_random (&lineage, mixtures[m].weights, rng, &op);
+    if (fit (&op, rng) && perform (&op) && op.kind == OP_CREATE &&
+        rng_percent (rng, 70))
+      fill (&op, rng);
+    op_free (&op);
+    if (rng_percent (rng, 20) && lineage.nr_nodes > 0)
+      scatter (rng);
+    if (rng_percent (rng, 7) || verify_each)
+      compare (rng);
+    if (rng_percent (rng, 1) && lineage.nr_nodes > 0)
+      compare_freed (rng, 2);
+  }
+  if (config.block_size <= 65536 && config.max_blocks <= 200 &&
+      rng_percent (rng, 40))
+    compare_meanwhile (rng, mixtures[m].weights);
+  compare_all (rng);
+  compare_each (rng);
+  if (lineage.nr_nodes > 0)
+    compare_freed (rng, 3);
+  compare (rng);
+  check ();
+  printf ("round %u: %s, blocks of %u, sectors of %u, %s: %u operations, "
+          "%u nodes\n", round_nr, mixtures[m].name, config.block_size,
+          config.sector_bytes, config.compress ?: "any", op_log_nr (),
+          lineage.nr_nodes);
+  fflush (stdout);
+  close_pool (pool);
+  lineage_free (&lineage);
+  remove_directory (directory);
+}
+
+/* Did the histories have in them what they are for? */
+static void
+check_met (unsigned rounds)
+{
+  printf ("%" PRIu64 " families (%" PRIu64 " more are open to doubt) with %"
+          PRIu64 " clones: %" PRIu64 " of clones, %" PRIu64 " of destroyed "
+          "snapshots, %" PRIu64 " without dedup\nblocks: zero %" PRIu64
+          ", golden_same %" PRIu64 ", golden_moved %" PRIu64 ", sibling %"
+          PRIu64 ", unique %" PRIu64 "\ndestroyed on copies: %" PRIu64
+          " clones, %" PRIu64 " sets; %" PRIu64 " gave something back\n"
+          "%" PRIu64 " families had to be sorted in pieces; drift while "
+          "others worked: %" PRIu64 " times, %" PRIu64 " of them really\n",
+          met.families, met.unsure, met.clones, met.further,
+          met.through_destroyed, met.without_dedup, met.zero,
+          met.golden_same, met.golden_moved, met.sibling, met.unique,
+          met.only_here, met.sets, met.freed_something, met.large,
+          met.sightings, met.overlapping);
+  if (rounds < 100)
+    return;
+  if (met.unsure * 10 > met.families + met.unsure)
+    die ("too much was open to doubt");
+  if (met.further == 0 || met.through_destroyed == 0 ||
+      met.without_dedup == 0 || met.zero == 0 || met.golden_same == 0 ||
+      met.golden_moved == 0 || met.sibling == 0 || met.unique == 0 ||
+      met.only_here == 0 || met.sets == 0 || met.freed_something == 0 ||
+      met.large == 0 || met.overlapping == 0)
+    die ("something was never met");
+}
+
+/* Enough, if nobody said how many rounds it should be? */
+static bool
+is_late (time_t start)
+{
+  const char *rounds = getenv ("ROUNDS");
+  time_t seconds = (time_t) number_from_environment ("DRIFT_SECONDS", 40);
+
+  return (rounds == NULL || rounds[0] == '\0') &&
+    time (NULL) - start > seconds;
+}
+
+int
+main (void)
+{
+  unsigned first = number_from_environment ("DRIFT_ROUND", 0);
+  unsigned rounds = number_from_environment ("ROUNDS", 150);
+  bool verify_each = number_from_environment ("DRIFT_VERIFY", 0) != 0;
+  time_t start = time (NULL);
+  struct rng rng;
+
+  seed = seed_from_environment ();
+  printf ("SEED=%" PRIu64 "\n", seed);
+  fflush (stdout);
+  atexit (print_last_ops);
+  for (round_nr = first; round_nr < first + rounds && !is_late (start);
+       ++round_nr) {
+    rng = rng_make (seed, round_nr);
+    run_history (&rng, verify_each);
+  }
+  check_met (round_nr - first);
+  passed = true;
+  return 0;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The folding thread gets no memory, once: at its first request, its second,
+ * and so on through a whole fold.  The fold is tried again, and no
+ * client notices.  And what a request that fails for that must not cost.
+ */
+
+#include <config.h>
+
+#include "core/txg.h"
+#include "data/verify.h"
+#include "data/writeback.h"
+#include "report/copier.h"
+#include "rigs/engine-rig.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+
+/* Their malloc cannot be replaced. */
+int
+main (void)
+{
+  return 77;
+}
+
+#else
+
+extern void *__libc_malloc (size_t len);
+extern void *__libc_calloc (size_t nr, size_t len);
+extern void *__libc_realloc (void *p, size_t len);
+
+static pthread_t folder;
+static atomic_long countdown;   /* to its request that fails; 0: none */
+static atomic_bool has_failed;
+static atomic_bool lasting;     /* and all that follow fail */
+static atomic_bool only_ours;   /* SQLite does not call calloc */
+
+static bool
+fails (void)
+{
+  if ((countdown == 0 && !lasting) ||
+      !pthread_equal (pthread_self (), folder) ||
+      (atomic_fetch_sub (&countdown, 1) != 1 && !(lasting && has_failed)))
+    return false;
+  has_failed = true;
+  errno = ENOMEM;
+  return true;
+}
+
+void *
+malloc (size_t len)
+{
+  return !only_ours && fails () ? NULL : __libc_malloc (len);
+}
+
+void *
+calloc (size_t nr, size_t len)
+{
+  return fails () ? NULL : __libc_calloc (nr, len);
+}
+
+void *
+realloc (void *p, size_t len)
+{
+  return !only_ours && fails () ? NULL : __libc_realloc (p, len);
+}
+
+static int
+who_folds (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) c;
+  (void) state;
+  folder = pthread_self ();
+  return 0;
+}
+
+/* What a fold may have to do: new records, dying ones, holes, duplicates (and
+ * copies: see copy_records).
+ */
+static void
+write_all_kinds (uint64_t nth)
+{
+  write_blocks (0, 40, 1000 * nth);
+  write_blocks (64, 4, 77);
+  write_blocks (nth % 100 * 16 + 200, 3, 1000 * nth + 500);
+  trim_block (nth % 100 * 16 + 201);
+  must (wb_drain (pool->writeback, NULL));
+}
+
+/* One that the next fold keeps, and one whose record dies in it. */
+static void
+copy_records (uint64_t nth)
+{
+  uint64_t bytes = 0;
+  struct verifier v;
+
+  must (verifier_init (&v, pool));
+  expect (copier_copy (pool, &v, address_of (nth % 100 * 16 + 200),
+                       &bytes) == 1);
+  expect (copier_copy (pool, &v, address_of (0), &bytes) == 1);
+  verifier_free (&v);
+}
+
+static void
+test_fold (void)
+{
+  uint64_t nth;
+
+  start (1);
+  run ("set", json_pack ("{s:s,s:s}", "property", "copies", "value", "2:1"));
+  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  has_failed = true;
+  for (nth = 1; has_failed; ++nth) {
+    write_all_kinds (nth);
+    has_failed = false;
+    countdown = (long) nth;
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+    countdown = 0;
+    expect_content (39, 1000 * nth + 39);
+    expect_content (nth % 100 * 16 + 201, 0);
+    check_pool ();
+    copy_records (nth);
+  }
+  printf ("%" PRIu64 " requests\n", nth - 2);
+  expect (nth > 20);
+  end ();
+}
+
+/* The same, and after each fold the pool is opened again. */
+static void
+test_opened_again (void)
+{
+  uint64_t nth;
+
+  start (1);
+  has_failed = true;
+  for (nth = 1; has_failed; nth += 7) {
+    must (txg_run (pool->txg, who_folds, NULL, NULL));
+    write_all_kinds (nth);
+    must (nbdedup_volume_flush (handle));
+    has_failed = false;
+    countdown = (long) nth;
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+    countdown = 0;
+    close_pool ();
+    open_pool (1);
+    attach ();
+    expect_content (39, 1000 * nth + 39);
+    expect_content (nth % 100 * 16 + 201, 0);
+  }
+  end ();
+}
+
+/* Without memory from some moment on: who waits for a fold is told, in the end,
+ * unless the fold can do without.  When there is memory again all goes on.
+ */
+static void
+try_to_fold (uint64_t arg)
+{
+  (void) arg;
+  expect (txg_run (pool->txg, NULL, NULL, NULL) == 0 || errno == ENOMEM);
+}
+
+static void
+fold_without_memory (uint64_t nth)
+{
+  struct job job;
+  unsigned ms;
+
+  close_pool ();                /* no statement is prepared */
+  open_pool (1);
+  attach ();
+  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  write_all_kinds (nth);
+  has_failed = false;
+  lasting = true;
+  countdown = (long) nth;
+  job_start (&job, try_to_fold, 0);
+  for (ms = 0; !job.done; ++ms) {
+    if (ms == GIVE_UP_MS)
+      die ("request %" PRIu64 ": the fold does not end", nth);
+    poll (NULL, 0, 1);
+  }
+  job_end (&job);
+  expect (has_failed);
+  lasting = false;
+  countdown = 0;
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  expect_content (39, 1000 * nth + 39);
+  expect_content (nth % 100 * 16 + 201, 0);
+  check_pool ();
+}
+
+static void
+test_lasting (void)
+{
+  uint64_t nth;
+
+  start (1);
+  for (nth = 25; nth < 80; nth += 24)
+    fold_without_memory (nth);
+  only_ours = true;
+  for (nth = 2; nth < 20; nth += 6)
+    fold_without_memory (nth);
+  only_ours = false;
+  end ();
+}
+
+/* A trim that fails leaves what was written before, and not yet flushed. */
+static void
+test_trim (void)
+{
+  start (1);
+  write_block (0, 1);
+  close_pool ();                /* the journal's buffer has no memory */
+  open_pool (1);
+  attach ();
+  write_block (0, 2);
+  folder = pthread_self ();
+  has_failed = lasting = true;
+  expect (nbdedup_volume_trim (handle, BLOCK, 0) == -1 && errno == ENOMEM);
+  lasting = false;
+  expect_content (0, 2);
+  do_flush (0);
+  expect_content (0, 2);
+  trim_block (0);
+  expect_content (0, 0);
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (fold),
+  CASE (opened_again),
+  CASE (lasting),
+  CASE (trim),
+  { NULL, NULL },
+};
+
+/* test-fold-nomem [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  const char *libraries = getenv ("LD_PRELOAD");
+
+  /* valgrind's cannot be replaced either. */
+  if (libraries && strstr (libraries, "vgpreload"))
+    return 77;
+  return run_cases (argc, argv, cases);
+}
+
+#endif

@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a server keeps of layers that are gone: nothing, once no reader can
+ * have one in its hands; however many snapshots and rollbacks there were.
+ */
+
+#include <config.h>
+
+#include "core/map.h"
+#include "core/txg-int.h"
+#include "format/format.h"
+#include "rigs/engine-rig.h"
+#include "volume/merge.h"
+#include "volume/volume-layers.h"
+
+#define ROUNDS 200
+/* Of these so many may wait to be freed together (volume-layers.c). */
+#define FEW 100
+/* So few that the merger does not free them. */
+#define TOO_FEW 30
+/* Blocks; within a leaf. */
+#define SHRUNK 100
+
+static size_t
+nr_layers (void)
+{
+  WITH_LOCK (&pool->volumes->lock);
+  return pool->volumes->layers.nr;
+}
+
+/* Those that are not gone yet. */
+static size_t
+nr_layers_left (void)
+{
+  size_t i, nr = 0;
+
+  WITH_LOCK (&pool->volumes->lock);
+  for (i = 0; i < pool->volumes->layers.nr; ++i)
+    nr += !pool->volumes->layers.p[i]->gone;
+  return nr;
+}
+
+static void
+wait_until (bool (*fn) (void))
+{
+  unsigned ms;
+
+  for (ms = 0; !fn (); ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+  }
+}
+
+static bool
+few_layers (void)
+{
+  settle ();                    /* a fold: dying layers go */
+  return nr_layers () < FEW;
+}
+
+static void
+snapshot (const char *name)
+{
+  run ("snapshot", json_pack ("{s:s}", "name", name));
+}
+
+/* Each leaves a head that dies.  The first one's clients are cut off. */
+static void
+roll_back (unsigned rounds)
+{
+  for (; rounds > 0; --rounds)
+    run ("rollback", json_pack ("{s:s, s:b}", "name", "v@s", "force", 1));
+}
+
+static void
+begin (void)
+{
+  start (1);
+  write_block (0, 1);
+  do_flush (0);
+  snapshot ("v@s");
+}
+
+/* The volume is another struct now. */
+static void
+attach_again (void)
+{
+  nbdedup_volume_close (handle);
+  attach ();
+  expect_content (0, 1);
+}
+
+static void
+expect_cut_off (void)
+{
+  uint8_t buf[BLOCK];
+
+  expect (nbdedup_volume_read (handle, buf, BLOCK, 0) == -1 &&
+          errno == ESHUTDOWN);
+  expect (nbdedup_volume_write (handle, buf, 1, 1) == -1 &&
+          errno == ESHUTDOWN);
+}
+
+static void
+test_heads_that_were_rolled_back (void)
+{
+  begin ();
+  roll_back (ROUNDS);
+  wait_until (few_layers);
+  /* The client stays; so does what it had. */
+  expect (volume->layer->nr_structs == 1 && volume->layer->gone);
+  expect_cut_off ();
+  attach_again ();
+  roll_back (ROUNDS);
+  wait_until (few_layers);
+  attach_again ();
+  end ();
+}
+
+static void
+test_layers_that_were_merged (void)
+{
+  unsigned i;
+
+  begin ();
+  for (i = 0; i < ROUNDS; ++i) {
+    write_block (1 + i % 8, 2 + i);
+    snapshot ("v@t");
+    run ("destroy", json_pack ("{s:s, s:b}", "name", "v@t", "wait", 1));
+  }
+  wait_until (few_layers);
+  expect_content (0, 1);
+  expect_content (8, 2 + ROUNDS - 1);
+  end ();
+}
+
+static void
+collect (uint64_t arg)
+{
+  (void) arg;
+  WITH_LOCK (&pool->admin);
+  layers_collect (pool->volumes);
+}
+
+/* Who reads may have found a layer before it was gone. */
+static void
+test_a_reader_stays (void)
+{
+  struct job job;
+  unsigned ticket;
+  size_t nr;
+
+  begin ();
+  roll_back (TOO_FEW);
+  settle ();
+  nr = nr_layers ();
+  expect (nr > TOO_FEW);
+  ticket = quiesce_enter (&pool->quiesce);
+  job_start (&job, collect, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!job.done && nr_layers () == nr);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect (nr_layers () < nr - TOO_FEW / 2);
+  attach_again ();
+  end ();
+}
+
+static void
+rebase (uint64_t arg)
+{
+  (void) arg;
+  run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot", "g@s"));
+}
+
+/* The head that the rebase made stands on what it puts there. */
+static struct layer *first_head;
+
+static bool
+is_rebased (void)
+{
+  struct layer *parent;
+
+  WITH_LOCK (&pool->volumes->lock);
+  parent = volume->layer->parent;
+  return volume->layer != first_head && parent && parent != first_head;
+}
+
+/* A rebase puts another layer below the head.  Who came to the one that was
+ * there still finds what it stands on: not holes.
+ */
+static void
+test_a_reader_during_a_rebase (void)
+{
+  struct layer *old, *below;
+  struct pointer ptr;
+  struct job job;
+  unsigned ticket;
+  uint8_t state;
+
+  begin ();
+  run ("create", json_pack ("{s:s, s:I, s:i}", "name", "g", "size",
+                            (json_int_t) volume->size, "block-size", BLOCK));
+  snapshot ("g@s");
+  write_block (1, 2);
+  do_flush (0);
+  settle ();
+  ticket = quiesce_enter (&pool->quiesce);
+  first_head = old = volume->layer;
+  below = old->parent;
+  expect (below != NULL);
+  job_start (&job, rebase, 0);
+  wait_until (is_rebased);
+  poll (NULL, 0, A_WHILE_MS);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (old->parent == below && !old->dying);
+  }
+  expect (!job.done);
+  expect (map_get (pool->map, old, 0, 1, &state, &ptr) == 0 &&
+          state == MAP_POINTER);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect_content (0, 1);
+  expect_content (1, 2);
+  end ();
+}
+
+/* As the end of a server: folds go on when the merger has stopped, and what
+ * goes in them would wake it.
+ */
+static void
+test_layers_that_go_when_the_pool_closes (void)
+{
+  json_t *names = json_array ();
+  unsigned i;
+
+  begin ();
+  run ("clone", json_pack ("{s:s, s:s, s:i}", "snapshot", "v@s", "name", "c",
+                           "count", FEW));
+  for (i = 1; i <= FEW; ++i)
+    json_array_append_new (names, json_sprintf ("c%u", i));
+  merger_stop (pool->merger);
+  run ("destroy", json_pack ("{s:o}", "names", names));
+  settle ();
+  settle ();
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (pool->volumes->nr_gone >= FEW);
+  }
+  end ();
+}
+
+static void
+resize (unsigned nr_blocks)
+{
+  run ("resize", json_pack ("{s:s, s:i, s:b}", "name", "v", "size",
+                            (int) (nr_blocks * BLOCK), "shrink", 1));
+}
+
+static void
+destroy_first (uint64_t arg)
+{
+  (void) arg;
+  run ("destroy", json_pack ("{s:s, s:b}", "name", "v@a", "wait", 1));
+}
+
+/* A merge trims what its child does not show, and then lets the child show
+ * all.  Who has read the layer's row before the trim must be done before that:
+ * it would find what was cut off.  None of these records dies, so that no fold
+ * waits for readers for another reason.
+ */
+static void
+test_a_reader_during_a_merge (void)
+{
+  struct layer *below, *child;
+  struct job job;
+  unsigned ticket;
+
+  start (1);
+  write_block (0, 1);
+  write_block (SHRUNK + 1, 1);
+  do_flush (0);
+  snapshot ("v@a");
+  nbdedup_volume_close (handle);
+  resize (SHRUNK);
+  resize (NR_BLOCKS);
+  attach ();
+  snapshot ("v@b");
+  settle ();
+  child = volume->layer->parent;
+  below = child->parent;
+  ticket = quiesce_enter (&pool->quiesce);
+  job_start (&job, destroy_first, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (below->merging == child && child->overlap == SHRUNK);
+  }
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect_content (0, 1);
+  expect_content (SHRUNK + 1, 0);
+  end ();
+}
+
+static bool
+no_layers_left (void)
+{
+  settle ();
+  return nr_layers_left () == 0;
+}
+
+/* Room for one row of layers in each fold. */
+static void
+let_folds_do_little (void)
+{
+  pool->txg->parts.background_rows = 1;
+}
+
+/* A trim goes no further than the first row of a leaf, which stays, because the
+ * child shows a part of it.  The next row of the leaf is the child's: the next
+ * fold must not begin with that leaf again.
+ */
+static void
+test_a_merge_in_little_steps (void)
+{
+  struct job job;
+  unsigned ms;
+
+  start (1);
+  write_block (SHRUNK - 1, 1);
+  write_block (SHRUNK + 1, 1);
+  do_flush (0);
+  snapshot ("v@a");
+  nbdedup_volume_close (handle);
+  resize (SHRUNK);
+  resize (NR_BLOCKS);
+  attach ();
+  write_block (SHRUNK - 2, 2);
+  do_flush (0);
+  snapshot ("v@b");
+  settle ();
+  let_folds_do_little ();
+  job_start (&job, destroy_first, 0);
+  for (ms = 0; !job.done; ++ms) {
+    expect (ms < GIVE_UP_MS);
+    poll (NULL, 0, 1);
+  }
+  job_end (&job);
+  expect_content (SHRUNK - 2, 2);
+  expect_content (SHRUNK - 1, 1);
+  expect_content (SHRUNK + 1, 0);
+  end ();
+}
+
+/* Two branches, one on the other, of a few layers each. */
+static void
+make_family (void)
+{
+  start (1);
+  write_blocks (0, 100, 1);
+  do_flush (0);
+  snapshot ("v@s");
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "v@s", "name", "c"));
+  snapshot ("c@t");
+  snapshot ("c@u");
+  close_pool ();
+}
+
+static void
+open_for_little (void)
+{
+  open_pool (1);
+  let_folds_do_little ();
+}
+
+static void
+destroy_family (void)
+{
+  unsigned i;
+
+  run ("destroy", json_pack ("{s:[s, s], s:b}", "names", "c", "v",
+                             "recursive", 1));
+  for (i = 0; i < 12; ++i)
+    settle ();
+}
+
+/* Layers that die together go in the course of many folds: between any two of
+ * them a crash leaves a pool that can be opened, and what is left of them goes.
+ */
+static void
+test_layers_that_die_together (void)
+{
+  unsigned nth;
+
+  for (nth = 1; ; ++nth) {
+    make_family ();
+    if (!crashes_at_sync (nth, open_for_little, destroy_family))
+      break;
+    open_pool (1);
+    if (pool->volumes->list.nr == 0)
+      wait_until (no_layers_left);
+    check_pool ();
+    must (nbdedup_pool_close (pool));
+    remove_directory (directory);
+  }
+  expect (nth > 10);
+  remove_directory (directory);
+}
+
+static int
+delete_names (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct volume *const *s = arg;
+
+  (void) state;
+  return meta_layer_delete (c, s[0]->layer->id) == -1 ||
+    meta_snapshot_delete (c, s[0]->id) == -1 ||
+    meta_snapshot_delete (c, s[1]->id) == -1 ? -1 : 0;
+}
+
+/* Else what the volume has there would read as holes. */
+static void
+test_a_volume_on_nothing_is_refused (void)
+{
+  struct nbdedup_settings settings;
+
+  start (1);
+  write_block (0, 1);
+  do_flush (0);
+  snapshot ("v@a");
+  snapshot ("v@b");
+  must (txg_run (pool->txg, delete_names, NULL, volume->snapshots.p));
+  close_pool ();
+  nbdedup_settings_init (&settings);
+  pool = nbdedup_pool_open (directory, &settings, "test-layers", 0);
+  expect (pool == NULL && errno == EIO);
+  remove_directory (directory);
+}
+
+
+static void
+step (uint64_t arg)
+{
+  (void) arg;
+  WITH_LOCK (&pool->admin);
+  must (merge_step (pool));
+}
+
+static bool
+is_pushed (const struct layer *layer)
+{
+  WITH_LOCK (&pool->volumes->lock);
+  return layer->merge_state == MERGE_PUSH && layer->pass_done;
+}
+
+/* When all rows have moved, the child's place is taken.  Who has read pool.db
+ * from before they moved must be done before that.
+ */
+static void
+test_a_reader_at_the_end_of_a_merge (void)
+{
+  struct layer *below, *child;
+  unsigned ticket, i;
+  struct job job;
+
+  begin ();
+  write_block (1, 2);
+  do_flush (0);
+  snapshot ("v@b");
+  settle ();
+  merger_stop (pool->merger);
+  child = volume->layer->parent;
+  below = child->parent;
+  run ("destroy", json_pack ("{s:s}", "name", "v@s"));
+  for (i = 0; !is_pushed (below); ++i) {
+    expect (i < 100);
+    step (0);
+    settle ();
+  }
+  ticket = quiesce_enter (&pool->quiesce);
+  job_start (&job, step, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  {
+    WITH_LOCK (&pool->volumes->lock);
+    expect (below->merging == child && volume->layer->parent == child);
+  }
+  expect (!job.done);
+  quiesce_leave (&pool->quiesce, ticket);
+  job_end (&job);
+  expect (volume->layer->parent == below && child->gone);
+  expect_content (0, 1);
+  expect_content (1, 2);
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (heads_that_were_rolled_back),
+  CASE (layers_that_were_merged),
+  CASE (a_reader_stays),
+  CASE (a_reader_during_a_rebase),
+  CASE (a_reader_during_a_merge),
+  CASE (a_reader_at_the_end_of_a_merge),
+  CASE (layers_that_go_when_the_pool_closes),
+  CASE (a_merge_in_little_steps),
+  CASE (layers_that_die_together),
+  CASE (a_volume_on_nothing_is_refused),
+  { NULL, NULL },
+};
+
+/* test-layers [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}

@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A page that is damaged in both copies of pool.db, of a table that follows
+ * from others: pages of the records' list, of the space maps, of the hash
+ * index, and of small tables and indexes.
+ *
+ * Nothing is lost: all is read, written, and destroyed, in the pool as it is,
+ * and after it was closed and opened.  "check --repair" puts everything right,
+ * also done again after it was killed at any sync; then all goes, and leaves
+ * nothing.  See page-rig.h.
+ */
+
+#include <config.h>
+
+#include "core/txg.h"
+#include "format/format.h"
+#include "rigs/page-rig.h"
+
+/* Blocks that take a sector each, so that the rows of their records are longer
+ * than a page; and such that do not compress.
+ */
+#define PACKED 4096u
+#define PLAIN 6144u
+
+static unsigned generation;     /* of what was written over it */
+static unsigned sweep;          /* SWEEP_STEP, see page-rig.h */
+
+static bool
+is_diverged (unsigned block)
+{
+  return block % 5 == 2;
+}
+
+static uint64_t
+in_packed (unsigned block)
+{
+  return generation > 0 && block % 3 == 1 ? 1000000 * generation + block
+    : 1 + block;
+}
+
+static uint64_t
+in_snapshot (unsigned block)
+{
+  return 1 + block;
+}
+
+static uint64_t
+in_clone (unsigned block)
+{
+  return is_diverged (block) ? 500000 + block : 1 + block;
+}
+
+/* What is written over it is in "packed" already. */
+static uint64_t
+in_plain (unsigned block)
+{
+  return generation > 0 && block % 4 == 1 ? 1 + block : 700000 + block;
+}
+
+static const struct {
+  const char *name;
+  uint64_t (*content) (unsigned block);
+  unsigned blocks;
+  bool packed;
+} names[] = {
+  { "packed", in_packed, PACKED, true },
+  { "packed@a", in_snapshot, PACKED, true },
+  { "clone", in_clone, PACKED, true },
+  { "plain", in_plain, PLAIN, false },
+};
+#define NR_NAMES (sizeof names / sizeof names[0])
+
+static void
+make_block (uint8_t buf[BLOCK], uint64_t content, bool packed)
+{
+  fill (buf, content);
+  if (packed)
+    memset (buf + 16, 0, BLOCK - 16);
+}
+
+static void
+put_block (struct nbdedup_volume *v, unsigned block, uint64_t content,
+           bool packed)
+{
+  uint8_t buf[BLOCK];
+
+  make_block (buf, content, packed);
+  must (nbdedup_volume_write (v, buf, BLOCK, (uint64_t) block * BLOCK));
+}
+
+static void
+put_all (size_t name, bool (*which) (unsigned block))
+{
+  struct nbdedup_volume *v = open_volume (names[name].name);
+  unsigned i;
+
+  for (i = 0; i < names[name].blocks; ++i)
+    if (which == NULL || which (i))
+      put_block (v, i, names[name].content (i), names[name].packed);
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+}
+
+static void
+create (const char *name, unsigned blocks)
+{
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", name, "size",
+                  (json_int_t) blocks * BLOCK, "block-size", BLOCK));
+}
+
+static void
+make_pool (void)
+{
+  create ("packed", PACKED);
+  create ("plain", PLAIN);
+  put_all (0, NULL);
+  run ("snapshot", json_pack ("{s:s}", "name", "packed@a"));
+  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "packed@a", "name",
+                           "clone"));
+  put_all (2, is_diverged);
+  put_all (3, NULL);
+  settle ();
+  check_pool ();
+}
+
+/*----------------------------------------------------------------------
+ * What is there
+ */
+
+static void
+expect_all (void)
+{
+  uint8_t buf[BLOCK], wanted[BLOCK];
+  struct nbdedup_volume *v;
+  unsigned i;
+  size_t n;
+
+  for (n = 0; n < NR_NAMES; ++n) {
+    v = nbdedup_volume_open (pool, names[n].name, strchr (names[n].name, '@')
+                             ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
+    if (v == NULL)
+      die ("%s: %s", names[n].name, nbdedup_error ());
+    for (i = n % 2; i < names[n].blocks; i += 2) {
+      make_block (wanted, names[n].content (i), names[n].packed);
+      if (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) i * BLOCK) == -1)
+        die ("%s, block %u: %s", names[n].name, i, nbdedup_error ());
+      if (memcmp (buf, wanted, BLOCK) != 0)
+        die ("%s: block %u is not what was written", names[n].name, i);
+    }
+    nbdedup_volume_close (v);
+  }
+}
+
+static bool
+is_overwritten (unsigned block)
+{
+  return block % 3 == 1;
+}
+
+static bool
+is_shared (unsigned block)
+{
+  return block % 4 == 1;
+}
+
+/* Of each kind of command and request that changes pool.db something. */
+static void
+use_pool (void)
+{
+  generation++;
+  put_all (0, is_overwritten);
+  put_all (3, is_shared);
+  write_blocks (0, 512, 900000 * generation);
+  settle ();
+  expect_all ();
+  must (nbdedup_volume_trim (handle, 256 * BLOCK, 0));
+  create ("more", 100);
+  run ("snapshot", json_pack ("{s:s}", "name", "v@s"));
+  run ("set", json_pack ("{s:s,s:s}", "property", "full-warn", "value", "80"));
+  run ("rename", json_pack ("{s:s,s:s}", "old", "more", "new", "less"));
+  settle ();
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "v@s", "wait", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "less", "wait", 1));
+  settle ();
+}
+
+static json_int_t
+number (const json_t *result, const char *key)
+{
+  return json_integer_value (json_object_get (result, key));
+}
+
+static json_int_t
+nr_records (void)
+{
+  json_t *stat = call ("stat", NULL);
+  json_int_t n = number (json_object_get (stat, "pool"), "records");
+
+  json_decref (stat);
+  return n;
+}
+
+/* What was written before the pool was opened is found again. */
+static void
+expect_dedup (void)
+{
+  json_int_t records;
+  unsigned i;
+
+  for (i = 0; i < 64; ++i)
+    write_block (1000 + i, 950000 + 100 * generation + i);
+  settle ();
+  close_pool ();
+  open_pool (1);
+  attach ();
+  records = nr_records ();
+  for (i = 0; i < 64; ++i)
+    write_block (1100 + i, 950000 + 100 * generation + i);
+  settle ();
+  expect (nr_records () == records);
+}
+
+static void
+repair (void)
+{
+  json_t *result = call ("check", json_pack ("{s:b}", "repair", 1)), *p;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "problems"), i, p)
+    fprintf (stderr, "check: %s\n", json_string_value (p));
+  expect (number (result, "errors") == 0);
+  expect (number (result, "lost_blocks") == 0);
+  json_decref (result);
+  check_pool ();
+}
+
+/* It uses other pages of it; then all goes, and leaves nothing. */
+static void
+use_and_end (void)
+{
+  json_t *stat;
+
+  use_pool ();
+  expect_all ();
+  check_pool ();
+  nbdedup_volume_close (handle);
+  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "packed", "recursive", 1,
+                             "force", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "clone", "wait", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "plain", "wait", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "v", "wait", 1));
+  settle ();
+  settle ();
+  stat = call ("stat", NULL);
+  expect (number (json_object_get (stat, "pool"), "records") == 0);
+  expect (number (json_object_get (stat, "pool"), "stored_bytes") == 0);
+  json_decref (stat);
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+  generation = 0;
+}
+
+static bool
+has_lost_records (void)
+{
+  struct meta_state state;
+
+  txg_get_state (pool->txg, &state);
+  return state.features_compat & FEATURE_COMPAT_RECORDS_LOST;
+}
+
+/*----------------------------------------------------------------------*/
+
+/* Without a repair; and then with one. */
+static void
+go_on (const struct page *page)
+{
+  (void) page;
+  open_pool (1);
+  attach ();
+  expect_all ();
+  use_pool ();
+  expect_all ();
+  expect_dedup ();
+  expect_all ();
+  use_pool ();
+  close_pool ();
+  open_to_repair ();
+  expect_all ();
+  repair ();
+  expect (!has_lost_records ());
+  expect_all ();
+  use_and_end ();
+}
+
+static void
+test_records_list (void)
+{
+  each_page ("record", 9, go_on);
+}
+
+static void
+test_space_maps (void)
+{
+  each_page ("segment", 1, go_on);
+}
+
+static void
+test_hash_index (void)
+{
+  each_page ("ddt", 7, go_on);
+}
+
+static void
+test_small_tables (void)
+{
+  static const char *const small[] = {
+    "limbo", "copy", "property", "report", "drift", "drift_golden",
+    "sqlite_autoindex_layer_1", "sqlite_autoindex_volume_1",
+    "sqlite_autoindex_snapshot_1", "sqlite_autoindex_domain_1",
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof small / sizeof small[0]; i += sweep)
+    each_page (small[i], 1, go_on);
+}
+
+/* At once, through the server. */
+static void
+repair_page (const struct page *page)
+{
+  (void) page;
+  open_pool (1);
+  attach ();
+  repair ();
+  expect_all ();
+  use_and_end ();
+}
+
+static void
+test_repair_in_use (void)
+{
+  each_page ("record", 29, repair_page);
+  each_page ("segment", 2, repair_page);
+  each_page ("ddt", 29, repair_page);
+}
+
+static uint64_t
+write_and_crash (void)
+{
+  generation++;
+  put_all (0, is_overwritten);
+  put_all (3, is_shared);
+  return 0;
+}
+
+/* The journal has what is about records and space that are not known. */
+static void
+test_replay (void)
+{
+  static const struct {
+    const char *table;
+    enum page_kind kind;
+  } pages[] = {
+    { "record", PAGE_BOTTOM }, { "record", PAGE_OVERFLOW },
+    { "segment", PAGE_BOTTOM }, { "segment", PAGE_BOTTOM },
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof pages / sizeof pages[0]; ++i) {
+    begin ();
+    crash_after (write_and_crash);
+    generation = 1;
+    damage_page (i % 2 ? some_page (pages[i].table, pages[i].kind)
+                 : root_page (pages[i].table));
+    go_on (NULL);
+  }
+}
+
+/* What is used is not known then. */
+static void
+test_records_and_space (void)
+{
+  begin ();
+  damage_page (some_page ("record", PAGE_BOTTOM));
+  damage_page (some_page ("segment", PAGE_BOTTOM));
+  go_on (NULL);
+  begin ();
+  crash_after (write_and_crash);
+  generation = 1;
+  damage_page (some_page ("record", PAGE_OVERFLOW));
+  damage_page (some_page ("segment", PAGE_BOTTOM));
+  damage_page (some_page ("ddt", PAGE_BOTTOM));
+  go_on (NULL);
+}
+
+/* More pointers to records that are gone than a repair looks at at once; and
+ * most of them to records of one row.
+ */
+static void
+test_many_pointers (void)
+{
+  static const unsigned nr = 70000, periods[] = { PACKED, 200 };
+  struct nbdedup_volume *v;
+  uint8_t buf[BLOCK], wanted[BLOCK];
+  unsigned i, p;
+
+  for (p = 0; p < 2; p += sweep) {
+    begin ();
+    open_pool (1);
+    create ("many", nr);
+    v = open_volume ("many");
+    for (i = 0; i < nr; ++i)
+      put_block (v, i, 1 + i % periods[p], true);
+    nbdedup_volume_close (v);
+    settle ();
+    must (nbdedup_pool_close (pool));
+    damage_page (root_page ("record"));
+    open_to_repair ();
+    repair ();
+    v = open_volume ("many");
+    for (i = 0; i < nr; i += 7) {
+      make_block (wanted, 1 + i % periods[p], true);
+      must (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) i * BLOCK));
+      expect (memcmp (buf, wanted, BLOCK) == 0);
+    }
+    nbdedup_volume_close (v);
+    run ("destroy", json_pack ("{s:s,s:b}", "name", "many", "wait", 1));
+    expect_all ();
+    use_and_end ();
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Killed
+ */
+
+/* At the first sync, and then at every step-th. */
+static void
+kill_at_each_sync (uint32_t page, unsigned step)
+{
+  unsigned nth;
+  bool killed = true;
+
+  expect (page != 0);
+  step *= sweep;
+  for (nth = 1; killed; nth += step) {
+    begin ();
+    damage_page (page);
+    killed = crashes_at_sync (nth, open_to_repair, repair);
+    if (killed && nth % 2)      /* and once more */
+      (void) crashes_at_sync (nth / 2 + 1, open_to_repair, repair);
+    open_to_repair ();
+    expect_all ();
+    repair ();
+    expect (!has_lost_records ());
+    expect_all ();
+    if (killed)
+      close_pool ();
+    else
+      use_and_end ();
+  }
+}
+
+static void
+test_killed_while_repairing (void)
+{
+  kill_at_each_sync (some_page ("record", PAGE_BOTTOM), 7);
+  kill_at_each_sync (some_page ("record", PAGE_OVERFLOW), 17);
+  kill_at_each_sync (root_page ("record"), 17);
+  kill_at_each_sync (root_page ("segment"), 9);
+}
+
+static const struct engine_case cases[] = {
+  CASE (killed_while_repairing),        /* forks: first */
+  CASE (replay),
+  CASE (records_and_space),
+  CASE (records_list),
+  CASE (space_maps),
+  CASE (hash_index),
+  CASE (small_tables),
+  CASE (repair_in_use),
+  CASE (many_pointers),
+  { NULL, NULL }
+};
+
+int
+main (int argc, char *argv[])
+{
+  int r = 77;
+
+  sweep = (unsigned) number_from_environment ("SWEEP_STEP", 1);
+  start_sample (make_pool);
+  if (some_page ("record", PAGE_OVERFLOW) != 0)
+    r = run_cases (argc, argv, cases);
+  end_sample ();
+  return r;
+}

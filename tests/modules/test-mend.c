@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A page of the maps that is damaged in both copies of pool.db: each page in
+ * turn, at the bottom of the tree, above it, and its root.
+ *
+ * What is read is right or an I/O error, never zeroes or older data; writes go
+ * on, also into the part that is lost; check --repair puts the pool right, and
+ * says what is lost; done again after it was killed at any sync, it has the
+ * same outcome.  See engine-rig.h.
+ *
+ * SWEEP_STEP=N in the environment: only each Nth page.
+ */
+
+#include <config.h>
+
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "data/writeback.h"
+#include "format/format.h"
+#include "rigs/page-rig.h"
+
+/* Of the large volumes; enough for a tree of three levels. */
+#define BLOCKS 16384u
+
+/*----------------------------------------------------------------------
+ * The sample: volumes that are written, sparse, inherited from
+ */
+
+static bool
+is_changed (unsigned block)
+{
+  return block % 640 == 5;
+}
+
+static bool
+is_diverged (unsigned block)
+{
+  return block % 1280 == 7;
+}
+
+static bool
+is_trimmed (unsigned block)
+{
+  return block % 1280 == 9;
+}
+
+static bool
+is_sparse (unsigned block)
+{
+  return block == 70 || block == 5000 || block == 16000;
+}
+
+static uint64_t
+in_snapshot (unsigned block)
+{
+  return 1 + block % 61;
+}
+
+static uint64_t
+in_big (unsigned block)
+{
+  return is_changed (block) ? 1000 + block % 7 : in_snapshot (block);
+}
+
+static uint64_t
+in_diverged (unsigned block)
+{
+  return is_diverged (block) ? 2000 + block % 5
+    : is_trimmed (block) ? 0 : in_snapshot (block);
+}
+
+static uint64_t
+in_holes (unsigned block)
+{
+  return is_trimmed (block) ? 0 : in_snapshot (block);
+}
+
+static uint64_t
+in_sparse (unsigned block)
+{
+  return is_sparse (block) ? 3000 + block : 0;
+}
+
+static uint64_t
+in_nothing (unsigned block)
+{
+  (void) block;
+  return 0;
+}
+
+static const struct {
+  const char *name;
+  uint64_t (*content) (unsigned block);
+  unsigned blocks;
+} names[] = {
+  { "big", in_big, BLOCKS },
+  { "big@a", in_snapshot, BLOCKS },
+  { "unwritten", in_snapshot, BLOCKS },
+  { "diverged", in_diverged, BLOCKS },
+  { "holes", in_holes, BLOCKS },
+  { "sparse", in_sparse, BLOCKS },
+  { "v", in_nothing, NR_BLOCKS },
+};
+#define NR_NAMES (sizeof names / sizeof names[0])
+
+static void
+put_block (struct nbdedup_volume *v, unsigned block, uint64_t content)
+{
+  uint8_t buf[BLOCK];
+
+  fill (buf, content);
+  must (nbdedup_volume_write (v, buf, BLOCK, (uint64_t) block * BLOCK));
+}
+
+static void
+create (const char *name)
+{
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", name, "size",
+                  (json_int_t) BLOCKS * BLOCK, "block-size", BLOCK));
+}
+
+static void
+clone_of (const char *name)
+{
+  run ("clone", json_pack ("{s:s,s:s}", "snapshot", "big@a", "name", name));
+}
+
+static void
+make_volumes (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+
+  create ("sparse");
+  create ("big");
+  v = open_volume ("big");
+  for (i = 0; i < BLOCKS; ++i)
+    put_block (v, i, in_snapshot (i));
+  settle ();
+  run ("snapshot", json_pack ("{s:s}", "name", "big@a"));
+  for (i = 0; i < BLOCKS; ++i)
+    if (is_changed (i))
+      put_block (v, i, in_big (i));
+  nbdedup_volume_close (v);
+  clone_of ("unwritten");
+  clone_of ("diverged");
+  clone_of ("holes");
+  v = open_volume ("diverged");
+  for (i = 0; i < BLOCKS; ++i)
+    if (is_diverged (i))
+      put_block (v, i, in_diverged (i));
+    else if (is_trimmed (i))
+      must (nbdedup_volume_trim (v, BLOCK, (uint64_t) i * BLOCK));
+  nbdedup_volume_close (v);
+  v = open_volume ("holes");
+  for (i = 0; i < BLOCKS; ++i)
+    if (is_trimmed (i))
+      must (nbdedup_volume_trim (v, BLOCK, (uint64_t) i * BLOCK));
+  nbdedup_volume_close (v);
+  v = open_volume ("sparse");
+  for (i = 0; i < BLOCKS; ++i)
+    if (is_sparse (i))
+      put_block (v, i, in_sparse (i));
+  nbdedup_volume_close (v);
+  settle ();
+  check_pool ();
+}
+
+/*----------------------------------------------------------------------
+ * What is left
+ */
+
+/* A few blocks of each leaf, and all that are not like the others. */
+static bool
+is_looked_at (unsigned block)
+{
+  return block % LEAF_BLOCKS == 0 || block % LEAF_BLOCKS == 63 ||
+    is_changed (block) || is_diverged (block) || is_trimmed (block) ||
+    is_sparse (block);
+}
+
+/* 1: right, 0: EIO. */
+static int
+look (struct nbdedup_volume *v, const char *name, unsigned block,
+      uint64_t content)
+{
+  uint8_t buf[BLOCK], wanted[BLOCK];
+
+  fill (wanted, content);
+  errno = 0;
+  if (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) block * BLOCK) == -1) {
+    expect (errno == EIO);
+    return 0;
+  }
+  if (memcmp (buf, wanted, BLOCK) != 0)
+    die ("%s: block %u is not what was written", name, block);
+  return 1;
+}
+
+/* Of the blocks of this name that are looked at, how many cannot be read?  No
+ * other is wrong.
+ */
+static unsigned
+count_lost (size_t name)
+{
+  struct nbdedup_volume *v =
+    nbdedup_volume_open (pool, names[name].name,
+                         strchr (names[name].name, '@')
+                         ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
+  unsigned i, lost = 0;
+
+  if (v == NULL)
+    die ("%s: %s", names[name].name, nbdedup_error ());
+  for (i = 0; i < names[name].blocks; ++i)
+    if (is_looked_at (i))
+      lost += !look (v, names[name].name, i, names[name].content (i));
+  nbdedup_volume_close (v);
+  return lost;
+}
+
+static json_int_t
+number (const json_t *result, const char *key)
+{
+  return json_integer_value (json_object_get (result, key));
+}
+
+/* Is the block among the places? */
+static bool
+is_told (const json_t *places, const char *name, unsigned block)
+{
+  const json_t *p;
+  json_int_t offset = (json_int_t) block * BLOCK;
+  size_t i;
+
+  json_array_foreach (places, i, p)
+    if (strcmp (json_string_value (json_object_get (p, "name")), name) == 0 &&
+        number (p, "offset") <= offset &&
+        number (p, "offset") + number (p, "length") > offset)
+      return true;
+  return false;
+}
+
+/* Each block that cannot be read is told, and no other. */
+static void
+expect_told (const json_t *result)
+{
+  const json_t *places = json_object_get (result, "lost");
+  struct nbdedup_volume *v;
+  uint8_t buf[BLOCK];
+  unsigned i;
+  size_t n;
+
+  if (json_array_size (places) > 90)
+    return;                     /* only so many are named */
+  for (n = 0; n < NR_NAMES; ++n) {
+    v = nbdedup_volume_open (pool, names[n].name,
+                             strchr (names[n].name, '@')
+                             ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
+    expect (v != NULL);
+    for (i = 0; i < names[n].blocks; ++i)
+      if (is_looked_at (i))
+        expect ((nbdedup_volume_read (v, buf, BLOCK, (uint64_t) i * BLOCK) ==
+                 -1) == is_told (places, names[n].name, i));
+    nbdedup_volume_close (v);
+  }
+}
+
+static bool
+are_files_equal (void)
+{
+  char command[3 * PATH_MAX];
+
+  snprintf (command, sizeof command, "cmp -s '%s/pool.db' '%s/pool.db.copy'",
+            directory, directory);
+  return system (command) == 0;
+}
+
+static json_t *
+repair (void)
+{
+  json_t *result = call ("check", json_pack ("{s:b}", "repair", 1)), *p;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "problems"), i, p)
+    fprintf (stderr, "check: %s\n", json_string_value (p));
+  expect (number (result, "errors") == 0);
+  check_pool ();
+  return result;
+}
+
+/* All can be written again, and read; then all goes, and leaves nothing. */
+static void
+use_and_end (void)
+{
+  json_t *stat, *result;
+  struct nbdedup_volume *v;
+  unsigned i;
+  size_t n;
+
+  for (n = 0; n < NR_NAMES; ++n) {
+    if (strchr (names[n].name, '@'))
+      continue;
+    v = open_volume (names[n].name);
+    for (i = 0; i < names[n].blocks; i += 32)
+      put_block (v, i, 5000 + i % 11);
+    must (nbdedup_volume_flush (v));
+    settle ();
+    for (i = 0; i < names[n].blocks; i += 32)
+      expect (look (v, names[n].name, i, 5000 + i % 11) == 1);
+    nbdedup_volume_close (v);
+  }
+  result = call ("check", NULL);
+  expect (number (result, "errors") == 0);
+  json_decref (result);
+  nbdedup_volume_close (handle);
+  run ("destroy", json_pack ("{s:s,s:b,s:b}", "name", "big", "recursive", 1,
+                             "force", 1));
+  for (n = 2; n < NR_NAMES; ++n)
+    run ("destroy", json_pack ("{s:s,s:b}", "name", names[n].name, "wait",
+                               1));
+  settle ();
+  settle ();
+  stat = call ("stat", NULL);
+  expect (number (json_object_get (stat, "pool"), "records") == 0);
+  json_decref (stat);
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+  expect (are_files_equal ());
+}
+
+/* 'damaged': the page still is.  Else what has no map has lost nothing. */
+static unsigned
+expect_some_lost (bool damaged)
+{
+  unsigned lost = 0;
+  size_t n;
+
+  for (n = 0; n < NR_NAMES; ++n)
+    lost += count_lost (n);
+  expect (lost > 0);
+  if (!damaged) {
+    expect (count_lost (NR_NAMES - 1) == 0);
+    expect (count_lost (2) == count_lost (1));
+  }
+  return lost;
+}
+
+/*----------------------------------------------------------------------*/
+
+static void
+repair_page (const struct page *page)
+{
+  json_t *result;
+  unsigned lost;
+
+  open_to_repair ();
+  (void) page;
+  expect_some_lost (true);
+  result = repair ();
+  lost = expect_some_lost (false);
+  expect (number (result, "lost_blocks") > 0);
+  expect_told (result);
+  json_decref (result);
+  /* Again there is nothing to do. */
+  result = repair ();
+  expect (number (result, "lost_blocks") == 0);
+  json_decref (result);
+  close_pool ();
+  open_pool (1);
+  attach ();
+  expect (expect_some_lost (false) == lost);
+  use_and_end ();
+}
+
+static void
+test_each_page_is_repaired (void)
+{
+  each_page ("leaf", 1, repair_page);
+}
+
+/* Without a repair: into what is lost, and elsewhere. */
+static void
+write_on (const struct page *page)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+  json_t *result;
+
+  (void) page;
+  open_pool (1);
+  attach ();
+  v = open_volume ("big");
+  for (i = 3; i < BLOCKS; i += 256)
+    put_block (v, i, 7000 + i);
+  must (nbdedup_volume_flush (v));
+  must (wb_drain (pool->writeback, NULL));
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  for (i = 3; i < BLOCKS; i += 256)
+    expect (look (v, "big", i, 7000 + i) == 1);
+  nbdedup_volume_close (v);
+  expect_some_lost (false);
+  close_pool ();
+  open_to_repair ();
+  result = repair ();
+  json_decref (result);
+  expect_some_lost (false);
+  use_and_end ();
+}
+
+static void
+test_writes_go_on (void)
+{
+  each_page ("leaf", 1, write_on);
+}
+
+/* A block of which nothing but its loss was known: no count says that it had a
+ * row.
+ */
+static void
+test_what_was_lost_before (void)
+{
+  uint8_t buf[BLOCK];
+
+  begin ();
+  open_pool (1);
+  attach ();
+  txg_enter (pool->txg, 64, ROOM_HOLES_PAGES);
+  must (txg_set_lost (pool->txg, volume->layer, 100, 1));
+  txg_leave (pool->txg);
+  settle ();
+  close_pool ();
+  damage_page (root_page ("leaf"));
+  open_to_repair ();
+  json_decref (repair ());
+  expect (nbdedup_volume_read (handle, buf, BLOCK, 100 * BLOCK) == -1 &&
+          errno == EIO);
+  use_and_end ();
+}
+
+/*----------------------------------------------------------------------
+ * Killed
+ */
+
+static void
+do_repair (void)
+{
+  json_decref (repair ());
+}
+
+/* At the first sync, and then at every step-th. */
+static void
+kill_at_each_sync (uint32_t page, unsigned step)
+{
+  unsigned nth, lost = 0, n;
+  bool killed = true;
+  json_t *result;
+
+  for (nth = 1; killed; nth += step) {
+    begin ();
+    damage_page (page);
+    killed = crashes_at_sync (nth, open_to_repair, do_repair);
+    if (killed && nth % 2)      /* and once more */
+      (void) crashes_at_sync (nth / 2 + 1, open_to_repair, do_repair);
+    open_to_repair ();
+    result = repair ();
+    json_decref (result);
+    n = expect_some_lost (false);
+    expect (lost == 0 || lost == n);
+    lost = n;
+    if (killed)
+      close_pool ();
+    else
+      use_and_end ();
+  }
+  expect (nth > 5);
+}
+
+static void
+test_killed_while_repairing (void)
+{
+  kill_at_each_sync (some_page ("leaf", PAGE_BOTTOM), 1);
+  kill_at_each_sync (some_page ("leaf", PAGE_INTERIOR), 3);
+}
+
+static uint64_t
+write_and_crash (void)
+{
+  struct nbdedup_volume *v = open_volume ("big");
+  unsigned i;
+
+  for (i = 3; i < BLOCKS; i += 64)
+    put_block (v, i, 7000 + i);
+  must (nbdedup_volume_flush (v));
+  return 0;
+}
+
+/* The journal has writes into what is lost. */
+static void
+test_replay_goes_on (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i, round;
+  json_t *result;
+
+  for (round = 0; round < 2; ++round) {
+    begin ();
+    crash_after (write_and_crash);
+    damage_page (some_page ("leaf", round == 0 ? PAGE_BOTTOM : PAGE_INTERIOR));
+    open_pool (1);
+    attach ();
+    v = open_volume ("big");
+    for (i = 3; i < BLOCKS; i += 64)
+      expect (look (v, "big", i, 7000 + i) == 1);
+    nbdedup_volume_close (v);
+    expect_some_lost (false);
+    result = repair ();
+    expect (number (result, "lost_blocks") > 0);
+    json_decref (result);
+    use_and_end ();
+  }
+}
+
+static const struct engine_case cases[] = {
+  CASE (killed_while_repairing),        /* forks: first */
+  CASE (replay_goes_on),
+  CASE (what_was_lost_before),
+  CASE (each_page_is_repaired),
+  CASE (writes_go_on),
+  { NULL, NULL }
+};
+
+int
+main (int argc, char *argv[])
+{
+  int r = 77;
+
+  start_sample (make_volumes);
+  if (some_page ("leaf", PAGE_BOTTOM) != 0)
+    r = run_cases (argc, argv, cases);
+  end_sample ();
+  return r;
+}

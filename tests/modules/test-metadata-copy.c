@@ -1,0 +1,715 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The second copy of pool.db: when it is current, when it takes the place of
+ * pool.db, and what is no copy.
+ */
+
+#include <config.h>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "core/engine.h"
+#include "core/property.h"
+#include "meta/meta-mark.h"
+#include "meta/meta.h"
+#include "rigs/metadata-rig.h"
+#include "service/pool-properties.h"
+
+/*----------------------------------------------------------------------
+ * The disk of the copy
+ */
+
+static atomic_uint copy_syncs, copy_wal_syncs;
+static atomic_bool copy_fails, copy_is_full, mark_fails;
+static atomic_uint directory_syncs, syncs_of_elsewhere;
+static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
+
+static size_t
+name_of (int fd, char path[PATH_MAX])
+{
+  char link[32];
+  ssize_t n;
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  n = readlink (link, path, PATH_MAX - 1);
+  if (n == -1)
+    n = 0;
+  path[n] = '\0';
+  return (size_t) n;
+}
+
+static bool
+is_mark (int fd)
+{
+  char path[PATH_MAX];
+  size_t n = name_of (fd, path);
+
+  return n > 14 && strcmp (path + n - 14, "/metadata-copy") == 0;
+}
+
+/* Is it the copy's?  Counts. */
+static bool
+is_copy (int fd)
+{
+  char path[PATH_MAX];
+  size_t n = name_of (fd, path);
+
+  if (n < 9)
+    return false;
+  if (strcmp (path + n - 5, ".copy") == 0)
+    copy_syncs++;
+  else if (strcmp (path + n - 9, ".copy-wal") == 0)
+    copy_wal_syncs++;
+  else
+    return false;
+  return true;
+}
+
+int
+fdatasync (int fd)
+{
+  static int (*real) (int);
+
+  if (real == NULL)
+    real = (int (*) (int)) dlsym (RTLD_NEXT, "fdatasync");
+  if ((is_copy (fd) && copy_fails) ||
+      (mark_syncs_left >= 0 && is_mark (fd) && mark_syncs_left-- == 0)) {
+    errno = EIO;
+    return -1;
+  }
+  return real (fd);
+}
+
+ssize_t
+pwrite (int fd, const void *buf, size_t len, off_t offset)
+{
+  if ((mark_fails && is_mark (fd)) || (copy_is_full && is_copy (fd))) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return syscall (SYS_pwrite64, fd, buf, len, offset);
+}
+
+int
+fsync (int fd)
+{
+  char path[PATH_MAX];
+  struct stat st;
+  size_t n;
+
+  if (fstat (fd, &st) == 0 && S_ISDIR (st.st_mode)) {
+    directory_syncs++;
+    n = name_of (fd, path);
+    syncs_of_elsewhere += n > 7 && strcmp (path + n - 7, "/closed") == 0;
+  }
+  return (int) syscall (SYS_fsync, fd);
+}
+
+/* A disk that fails keeps what it has. */
+int
+unlink (const char *path)
+{
+  static int (*real) (const char *);
+
+  if (real == NULL)
+    real = (int (*) (const char *)) dlsym (RTLD_NEXT, "unlink");
+  if (copy_fails && strstr (path, "pool.db.copy")) {
+    errno = EIO;
+    return -1;
+  }
+  return real (path);
+}
+
+static bool unwritten;          /* the last commit is in memory alone */
+static unsigned forgotten;      /* WALs of which it is gone */
+
+/* The kernel forgets pages that it could not write. */
+int
+posix_fadvise (int fd, off_t offset, off_t len, int advice)
+{
+  char path[PATH_MAX];
+  size_t n = name_of (fd, path);
+
+  if (unwritten && advice == POSIX_FADV_DONTNEED && n > 4 &&
+      strcmp (path + n - 4, "-wal") == 0) {
+    copy_file (in ("disk", strrchr (path, '/') + 1), path);
+    forgotten++;
+  }
+  return (int) syscall (SYS_fadvise64, fd, offset, len, advice);
+}
+
+/*----------------------------------------------------------------------
+ * Cases
+ */
+
+/* The mark says "current", but the copy is of an older session. */
+static void
+test_stale_copy (void)
+{
+  snprintf (doing, sizeof doing, "stale copy");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  write_some (true, 0, 5);
+  must (nbdedup_pool_close (pool));
+  copy_pool ("work", "newer");
+  copy_file (in ("closed", "pool.db.copy"), in ("work", "pool.db.copy"));
+  expect_whole ("work", true, true);
+
+  /* An error is better than the past. */
+  copy_pool ("newer", "work");
+  copy_file (in ("closed", "pool.db.copy"), in ("work", "pool.db.copy"));
+  spoil ("work", "pool.db", MISSING);
+  expect (try_open ("work") == -1);
+}
+
+/* A copy that missed a commit is never used again, though it looks well and
+ * was not removed.
+ */
+static void
+test_lost (void)
+{
+  struct meta_copy_status status;
+  pid_t pid = fork ();
+
+  snprintf (doing, sizeof doing, "lost copy");
+  if (pid == 0) {
+    copy_pool ("closed", "work");
+    must (try_open ("work"));
+    write_some (true, 0, 20);
+    copy_fails = true;
+    run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
+    meta_copy_get_status (pool->meta, &status);
+    expect (status.state == META_COPY_LOST && status.why[0] != '\0');
+    crash ();
+  }
+  expect_crash (pid);
+  copy_pool ("work", "lost");
+  expect (size_of ("lost", "pool.db.copy") > 0);
+  spoil ("work", "pool.db", MISSING);
+  spoil ("work", "pool.db-wal", MISSING);
+  expect (try_open ("work") == -1);
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
+  expect (try_open ("work") == -1);
+
+  copy_pool ("lost", "work");
+  must (try_open ("work"));
+  nbdedup_volume_close (open_volume ("new"));
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_CURRENT);
+  must (nbdedup_pool_close (pool));
+  expect (are_equal ("work", "pool.db", "pool.db.copy"));
+}
+
+/* What is durable in one is durable in the other. */
+static void
+test_syncs (void)
+{
+  unsigned syncs, wal_syncs;
+
+  snprintf (doing, sizeof doing, "syncs");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  write_some (true, 0, 20);
+  syncs = copy_syncs;
+  wal_syncs = copy_wal_syncs;
+  write_some (true, 5, 20);
+  expect (copy_wal_syncs > wal_syncs && copy_syncs == syncs);
+  must (meta_checkpoint (pool->meta));
+  expect (copy_syncs > syncs);
+  must (nbdedup_pool_close (pool));
+}
+
+/* The sync of a commit failed, in both files, and its process ended.  What a
+ * new one finds in memory is not what the next but one finds on the disk.
+ */
+static void
+test_commit_that_failed_to_be_synced (void)
+{
+  struct nbdedup_volume *v;
+  pid_t pid = fork ();
+
+  snprintf (doing, sizeof doing, "commit not synced");
+  if (pid == 0) {
+    copy_pool ("closed", "work");
+    must (try_open ("work"));
+    write_some (true, 0, 20);
+    copy_pool ("work", "disk");
+    v = open_volume ("v");
+    put (v, 5, content_of (5, true));
+    must (nbdedup_volume_flush (v));
+    nbdedup_volume_close (v);
+    fold ();
+    crash ();
+  }
+  expect_crash (pid);
+  expect (size_of ("disk", "pool.db-wal") > 0 &&
+          size_of ("disk", "pool.db-wal") < size_of ("work", "pool.db-wal"));
+  unwritten = true;
+  must (try_open ("work"));
+  unwritten = false;
+  expect (forgotten == 2);
+  v = open_volume ("v");
+  expect (get (v, 5, content_of (5, true)) == 1);
+  nbdedup_volume_close (v);
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+}
+
+/* Nothing says that it is current. */
+static void
+test_no_mark (void)
+{
+  snprintf (doing, sizeof doing, "no mark");
+  copy_pool ("killed", "work");
+  spoil ("work", "metadata-copy", MISSING);
+  expect_whole ("work", true, true);
+  copy_pool ("closed", "work");
+  spoil ("work", "metadata-copy", MISSING);
+  spoil ("work", "pool.db", MISSING);
+  expect (try_open ("work") == -1);
+  json_decref (nbdedup_pool_recover (in ("work", "."), false));
+  expect_whole ("work", false, true);
+}
+
+/* Pages go bad while the pool is in use. */
+static void
+test_in_use (void)
+{
+  uint64_t i, n = size_of ("closed", "pool.db") / PAGE;
+  struct meta_copy_status status;
+  struct nbdedup_volume *v;
+  unsigned b;
+
+  snprintf (doing, sizeof doing, "in use");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  v = open_volume ("v");
+  for (i = 0; i < n; ++i) {
+    flip ("work", "pool.db", i * PAGE + 4000);
+    for (b = 0; b < NR_BLOCKS; ++b)
+      expect (get (v, b, content_of (b, false)) == 1);
+    put (v, 3, content_of (3, false));
+    must (nbdedup_volume_flush (v));
+    fold ();
+  }
+  check_pool ();
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.taken > 0 && status.repaired == status.taken);
+  run ("scrub", NULL);
+
+  /* And frames of its WAL, which nothing has copied yet. */
+  for (b = 0; b < 50; ++b)
+    put (v, b, content_of (b, true));
+  must (nbdedup_volume_flush (v));
+  fold ();
+  n = size_of ("work", "pool.db-wal") / FRAME;
+  expect (n > 3);
+  for (i = 0; i < n; ++i)
+    flip ("work", "pool.db-wal", WAL_HEADER + i * FRAME + 5000);
+  for (b = 50; b < NR_BLOCKS; ++b)
+    put (v, b, content_of (b, true));
+  must (nbdedup_volume_flush (v));
+  nbdedup_volume_close (v);
+  fold ();
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, true);
+}
+
+/* What is there belongs to another pool, or to none. */
+static void
+refuse_copy (const char *value)
+{
+  json_t *args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
+                            value);
+
+  expect (nbdedup_call (pool, "set", args) == NULL);
+  json_decref (args);
+}
+
+static void
+test_property (void)
+{
+  struct meta_copy_status status;
+
+  snprintf (doing, sizeof doing, "property");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  refuse_copy (in ("work", "pool.db"));
+  refuse_copy (in ("work", "records"));
+  refuse_copy (in ("foreign", "pool.db"));
+  refuse_copy (in ("nowhere", "copy"));
+  refuse_copy (in ("work", "."));
+  refuse_copy ("pool.db.copy2");
+  set_copy ("off");
+  expect (size_of ("work", "pool.db.copy") == 0 &&
+          size_of ("work", "metadata-copy") == 0);
+  write_some (true, 0, 20);
+  set_copy (in ("closed", "elsewhere"));
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_CURRENT);
+  write_some (true, 5, 20);
+  must (nbdedup_pool_close (pool));
+  expect (size_of ("work", "pool.db.copy") == 0);
+
+  spoil ("work", "pool.db", MISSING);
+  must (try_open ("work"));
+  write_some (true, 10, 20);
+  write_some (true, 15, 20);
+  set_copy ("on");
+  expect (access (in ("closed", "elsewhere"), F_OK) == -1);
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, true);
+}
+
+/* A mark that says "current" is about files whose names are durable. */
+static void
+test_new_names (void)
+{
+  char path[3 * PATH_MAX];
+  FILE *f;
+
+  snprintf (doing, sizeof doing, "new names");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  /* A WAL that was left over is not new. */
+  f = fopen (in ("closed", "elsewhere-wal"), "w");
+  expect (f != NULL && fclose (f) == 0);
+  snprintf (path, sizeof path, "%s", in ("closed", "elsewhere"));
+  syncs_of_elsewhere = 0;
+  set_copy (path);
+  expect (syncs_of_elsewhere > 0);
+  set_copy ("off");
+  must (nbdedup_pool_close (pool));
+}
+
+/* As long as the mark says that the copy is current, it is. */
+static void
+test_not_turned_off (void)
+{
+  pid_t pid = fork ();
+  json_t *args;
+  char *value;
+
+  snprintf (doing, sizeof doing, "not turned off");
+  if (pid == 0) {
+    copy_pool ("closed", "work");
+    must (try_open ("work"));
+    args = json_pack ("{s:s,s:s}", "property", "metadata-copy", "value",
+                      "off");
+    mark_fails = true;
+    expect (nbdedup_call (pool, "set", args) == NULL);
+    mark_fails = false;
+    json_decref (args);
+    must (pool_property_get (pool, "metadata-copy", &value));
+    expect (strcmp (value, "on") == 0);
+    free (value);
+    run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
+    crash ();
+  }
+  expect_crash (pid);
+  spoil ("work", "pool.db", MISSING);
+  spoil ("work", "pool.db-wal", MISSING);
+  must (try_open ("work"));
+  nbdedup_volume_close (open_volume ("new"));
+  must (nbdedup_pool_close (pool));
+}
+
+/* A copy that misses something, and a mark that cannot say so: the names go,
+ * and for good before anything is answered.
+ */
+static void
+test_lost_without_mark (void)
+{
+  struct meta_copy_status status;
+
+  snprintf (doing, sizeof doing, "lost without mark");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  mark_fails = copy_is_full = true;
+  directory_syncs = 0;
+  run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_LOST);
+  expect (access (in ("work", "pool.db.copy"), F_OK) == -1);
+  expect (directory_syncs > 0);
+  mark_fails = copy_is_full = false;
+  must (nbdedup_pool_close (pool));
+}
+
+/* The sync of the mark that says "current" fails; what it wrote is there all
+ * the same.
+ */
+static void
+test_mark_that_failed_to_be_synced (void)
+{
+  struct meta_copy_status status;
+  uint8_t states[2];
+  FILE *f;
+
+  snprintf (doing, sizeof doing, "mark not synced");
+  copy_pool ("closed", "work");
+  must (try_open ("work"));
+  set_copy ("off");
+  mark_syncs_left = 3;          /* two say that it begins */
+  set_copy ("on");
+  expect (mark_syncs_left == -1);
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_LOST);
+  f = fopen (in ("work", "metadata-copy"), "r");
+  expect (f != NULL);
+  expect (fseek (f, 12, SEEK_SET) == 0 && fread (&states[0], 1, 1, f) == 1);
+  expect (fseek (f, 4096 + 12, SEEK_SET) == 0 &&
+          fread (&states[1], 1, 1, f) == 1);
+  expect (fclose (f) == 0);
+  expect (states[0] == 2 && states[1] == 2);
+  must (nbdedup_pool_close (pool));
+}
+
+/* What a process read of the mark may be what the one before failed to sync:
+ * the disk still says "current".  It is written again before the copy is.
+ */
+static void
+test_mark_that_may_not_be_on_the_disk (void)
+{
+  struct meta_mark mark;
+
+  snprintf (doing, sizeof doing, "mark in memory alone");
+  copy_pool ("closed", "work");
+  expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
+  mark.current = false;
+  must (meta_mark_write (in ("work", "metadata-copy"), &mark));
+  mark_syncs_left = 3;          /* two before, two when it is current */
+  must (try_open ("work"));
+  expect (mark_syncs_left == -1);
+  must (nbdedup_pool_close (pool));
+  expect_whole ("work", false, true);
+}
+
+/* As if "newer" had been closed while its copy, which is the one in 'from', was
+ * being made.
+ */
+static void
+make_half_copied (const char *from)
+{
+  struct meta_mark mark;
+  uint64_t nr;
+
+  copy_pool ("newer", "work");
+  copy_file (in (from, "pool.db"), in ("work", "pool.db.copy"));
+  nr = size_of ("work", "pool.db.copy") / PAGE;
+  expect (truncate (in ("work", "pool.db.copy"), (off_t) (nr / 2 * PAGE))
+          == 0);
+  expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
+  mark.current = false;
+  mark.copied = nr / 2;
+  must (meta_mark_write (in ("work", "metadata-copy"), &mark));
+}
+
+/* It is gone on with, if pool.db is still the one that it was made of. */
+static void
+test_half_copied (void)
+{
+  snprintf (doing, sizeof doing, "half copied");
+  make_half_copied ("newer");
+  expect_whole ("work", true, true);
+  make_half_copied ("newer");
+  flip ("work", "pool.db.copy", 3 * PAGE + 100);
+  must (try_open ("work"));
+  must (nbdedup_pool_close (pool));
+  expect (!are_equal ("work", "pool.db", "pool.db.copy"));
+
+  snprintf (doing, sizeof doing, "half copied from another moment");
+  make_half_copied ("closed");
+  must (try_open ("work"));
+  must (nbdedup_pool_close (pool));
+  expect (are_equal ("work", "pool.db", "pool.db.copy"));
+  expect_whole ("work", true, true);
+}
+
+/* Of a pool.db with damaged pages "recover" reads some.  The others are still
+ * in the copy alone, whatever comes next: that it is current is known again.
+ */
+static void
+test_no_mark_and_damaged_pages (void)
+{
+  uint64_t offset;
+  json_t *result;
+
+  snprintf (doing, sizeof doing, "no mark, and damaged pages");
+  copy_pool ("closed", "work");
+  for (offset = 3 * PAGE; offset < size_of ("work", "pool.db"); offset += PAGE)
+    flip ("work", "pool.db", offset + 100);
+  spoil ("work", "metadata-copy", MISSING);
+  result = nbdedup_pool_recover (in ("work", "."), false);
+  expect (result && json_is_true (json_object_get (result, "recovered")));
+  json_decref (result);
+  expect_whole ("work", false, true);
+}
+
+/* A copy that is made while the WAL has commits has them, too. */
+static void
+test_made_late (void)
+{
+  pid_t pid = fork ();
+
+  snprintf (doing, sizeof doing, "made late");
+  if (pid == 0) {
+    copy_pool ("closed", "work");
+    must (try_open ("work"));
+    /* Not by commands: after those there is a checkpoint. */
+    must (meta_copy_set (pool->meta, "off"));
+    /* The second batch knows that the first is in pool.db. */
+    write_some (true, 0, 10);
+    write_some (true, 5, 10);
+    must (meta_copy_set (pool->meta, "on"));
+    crash ();
+  }
+  expect_crash (pid);
+  spoil ("work", "pool.db", MISSING);
+  spoil ("work", "pool.db-wal", MISSING);
+  expect_whole ("work", true, true);
+}
+
+/* Two pools must not share one copy, and what is another's is not touched. */
+static void
+test_foreign (void)
+{
+  struct meta_copy_status status;
+
+  snprintf (doing, sizeof doing, "foreign");
+  copy_pool ("closed", "work");
+  copy_file (in ("foreign", "pool.db"), in ("work", "pool.db.copy"));
+  must (try_open ("work"));
+  meta_copy_get_status (pool->meta, &status);
+  expect (status.state == META_COPY_LOST);
+  must (nbdedup_pool_close (pool));
+  copy_file (in ("foreign", "pool.db"), in ("work", "theirs"));
+  expect (are_equal ("work", "pool.db.copy", "theirs"));
+
+  /* The files beside it say which of the two is the foreign one. */
+  snprintf (doing, sizeof doing, "foreign pool.db");
+  copy_pool ("killed", "work");
+  copy_file (in ("foreign", "pool.db"), in ("work", "pool.db"));
+  expect_readable ("work", true);
+  expect_whole ("work", true, true);
+  copy_file (in ("foreign", "pool.db"), in ("work", "theirs"));
+  expect (are_equal ("work", "pool.db.damaged", "theirs"));
+
+  copy_pool ("closed", "work");
+  copy_file (in ("foreign", "pool.db"), in ("work", "pool.db"));
+  spoil ("work", "journal", MISSING);
+  expect (try_open ("work") == -1);
+  expect (try_open_readonly ("work") == -1);
+}
+
+/* A WAL without the pool.db that it continues, and without a copy of that. */
+static void
+test_wal_alone (void)
+{
+  static const char *const others[] = { "foreign", "closed" };
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    snprintf (doing, sizeof doing, "WAL with %s pool.db", others[i]);
+    copy_pool ("killed", "work");
+    spoil ("work", "pool.db.copy", MISSING);
+    spoil ("work", "pool.db.copy-wal", MISSING);
+    copy_file (in (others[i], "pool.db"), in ("work", "pool.db"));
+    expect (try_open_readonly ("work") == -1);
+    expect (strstr (nbdedup_error (), "from another time") != NULL);
+    expect (try_open ("work") == -1);
+  }
+}
+
+/* A loss of power amid a checkpoint tears pages of both databases, the first
+ * ones, too: the WAL has them.  One file is damaged besides.
+ */
+static void
+test_torn (void)
+{
+  static const struct { const char *file; enum damage damage; } others[] = {
+    { NULL, 0 },
+    { "pool.db", MISSING }, { "pool.db", ZEROES }, { "pool.db", NOISE },
+    { "pool.db-wal", MISSING }, { "pool.db-wal", HALF },
+    { "pool.db-wal", NOISE }, { "pool.db-wal", EARLIER },
+    { "pool.db.copy", MISSING }, { "pool.db.copy", NOISE },
+    { "pool.db.copy-wal", MISSING }, { "pool.db.copy-wal", HALF },
+  };
+  unsigned i, pages;
+
+  for (pages = 1; pages <= 3; ++pages)
+    for (i = 0; i < sizeof others / sizeof others[0]; ++i) {
+      snprintf (doing, sizeof doing, "pages %u torn, and %s %s", pages,
+                others[i].file ? others[i].file : "nothing",
+                others[i].file ? damages[others[i].damage] : "");
+      copy_pool ("killed", "work");
+      if (pages & 1) {
+        flip ("work", "pool.db", 5000);
+        flip ("work", "pool.db.copy", 6000);
+      }
+      if (pages & 2) {
+        flip ("work", "pool.db", PAGE + 5000);
+        flip ("work", "pool.db.copy", PAGE + 6000);
+      }
+      if (others[i].file)
+        spoil ("work", others[i].file, others[i].damage);
+      expect_readable ("work", true);
+      expect_whole ("work", true, true);
+    }
+}
+
+/* With force what is read may be old, but it is one moment of pool.db alone:
+ * no pages of a WAL that belongs to another.
+ */
+static void
+test_forced (void)
+{
+  struct nbdedup_volume *v;
+  unsigned i;
+
+  snprintf (doing, sizeof doing, "forced");
+  copy_pool ("killed", "work");
+  spoil ("work", "pool.db.copy", MISSING);
+  spoil ("work", "pool.db.copy-wal", MISSING);
+  copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
+  must (force_open_readonly ("work"));
+  v = open_volume ("v");
+  for (i = 0; i < NR_BLOCKS; ++i)
+    expect (get (v, i, content_of (i, false)) == 1 ||
+            content_of (i, true) != content_of (i, false));
+  nbdedup_volume_close (v);
+  must (nbdedup_pool_close (pool));
+}
+
+int
+main (void)
+{
+  start_samples ();
+  test_syncs ();
+  test_lost ();
+  test_commit_that_failed_to_be_synced ();
+  test_lost_without_mark ();
+  test_property ();
+  test_new_names ();
+  test_not_turned_off ();
+  test_mark_that_failed_to_be_synced ();
+  test_mark_that_may_not_be_on_the_disk ();
+  test_stale_copy ();
+  test_no_mark ();
+  test_no_mark_and_damaged_pages ();
+  test_made_late ();
+  test_foreign ();
+  test_wal_alone ();
+  test_torn ();
+  test_forced ();
+  test_half_copied ();
+  test_in_use ();
+  end_samples ();
+  return 0;
+}

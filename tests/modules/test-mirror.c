@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The second copy where a pool cannot lead: writes to it that fail while
+ * something reads, and notices that come while it becomes current.
+ */
+
+#ifdef HAVE_CONFIG_H
+#include <config.h>
+#endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#undef NDEBUG
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "rigs/cksum-rig.h"
+#include "vfs/cksum-mirror.h"
+#include "vfs/cksum-vfs.h"
+
+#define PAGE 4096
+
+static bool copy_is_full;       /* its file system */
+static unsigned nr_lost;
+static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool is_waking;
+
+ssize_t
+pwrite (int fd, const void *buf, size_t len, off_t offset)
+{
+  char link[32], path[256] = "";
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  if (copy_is_full && readlink (link, path, sizeof path - 1) > 0 &&
+      strcmp (path, other_path) == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return syscall (SYS_pwrite64, fd, buf, len, offset);
+}
+
+static void
+lost (void *opaque, const char *why)
+{
+  (void) opaque;
+  assert (strstr (why, strerror (ENOSPC)) != NULL);
+  nr_lost++;
+}
+
+static void
+distrusted (void *opaque)
+{
+  (void) opaque;
+}
+
+/* As meta-copy.c does it: its lock is held while a copy becomes current. */
+static void
+wake (void *opaque)
+{
+  (void) opaque;
+  atomic_store (&is_waking, true);
+  assert (pthread_mutex_lock (&owner_lock) == 0);
+  assert (pthread_mutex_unlock (&owner_lock) == 0);
+}
+
+static void
+tell (void *opaque, const struct cksum_page_report *r)
+{
+  (void) opaque;
+  (void) r;
+}
+
+/* A database whose copy has all of it, but is not current yet. */
+static struct cksum_mirror *
+start (sqlite3 **db)
+{
+  const struct cksum_mirror_ops ops = { lost, distrusted, wake, NULL };
+  struct cksum_mirror *m = cksum_mirror_new (db_path, &ops);
+  uint64_t pages;
+
+  assert (m != NULL);
+  *db = open_db (db_path, &normal);
+  create_table (*db);
+  checkpoint (*db);
+  assert (cksum_mirror_start (m, other_path, false, false) == 0);
+  assert (cksum_mirror_pages (m, *db, &pages) == 0);
+  assert (cksum_mirror_copy (m, *db, 1, (unsigned) pages, tell, NULL) == 0);
+  assert (cksum_mirror_copy_wal (m, *db) == 0);
+  return m;
+}
+
+static void
+end (struct cksum_mirror *m, sqlite3 *db)
+{
+  cksum_mirror_stop (m);
+  close_db (db);
+  cksum_mirror_free (m);
+  remove_all ();
+}
+
+/* A checkpoint's pages are gathered, and it is a scrub that writes them. */
+static void
+test_full_while_read (void)
+{
+  sqlite3 *db;
+  struct cksum_mirror *m = start (&db);
+  sqlite3_file *file;
+  uint8_t page[PAGE];
+
+  assert (cksum_mirror_trust (m));
+  assert (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER,
+                                &file) == SQLITE_OK);
+  assert (file->pMethods->xRead (file, page, PAGE, PAGE) == SQLITE_OK);
+  page[PAGE / 2]++;
+  assert (file->pMethods->xWrite (file, page, PAGE, PAGE) == SQLITE_OK);
+  copy_is_full = true;
+  assert (cksum_mirror_check (m, db, 2, 1, tell, NULL) == 0);
+  copy_is_full = false;
+  assert (file->pMethods->xSync (file, SQLITE_SYNC_NORMAL) == SQLITE_OK);
+  assert (cksum_mirror_state (m) == CKSUM_MIRROR_LOST);
+  assert (nr_lost == 1);
+  end (m, db);
+}
+
+static void *
+notice (void *arg)
+{
+  cksum_mirror_change_begin (arg);
+  cksum_mirror_change_end (arg);
+  return NULL;
+}
+
+static void
+test_noticed_while_trusted (void)
+{
+  sqlite3 *db;
+  struct cksum_mirror *m = start (&db);
+  pthread_t thread;
+
+  assert (pthread_mutex_lock (&owner_lock) == 0);
+  patch_file (db_path, PAGE + 1, "x", 1);
+  atomic_store (&is_waking, false);
+  assert (pthread_create (&thread, NULL, notice, m) == 0);
+  while (!atomic_load (&is_waking))
+    usleep (1000);
+  alarm (20);                   /* if both wait for each other */
+  assert (cksum_mirror_trust (m));
+  alarm (0);
+  assert (pthread_mutex_unlock (&owner_lock) == 0);
+  assert (pthread_join (thread, NULL) == 0);
+  assert (cksum_mirror_is_touched (m));
+  end (m, db);
+}
+
+int
+main (void)
+{
+  cksum_begin ();
+  test_full_while_read ();
+  test_noticed_while_trusted ();
+  cksum_end ();
+  return 0;
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* A snapshot is the volume at one moment, while others write.
+ *
+ * Several chains of writes run at once; each is one write after the other,
+ * from any of several threads and connections, of 512 bytes that say which
+ * write of which chain they are.  So a snapshot must have a prefix of each
+ * chain, and there must be a moment that fits all chains: after the last
+ * write that it has of each began, and before the first one that it lacks of
+ * each was answered.
+ *
+ * Meanwhile snapshots are cloned and destroyed, which merges layers below
+ * the volume, and the volume is rebased: its content must not notice.  And
+ * clones are destroyed or rolled back under clients that use them, who must
+ * get ESHUTDOWN and nothing else.
+ *
+ * SEED and MOMENT_SECONDS (default 4) come from the environment.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "rigs/pool-util.h"
+
+#define NR_CHAINS 4
+#define NR_THREADS 6
+#define NR_SLOTS 1361u          /* prime, of 512 bytes, per chain */
+#define SLOT 512u
+#define CHAIN_BYTES (NR_SLOTS * SLOT)   /* not aligned to blocks */
+#define VOLUME_BYTES (NR_CHAINS * CHAIN_BYTES)
+#define MAX_WRITES 2000000u
+#define MAX_SNAPSHOTS 40u
+#define NR_VICTIMS 2
+
+struct chain {
+  pthread_mutex_t lock;         /* protects what follows */
+  uint32_t nr;                  /* writes answered */
+  uint64_t *began, *answered;   /* ns, by number; owned */
+};
+
+static struct chain chains[NR_CHAINS];
+struct nbdedup_pool *pool;
+static char directory[PATH_MAX];
+static uint64_t seed;
+static atomic_bool stop;
+static pthread_barrier_t victims_attach, victims_gone;
+
+static uint64_t
+now (void)
+{
+  struct timespec ts;
+
+  clock_gettime (CLOCK_MONOTONIC, &ts);
+  return (uint64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/*----------------------------------------------------------------------
+ * Chains: write s of a chain goes to slot s * 7 % NR_SLOTS.
+ */
+
+static void
+fill_slot (uint8_t buf[SLOT], unsigned chain, uint32_t s)
+{
+  fill_compressible (buf, SLOT, seed + ((uint64_t) chain << 32) + s);
+  memcpy (buf, &s, sizeof s);
+}
+
+static uint64_t
+slot_offset (unsigned chain, uint32_t s)
+{
+  return chain * (uint64_t) CHAIN_BYTES +
+    (uint64_t) s * 7 % NR_SLOTS * SLOT;
+}
+
+static void *
+write_chains (void *arg)
+{
+  struct rng rng = rng_make (seed, 100 + (uintptr_t) arg);
+  struct nbdedup_volume *v = open_volume ("v");
+  uint8_t buf[SLOT];
+
+  while (!atomic_load (&stop)) {
+    unsigned n = rng_below (&rng, NR_CHAINS);
+    struct chain *c = &chains[n];
+    uint32_t s;
+
+    pthread_mutex_lock (&c->lock);
+    if (c->nr + 2 < MAX_WRITES) {
+      s = c->nr + 1;
+      fill_slot (buf, n, s);
+      c->began[s] = now ();
+      must (nbdedup_volume_write (v, buf, SLOT, slot_offset (n, s)));
+      c->answered[s] = now ();
+      c->nr = s;
+    }
+    pthread_mutex_unlock (&c->lock);
+    if (rng_percent (&rng, 1))
+      must (nbdedup_volume_flush (v));
+  }
+  nbdedup_volume_close (v);
+  return NULL;
+}
+
+/* How many writes of the chain does 'data' have?  They must be a prefix. */
+static uint32_t
+prefix (const char *name, unsigned chain, const uint8_t *data)
+{
+  uint8_t expected[SLOT];
+  const uint8_t *p;
+  uint32_t s, last = 0, first;
+
+  for (s = 1; s <= NR_SLOTS; ++s) {
+    uint32_t found;
+
+    memcpy (&found, data + slot_offset (chain, s), sizeof found);
+    last = found > last ? found : last;
+  }
+  if (last >= MAX_WRITES)
+    die ("SEED=%" PRIu64 " %s: chain %u has write %u", seed, name, chain,
+         last);
+  first = last > NR_SLOTS ? last - NR_SLOTS + 1 : 1;
+  for (s = first; s < first + NR_SLOTS; ++s) {
+    p = data + slot_offset (chain, s);
+    if (s <= last)
+      fill_slot (expected, chain, s);
+    else
+      memset (expected, 0, SLOT);
+    if (memcmp (p, expected, SLOT) != 0) {
+      memcpy (&first, p, sizeof first);
+      die ("SEED=%" PRIu64 " %s: chain %u has write %u, but at %" PRIu64
+           " where %u belongs it has %u", seed, name, chain, last,
+           slot_offset (chain, s), s <= last ? s : 0, first);
+    }
+  }
+  return last;
+}
+
+static void
+read_chains (const char *name, uint32_t has[NR_CHAINS])
+{
+  struct nbdedup_volume *v = open_volume (name);
+  uint8_t *data = xmalloc (VOLUME_BYTES);
+  unsigned c;
+
+  must (nbdedup_volume_read (v, data, VOLUME_BYTES, 0));
+  for (c = 0; c < NR_CHAINS; ++c)
+    has[c] = prefix (name, c, data);
+  free (data);
+  nbdedup_volume_close (v);
+}
+
+/* Is there a moment between 'asked' and 'done' at which that was all? */
+static void
+check_moment (const char *name, const uint32_t has[NR_CHAINS],
+              uint64_t asked, uint64_t done)
+{
+  uint64_t earliest = asked, latest = done;
+  unsigned c;
+
+  for (c = 0; c < NR_CHAINS; ++c) {
+    pthread_mutex_lock (&chains[c].lock);
+    if (has[c] > 0 && chains[c].began[has[c]] > earliest)
+      earliest = chains[c].began[has[c]];
+    if (has[c] < chains[c].nr && chains[c].answered[has[c] + 1] < latest)
+      latest = chains[c].answered[has[c] + 1];
+    pthread_mutex_unlock (&chains[c].lock);
+  }
+  if (earliest > latest)
+    die ("SEED=%" PRIu64 " %s is no single moment: it has a write that began "
+         "%" PRIu64 " ns after another one was answered that it lacks, or is "
+         "not from within the command's time", seed, name,
+         earliest - latest);
+}
+
+/*----------------------------------------------------------------------
+ * Clients that are cut off
+ */
+
+static void *
+be_victim (void *arg)
+{
+  struct rng rng = rng_make (seed, 200 + (uintptr_t) arg);
+  uint8_t *buf = xmalloc (65536);
+  struct nbdedup_volume *v;
+  uint64_t offset;
+  int r;
+
+  for (;;) {
+    pthread_barrier_wait (&victims_attach);
+    if (atomic_load (&stop))
+      break;
+    v = open_volume ("victim");
+    pthread_barrier_wait (&victims_attach);
+    do {
+      offset = rng_below (&rng, VOLUME_BYTES - 65536);
+      switch (rng_below (&rng, 8)) {
+      case 0:
+        r = nbdedup_volume_flush (v);
+        break;
+      case 1:
+        r = nbdedup_volume_trim (v, 30000, offset);
+        break;
+      case 2:
+      case 3:
+        r = nbdedup_volume_read (v, buf, 65536, offset);
+        break;
+      default:
+        fill_compressible (buf, 20000, rng_next (&rng));
+        r = nbdedup_volume_write (v, buf, 20000, offset);
+      }
+    } while (r == 0);
+    if (errno != ESHUTDOWN)
+      die ("SEED=%" PRIu64 " a client that is cut off gets: %s (%s)", seed,
+           nbdedup_error (), strerror (errno));
+    nbdedup_volume_close (v);
+    pthread_barrier_wait (&victims_gone);
+  }
+  free (buf);
+  return NULL;
+}
+
+static void
+cut_off_victims (const char *snapshot, struct rng *rng)
+{
+  struct timespec ts = { 0, rng_below (rng, 20 * 1000 * 1000) };
+  uint32_t before[NR_CHAINS], after[NR_CHAINS];
+  bool rollback = rng_percent (rng, 50);
+
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", snapshot, "name",
+                           "victim"));
+  if (rollback) {
+    run ("snapshot", json_pack ("{s:s}", "name", "victim@back"));
+    read_chains ("victim@back", before);
+  }
+  pthread_barrier_wait (&victims_attach);
+  pthread_barrier_wait (&victims_attach);
+  nanosleep (&ts, NULL);
+  if (rollback)
+    run ("rollback", json_pack ("{s:s, s:b}", "name", "victim@back",
+                                "force", 1));
+  else
+    run ("destroy", json_pack ("{s:s, s:b}", "name", "victim", "force", 1));
+  pthread_barrier_wait (&victims_gone);
+  if (rollback) {
+    /* Nothing that was written arrives afterwards. */
+    read_chains ("victim", after);
+    if (memcmp (before, after, sizeof before) != 0)
+      die ("SEED=%" PRIu64 " rollback: not what the snapshot has", seed);
+    run ("destroy", json_pack ("{s:s, s:b}", "name", "victim", "recursive",
+                               1));
+  }
+}
+
+/*----------------------------------------------------------------------
+ * Administration
+ */
+
+struct taken {
+  char name[32];
+  uint32_t has[NR_CHAINS];
+};
+
+static void
+take (struct taken *t, unsigned nr)
+{
+  uint64_t asked, done;
+
+  snprintf (t->name, sizeof t->name, "v@%u", nr);
+  asked = now ();
+  run ("snapshot", json_pack ("{s:s}", "name", t->name));
+  done = now ();
+  read_chains (t->name, t->has);
+  check_moment (t->name, t->has, asked, done);
+}
+
+static void
+still_the_same (const char *name, const struct taken *t)
+{
+  uint32_t has[NR_CHAINS];
+
+  read_chains (name, has);
+  if (memcmp (has, t->has, sizeof has) != 0)
+    die ("SEED=%" PRIu64 " %s: no longer what %s was", seed, name, t->name);
+}
+
+static void
+administrate (uint64_t until, unsigned *nr_taken)
+{
+  struct rng rng = rng_make (seed, 1);
+  struct taken taken[MAX_SNAPSHOTS];
+  unsigned nr = 0, n, i;
+
+  for (n = 0; now () < until; ++n) {
+    while (nr == MAX_SNAPSHOTS || (nr > 0 && rng_percent (&rng, 40))) {
+      i = rng_below (&rng, nr);
+      still_the_same (taken[i].name, &taken[i]);
+      run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", taken[i].name,
+                                 "force", 1, "wait", rng_percent (&rng, 30)));
+      taken[i] = taken[--nr];
+    }
+    take (&taken[nr++], n);
+    i = rng_below (&rng, nr);
+    if (rng_percent (&rng, 20)) {
+      run ("clone", json_pack ("{s:s, s:s}", "snapshot", taken[i].name,
+                               "name", "c"));
+      still_the_same ("c", &taken[i]);
+      run ("snapshot", json_pack ("{s:s}", "name", "c@x"));
+      /* v inherits from a clone of its own past. */
+      run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot",
+                                "c@x"));
+      run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "c",
+                                 "recursive", 1, "force", 1));
+    }
+    if (rng_percent (&rng, 20))
+      cut_off_victims (taken[i].name, &rng);
+  }
+  *nr_taken = n;
+}
+
+static void
+check_end (void)
+{
+  uint32_t has[NR_CHAINS];
+  unsigned c;
+
+  read_chains ("v", has);
+  for (c = 0; c < NR_CHAINS; ++c)
+    if (has[c] != chains[c].nr)
+      die ("SEED=%" PRIu64 " chain %u has %u writes, answered are %u", seed,
+           c, has[c], chains[c].nr);
+}
+
+static void
+open_pool (void)
+{
+  struct nbdedup_settings settings;
+
+  nbdedup_settings_init (&settings);
+  settings.nr_workers = 3;
+  settings.commit_interval_ms = 100;
+  pool = nbdedup_pool_open (directory, &settings, "test-moment", 0);
+  if (pool == NULL)
+    die ("open: %s", nbdedup_error ());
+}
+
+int
+main (void)
+{
+  uint64_t ms = 1000 * number_from_environment ("MOMENT_SECONDS", 4);
+  pthread_t writers[NR_THREADS], victims[NR_VICTIMS];
+  unsigned nr, total = 0;
+  uintptr_t i;
+
+  seed = seed_from_environment ();
+  printf ("SEED=%" PRIu64 "\n", seed);
+  fflush (stdout);
+  make_directory (directory, usual_directory (), "test-moment");
+  must (nbdedup_pool_create (directory, NULL));
+  open_pool ();
+  run ("create", json_pack ("{s:s, s:i, s:i}", "name", "v", "size",
+                            (int) VOLUME_BYTES, "block-size",
+                            4096 << seed % 3));
+  pthread_barrier_init (&victims_attach, NULL, NR_VICTIMS + 1);
+  pthread_barrier_init (&victims_gone, NULL, NR_VICTIMS + 1);
+  for (i = 0; i < NR_CHAINS; ++i) {
+    pthread_mutex_init (&chains[i].lock, NULL);
+    chains[i].began = xcalloc (MAX_WRITES, sizeof (uint64_t));
+    chains[i].answered = xcalloc (MAX_WRITES, sizeof (uint64_t));
+  }
+  for (i = 0; i < NR_THREADS; ++i)
+    if (pthread_create (&writers[i], NULL, write_chains, (void *) i) != 0)
+      die ("pthread_create failed");
+  for (i = 0; i < NR_VICTIMS; ++i)
+    if (pthread_create (&victims[i], NULL, be_victim, (void *) i) != 0)
+      die ("pthread_create failed");
+  administrate (now () + ms * 1000000, &nr);
+  atomic_store (&stop, true);
+  pthread_barrier_wait (&victims_attach);
+  for (i = 0; i < NR_THREADS; ++i)
+    pthread_join (writers[i], NULL);
+  for (i = 0; i < NR_VICTIMS; ++i)
+    pthread_join (victims[i], NULL);
+  check_end ();
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+  open_pool ();
+  check_end ();
+  check_pool ();
+  must (nbdedup_pool_close (pool));
+  for (i = 0; i < NR_CHAINS; ++i)
+    total += chains[i].nr;
+  printf ("%u snapshots amid %u writes\n", nr, total);
+  remove_directory (directory);
+  return 0;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The promise of room.h, against a model of two files on a file system that
+ * others fill, too.
+ *
+ * Random writes are accepted, enter txgs, are folded; each fold writes as
+ * much as the header says that it may, and pool.db grows by as much.  What
+ * was accepted must always find its room in what was allocated before.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "disk/room.h"
+#include "rigs/testutil.h"
+
+static uint64_t seed;
+static struct rng rng;
+
+static uint64_t fs_free;        /* pages */
+static struct room_pages files;
+static struct room *room;
+
+static void
+get (void *opaque, struct room_pages *pages)
+{
+  (void) opaque;
+  *pages = files;
+}
+
+static int
+take (uint64_t *have, uint64_t want)
+{
+  if (want <= *have)
+    return 0;
+  if (want - *have > fs_free) {
+    errno = ENOSPC;
+    return -1;
+  }
+  fs_free -= want - *have;
+  *have = want;
+  return 0;
+}
+
+static int
+allocate (void *opaque, uint64_t db_pages, uint64_t wal_pages)
+{
+  (void) opaque;
+  return take (&files.allocated, db_pages) == -1 ||
+    take (&files.wal_allocated, wal_pages) == -1 ? -1 : 0;
+}
+
+static void
+give (uint64_t *have, uint64_t want)
+{
+  if (want < *have) {
+    fs_free += *have - want;
+    *have = want;
+  }
+}
+
+static void
+give_back (void *opaque, uint64_t db_pages, uint64_t wal_pages)
+{
+  (void) opaque;
+  assert (db_pages >= files.used);
+  give (&files.allocated, db_pages);
+  give (&files.wal_allocated, wal_pages);
+}
+
+static const struct room_ops ops = { get, allocate, give_back, NULL };
+
+/* What the model knows of the txgs. */
+static uint64_t waiting;        /* blocks, accepted */
+static uint64_t full_pages;     /* that the next change splits */
+static uint64_t new_blocks;     /* since the last page that they filled */
+static uint64_t open_blocks, open_pages, folding_blocks, folding_pages;
+
+static void
+begin (uint64_t used, uint64_t free_pages)
+{
+  files = (struct room_pages) { used, used, 0 };
+  fs_free = free_pages;
+  full_pages = used;
+  new_blocks = 0;
+  waiting = open_blocks = open_pages = folding_blocks = folding_pages = 0;
+  room = room_new (&ops, 100000);
+  assert (room != NULL);
+  assert (room_keep (room));
+}
+
+static void
+end (void)
+{
+  room_unreserve (room, (unsigned) waiting);
+  room_free (room);
+}
+
+/* A fold at its worst: splits two pages for each block, while there are full
+ * ones, fills new pages by half, and writes each page that it changed.
+ */
+static void
+fold (void)
+{
+  uint64_t grows, writes, fills;
+
+  room_cut (room);
+  folding_blocks = open_blocks;
+  folding_pages = open_pages;
+  open_blocks = open_pages = 0;
+  /* Half full pages take a 32nd of one for each block. */
+  new_blocks += folding_blocks;
+  fills = new_blocks / 32;
+  new_blocks %= 32;
+  grows = 2 * folding_blocks;
+  if (grows > full_pages + fills)
+    grows = full_pages + fills;
+  if (rng_percent (&rng, 50))
+    grows = rng_below (&rng, grows + 1);
+  writes = folding_pages + 8;
+  if (writes > files.used + grows)
+    writes = files.used + grows;
+  if (writes > files.wal_allocated)
+    die ("SEED=%" PRIu64 ": a fold of %" PRIu64 " blocks writes %" PRIu64
+         " pages, the WAL has room for %" PRIu64, seed, folding_blocks,
+         writes, files.wal_allocated);
+  if (writes > room_fold_pages (room, 0))
+    die ("SEED=%" PRIu64 ": room_fold_pages is too small", seed);
+  if (files.used + grows > files.allocated)
+    die ("SEED=%" PRIu64 ": pool.db has %" PRIu64 " pages, grows by %" PRIu64
+         ", and has room for %" PRIu64, seed, files.used, grows,
+         files.allocated);
+  files.used += grows;
+  if (grows > fills)
+    full_pages -= grows - fills;
+  full_pages += folding_blocks / 64;
+  if (full_pages > files.used)
+    full_pages = files.used;
+  folding_blocks = folding_pages = 0;
+  room_folded (room);
+  room_keep (room);
+}
+
+static void
+write_some (void)
+{
+  unsigned nr = (unsigned) rng_between (&rng, 1, 64), i;
+  uint64_t pages, max;
+
+  for (i = 0; i < nr; ++i) {
+    if (room_reserve (room, 1, ROOM_NEW) == -1) {
+      assert (errno == ENOSPC);
+      break;
+    }
+    waiting++;
+  }
+  max = room_blocks_at_once (room);
+  nr = waiting < 64 ? (unsigned) waiting : 64;
+  if (nr > max)
+    nr = (unsigned) max;
+  if (nr == 0 || rng_percent (&rng, 30))
+    return;
+  pages = nr * ROOM_BLOCK_PAGES + rng_between (&rng, 1, nr) * ROOM_LEAF_PAGES;
+  while (!room_enter (room, nr, pages))
+    fold ();
+  open_blocks += nr;
+  open_pages += pages;
+  room_unreserve (room, nr);
+  waiting -= nr;
+}
+
+static void
+random_life (uint64_t used, uint64_t free_pages, unsigned steps)
+{
+  unsigned i;
+
+  begin (used, free_pages);
+  for (i = 0; i < steps; ++i) {
+    switch (rng_below (&rng, 12)) {
+    case 0:
+      fold ();
+      break;
+    case 1:                     /* others take some, or give it back */
+      if (rng_percent (&rng, 50))
+        fs_free -= rng_below (&rng, fs_free + 1);
+      else
+        fs_free += rng_below (&rng, 2000);
+      break;
+    case 2:
+      room_give_back (room);
+      break;
+    case 3:                     /* something was destroyed */
+      files.used -= rng_below (&rng, files.used / 4 + 1);
+      if (files.used == 0)
+        files.used = 1;
+      if (full_pages > files.used)
+        full_pages = files.used;
+      break;
+    default:
+      write_some ();
+    }
+  }
+  while (waiting > 0) {
+    fs_free = 0;
+    write_some ();
+    fold ();
+  }
+  /* However much pool.db has grown meanwhile. */
+  fs_free = 0;
+  fold ();
+  if (room_reserve (room, 1, ROOM_OVERWRITE) == -1)
+    die ("SEED=%" PRIu64 ": with %" PRIu64 " pages of %" PRIu64 ", and %"
+         PRIu64 " in the WAL, nothing can be overwritten", seed, files.used,
+         files.allocated, files.wal_allocated);
+  waiting++;
+  end ();
+}
+
+/* Nothing is free, and never was: overwriting goes on, one block a fold if
+ * need be, and so does what gives space back.
+ */
+static void
+full (uint64_t used)
+{
+  unsigned i;
+
+  begin (used, 100000);
+  fs_free = 0;
+  while (room_reserve (room, 1, ROOM_NEW) == 0)
+    waiting++;
+  assert (errno == ENOSPC);
+  assert (room_reserve (room, 1, ROOM_OVERWRITE) == 0);
+  waiting++;
+  for (i = 0; i < 100; ++i) {
+    assert (room_background_leaves (room, 0, 2048) > 0);
+    assert (room_leaves_at_once (room) > 0);
+    fold ();
+  }
+  assert (room_check (room, 12) == -1 && errno == ENOSPC);
+  end ();
+}
+
+/* An empty pool is small, and a large one keeps little. */
+static void
+kept (void)
+{
+  assert (room_kept_pages (20) + room_kept_wal_pages (20, 1) <= 70);
+  assert (room_kept_pages (100000) == 100000 + ROOM_GROWTH_MIN_PAGES);
+  assert (room_kept_wal_pages (100000, 1) == ROOM_WAL_MIN_PAGES);
+  assert (room_kept_wal_pages (100000, 3) > 2 * ROOM_WAL_MIN_PAGES);
+}
+
+int
+main (void)
+{
+  const char *seed_text = getenv ("SEED");
+  unsigned i;
+
+  kept ();
+  full (20);
+  full (1000);
+  full (100000);
+  seed = seed_text ? strtoull (seed_text, NULL, 0) : (uint64_t) time (NULL);
+  printf ("SEED=%" PRIu64 "\n", seed);
+  for (i = 0; i < 200; ++i, ++seed) {
+    rng = rng_make (seed, 0);
+    random_life (rng_between (&rng, 18, i % 2 ? 40 : 20000),
+                 rng_between (&rng, 1000, 200000), 2000);
+  }
+  /* What a fresh pool takes at once. */
+  for (i = 0; i < 2000; ++i, ++seed) {
+    rng = rng_make (seed, 0);
+    random_life (rng_between (&rng, 18, 200), 2000,
+                 (unsigned) rng_between (&rng, 5, 50));
+  }
+  return 0;
+}

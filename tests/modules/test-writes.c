@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Writes, trims and flushes that meet.  See engine-rig.h. */
+
+#include <config.h>
+
+#include "base/cleanup.h"
+#include "data/volume-types.h"
+#include "data/writeback-int.h"
+#include "data/writeback.h"
+#include "rigs/engine-rig.h"
+
+static void
+test_flush_waits_for_workers (void)
+{
+  struct job first, second;
+
+  start (1);
+  write_and_stall (&first, 5, 1);
+  job_start (&second, do_flush, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!first.done && !second.done);
+  unstall ();
+  job_end (&first);
+  job_end (&second);
+  expect_content (5, 1);
+  end ();
+}
+
+/* A worker that is inside a txg has taken references in it: its pointers
+ * must be in the same one.
+ */
+static void
+test_fold_waits_for_workers (void)
+{
+  struct job flush, fold;
+
+  start (1);
+  write_and_stall (&flush, 5, 1);
+  job_start (&fold, do_fold, 0);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!fold.done);
+  unstall ();
+  job_end (&flush);
+  job_end (&fold);
+  expect_content (5, 1);
+  end ();
+}
+
+static void
+test_trim_of_what_is_dirty (void)
+{
+  start (1);
+  write_blocks (4, 3, 1);       /* no worker has begun */
+  trim_block (5);
+  expect_content (5, 0);
+  settle ();
+  expect_content (4, 1);
+  expect_content (5, 0);
+  expect_content (6, 3);
+  end ();
+}
+
+static void
+test_trim_of_what_is_being_stored (void)
+{
+  struct job flush;
+
+  start (1);
+  write_block (5, 1);
+  settle ();
+  expect_content (5, 1);        /* the leaf is in the cache */
+  write_and_stall (&flush, 5, 2);
+  trim_block (5);
+  expect_content (5, 0);
+  unstall ();
+  job_end (&flush);
+  expect_content (5, 0);
+  settle ();
+  expect_content (5, 0);
+  end ();
+}
+
+static void
+test_partial_write_over_what_is_being_stored (void)
+{
+  uint8_t buf[BLOCK], found[BLOCK];
+  struct job flush;
+
+  start (1);
+  write_block (5, 1);
+  settle ();
+  expect_content (5, 1);
+  write_and_stall (&flush, 5, 2);
+  memset (buf, 7, 100);
+  must (nbdedup_volume_write (handle, buf, 100, 5 * BLOCK + 50));
+  unstall ();
+  job_end (&flush);
+  fill (buf, 2);
+  memset (buf + 50, 7, 100);
+  must (nbdedup_volume_read (handle, found, BLOCK, 5 * BLOCK));
+  expect (memcmp (found, buf, BLOCK) == 0);
+  settle ();
+  must (nbdedup_volume_read (handle, found, BLOCK, 5 * BLOCK));
+  expect (memcmp (found, buf, BLOCK) == 0);
+  end ();
+}
+
+static void
+test_two_versions_of_a_block (void)
+{
+  struct job first, second;
+  struct dirty *d;
+  unsigned nr = 0;
+
+  start (2);
+  write_and_stall (&first, 5, 1);
+  write_block (5, 2);
+  job_start (&second, do_flush, 0);     /* the other worker is free */
+  poll (NULL, 0, A_WHILE_MS);
+  {
+    WITH_LOCK (writeback_lock (pool->writeback));
+    TAILQ_FOREACH (d, &volume->open_list, vlink)
+      nr++;
+  }
+  expect (nr == 1);             /* it waits for the first version */
+  unstall ();
+  job_end (&first);
+  job_end (&second);
+  expect_content (5, 2);
+  settle ();
+  expect_content (5, 2);
+  end ();
+}
+
+static int
+note_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
+{
+  uint64_t *data = opaque;
+
+  (void) offset;
+  *data += hole ? 0 : len;
+  return 0;
+}
+
+static void
+test_extents_of_dirty_blocks (void)
+{
+  uint64_t data = 0;
+
+  start (1);
+  write_block (5, 1);
+  must (nbdedup_volume_extents (handle, NR_BLOCKS * BLOCK, 0, note_extent,
+                                &data));
+  expect (data == BLOCK);
+  end ();
+}
+
+/* Of two partial writes to a block that is not in memory, none is lost. */
+static atomic_bool stop_writing;
+
+static void
+do_partial_writes (uint64_t offset)
+{
+  uint8_t buf[64], found[64];
+  unsigned round;
+
+  for (round = 1; !stop_writing; ++round) {
+    memset (buf, (int) (round % 255 + 1), sizeof buf);
+    must (nbdedup_volume_write (handle, buf, sizeof buf, offset));
+    if (round % 4 == 0)
+      must (nbdedup_volume_flush (handle));
+    must (nbdedup_volume_read (handle, found, sizeof found, offset));
+    expect (memcmp (found, buf, sizeof buf) == 0);
+  }
+}
+
+static void
+test_partial_writes_to_one_block (void)
+{
+  struct job jobs[4];
+  unsigned i;
+
+  start (2);
+  stop_writing = false;
+  for (i = 0; i < 4; ++i)
+    job_start (&jobs[i], do_partial_writes, i * 1000);
+  poll (NULL, 0, 1000);
+  stop_writing = true;
+  for (i = 0; i < 4; ++i)
+    job_end (&jobs[i]);
+  end ();
+}
+
+static void
+test_requests_that_are_refused (void)
+{
+  uint64_t size = NR_BLOCKS * (uint64_t) BLOCK;
+  struct nbdedup_volume *readonly;
+  uint8_t buf[BLOCK];
+
+  start (1);
+  write_block (0, 1);
+#define refused(error, call)                                    \
+  do {                                                          \
+    errno = 0;                                                  \
+    expect ((call) == -1);                                      \
+    expect (errno == error);                                    \
+  } while (0)
+  readonly = nbdedup_volume_open (pool, "v", NBDEDUP_VOLUME_READONLY, -1,
+                                  NULL);
+  expect (readonly != NULL);
+  fill (buf, 2);
+  refused (EROFS, nbdedup_volume_write (readonly, buf, BLOCK, 0));
+  refused (EROFS, nbdedup_volume_zero (readonly, BLOCK, 0));
+  refused (EROFS, nbdedup_volume_trim (readonly, BLOCK, 0));
+  must (nbdedup_volume_read (readonly, buf, BLOCK, 0));
+  must (nbdedup_volume_flush (readonly));
+  nbdedup_volume_close (readonly);
+
+  refused (EINVAL, nbdedup_volume_read (handle, buf, BLOCK, size));
+  refused (EINVAL, nbdedup_volume_read (handle, buf, 2, size - 1));
+  refused (EINVAL, nbdedup_volume_write (handle, buf, 2, size - 1));
+  refused (EINVAL, nbdedup_volume_write (handle, buf, 1, UINT64_MAX));
+  refused (EINVAL, nbdedup_volume_zero (handle, size, 1));
+  refused (EINVAL, nbdedup_volume_trim (handle, UINT64_MAX, BLOCK));
+#undef refused
+  expect_content (0, 1);
+  end ();
+}
+
+static void
+resize (uint64_t blocks)
+{
+  nbdedup_volume_close (handle);
+  run ("resize", json_pack ("{s:s,s:I,s:b}", "name", "v", "size",
+                            (json_int_t) blocks * BLOCK, "shrink", 1));
+  attach ();
+}
+
+static void
+test_what_shrinking_dropped_stays_dropped (void)
+{
+  start (1);
+  write_blocks (0, 20, 1);
+  settle ();
+  resize (10);
+  resize (NR_BLOCKS);
+  expect_content (9, 10);
+  expect_content (10, 0);
+  expect_content (19, 0);
+  end ();
+}
+
+static void
+do_write_all (uint64_t content)
+{
+  write_blocks (0, NR_BLOCKS, content);
+}
+
+static void
+test_dirty_max_makes_writers_wait (void)
+{
+  struct job writer;
+  uint64_t bytes;
+
+  dirty_max = NBDEDUP_DIRTY_MAX_MIN;
+  start (1);
+  dirty_max = NBDEDUP_DIRTY_MAX_DEFAULT;
+  expect (NR_BLOCKS * BLOCK > NBDEDUP_DIRTY_MAX_MIN);
+  stall ();
+  job_start (&writer, do_write_all, 1);
+  poll (NULL, 0, A_WHILE_MS);
+  {
+    WITH_LOCK (writeback_lock (pool->writeback));
+    bytes = pool->writeback->bytes;
+  }
+  expect (!writer.done);
+  expect (bytes <= NBDEDUP_DIRTY_MAX_MIN);
+  unstall ();
+  job_end (&writer);
+  expect_content (NR_BLOCKS - 1, NR_BLOCKS);
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (flush_waits_for_workers),
+  CASE (fold_waits_for_workers),
+  CASE (trim_of_what_is_dirty),
+  CASE (trim_of_what_is_being_stored),
+  CASE (partial_write_over_what_is_being_stored),
+  CASE (two_versions_of_a_block),
+  CASE (extents_of_dirty_blocks),
+  CASE (partial_writes_to_one_block),
+  CASE (requests_that_are_refused),
+  CASE (what_shrinking_dropped_stays_dropped),
+  CASE (dirty_max_makes_writers_wait),
+  { NULL, NULL },
+};
+
+/* test-writes [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}

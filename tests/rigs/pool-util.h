@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What test programs that have one pool open share. */
+
+#ifndef NBDEDUP_POOL_UTIL_H
+#define NBDEDUP_POOL_UTIL_H
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "nbdedup.h"
+#include "rigs/testutil.h"
+
+extern struct nbdedup_pool *pool;       /* the program's own */
+
+#define must(call)                                              \
+  do {                                                          \
+    if ((call) != 0)                                            \
+      die ("%s line %d: %s: %s", __func__, __LINE__, #call,     \
+           nbdedup_error ());                                   \
+  } while (0)
+
+/* 'args' is given away; the result is a new reference. */
+static inline json_t *
+call (const char *command, json_t *args)
+{
+  json_t *result = nbdedup_call (pool, command, args);
+
+  json_decref (args);
+  if (result == NULL)
+    die ("%s: %s", command, nbdedup_error ());
+  return result;
+}
+
+static inline void
+run (const char *command, json_t *args)
+{
+  json_decref (call (command, args));
+}
+
+/* A volume, to read and write it. */
+static inline struct nbdedup_volume *
+open_volume (const char *name)
+{
+  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
+
+  if (v == NULL)
+    die ("%s: %s", name, nbdedup_error ());
+  return v;
+}
+
+/* "check" must find no error. */
+static inline void
+check_pool (void)
+{
+  json_t *result = call ("check", NULL), *text;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "problems"), i, text)
+    fprintf (stderr, "check: %s\n", json_string_value (text));
+  if (json_integer_value (json_object_get (result, "errors")) != 0)
+    die ("check found errors");
+  json_decref (result);
+}
+
+/* End this process, a child, with the pool open.  By a signal: what looks for
+ * leaks at an exit must not look here.
+ */
+static inline void
+crash (void)
+{
+  kill (getpid (), SIGKILL);
+  abort ();
+}
+
+/* Wait for the child; it must have ended so. */
+static inline void
+expect_crash (pid_t pid)
+{
+  int status;
+
+  if (pid == -1 || waitpid (pid, &status, 0) != pid || !WIFSIGNALED (status) ||
+      WTERMSIG (status) != SIGKILL)
+    die ("the process that was to crash did not");
+}
+
+#endif /* NBDEDUP_POOL_UTIL_H */

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+
+"""Rules of the source itself: source-rules.py TOP
+
+Prints each violation on a line of its own, as FILE:LINE: WHAT or
+FILE: WHAT; exit status 1 if there is any.
+
+ - Layers.  lib/ is divided into rooms, its folders.  The figure in
+   CONTRIBUTING.md ("The layers") names each of them once.  A file includes
+   headers of its own room and of rooms on the lines below; never of a line
+   above, nor of a room beyond a "|".  A header is included by its path below
+   lib/.  NAME-int.h is for its own room.
+ - plugin/ and tools/ include only nbdedup.h and base/cleanup.h from lib/.
+ - SQL stands in lib/meta/; SQLite's functions there and in lib/vfs/.
+ - nbdkit is known in plugin/ only; lib/ has not even its name, but in
+   comments.
+ - Messages of lib/ do not begin with a command's name: the command says it.
+ - tests/ is divided into rooms, too: the figure in tests/README.md ("The
+   rooms") names them.  There the same holds for what a test includes (by
+   its path below tests/), for what a .bats or .bash file loads, and for the
+   programs and scripts of other rooms that it starts.  At the top of tests/
+   stands only what people start by name.
+ - Every source file has its licence, and not more than LINES_MAX lines;
+   lib/, plugin/, tools/ and tests/ list all of theirs in Makefile.am.
+"""
+
+import os
+import re
+import sys
+
+LINES_MAX = 1000
+FOLDERS = ("lib", "plugin", "tools")
+LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
+# Whoever implements or records something of it includes the public header.
+PUBLIC = "nbdedup.h"
+FOR_ALL = (PUBLIC, "base/cleanup.h")
+# Parts of the tool's "drift".
+ENGINE_COMMANDS = ("drift-freed", "drift-history")
+# What stands in no room of tests/.
+TESTS_TOP = ("Makefile.am", "README.md", "chroot", "env.bash.in", "prepare",
+             "run", "skips")
+GENERATED = ("meta/schema-drift-sql.h", "meta/schema-sql.h")
+
+TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
+                   r"'(?:\\.|[^'\\\n])*'", re.S)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"]+)"|<([^>]+)>)',
+                     re.M)
+# What a .bats or .bash file of tests/ takes from a room.
+LOAD = re.compile(r"^load \.\./(\w+)/([\w-]+)$", re.M)
+START = re.compile(r"(?:\$test_programs|\$top_(?:src|build)dir/tests)/(\w+)/"
+                   r"([\w./-]+)")
+SQL = re.compile(r"\bSELECT\b.*\bFROM\b|\bINSERT (OR \w+ )?INTO\b|"
+                 r"\bREPLACE INTO\b|\bUPDATE\b.*\bSET\b|\bDELETE FROM\b|"
+                 r"\b(CREATE|DROP|ALTER) (TABLE|INDEX|VIEW|TRIGGER)\b|"
+                 r"\bPRAGMA \w|^\s*(BEGIN|COMMIT|ROLLBACK|SAVEPOINT|VACUUM)\b",
+                 re.S)
+
+problems = []
+
+
+def problem(where, what):
+    problems.append("%s: %s" % (where, what))
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as f:
+        return f.read()
+
+
+def blank(text):
+    return re.sub(r"[^\n]", " ", text)
+
+
+def without_comments(text):
+    """The same lines, comments blanked."""
+    return TOKEN.sub(lambda m: blank(m[0]) if m[0][0] == "/" else m[0], text)
+
+
+def without_strings(text):
+    return TOKEN.sub(lambda m: blank(m[0]), text)
+
+
+def strings(text):
+    """(line, text) of each literal; adjacent ones are one."""
+    for m in re.finditer(r'(?:"(?:\\.|[^"\\\n])*"\s*)+', text):
+        parts = re.findall(r'"((?:\\.|[^"\\\n])*)"', m[0])
+        yield text.count("\n", 0, m.start()) + 1, "".join(parts)
+
+
+def at(path, text, match):
+    return "%s:%d" % (path, text.count("\n", 0, match.start()) + 1)
+
+
+# ----------------------------------------------------------------------
+# The figure
+
+class Place:
+    """Where a room stands: line 0 is the lowest."""
+    def __init__(self, line, column):
+        self.line = line
+        self.column = column
+
+
+def read_figure(path, section, folder, head):
+    """{room: Place} of the figure in a section, below its line 'head'."""
+    m = re.search(r"^## %s\n(.*?)^## " % section, read(path), re.M | re.S)
+    if m is None:
+        sys.exit("%s: has no section \"%s\"" % (path, section))
+    lines = [l for l in m[1].split("\n") if l.startswith("    ")]
+    while lines and lines[0].strip() != head:
+        lines.pop(0)
+    # The rooms come first; what follows two spaces is a remark.
+    rows = [re.split(r" {2,}", l.strip())[0] for l in lines[1:]]
+    places = {}
+    for i, row in enumerate(reversed(rows)):
+        for j, room in enumerate(row.split("|")):
+            room = room.strip()
+            if room in places:
+                problem(path, "names %s twice" % room)
+            if not os.path.isdir(folder + room):
+                problem(path, "names %s, which is no folder of %s"
+                        % (room, folder))
+            places[room] = Place(i, j)
+    if len(rows) < 3:
+        sys.exit("%s: its figure of the layers cannot be read" % path)
+    return places
+
+
+def may_know(where, verb, name, mine, other, figure):
+    """A file whose room is at 'mine' takes 'name', whose is at 'other'."""
+    if other.line > mine.line:
+        problem(where, "%s %s, which stands above it in the figure of %s"
+                % (verb, name, figure))
+    elif other.line == mine.line and other.column != mine.column:
+        problem(where, "%s %s, which stands beside it in the figure of %s"
+                % (verb, name, figure))
+    else:
+        return True
+    return False
+
+
+def check_layers(files):
+    figure = "CONTRIBUTING.md"
+    places = read_figure(figure, "The layers", "lib/", "lib/" + PUBLIC)
+
+    for path in files:
+        if not path.startswith("lib/") or path == "lib/" + PUBLIC:
+            continue
+        room = os.path.dirname(path[4:])
+        if room not in places:
+            problem(path, "is in no room of the figure of %s" % figure)
+            continue
+        mine = places[room]
+        text = without_comments(read(path))
+        for m in INCLUDE.finditer(text):
+            name = m[1]
+            if name is None or name == PUBLIC or name in GENERATED:
+                continue
+            of = os.path.dirname(name)
+            other = places.get(of)
+            if "lib/" + name not in files:
+                problem(at(path, text, m), "includes %s, no header of lib/"
+                        % name)
+            elif other is None:
+                pass            # reported with the header itself
+            elif may_know(at(path, text, m), "includes", name, mine, other,
+                          figure) and name.endswith("-int.h") and of != room:
+                problem(at(path, text, m), "includes %s, which is for its "
+                        "own room" % name)
+
+
+# ----------------------------------------------------------------------
+# Who knows whom
+
+def check_knowledge(path, files):
+    folder = path.split("/")[0]
+    text = without_comments(read(path))
+    bare = without_strings(text)
+    is_meta = path.startswith("lib/meta/")
+    may_sqlite = is_meta or path.startswith("lib/vfs/")
+
+    for m in INCLUDE.finditer(text):
+        name = m[1] or m[2]
+        if folder != "lib" and name not in FOR_ALL and \
+           "lib/" + re.sub(r"^(\.\./)*lib/", "", name) in files:
+            problem(at(path, text, m), "includes %s, which is lib/'s own"
+                    % name)
+        if name.startswith("nbdkit") and folder != "plugin":
+            problem(at(path, text, m), "includes %s: only plugin/ may" % name)
+        if name.startswith("sqlite3") and not may_sqlite:
+            problem(at(path, text, m), "includes %s: only lib/meta/ and "
+                    "lib/vfs/ may" % name)
+
+    if folder != "plugin":
+        for m in re.finditer(r"\bnbdkit_\w+", bare):
+            problem(at(path, text, m), "%s: only plugin/ knows nbdkit" % m[0])
+    if not may_sqlite:
+        for m in re.finditer(r"\bsqlite3_\w+", bare):
+            problem(at(path, text, m), "%s: only lib/meta/ and "
+                    "lib/vfs/ know SQLite" % m[0])
+    for line, literal in strings(text):
+        if folder == "lib" and re.search(r"nbdkit", literal):
+            problem("%s:%d" % (path, line), "names nbdkit")
+        m = re.match(r"([a-z-]+): ", literal)
+        if folder == "lib" and m and \
+           ("tools/cmd-%s.c" % m[1] in files or m[1] in ENGINE_COMMANDS):
+            problem("%s:%d" % (path, line), "begins with the command %s"
+                    % m[1])
+        if not is_meta and SQL.search(literal):
+            problem("%s:%d" % (path, line), "has SQL: only lib/meta/ may")
+
+
+# ----------------------------------------------------------------------
+# Tests
+
+def check_tests(paths):
+    """paths: the sources below tests/."""
+    figure = "tests/README.md"
+    places = read_figure(figure, "The rooms", "tests/", "tests/")
+    makefile = read("tests/Makefile.am")
+    known = {path[6:] for path in paths}
+
+    for path in paths:
+        name = path[6:]
+        room = name.split("/")[0]
+        if room in TESTS_TOP:
+            continue
+        if room not in places:
+            problem(path, "is in no room of the figure of %s" % figure)
+            continue
+        # A program of one source goes without saying which.
+        if not re.search(r"(?<![\w./-])%s(?![\w.-])" %
+                         re.escape(name).replace("\\.c", "(\\.c)?"), makefile):
+            problem(path, "is not in tests/Makefile.am")
+        text = read(path)
+        if name.endswith((".c", ".h")):
+            text = without_comments(text)
+            found = [(m, "includes", m[1]) for m in INCLUDE.finditer(text)
+                     if m[1]]
+        elif name.endswith((".bats", ".bash")):
+            found = [(m, "loads", m[1] + "/" + m[2] + ".bash")
+                     for m in LOAD.finditer(text)]
+            found += [(m, "starts", m[1] + "/" + m[2])
+                      for m in START.finditer(text)]
+        else:
+            continue
+        for m, verb, other in found:
+            of = other.split("/")[0]
+            if verb == "includes" and other not in known:
+                if any(k.endswith("/" + other) for k in known):
+                    problem(at(path, text, m), "includes %s without its room"
+                            % other)
+            elif of in places:
+                may_know(at(path, text, m), verb, other, places[room],
+                         places[of], figure)
+
+
+# ----------------------------------------------------------------------
+# Files
+
+def find_sources():
+    """Files that must name their licence."""
+    for folder in FOLDERS + ("tests", "vm-images", ".ci"):
+        for where, dirs, names in os.walk(folder):
+            dirs[:] = sorted(d for d in dirs if not d.startswith((".", "_")))
+            for name in sorted(names):
+                path = os.path.join(where, name)
+                if path[4:] in GENERATED or os.path.islink(path):
+                    continue
+                if name.endswith((".c", ".h", ".bats", ".bash", ".py", ".pl",
+                                  ".sql", ".syms", ".am", ".in")) and \
+                   name != "Makefile.in":
+                    yield path
+                elif "." not in name and name not in ("Makefile", ".") and \
+                        has_shebang(path):
+                    yield path
+    for path in ("Makefile.am", "common.mk", "configure.ac"):
+        yield path
+
+
+def has_shebang(path):
+    with open(path, "rb") as f:
+        return f.read(2) == b"#!"
+
+
+# Libtool writes wrappers of the programs into a build directory: scripts,
+# but no sources.
+def is_generated(text):
+    return "Generated by libtool" in text[:1000] or \
+        "generated by GNU Autoconf" in text[:1000] or \
+        "Generated from env.bash.in by configure" in text[:1000]
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: source-rules.py TOP")
+    os.chdir(sys.argv[1])
+
+    files = {os.path.join(where, f) for d in FOLDERS
+             for where, _, names in os.walk(d) for f in names
+             if f.endswith((".c", ".h"))} - {"lib/" + g for g in GENERATED}
+    check_layers(sorted(files))
+    for path in sorted(files):
+        check_knowledge(path, files)
+        folder, name = path.split("/", 1)
+        if not re.search(r"(?<![\w./-])%s(?![\w.-])" % re.escape(name),
+                         read(folder + "/Makefile.am")):
+            problem(path, "is not in %s/Makefile.am" % folder)
+    sources = [(path, text) for path, text in
+               ((path, read(path)) for path in find_sources())
+               if not is_generated(text)]
+    check_tests([path for path, _ in sources if path.startswith("tests/")])
+    for path, text in sources:
+        if LICENCE not in text:
+            problem(path, "does not say \"%s\"" % LICENCE)
+        lines = text.count("\n")
+        if lines > LINES_MAX:
+            problem(path, "has %d lines: at most %d; is it one concept?"
+                    % (lines, LINES_MAX))
+
+    for p in problems:
+        print(p)
+    sys.exit(1 if problems else 0)
+
+
+main()

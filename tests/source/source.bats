@@ -1,0 +1,151 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# Rules of the source itself: who may know whom (the figures in
+# CONTRIBUTING.md and tests/README.md), and what is visible.
+
+load ../rigs/helpers
+
+setup () {
+    need python3 --version
+}
+
+rules () { python3 "$top_srcdir/tests/source/source-rules.py" "$@"; }
+
+# copy_source: the tree, to plant violations in.
+copy_source ()
+{
+    mkdir tree
+    (cd "$top_srcdir" &&
+         cp -R .ci lib plugin tools tests vm-images CONTRIBUTING.md \
+            Makefile.am common.mk configure.ac "$BATS_TEST_TMPDIR/tree/")
+    chmod -R u+w tree
+}
+
+# planted FILE TEXT EXPECTED: with TEXT at the end of FILE the rules report
+# EXPECTED, and nothing else.
+planted ()
+{
+    local file=tree/$1 text=$2 expected=$3 existed=
+
+    [ ! -e "$file" ] || existed=yes
+    [ -z "$existed" ] || cp "$file" saved
+    mkdir -p "$(dirname "$file")"
+    printf '%s\n' "$text" >>"$file"
+    run rules tree
+    if [ -n "$existed" ]; then mv saved "$file"; else rm "$file"; fi
+    assert_eq "$status" 1 "$file: $text"
+    assert_eq "${#lines[@]}" 1 "$file: $text: $output"
+    [[ $output == "$1:"*"$expected"* ]] ||
+        fail "$file: $text: found '$output', expected '$expected'"
+}
+
+@test "the source keeps its rules: layers, SQL, nbdkit, licences, sizes" {
+    run -0 rules "$top_srcdir"
+    assert_eq "$output" ""
+}
+
+@test "an #include that breaks the layers is found" {
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted lib/format/format.h '#include "disk/store.h"' "includes disk/store.h, which stands above"
+    planted lib/space/space-segs.c '#include "core/txg.h"' "includes core/txg.h, which stands above"
+    planted lib/core/ddt.c '#  include "service/pool.h" /* why */' "includes service/pool.h, which stands above"
+    planted lib/base/error.h '#include "core/fold-index.h"' "includes core/fold-index.h, which stands above"
+    planted lib/vfs/cksum-wal.c '#include "disk/store.h"' "includes disk/store.h, which stands beside"
+    planted lib/space/space.c '#include "estimate/estimate-set.h"' "includes estimate/estimate-set.h, which stands beside"
+    planted lib/report/check.c '#include "volume/volume-int.h"' "includes volume/volume-int.h, which is for its own room"
+    planted lib/disk/store.c '#include "journal.h"' "includes journal.h, no header of lib/"
+    planted tools/cmd-list.c '#include "service/pool.h"' "includes service/pool.h, which is lib/'s own"
+    planted plugin/keys.h '#include "../lib/base/error.h"' "includes ../lib/base/error.h, which is lib/'s own"
+    # No room is hidden from the figure, and none stands there in vain.
+    cp "$top_srcdir/CONTRIBUTING.md" tree/
+    sed -i 's/^    space | estimate/    space /' tree/CONTRIBUTING.md
+    run -1 rules tree
+    [[ $output == *"lib/estimate/bench.c: is in no room of the figure"* ]]
+    cp "$top_srcdir/CONTRIBUTING.md" tree/
+    sed -i 's/^    base  /    base | vector  /' tree/CONTRIBUTING.md
+    run -1 rules tree
+    assert_eq "$output" \
+        "CONTRIBUTING.md: names vector, which is no folder of lib/"
+    cp "$top_srcdir/CONTRIBUTING.md" tree/
+}
+
+@test "a test in the wrong room is found" {
+    local dollar='$'                # these rules read this file, too
+
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted tests/rigs/engine-rig.h '#include "models/op-log.h"' "includes models/op-log.h, which stands above"
+    planted tests/models/op-log.c '#include "modules/concurrent.h"' "includes modules/concurrent.h, which stands above"
+    planted tests/soak/soak.h '#include "crash/powercut-undo.h"' "includes crash/powercut-undo.h, which stands beside"
+    planted tests/modules/test-hash.c '#include "testutil.h"' "includes testutil.h without its room"
+    planted tests/bats/help.bats 'load ../crash/crash' "loads crash/crash.bash, which stands beside"
+    planted tests/models/drift.bash 'load ../vm/guest' "loads vm/guest.bash, which stands above"
+    planted tests/vm/image.bats "${dollar}test_programs/faults/full-io" "starts faults/full-io, which stands beside"
+    planted tests/rigs/clients.bash "perl ${dollar}top_srcdir/tests/bats/nbd-hangup.pl" "starts bats/nbd-hangup.pl, which stands above"
+    planted tests/test-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is in no room of the figure"
+    planted tests/new/test-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is in no room of the figure"
+    planted tests/bats/new.bats '# SPDX-License-Identifier: BSD-3-Clause' "is not in tests/Makefile.am"
+}
+
+@test "each header of lib/ includes what it needs" {
+    local header
+    local -a cc=("${CC:-cc}" -fsyntax-only -Wall -Werror -D_GNU_SOURCE
+                 -I "$top_builddir" -I "$top_builddir/lib"
+                 -I "$top_srcdir/lib" -x c -)
+
+    need "${cc[0]}" --version
+    cd "$top_srcdir/lib"
+    for header in */*.h; do
+        printf '#include <config.h>\n#include "%s"\n' "$header" |
+            "${cc[@]}" || fail "$header cannot be included alone"
+    done
+}
+
+@test "SQL, SQLite and nbdkit are found where they do not belong" {
+    local sql
+
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    for sql in 'SELECT 1 FROM block' 'UPDATE pool SET epoch = 1' \
+               'DELETE FROM block' 'INSERT OR REPLACE INTO ddt' \
+               'CREATE TABLE x (y)' 'PRAGMA wal_checkpoint' 'COMMIT'; do
+        planted lib/report/stat.c "static const char *q = \"$sql\";" "has SQL"
+    done
+    planted lib/core/txg.c $'static const char *q =\n  "DELETE "\n  "FROM block";' "has SQL"
+    planted tools/run.c 'static const char *q = "SELECT 1 FROM x";' "has SQL"
+    planted lib/service/pool.c 'static sqlite3_stmt *st;' "sqlite3_stmt: only"
+    planted lib/service/pool.h '#include <sqlite3.h>' "includes sqlite3.h: only"
+    planted lib/data/io.c 'void x (void) { nbdkit_error ("no"); }' "nbdkit_error: only"
+    planted lib/service/pool.h '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
+    planted lib/base/error.c 'static const char *who = "nbdkit";' "names nbdkit"
+    planted tools/main.c '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
+    planted lib/report/stat.c 'static const char *t = "drift: " "no";' "begins with the command drift"
+    planted lib/report/stat.c 'static const char *t = "drift-freed: no";' "begins with the command drift-freed"
+    # In comments, and in plugin/, it is all right.
+    printf '/* nbdkit_error, SELECT 1 FROM block */\n' >>tree/lib/data/io.c
+    printf 'void y (void) { nbdkit_error ("why"); }\n' >>tree/plugin/keys.c
+    run -0 rules tree
+}
+
+@test "a file without licence, unlisted or too long is found" {
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted vm-images/new.py '# no licence' "does not say"
+    planted vm-images/new '#!/bin/sh' "does not say"
+    planted tools/cmd-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in tools/Makefile.am"
+    planted lib/space/space-new.c '/* SPDX-License-Identifier: BSD-3-Clause */' "is not in lib/Makefile.am"
+    planted lib/volume/volume.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
+    planted plugin/dedup-plugin.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
+    planted tests/modules/test-space.c "$(yes '/* */' | head -n 900)" "lines: at most 1000"
+    planted tests/bats/golden.bats "$(yes '#' | head -n 900)" "lines: at most 1000"
+}
+
+@test "the plugin exports what nbdkit looks up, and nothing else" {
+    run -0 nm -D --defined-only "$plugin"
+    assert_eq "$(awk '{ print $3 }' <<<"$output" |
+                     grep -vE '^(plugin_init|dedup_debug_.*)$')" ""
+    [[ $output == *plugin_init* ]]
+}
