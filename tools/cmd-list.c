@@ -4,31 +4,189 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "tools.h"
 
-/* A volume in one line, then its snapshots, which have a time and no figures
- * of their own.
- */
+enum { KEY_TREE = 0x2000 };
+
+#define NAME_LEN_MAX 255        /* of a volume */
+
+static const struct argp_option options[] = {
+  { "tree", KEY_TREE, NULL, 0,
+    "Each clone below the snapshot that it came from", 0 },
+  { 0 }
+};
+
+struct list_options {
+  struct options common;        /* first: parsers get a pointer to it */
+  bool tree;
+};
+
 static const char *const head[] = {
   "NAME", "SIZE", "BLOCK", "LOGICAL", "OWN", "CLIENTS", "TIME", "ORIGIN",
 };
 static const char align[] = "lrrrrrll";
 
-enum { COLUMN_TIME = 6 };
+enum { NR_COLUMNS = sizeof head / sizeof head[0] };
+
+/* A line of the list: a volume, a snapshot, or a snapshot that was destroyed
+ * while its clones live.
+ */
+struct entry {
+  char *name;                   /* owned; "volume", "volume@snapshot" */
+  const json_t *volume;         /* of a snapshot: whose it is; NULL: destroyed */
+  const json_t *snapshot;       /* NULL: a volume */
+  const char *below;            /* the name of the entry that it is below, or
+                                 * NULL; borrowed */
+  struct entry *parent, *child, *next;
+};
+
+struct entries {
+  struct entry *p;              /* owned */
+  size_t nr, max;
+};
+
+static struct entry *
+add_entry (struct entries *list, const char *fmt, ...)
+{
+  struct entry *e;
+  va_list ap;
+
+  if (list->nr == list->max) {
+    list->max = list->max ? 2 * list->max : 64;
+    list->p = reallocarray (list->p, list->max, sizeof *list->p);
+    if (list->p == NULL)
+      exit (fail ("list: no memory"));
+  }
+  e = &list->p[list->nr++];
+  memset (e, 0, sizeof *e);
+  va_start (ap, fmt);
+  if (vasprintf (&e->name, fmt, ap) == -1)
+    exit (fail ("list: no memory"));
+  va_end (ap);
+  return e;
+}
 
 static void
-add_sizes (struct table *table, const json_t *volume)
+free_entries (struct entries *list)
 {
-  char buf[HUMAN_MAX];
+  size_t i;
 
-  table_add (table, "%s", human_bytes (json_size (volume, "size"), buf));
-  table_add (table, "%s", human_bytes (json_size (volume, "block_size"), buf));
-  table_add (table, "%s",
-             human_bytes (json_size (volume, "logical_bytes"), buf));
-  table_add (table, "%s", human_bytes (json_size (volume, "own_bytes"), buf));
+  for (i = 0; i < list->nr; ++i)
+    free (list->p[i].name);
+  free (list->p);
 }
+
+/* desk2 comes before desk10; each snapshot follows its volume. */
+static int
+compare_names (const char *a, const char *b)
+{
+  const size_t len_a = strcspn (a, "@"), len_b = strcspn (b, "@");
+  char volume_a[NAME_LEN_MAX + 1], volume_b[NAME_LEN_MAX + 1];
+  int r;
+
+  snprintf (volume_a, sizeof volume_a, "%.*s", (int) len_a, a);
+  snprintf (volume_b, sizeof volume_b, "%.*s", (int) len_b, b);
+  r = strverscmp (volume_a, volume_b);
+  return r ? r : strverscmp (a + len_a, b + len_b);
+}
+
+static int
+compare_entries (const void *a, const void *b)
+{
+  return compare_names (((const struct entry *) a)->name,
+                        ((const struct entry *) b)->name);
+}
+
+static void
+collect (struct entries *list, const json_t *volumes)
+{
+  const json_t *volume, *snapshot;
+  struct entry *e;
+  size_t i, j;
+
+  json_array_foreach (volumes, i, volume) {
+    e = add_entry (list, "%s", json_text (volume, "name"));
+    e->volume = volume;
+    e->below = json_string_value (json_object_get (volume, "origin"));
+    json_array_foreach (json_object_get (volume, "snapshots"), j, snapshot) {
+      e = add_entry (list, "%s@%s", json_text (volume, "name"),
+                     json_text (snapshot, "name"));
+      e->volume = volume;
+      e->snapshot = snapshot;
+      e->below = json_text (volume, "name");
+    }
+  }
+  qsort (list->p, list->nr, sizeof *list->p, compare_entries);
+}
+
+/*----------------------------------------------------------------------
+ * The tree
+ */
+
+static struct entry *
+find (const struct entries *list, size_t nr, const char *name)
+{
+  const struct entry key = { .name = (char *) name };
+
+  return bsearch (&key, list->p, nr, sizeof *list->p, compare_entries);
+}
+
+/* Origins that were destroyed have no line yet. */
+static void
+add_destroyed (struct entries *list)
+{
+  const size_t nr = list->nr;
+  const char *below;
+  size_t i, j;
+
+  for (i = 0; i < nr; ++i) {
+    below = list->p[i].below;
+    if (below == NULL || find (list, nr, below))
+      continue;
+    for (j = nr; j < list->nr && strcmp (list->p[j].name, below) != 0; ++j)
+      ;
+    if (j == list->nr)
+      add_entry (list, "%s", below);
+  }
+  qsort (list->p, list->nr, sizeof *list->p, compare_entries);
+}
+
+/* Backwards, so that children are in the order of the list. */
+static void
+link_entries (struct entries *list)
+{
+  struct entry *e;
+  size_t i;
+
+  for (i = list->nr; i-- > 0; ) {
+    e = &list->p[i];
+    e->parent = e->below ? find (list, list->nr, e->below) : NULL;
+    if (e->parent) {
+      e->next = e->parent->child;
+      e->parent->child = e;
+    }
+  }
+}
+
+/* The one that follows in the tree. */
+static const struct entry *
+next_in_tree (const struct entry *e, unsigned *depth)
+{
+  if (e->child) {
+    ++*depth;
+    return e->child;
+  }
+  while (e->next == NULL && e->parent) {
+    --*depth;
+    e = e->parent;
+  }
+  return e->next;
+}
+
+/*----------------------------------------------------------------------*/
 
 /* In this machine's time zone, as "ls" has it. */
 static void
@@ -46,60 +204,94 @@ add_time (struct table *table, const json_t *snapshot)
 }
 
 static void
-add_snapshots (struct table *table, const json_t *volume)
+add_line (struct table *table, const struct entry *e, unsigned depth)
 {
-  json_t *snapshot;
-  size_t i, column;
+  const json_t *of = e->snapshot ? e->snapshot : e->volume;
+  char buf[HUMAN_MAX];
+  unsigned i;
 
-  json_array_foreach (json_object_get (volume, "snapshots"), i, snapshot) {
-    table_add (table, "%s@%s", json_text (volume, "name"),
-               json_text (snapshot, "name"));
-    for (column = 1; column < COLUMN_TIME; ++column)
+  table_add (table, "%*s%s", (int) (2 * depth), "", e->name);
+  if (e->volume == NULL) {
+    for (i = 1; i < NR_COLUMNS; ++i)
       table_add (table, "-");
-    add_time (table, snapshot);
+    return;
+  }
+  table_add (table, "%s", human_bytes (json_size (of, "size"), buf));
+  table_add (table, "%s",
+             human_bytes (json_size (e->volume, "block_size"), buf));
+  table_add (table, "%s", human_bytes (json_size (of, "logical_bytes"), buf));
+  table_add (table, "%s", human_bytes (json_size (of, "own_bytes"), buf));
+  table_add (table, "%" PRIu64, json_size (of, "clients"));
+  if (e->snapshot) {
+    add_time (table, e->snapshot);
     table_add (table, "-");
+  }
+  else {
+    table_add (table, "-");
+    table_add (table, "%s", json_text (e->volume, "origin"));
   }
 }
 
 static void
-print_list (const json_t *list)
+print_list (const json_t *result, bool tree)
 {
   struct table *table = table_new (align);
-  json_t *volume;
+  struct entries list = { NULL };
+  const struct entry *e;
+  unsigned depth;
   size_t i;
 
-  for (i = 0; i < sizeof head / sizeof head[0]; ++i)
+  for (i = 0; i < NR_COLUMNS; ++i)
     table_add (table, "%s", head[i]);
-  json_array_foreach (json_object_get (list, "volumes"), i, volume) {
-    table_add (table, "%s", json_text (volume, "name"));
-    add_sizes (table, volume);
-    table_add (table, "%" PRIu64, json_size (volume, "clients"));
-    table_add (table, "-");
-    table_add (table, "%s", json_text (volume, "origin"));
-    add_snapshots (table, volume);
+  collect (&list, json_object_get (result, "volumes"));
+  if (tree) {
+    add_destroyed (&list);
+    link_entries (&list);
+  }
+  for (i = 0; i < list.nr; ++i) {
+    depth = 0;
+    if (tree && list.p[i].parent)
+      continue;                 /* its line is below that */
+    for (e = &list.p[i]; e; e = tree ? next_in_tree (e, &depth) : NULL)
+      add_line (table, e, depth);
   }
   table_print (table);
+  free_entries (&list);
+}
+
+static error_t
+parse (int key, char *arg, struct argp_state *state)
+{
+  struct list_options *opts = state->input;
+
+  (void) arg;
+  if (key != KEY_TREE)
+    return ARGP_ERR_UNKNOWN;
+  opts->tree = true;
+  return 0;
 }
 
 int
 cmd_list (int argc, char **argv, const char *pool)
 {
-  struct options opts = { .pool = pool };
+  struct list_options opts = { .common = { .pool = pool } };
   json_t *list;
 
-  options_parse (&opts, argc, argv, NULL, NULL, "",
+  options_parse (&opts.common, argc, argv, options, parse, "",
                  "List the pool's volumes and snapshots: their size and block "
-                 "size, the bytes that are not holes, those of the volume's "
-                 "own writable layer, the attached clients, the time of a "
-                 "snapshot, and the snapshot that a clone came from.",
+                 "size, the bytes that are not holes, those of their own "
+                 "layer, the attached clients, the time of a snapshot, and "
+                 "the snapshot that a clone came from.",
                  OPTIONS_READS | OPTIONS_JSON);
-  list = run (&opts, NULL);
+  if (opts.tree && opts.common.json)
+    usage_error (&opts.common, "--tree or --json, not both");
+  list = run (&opts.common, NULL);
   if (list == NULL)
     return EXIT_FAILURE;
-  if (opts.json)
+  if (opts.common.json)
     print_json (list);
   else
-    print_list (list);
+    print_list (list, opts.tree);
   json_decref (list);
   return EXIT_SUCCESS;
 }

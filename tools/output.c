@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,9 +53,17 @@ set_failure_status (int status)
   failure_status = status;
 }
 
+/* As "head" leaves a pipe: it has all that it wanted. */
+static bool
+is_reader_gone (void)
+{
+  struct pollfd fd = { .fd = STDOUT_FILENO };
+
+  return poll (&fd, 1, 0) == 1 && (fd.revents & POLLERR);
+}
+
 /* A disk that is full shows up at the last write, or only at close.  A
- * stdout that was closed from the start matters to nobody who prints
- * nothing.
+ * stdout that was closed from the start does not matter if nothing is printed.
  */
 static void
 close_stdout (void)
@@ -61,6 +71,10 @@ close_stdout (void)
   const bool failed = ferror (stdout) || fflush (stdout) == EOF;
   const int err = errno;
 
+  if (failed && is_reader_gone ()) {
+    signal (SIGPIPE, SIG_DFL);
+    raise (SIGPIPE);
+  }
   if (failed || (close (STDOUT_FILENO) == -1 && errno != EBADF)) {
     note ("writing to standard output: %s", strerror (failed ? err : errno));
     _exit (failure_status);

@@ -160,13 +160,22 @@ list_snapshots (const struct volume *v)
 {
   json_t *snapshots = json_array ();
   const struct volume *s;
+  uint64_t size;
   size_t i;
 
   for (i = 0; i < v->snapshots.nr; ++i) {
     s = v->snapshots.p[i];
+    size = s->size;
     json_array_append_new (snapshots, json_pack
-                           ("{s:s, s:I}", "name", s->name,
-                            "time", (json_int_t) s->time));
+                           ("{s:s, s:I, s:I, s:I, s:I, s:I}",
+                            "name", s->name,
+                            "time", (json_int_t) s->time,
+                            "size", (json_int_t) size,
+                            "logical_bytes", (json_int_t)
+                            (s->layer->blocks * s->block_size),
+                            "own_bytes", (json_int_t)
+                            (s->layer->pointers * s->block_size),
+                            "clients", (json_int_t) s->nr_clients));
   }
   return snapshots;
 }

@@ -142,7 +142,7 @@ snapshots ()
     run -0 nbdedup list
     assert_eq "${#lines[@]}" 4
     [[ ${lines[1]} =~ ^golden\ .*\ -$ ]]
-    [[ ${lines[2]} =~ ^golden@v1\ +-\ +-\ +-\ +-\ +-\ +$(date +%Y)-[0-9-]+\ [0-9:]+\ +-$ ]]
+    [[ ${lines[2]} =~ ^golden@v1\ +6\.00\ MiB\ .*\ 0\ +$(date +%Y)-[0-9-]+\ [0-9:]+\ +-$ ]]
     [[ ${lines[3]} =~ ^web1\ +6\.00\ MiB\ .*\ golden@v1$ ]]
 }
 
@@ -752,4 +752,40 @@ diffs ()
     assert_eq "$(volumes)" "golden web1 web2"
     assert_eq "$(content web1)" "$before"
     assert_eq "$(content golden@v1)" "$before"
+}
+
+@test "list: natural order, figures of snapshots, the lineage, and a reader that leaves" {
+    make_pool
+    nbdedup create desk1 1M
+    nbdedup create desk2 1M
+    random_data 64K 1 >image
+    truncate -s 1M image
+    nbdedup import desk10 image
+    nbdedup snapshot desk10@a
+    nbdedup clone desk10@a c --count 2
+    nbdedup snapshot desk10@b
+    nbdedup clone desk10@b d
+    nbdedup snapshot c2@x
+    nbdedup clone c2@x e
+    nbdedup destroy desk10@b --force
+    run -0 bash -c "nbdedup list | awk '{ print \$1 }' | tail -n +2 | xargs"
+    assert_eq "$output" "c1 c2 c2@x d desk1 desk2 desk10 desk10@a e"
+    run -0 bash -c "nbdedup list --tree | tail -n +2 | sed -E 's/^( *[^ ]+).*/\1/'"
+    assert_eq "$output" "desk1
+desk2
+desk10
+  desk10@a
+    c1
+    c2
+      c2@x
+        e
+desk10@b
+  d"
+    assert_eq "$(nbdedup list --json | jq -c '.volumes[] |
+                     select(.name == "desk10") | .snapshots |
+                     map([.name, .size, .logical_bytes, .own_bytes, .clients])')" \
+              '[["a",1048576,65536,65536,0]]'
+    run -2 nbdedup list --tree --json
+    run bash -c 'nbdedup list --tree | true; echo "${PIPESTATUS[*]}"'
+    [[ $output == "0 0" || $output == "141 0" ]] || fail "$output"
 }
