@@ -180,7 +180,8 @@ pool_property_check (const char *name, const char *value)
   if (strcmp (name, "scrub-interval") == 0)
     return pool_property_parse_interval (value, &bytes);
   if (strcmp (name, "max-size") == 0 || strcmp (name, "ddt-quota") == 0)
-    return strcmp (value, "none") == 0 ? 0 : pool_property_parse_size (name, value, &bytes);
+    return strcmp (value, "none") == 0 ? 0
+      : pool_property_parse_size (name, value, &bytes);
   if (strcmp (name, "full-warn") == 0)
     return parse_percent (name, value, &percent);
   if (strcmp (name, "copies") == 0)
@@ -233,18 +234,21 @@ pool_property_get (struct nbdedup_pool *pool, const char *name, char **value)
 }
 
 int
-pool_property_limit (struct nbdedup_pool *pool, const char *name, uint64_t *bytes)
+pool_property_limit (struct nbdedup_pool *pool, const char *name,
+                     uint64_t *bytes)
 {
   CLEANUP_FREE char *value = NULL;
 
   *bytes = 0;
   if (stored_value (pool, name, &value) == -1)
     return -1;
-  return strcmp (value, "none") == 0 ? 0 : pool_property_parse_size (name, value, bytes);
+  return strcmp (value, "none") == 0 ? 0
+    : pool_property_parse_size (name, value, bytes);
 }
 
 int
-pool_property_percent (struct nbdedup_pool *pool, const char *name, unsigned *percent)
+pool_property_percent (struct nbdedup_pool *pool, const char *name,
+                       unsigned *percent)
 {
   CLEANUP_FREE char *value = NULL;
 

@@ -17,7 +17,7 @@ tour ()
 like_a_clone ()
 {
     mkdir -p clone/_build/images
-    cd clone
+    cd clone || return
     ln -s "$top_builddir/tools" "$top_builddir/plugin" _build/
     { random_data 3M 1; text_data 2M 2; random_data 1M 3; } \
         >_build/images/debian.raw
@@ -43,6 +43,7 @@ teardown ()
     tour >../tour.bash
     assert_num "$(wc -l <../tour.bash)" -ge 25
     # A line that fails ends it; each is shown before it runs.
+    # shellcheck disable=SC2016
     run -0 bash -euo pipefail -c '
         while IFS= read -r line <&5; do
             echo "\$ $line"
