@@ -16,8 +16,8 @@ enum {
 
 static const struct argp_option options[] = {
   { "format", KEY_FORMAT, "FORMAT", 0,
-    "The image's format: raw (the default), qcow2, vmdk, vdi, vhdx, vpc (or "
-    "vhd), or another that QEMU writes", 0 },
+    "The image's format: raw, qcow2, vmdk, vdi, vhdx, vpc (or vhd), or another "
+    "that QEMU writes; default: by FILE's suffix, else raw", 0 },
   { 0 }
 };
 

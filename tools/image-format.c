@@ -124,6 +124,14 @@ find_suffix (const char *file)
   return NULL;
 }
 
+const char *
+image_format_of_name (const char *file)
+{
+  const struct suffix *suffix = find_suffix (file);
+
+  return suffix ? suffix->format : NULL;
+}
+
 /* Those of fixed size have their mark at the end only. */
 static bool
 has_vpc_footer (int fd, off_t size)

@@ -25,6 +25,9 @@ extern const char *image_format_sign (const uint8_t *head, size_t len);
 /* The format of a file: *format (owned by the caller), NULL: raw. */
 extern int image_format_detect (const char *file, int fd, char **format);
 
+/* What the file's suffix says, as QEMU calls it; NULL: nothing. */
+extern const char *image_format_of_name (const char *file);
+
 /* Is it one of the formats of image files that QEMU reads?  'format' as QEMU
  * calls it.
  */

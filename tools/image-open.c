@@ -151,11 +151,25 @@ check_target (const char *file, const char *format, const char *pool)
   return 0;
 }
 
+/* A new file's name says its format, as for import: a raw file that is called
+ * .qcow2 helps nobody.
+ */
+static const char *
+target_format (const char *file)
+{
+  struct stat st;
+
+  if (image_is_uri (file) || strcmp (file, "-") == 0 ||
+      (stat (file, &st) == 0 && !S_ISREG (st.st_mode)))
+    return NULL;
+  return image_format_of_name (file);
+}
+
 struct image *
 image_open_target (const char *file, const char *format, const char *pool,
                    uint64_t size)
 {
-  format = qemu_format (format);
+  format = format ? qemu_format (format) : target_format (file);
   if (check_target (file, format, pool) == -1)
     return NULL;
   if (image_is_uri (file))

@@ -115,6 +115,7 @@ static const struct argp main_argp = {
   .options = main_options, .parser = parse_main,
   .args_doc = "COMMAND [ARGUMENT...]",
   .doc = "Manage pools of deduplicated, compressed volumes.\v ",
+  .children = (const struct argp_child[]) { { .argp = &help_argp }, { 0 } },
   .help_filter = help_commands,
 };
 
@@ -166,7 +167,8 @@ main (int argc, char **argv)
 
   if (opts.pool != NULL && *opts.pool == 0)
     opts.pool = NULL;
-  if (argp_parse (&main_argp, argc, argv, ARGP_IN_ORDER, NULL, &opts) != 0)
+  if (argp_parse (&main_argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL,
+                  &opts) != 0)
     return EXIT_USAGE;
   if (opts.command == 0) {
     note ("which command? (see 'nbdedup --help')");

@@ -12,12 +12,54 @@ enum {
   KEY_JSON = 0x1000,
   KEY_PROGRESS,
   KEY_READ_ONLY,
+  KEY_USAGE,
 };
 
 static enum nbdedup_read_only default_read_only;
 
 /* From here on no digit may follow: JSON's integers have 63 bits. */
 #define NUMBER_MAX (UINT64_C (922337203685477580) - 1)
+
+/* In help.  Errors of getopt begin with argv[0], as all of ours do. */
+static const char *program_name = "nbdedup";
+
+/* Of an error getopt prints a line, and argp another one, which says where to
+ * look.
+ */
+static void
+hide_errors_of_argp (struct argp_state *state)
+{
+  static FILE *nowhere;
+
+  if (nowhere == NULL)
+    nowhere = fopen ("/dev/null", "w");
+  if (nowhere != NULL)
+    state->err_stream = nowhere;
+}
+
+static error_t
+parse_help (int key, char *arg, struct argp_state *state)
+{
+  (void) arg;
+  state->name = (char *) program_name;
+  switch (key) {
+  case ARGP_KEY_INIT:
+    hide_errors_of_argp (state);
+    return 0;
+  case '?':
+  case 'h':
+    argp_state_help (state, stdout, ARGP_HELP_STD_HELP);
+    return 0;
+  case KEY_USAGE:
+    argp_state_help (state, stdout, ARGP_HELP_USAGE | ARGP_HELP_EXIT_OK);
+    return 0;
+  case 'V':
+    printf ("%s\n", argp_program_version);
+    exit (EXIT_SUCCESS);
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+}
 
 static error_t
 parse_pool (int key, char *arg, struct argp_state *state)
@@ -120,6 +162,17 @@ static const struct argp progress_argp = {
   .options = progress_options, .parser = parse_progress,
 };
 
+const struct argp help_argp = {
+  .options = (const struct argp_option[]) {
+    { "help", '?', NULL, 0, "Give this help list", -1 },
+    { NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1 },
+    { "usage", KEY_USAGE, NULL, 0, "Give a short usage message", -1 },
+    { "version", 'V', NULL, 0, "Print program version", -1 },
+    { 0 }
+  },
+  .parser = parse_help,
+};
+
 /* What options_parse gives to its parser. */
 struct parse {
   struct options *opts;
@@ -166,7 +219,7 @@ options_parse (struct options *opts, int argc, char **argv,
                const struct argp_option *options, argp_parser_t parser,
                const char *args_doc, const char *doc, unsigned children)
 {
-  struct argp_child child[5] = { { 0 } };
+  struct argp_child child[6] = { { 0 } };
   struct parse parse = { .opts = opts, .parser = parser };
   const struct argp argp = {
     .options = options, .parser = parse_command,
@@ -175,7 +228,11 @@ options_parse (struct options *opts, int argc, char **argv,
   error_t err;
 
   opts->command = strchr (argv[0], ' ') + 1;
+  program_name = argv[0];
+  if (asprintf (&argv[0], "nbdedup: %s", opts->command) == -1)
+    exit (fail ("%s: no memory", opts->command));
   opts->read_only = default_read_only;
+  child[parse.nr_children++].argp = &help_argp;
   if (children & OPTIONS_JSON)
     child[parse.nr_children++].argp = &json_argp;
   if (children & OPTIONS_PROGRESS)
@@ -185,7 +242,7 @@ options_parse (struct options *opts, int argc, char **argv,
   if ((children & OPTIONS_READS) == OPTIONS_READS)
     child[parse.nr_children++].argp = &reads_argp;
 
-  err = argp_parse (&argp, argc, argv, 0, NULL, &parse);
+  err = argp_parse (&argp, argc, argv, ARGP_NO_HELP, NULL, &parse);
   if (err != 0)
     usage_error (opts, "%s", strerror (err));
   if (opts->read_only != NBDEDUP_READ_ONLY_OFF &&

@@ -107,6 +107,11 @@ extern void check_snapshot_name (const struct options *opts, const char *name);
 /* "16M" -> bytes.  Returns NULL, or why it is no size. */
 extern const char *parse_size (const char *arg, uint64_t *size);
 
+/* --help, -h, --usage and --version, and one line for an error that argp finds:
+ * as a child, with ARGP_NO_HELP.
+ */
+extern const struct argp help_argp;
+
 /* Exit for wrong usage with one line; the status is argp_err_exit_status. */
 extern void usage_error (const struct options *opts, const char *fmt, ...)
   __attribute__ ((noreturn, format (printf, 2, 3)));

@@ -391,9 +391,10 @@ importing='any (.name | startswith ("web1.importing-"))'
                                         --format qcow2'
     assert_eq "${#lines[@]}" 1 "$output"
     assert_eq "$(cat out.qcow2)" old
-    run -1 bash -c 'ulimit -f 1000; nbdedup export web1 out.qcow2'
-    assert_eq "$output" "nbdedup: export: out.qcow2: File too large"
-    assert_eq "$(cat out.qcow2)" old
+    echo old >out.img
+    run -1 bash -c 'ulimit -f 1000; nbdedup export web1 out.img'
+    assert_eq "$output" "nbdedup: export: out.img: File too large"
+    assert_eq "$(cat out.img)" old
     nothing_left '["web1"]'
 }
 
@@ -506,4 +507,22 @@ EOF
     cmp image out.raw
     run ! nbdedup import c image --compress gzip
     assert_eq "$(nbdedup list --json | jq '.volumes | length')" 2
+}
+
+@test "export: the suffix decides which format a file has, as for import" {
+    local name
+
+    make_pool
+    nbdedup import v disk.raw
+    for name in a.qcow2 b.VMDK c.vhd d.img e f.qcow2.bak; do
+        nbdedup export v "$name"
+    done
+    for name in qcow2:a.qcow2 vmdk:b.VMDK vpc:c.vhd raw:d.img raw:e \
+                raw:f.qcow2.bak; do
+        qemu-img compare -f "${name%%:*}" -F raw "${name#*:}" disk.raw
+    done
+    cmp d.img disk.raw
+    # What is given counts more.
+    nbdedup export v raw.qcow2 --format raw
+    cmp raw.qcow2 disk.raw
 }
