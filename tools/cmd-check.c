@@ -49,6 +49,17 @@ print_repairs (const json_t *result)
             lost == 1 ? "it" : "them", lost == 1 ? "it" : "them");
 }
 
+static void
+print_checked (const json_t *result)
+{
+  const json_t *c = json_object_get (result, "checked");
+
+  printf ("No errors: %" PRIu64 " layers of volumes and snapshots, %" PRIu64
+          " references, %" PRIu64 " records, %" PRIu64 " entries of the hash "
+          "index\n", json_size (c, "layers"), json_size (c, "references"),
+          json_size (c, "records"), json_size (c, "index_entries"));
+}
+
 int
 cmd_check (int argc, char **argv, const char *pool)
 {
@@ -76,6 +87,8 @@ cmd_check (int argc, char **argv, const char *pool)
     json_array_foreach (json_object_get (result, "problems"), i, problem)
       printf ("%s\n", json_string_value (problem));
   errors = json_size (result, "errors");
+  if (errors == 0 && json_size (result, "found") == 0 && !opts.json)
+    print_checked (result);
   try_offline = json_is_true (json_object_get (result, "try_offline"));
   json_decref (result);
   if (errors > 0)

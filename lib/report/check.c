@@ -684,6 +684,24 @@ check_all (struct check *ck)
   return 0;
 }
 
+/* How much that was: an answer without it could come from a check that has
+ * looked at nothing.
+ */
+static json_t *
+list_checked (const struct check *ck)
+{
+  uint64_t references = 0;
+  size_t i;
+
+  for (i = 0; i < ck->nr_layers; ++i)
+    references += ck->layers[i].found;
+  return json_pack ("{s:I, s:I, s:I, s:I}",
+                    "layers", (json_int_t) ck->nr_layers,
+                    "references", (json_int_t) references,
+                    "records", (json_int_t) ck->records,
+                    "index_entries", (json_int_t) ck->index_entries);
+}
+
 /* One check; its result is as command.h says, without "repair". */
 static json_t *
 check_once (struct nbdedup_pool *pool, json_t *repairs,
@@ -720,8 +738,9 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
     meta_unfreeze (ck.c);
     good = ck.index_entries - ck.stale_entries;
     if (r == 0)
-      result = json_pack ("{s:I, s:O, s:I, s:I}", "errors",
+      result = json_pack ("{s:I, s:O, s:o, s:I, s:I}", "errors",
                           (json_int_t) ck.nr_errors, "problems", ck.problems,
+                          "checked", list_checked (&ck),
                           "stale_index_entries",
                           (json_int_t) ck.stale_entries,
                           "missing_index_entries",
