@@ -12,6 +12,7 @@
 #include "core/engine.h"
 #include "core/property.h"
 #include "core/txg.h"
+#include "data/capacity.h"
 #include "data/watch.h"
 #include "format/copies.h"
 #include "meta/meta.h"
@@ -109,6 +110,21 @@ put_back (struct nbdedup_pool *pool, const char *name, const char *value)
   return nbdedup_fail (err, "%s", text);
 }
 
+/* A limit that is passed already would refuse all new data. */
+static int
+check_max_size (struct nbdedup_pool *pool, uint64_t bytes)
+{
+  struct capacity cap;
+
+  if (capacity_used (pool, &cap) == -1)
+    return -1;
+  if (bytes < cap.used_bytes)
+    return nbdedup_fail (EINVAL, "max-size %" PRIu64 ": %" PRIu64 " bytes are "
+                         "in use already: destroy or trim some first", bytes,
+                         cap.used_bytes);
+  return 0;
+}
+
 int
 pool_property_set (struct nbdedup_pool *pool, const char *name,
                    const char *value)
@@ -132,6 +148,9 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   }
   if (strcmp (name, "block-size") == 0 &&
       check_block_size (bytes, pool->sector_bytes) == -1)
+    return -1;
+  if (strcmp (name, "max-size") == 0 && bytes > 0 &&
+      check_max_size (pool, bytes) == -1)
     return -1;
   if (strcmp (name, "metadata-copy") == 0 &&
       meta_copy_check_value (pool->meta, value) == -1)

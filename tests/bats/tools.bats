@@ -165,6 +165,9 @@ json ()
     run -0 nbdedup check
     assert_eq "$output" "No errors: 2 layers of volumes and snapshots, 128\
  references, 64 records, 64 entries of the hash index"
+    refused 1 "bytes are in use already" set max-size=512K
+    assert_eq "$(nbdedup get max-size)" none
+    nbdedup set max-size=64M
     assert_eq "$(json check | jq -c .checked)" \
               '{"layers":2,"references":128,"records":64,"index_entries":64}'
 }
