@@ -173,6 +173,28 @@ fail_busy (const char *pool, int fd, struct lockfile_holder *holder)
                        (int) h.pid);
 }
 
+/* Where /proc shows nothing of it, it is gone, or another machine's. */
+bool
+lockfile_holder_is_ending (const struct lockfile_holder *holder)
+{
+  char path[40], text[TEXT_MAX + 1];
+  CLEANUP_CLOSE int fd = -1;
+  const char *p;
+  int64_t len;
+
+  snprintf (path, sizeof path, "/proc/%ld/stat", (long) holder->pid);
+  fd = open (path, O_RDONLY | O_CLOEXEC);
+  if (fd == -1)
+    return true;
+  len = full_pread (fd, text, TEXT_MAX, 0);
+  if (len <= 0)
+    return true;
+  text[len] = '\0';
+  p = strrchr (text, ')');      /* PID (NAME) STATE; NAME may have any */
+  return p != NULL && (strncmp (p, ") Z", 3) == 0 ||
+                       strncmp (p, ") X", 3) == 0);
+}
+
 /* The text of a holder: one line whatever 'who' contains. */
 static size_t
 format_text (char text[TEXT_MAX], bool server, const char *who)

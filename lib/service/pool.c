@@ -70,6 +70,7 @@
 
 /* 30 s, in tenths. */
 #define WAIT_FOR_COMMAND_TRIES 300
+#define WAIT_FOR_END_TRIES 20
 
 void
 nbdedup_settings_init (struct nbdedup_settings *s)
@@ -119,8 +120,8 @@ probe_lock (const char *path, enum nbdedup_read_only read_only)
     ? lockfile_take (path, false, NULL, &holder)
     : lockfile_share (path, false, NULL, &holder);
 
-  if (r == 0 || (errno == EBUSY && !holder.server &&
-                 !holder.reader_is_server))
+  if (r == 0 || (errno == EBUSY && !holder.reader_is_server &&
+                 (!holder.server || lockfile_holder_is_ending (&holder))))
     return 0;
   return errno == EBUSY ? pool_fail_in_use (path, &holder) : -1;
 }
@@ -537,7 +538,9 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
 }
 
 /* A server waits for a command that has the pool, as commands wait for
- * each other (client.c); it does not wait for another server.
+ * each other (client.c); it does not wait for another server, but for one that
+ * is ending: a service manager that starts the next one as soon as the first one
+ * was killed would find the lock still taken.
  */
 bool
 pool_wait_for_command (const struct lockfile_holder *holder, bool server,
@@ -545,8 +548,10 @@ pool_wait_for_command (const struct lockfile_holder *holder, bool server,
 {
   const struct timespec pause = { .tv_nsec = 100000000 };
 
-  if (!server || holder->server || holder->reader_is_server ||
-      tries == WAIT_FOR_COMMAND_TRIES)
+  if (!server || holder->reader_is_server ||
+      tries == WAIT_FOR_COMMAND_TRIES ||
+      (holder->server && (tries == WAIT_FOR_END_TRIES ||
+                          !lockfile_holder_is_ending (holder))))
     return false;
   nanosleep (&pause, NULL);
   return true;

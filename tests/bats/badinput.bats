@@ -345,7 +345,7 @@ flip ()
 @test "sizes that overflow are refused" {
     make_pool
     for size in -1 1 511 513 99999999999999999999 16777216T 9223372036854775808 \
-                18446744073709551615 0x1000 1.5G "" " " 4Q; do
+                18446744073709551615 0x1000 1.5 1.5GB "" " " 4Q; do
         run nbdedup create v "$size"
         [ "$status" = 1 ] || [ "$status" = 2 ] ||
             fail "size '$size': status $status"
@@ -353,8 +353,8 @@ flip ()
     assert_eq "$(nbdedup list --json | jq '.volumes | length')" 0
     for name in "" . .. a/b a@b "a b" $'a\nb' "$(printf 'x%.0s' {1..256})"; do
         run nbdedup create "$name" 1M
-        [ "$name" = . ] || [ "$name" = .. ] || [ "$status" = 1 ] ||
-            [ "$status" = 2 ] || fail "name '$name': status $status"
+        [ "$status" = 1 ] || [ "$status" = 2 ] ||
+            fail "name '$name': status $status"
     done
 }
 

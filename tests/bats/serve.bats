@@ -375,3 +375,42 @@ pool_with ()
         stop
     done
 }
+
+# A server that was killed, and holds the lock until its last thread ends.
+hold_lock_as_zombie ()
+{
+    python3 -c '
+import fcntl, os, struct, sys, time
+pool, seconds, alive = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "alive"
+child = os.fork()
+if child == 0:
+    if alive:
+        time.sleep(30)
+    os._exit(0)
+fd = os.open(pool + "/lock", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 0)
+os.write(fd, b"server %d nbdkit\n" % child)
+for byte in 0, 1:
+    fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, byte, 1, 0))
+open(pool + "/../held", "w").close()
+time.sleep(seconds)
+os.kill(child, 9)
+os.waitpid(child, 0)' "$@" 3>&- 4>&- &
+    holder=$!
+    wait_for 10 test -e "$1/../held"
+}
+
+@test "a server waits for one that was killed and is not quite gone" {
+    need python3 --version
+    make_pool
+    nbdedup create v 1M
+    hold_lock_as_zombie "$pool" 1 dead
+    serve "$pool"
+    wait "$holder"
+    stop
+    rm "$pool/../held"
+    hold_lock_as_zombie "$pool" 3 alive
+    run ! timeout 20 nbdkit -f -U "$BATS_TEST_TMPDIR/s" "$plugin" "pool=$pool"
+    [[ $output == *"in use by nbdkit"* ]] || fail "$output"
+    wait "$holder"
+}
