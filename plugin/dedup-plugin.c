@@ -291,9 +291,16 @@ plugin_unload (void)
  * Exports
  */
 
+/* nbdkit takes no more (MAX_EXPORTS in its exports.c), and answers a list that
+ * is too long with an error.
+ */
+#define EXPORTS_MAX 10000
+
 struct export_list {
   struct nbdkit_exports *exports;
   const char *only;             /* or NULL: all */
+  bool snapshots;               /* or volumes: two passes */
+  unsigned nr, left_out;
 };
 
 static const char *
@@ -318,10 +325,15 @@ list_one_export (void *opaque, const char *name, uint64_t size, bool readonly)
 
   (void) size;
   (void) readonly;
-  if (list->only != NULL && strcmp (name, list->only) != 0)
+  if (is_snapshot_name (name) != list->snapshots ||
+      (list->only != NULL && strcmp (name, list->only) != 0))
     return 0;
-  return nbdkit_add_export (list->exports, name,
-                            describe (is_snapshot_name (name)));
+  if (list->nr == EXPORTS_MAX) {
+    list->left_out++;
+    return 0;
+  }
+  list->nr++;
+  return nbdkit_add_export (list->exports, name, describe (list->snapshots));
 }
 
 static int
@@ -334,8 +346,17 @@ plugin_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 
   (void) readonly;
   (void) is_tls;
-  return nbdedup_pool_list (pool, list_one_export, &list) == 0 ?
-    0 : fail ("listing exports");
+  /* What a client most likely looks for comes first. */
+  if (nbdedup_pool_list (pool, list_one_export, &list) != 0)
+    return fail ("listing exports");
+  list.snapshots = true;
+  if (nbdedup_pool_list (pool, list_one_export, &list) != 0)
+    return fail ("listing exports");
+  if (list.left_out > 0)
+    nbdkit_debug ("dedup: %u exports are not in the list, which has room for "
+                  "%u: \"nbdedup list\" has them all", list.left_out,
+                  EXPORTS_MAX);
+  return 0;
 }
 
 struct only_volume {

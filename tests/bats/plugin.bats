@@ -482,3 +482,18 @@ read_until_logged ()
     assert_eq "$(nm -D --defined-only "$plugin" | awk '{ print $NF }' |
                  grep -v '^__asan\|^__odr' | sort | tr '\n' ' ')" "plugin_init "
 }
+
+@test "a pool with more exports than nbdkit takes lists those that fit" {
+    need nbdinfo --version
+    make_pool
+    nbdedup create golden 1M
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 c --count 10050 >/dev/null
+    serve "$pool"
+    run -0 nbdinfo --list --json "$(uri_of "")"
+    assert_eq "$(jq '.exports | length' <<<"$output")" 10000
+    assert_eq "$(jq '[.exports[] | .["export-name"] | select(test("@"))] |
+                     length' <<<"$output")" 0
+    # What is not in the list is served all the same.
+    assert_eq "$(nbdinfo --size "$(uri_of golden@v1)")" 1048576
+}
