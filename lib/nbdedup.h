@@ -9,7 +9,7 @@
  *    process.  The nbdkit plugin uses it.
  *
  *  - the client: nbdedup_client_*: runs administrative commands on a pool,
- *    in this process if nobody has the pool open, else through the
+ *    in this process if no other has the pool open, else through the
  *    server that has it.  The command line tool uses it.
  *
  * Errors: functions that return int return 0 (or a count, where said) on

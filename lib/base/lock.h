@@ -81,7 +81,7 @@ lock_acquire (struct lock *l)
   lock_set_owner (l);
 }
 
-/* False: somebody has it. */
+/* False: another thread has it. */
 static inline bool
 lock_try (struct lock *l)
 {

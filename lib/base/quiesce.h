@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* When can nobody still hold an address that was read before?
+/* When does no thread hold an address any more that was read before?
  *
- * Whoever turns an address into data or into a reference (readers, dedup
+ * What turns an address into data or into a reference (readers, dedup
  * lookups) does it between quiesce_enter and quiesce_leave.  The fold,
  * after it has removed records from every place where they can be found,
  * calls quiesce_wait: it returns when all who entered before have left.
  * Then their space may be reused.
  *
  * Two counters, by the parity of a generation; entering re-checks the
- * generation, so that nobody is counted under a parity that has already
+ * generation, so that no thread is counted under a parity that has already
  * been waited for.  Sequentially consistent atomics throughout.
  *
  * Threads: quiesce_wait by one thread at a time.

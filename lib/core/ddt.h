@@ -28,7 +28,7 @@
  *      given back: the journal may hold that pointer, durable, and what
  *      displaced it may be lost in a crash.  From then on it is dead: every lookup
  *      misses it, also one that read an older state of pool.db, until
- *      nobody who could have read that is left (quiesce.h); only then its
+ *      no thread that could have read that is left (quiesce.h); only then its
  *      space goes to the allocator and the mark goes.
  *
  * So looking up, referring and freeing are atomic with respect to each
@@ -60,7 +60,7 @@ extern int ddt_lookup (struct ddt *ddt, const struct digest *digest,
                        uint32_t lsize, uint64_t domain, struct pointer *ptr);
 
 /* Add a record that the caller has just written, with one reference in
- * the open txg; without RECORD_INDEXED in its flags nobody will find it.
+ * the open txg; without RECORD_INDEXED in its flags no lookup finds it.
  * 0: done.  1: an equal record came first: a reference to that one was
  * taken instead, '*ptr' points to it, and this record is freed by the
  * fold.  -1: ENOMEM.
@@ -122,7 +122,7 @@ extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
 /* The folding txg is in pool.db: its NEW entries become CLEAN. */
 extern void ddt_fold_done (struct ddt *ddt);
 
-/* Nobody can reach this dead record any more: forget the mark.  Called
+/* No thread can reach this dead record any more: forget the mark.  Called
  * right before space_release.
  */
 extern void ddt_forget (struct ddt *ddt, uint64_t addr);

@@ -39,7 +39,7 @@ struct fold {
   struct ddt_change *changes;   /* ascending by address */
   size_t nr_changes;
 
-  /* Made anew by each fold_write_tables. */
+  /* Made again by each fold_write_tables. */
   struct vec displaced;         /* uint64_t: lost one reference each */
   struct vec layers;            /* struct layer_delta */
   struct vec gone;              /* struct space_freed */

@@ -243,7 +243,7 @@ fold_push_leaf (struct fold *f, struct meta_conn *c, struct layer *child,
 }
 
 /* What the child does not show begins at its overlap.  A shrink may have
- * lowered that since the last fold: then the pass begins anew.
+ * lowered that since the last fold: then the pass starts again.
  */
 static void
 begin_trim (struct layer *layer)

@@ -67,7 +67,7 @@ extern void fold_set_repairing (struct fold *f, bool repairing);
 /* The last commit has these now. */
 extern void fold_set_features (struct fold *f, uint64_t features_compat);
 
-/* The row with this fold's totals, for whoever runs in the transaction. */
+/* The row with this fold's totals, for requests inside the transaction. */
 extern struct meta_state *fold_state (struct fold *f);
 
 /* Step 3, after the commit. */

@@ -3,7 +3,7 @@
 /* Decompressed records, by address: an LRU within a budget of bytes.
  *
  * An address means one content as long as its record lives; before its
- * space is reused, record_cache_forget is called, when nobody who read
+ * space is reused, record_cache_forget is called, when no thread that read
  * the old content is left (quiesce.h).  record_cache_put is called only
  * between quiesce_enter and quiesce_leave.
  *

@@ -12,8 +12,8 @@
 #include "meta/meta.h"
 
 /* Fill in the blocks of 'out' that are MAP_INHERIT and lie below 'limit'
- * (a block's number) from 'layer' and what it stands on.  What nobody
- * says anything about becomes MAP_HOLE: no MAP_INHERIT is left.  'layer'
+ * (a block's number) from 'layer' and what it stands on.  What no
+ * layer says anything about becomes MAP_HOLE: no MAP_INHERIT is left.  'layer'
  * may be NULL.  -1: EIO.
  *
  * Order matters to readers that run beside a merge: an upper layer's rows

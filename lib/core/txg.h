@@ -9,13 +9,13 @@
  *   flush  writes the buffer to the journal as one batch and syncs it:
  *          one fdatasync, SQLite is not involved.
  *
- *   fold   closes the open txg (a "cut": a moment with nobody inside) and
+ *   fold   closes the open txg (a "cut": a moment with no thread inside) and
  *          writes its effects to pool.db in one transaction, which also
  *          stores the number of the last journal batch that it covers:
  *          counts are not idempotent, so replay must know.
  *
  * One thread folds, when the txg is old, or holds much memory, or the
- * journal is half full, or somebody asks (txg_run).
+ * journal is half full, or a thread asks (txg_run).
  *
  * After a failed fdatasync, or a fold that cannot be written, the txg is
  * failed: everything answers EIO until the pool is opened again, which

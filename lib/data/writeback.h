@@ -10,7 +10,7 @@
  *
  * and a worker takes the open one only when none is in flight: versions of
  * a block are installed in the order in which they were made.  Workers
- * begin when somebody flushes, or when the versions take a quarter of
+ * begin when a client flushes, or when the versions take a quarter of
  * dirty-max; a write waits when they take all of it.
  *
  * Every mutation (write, zero, trim) holds its range of blocks meanwhile

@@ -9,8 +9,8 @@
  * ring that is trimmed seldom gets large, one that is trimmed often stays
  * small.
  *
- * A write that failed has changed something, or not: nobody can say.  So it
- * kills the journal, and no number is given twice in a session.
+ * A write that failed has changed something, or not: which cannot be told.  So
+ * it kills the journal, and no number is given twice in a session.
  */
 
 #include <config.h>

@@ -52,7 +52,7 @@ struct journal {
   bool replayed;
   bool leftovers;               /* of replayed_epoch, after the log */
   bool want_growth;             /* there was no room at least once */
-  bool running;                 /* somebody is in fdatasync */
+  bool running;                 /* a thread is in fdatasync */
   bool dead;                    /* for ever */
 };
 

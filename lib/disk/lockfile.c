@@ -59,7 +59,7 @@ lock_of_byte (off_t byte, short type)
   };
 }
 
-/* Returns 1 if the byte is now locked by 'fd', 0 if somebody else has it,
+/* Returns 1 if the byte is now locked by 'fd', 0 if another file has it,
  * -1 with errno.
  */
 static int
@@ -234,7 +234,7 @@ write_text (int fd, const char *path, bool server, const char *who)
   r = try_lock (fd, TEXT_BYTE, F_WRLCK);
   if (r == -1)
     return nbdedup_fail (errno, "%s: cannot lock: %s", path, strerror (errno));
-  if (r == 0)                   /* nobody of ours takes only this byte */
+  if (r == 0)                   /* nbdedup never takes only this byte */
     return nbdedup_fail (EBUSY, "%s: locked by a program that is not nbdedup",
                          path);
   return 0;

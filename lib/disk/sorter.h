@@ -33,8 +33,8 @@ extern struct sorter *sorter_new (const char *dir, size_t item_len,
                                   uint64_t memory_bytes);
 extern void sorter_free (struct sorter *s);
 
-/* Adding, finishing and next call 'look' now and then, in whatever takes
- * long: -1 ends it, as an error of theirs.  NULL: nobody minds.
+/* Adding, finishing and next call 'look' now and then in what takes long.  If
+ * it returns -1 they fail with its error.  May be NULL.
  */
 extern void sorter_set_look (struct sorter *s, int (*look) (void *opaque),
                              void *opaque);

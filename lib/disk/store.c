@@ -197,8 +197,8 @@ create_in (int fd, bool is_device, const char *path,
       if (header_state (&header_kind, buf + i * header_kind.copy_distance) !=
           COPY_NO_MAGIC)
         return nbdedup_fail (EEXIST, "%s: the device belongs to a pool "
-                             "already: erase its first 16 KiB if nobody "
-                             "needs it", path);
+                             "already: erase its first 16 KiB if it "
+                             "is not needed", path);
     memset (buf, 0, STORE_HEADER_BYTES);
   }
 
@@ -311,7 +311,7 @@ open_store (const char *path, bool drop_cache, bool readonly)
   }
   store->is_device = S_ISBLK (st.st_mode);
   if (drop_cache)
-    /* No readahead: it would bring in pages that nobody drops. */
+    /* No readahead: it would bring in pages that nothing drops. */
     posix_fadvise (store->fd, 0, 0, POSIX_FADV_RANDOM);
   if (read_header (store) == -1)
     goto fail;

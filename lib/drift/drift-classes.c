@@ -3,7 +3,7 @@
 /* The classes of blocks, by content.
  *
  * All contents of the family, sorted by digest: those that are equal are
- * neighbours, whoever has them, wherever, and in whichever record.  Within
+ * neighbours, whichever clone has them, wherever, in any record.  Within
  * one content they are sorted by block, the golden image first: so at each
  * block it is known whether the golden image has the same content there, and
  * at the end whether it has it at all, and how many clones do.

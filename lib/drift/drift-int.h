@@ -35,7 +35,7 @@ struct drift_progress {
 /* EINTR if the user has had enough, EBUSY if the pool has (moment_check). */
 extern int drift_progress (struct drift_progress *p, uint64_t done);
 
-/* Take a moment for the pool's only computation of this kind; whoever waits
+/* Take a moment for the pool's only computation of this kind; a user who waits
  * for another may have had enough.  What takes long looks up at 'progress',
  * which is borrowed until drift_end.
  */

@@ -7,7 +7,7 @@
  * 2^64, when a member's content or size, or the set of members, may have
  * changed in between.  It is taken from counters in memory, and says nothing
  * across sessions.  A write is counted when it has been done, before it is
- * answered: what a state has counted, whoever looks afterwards sees.
+ * answered: what a state has counted can be seen from then on.
  */
 
 #ifndef NBDEDUP_FAMILY_H

@@ -26,7 +26,7 @@
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
 /* As drift_run; what it returns has been recorded, and is durable.  'asked':
- * for by somebody, who shall find it when the history is thinned (thin.h).
+ * a user requested this sample, so thinning prefers to keep it (thin.h).
  * EBUSY: its golden image was renamed meanwhile, and nothing recorded; ENOSPC:
  * nor is what the pool has in reserve used for this.
  */

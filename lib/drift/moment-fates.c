@@ -71,7 +71,7 @@ fates_begin (struct moment *m)
 {
   size_t i;
 
-  /* A dying layer is nobody's child already. */
+  /* A dying layer is no child any more. */
   for (i = 0; i < m->nr_layers; ++i)
     if (m->layers[i].dying)
       m->layers[i].dead = true;

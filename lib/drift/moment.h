@@ -71,7 +71,7 @@ struct moment {
   size_t nr_names;
 
   /* Set by who took it: what reads many rows, or sorts, calls it now and
-   * then, and ends if it says -1.  NULL: nobody minds.
+   * then, and fails with its error if it returns -1.  May be NULL.
    */
   int (*look) (void *opaque);
   void *opaque;                 /* of look; not owned */
@@ -83,7 +83,7 @@ struct moment {
  */
 extern int moment_take (struct nbdedup_pool *pool, struct moment *m);
 /* EBUSY: the pool needs the space that it takes to remember this moment while
- * others write: end it.  Whoever works on one asks every few milliseconds.
+ * others write: end it.  Work on one asks every few milliseconds.
  */
 extern int moment_check (const struct moment *m);
 /* Also of one that is all zeroes. */

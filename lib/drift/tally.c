@@ -195,7 +195,7 @@ tally_run (struct tally *t, uint64_t *freed, uint32_t nr_who,
            tally_content_fn *content, int (*step) (void *, uint64_t),
            void *opaque)
 {
-  uint64_t addr = 0, done = 0;  /* 0 is nobody's address */
+  uint64_t addr = 0, done = 0;  /* no record is at address 0 */
   const void *item;
   int r;
 

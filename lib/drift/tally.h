@@ -2,8 +2,8 @@
 
 /* Pointers of a moment, sorted by address, meet their records.
  *
- * Two things are added, in any order: that somebody's block has its content
- * at an address, and that somebody would give a reference to it back.  Then
+ * Two things are added, in any order: that a block of a party has its content
+ * at an address, and that a party would give a reference to it back.  Then
  * one pass in the order of addresses, which is that of the table of records,
  * tells each content's digest, and adds up what comes back.
  */
@@ -18,7 +18,7 @@
 
 struct tally;
 
-/* Numbers of "somebody": 0 .. TALLY_WHO_MAX.  Of those who give back 0 is
+/* Numbers of parties: 0 .. TALLY_WHO_MAX.  Of those who give back 0 is
  * what is given back anyway.
  */
 #define TALLY_WHO_MAX ((1u << 24) - 1)
@@ -42,7 +42,7 @@ typedef int tally_content_fn (void *opaque, const struct record *record,
                               uint32_t who, uint64_t block);
 
 /* The pass.  freed[who] grows by the sectors that come back if 'who' gives
- * its references back, and nobody else but 0: 'freed' has 'nr_who' + 1
+ * its references back, and no other but 0: 'freed' has 'nr_who' + 1
  * elements, or is NULL.  'content' may be NULL if none was added; 'step' is
  * called now and then with what has been done, and ends the pass by -1.
  */

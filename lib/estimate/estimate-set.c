@@ -260,7 +260,7 @@ set_add (struct content_set *set, const XXH128_hash_t *hash, unsigned *depth)
       return -1;
     slot = find_slot (atomic_load (&s->slots), atomic_load (&s->mask), value);
   }
-  /* Perhaps it was somebody else who deepened the set. */
+  /* Perhaps another thread has deepened the set. */
   if (!is_in_sample (value, s->depth))
     return 0;
   assert (*slot == 0 && is_in_sample (value, s->depth));

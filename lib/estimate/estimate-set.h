@@ -15,7 +15,7 @@
  * bits of it: 64 are stored, 6 choose the shard.  Among n contents that
  * takes n^2 / 2^71 pairs as equal that are not, on average: with a full set
  * of 1 GiB (2^27 hashes at most) 0.00001.  XXH3 is no cryptographic hash:
- * somebody who wants to can make blocks that differ and hash alike, and an
+ * an attacker can make blocks that differ and hash alike, and an
  * image full of these looks smaller here than it is.  Nothing but a figure
  * would be wrong: the pool itself hashes with SHA-256 or its like.
  *
@@ -41,7 +41,7 @@ struct set_budget {
 struct content_set;
 
 /* The budget is not owned and outlives the set.  'own_bytes' of it, at least
- * SET_BYTES_MIN, nobody else will take: without that the set that fills
+ * SET_BYTES_MIN, no other set will take: without that the set that fills
  * fastest would leave nothing for those of larger blocks, which need little.
  * 'may_sample' false: set_add fails instead.  NULL: ENOMEM.
  */

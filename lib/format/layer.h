@@ -32,7 +32,7 @@
  * Who writes what: the fields that say "fold" belong to the folding thread.
  * The structure changes only in txg_run's 'done' callbacks, hence also in
  * that thread, while pool->admin is held by the one who waits for it;
- * whoever holds admin reads it as it is.
+ * a thread that holds admin reads it as it is.
  */
 
 #ifndef NBDEDUP_LAYER_H

@@ -211,8 +211,8 @@ segment_map_pack (const struct segment_map *map, size_t *len)
 }
 
 /* Everything that the code below relies on, checked on a map that was just
- * copied from packed bytes: the checksum says that they are what somebody
- * packed, not that he packed something sensible.  Returns what is wrong.
+ * copied from packed bytes: the checksum says that they are what was
+ * packed, not that it was sensible.  Returns what is wrong.
  */
 static const char *
 check_map (const struct segment_map *map)

@@ -26,7 +26,7 @@
  *
  * "First" is the first recorded, whatever the clock said: one that is set
  * back cannot put another sample in the place of one that was kept.  But a
- * sample that somebody asked for goes before those that the server took by
+ * sample that a user requested goes before those that the server took by
  * itself; in nested buckets that is the same one, too.
  */
 
@@ -55,7 +55,7 @@ struct thin_policy {
 struct thin_sample {
   uint64_t id;                  /* ascending as recorded; each once */
   uint64_t time;                /* seconds since the epoch */
-  bool asked;                   /* for, by somebody */
+  bool asked;                   /* requested by a user */
   bool drop;                    /* the answer */
 };
 

@@ -664,7 +664,7 @@ meta_checkpoint (struct meta *m)
   return 0;
 }
 
-/* Until nobody reads, or READERS_WAIT_MS: a check may read for minutes. */
+/* Until no thread reads, or READERS_WAIT_MS: a check may read for minutes. */
 static void
 hold_readers (struct meta *m)
 {
@@ -705,8 +705,8 @@ meta_restart_wal (struct meta *m, bool truncate)
 {
   int r;
 
-  /* Copy while others read; then nobody may be inside the WAL for the
-   * moment in which it begins anew: lookups come so close after each other
+  /* Copy while others read; then no reader may be inside the WAL for
+   * the moment in which it restarts: lookups come so close after each other
    * that it never would by itself.
    */
   WITH_LOCK (&m->copying);
@@ -746,7 +746,7 @@ wal_limit (uint64_t pool_bytes)
   return pool_bytes < WAL_LIMIT_BYTES ? pool_bytes : WAL_LIMIT_BYTES;
 }
 
-/* Frozen readers keep the WAL from beginning anew for as long as a drift
+/* Frozen readers keep the WAL from restarting for as long as a drift
  * takes.  It must not fill the file system for them: that would stop
  * clients.
  */

@@ -200,7 +200,7 @@ extern int meta_freeze (struct meta_conn *c);
 extern void meta_unfreeze (struct meta_conn *c);
 
 /* A reader of one's own, frozen at this moment: for what reads so long that
- * it must not take one from the others.  The WAL cannot begin anew while it
+ * it must not take one from the others.  The WAL cannot restart while it
  * is open, and grows with every commit.
  */
 extern struct meta_conn *meta_frozen_open (struct meta *m);
@@ -224,7 +224,7 @@ extern int meta_checkpoint (struct meta *m);
 extern void meta_throttle (struct meta *m, uint64_t need);
 /* Copy of the WAL what readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
-/* Copy the WAL and begin it anew, if no reader stays in it for long;
+/* Copy the WAL and restart it, if no reader stays in it for long;
  * 'truncate': frozen readers must give way, and its header goes.  False:
  * readers are still in it.
  */
@@ -448,7 +448,7 @@ struct meta_sample {
   uint64_t golden;              /* a snapshot, perhaps destroyed since */
   uint64_t time;                /* seconds since the epoch */
   uint64_t length;              /* of the document */
-  bool asked;                   /* for, by somebody: thin.h */
+  bool asked;                   /* requested by a user: thin.h */
   uint64_t codec;               /* as stored: any number */
   const uint8_t *data;          /* its stored form; not owned */
   size_t len;

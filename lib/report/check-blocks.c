@@ -188,7 +188,7 @@ check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
   for (i = 0; i < rc.nr && r == 0; ++i) {
     ct = &rc.counts[i];
     if (ct->layer->nr_names == 0)
-      continue;                 /* a nameless layer's count is nobody's */
+      continue;                 /* no figure shows a nameless layer's count */
     r = meta_layer_get (c, ct->layer->id, &stored);
     if (r == 1 && stored.blocks != ct->blocks)
       wrong (opaque, stored.id, stored.blocks, ct->blocks);

@@ -23,7 +23,7 @@ SLIST_HEAD (channel_list, channel);
 
 /* Connect to the server of pool directory 'path', which must greet us within
  * 'timeout_s'; CONTROL_TIMEOUT_S is what it may take.  ENOENT, ECONNREFUSED
- * (nobody listens) and EIO (lost while greeting) may pass; others do not.
+ * (nothing listens) and EIO (lost while greeting) may pass; others do not.
  */
 extern struct channel *channel_new (const char *path, const char *who,
                                     unsigned timeout_s);

@@ -24,7 +24,7 @@
 #include "service/pool-properties.h"
 #include "service/pool.h"
 
-/* The pool's own name must survive, too.  Where somebody else made the
+/* The pool's own name must survive, too.  Where another user made the
  * directory, we may not be allowed to see to that.
  */
 static int

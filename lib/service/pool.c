@@ -461,7 +461,7 @@ commit_thread (void *arg)
       if (pool->commit_stop)
         return NULL;
     }
-    /* A failure stops the pool; whoever writes next is told. */
+    /* A failure stops the pool; the next write is told. */
     if (wb_drain (pool->writeback, NULL) == 0 &&
         txg_flush (pool->txg) == -1)
       continue;
@@ -580,7 +580,7 @@ replay (struct nbdedup_pool *pool)
 {
   if (recovery_run (pool) == -1)
     return -1;
-  /* Now, since the journal may name a layer that is nobody's: what a crash
+  /* Now, since the journal may name a layer without a name: what a crash
    * interrupted goes back.
    */
   layers_settle (pool->volumes);

@@ -169,7 +169,7 @@ extern struct entry *space_entry_find (struct space *space, uint32_t id);
 extern struct entry *space_entry_get (struct space *space, uint32_t id);
 extern void space_entry_free (struct space *space, struct entry *e);
 
-/* Unpin once.  A segment without records that nobody holds becomes an empty
+/* Unpin once.  A segment without records that is not held becomes an empty
  * one: its chunks go, and its map.  May free 'e', and let go of the lock
  * meanwhile.
  */

@@ -240,7 +240,7 @@ seg_pick_empty (const struct space *space, bool last)
 
 /* The file system may take a millisecond: writers, who wait for the lock to
  * reserve room, must not wait for that.  Meanwhile the segment is neither
- * BACKED nor ABSENT, so nobody takes it.
+ * BACKED nor ABSENT, so no allocation takes it.
  */
 void
 seg_punch (struct space *space, uint32_t id)

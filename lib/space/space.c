@@ -2,7 +2,7 @@
 
 /* The allocator: see space.h.  Its life, and records that come and go: what
  * is placed is pinned until the fold has committed it, what dies stays in
- * use until nobody can reach it.
+ * use until no reader can reach it.
  */
 
 #include <config.h>
@@ -89,8 +89,8 @@ space_free_all (struct space *space)
   if (space == NULL)
     return;
   /* The next open would not know them.  (After a crash they stay with the
-   * file, until they are used again as the first ABSENT ones: nobody can
-   * tell then, before the journal is replayed, that they are empty.)
+   * file, until they are used again as the first ABSENT ones: before the
+   * journal is replayed it cannot be told that they are empty.)
    */
   if (space->segs != NULL) {
     WITH_LOCK (&space->lock);

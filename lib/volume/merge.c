@@ -175,7 +175,7 @@ switch_done (void *arg)
   layers_settle (vs);
 }
 
-/* Whose layer is it?  NULL: nobody's. */
+/* The volume whose layer it is, or NULL. */
 static struct volume *
 find_name (struct volumes *vs, const struct layer *layer)
 {
@@ -317,8 +317,8 @@ merger_thread (void *arg)
          !layers_want_collecting (pool->volumes)))
       continue;
     WITH_LOCK (&pool->admin);
-    /* A pool that is full or failed: it is tried again, or reported by
-     * whoever uses it.
+    /* A pool that is full or failed: it is tried again, or reported to
+     * the next client.
      */
     merge_step (pool);
     if (layers_want_collecting (pool->volumes))

@@ -2,7 +2,7 @@
 
 /* Merging: a nameless layer L with a single child C.
  *
- * Nobody needs L's content but through C.  What C overwrote should come
+ * L's content is needed only through C.  What C overwrote should come
  * back, and a volume whose oldest snapshot goes every day must not grow a
  * layer a day.  So C's rows move down into L, and L takes C's place.  The
  * cost is what C wrote, not what L holds.

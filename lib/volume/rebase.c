@@ -11,7 +11,7 @@
  *     pointer, whose record gains a reference, or a hole.
  *  3. The head's parent becomes R instead of H, in one transaction with the
  *     volume's origin.
- *  4. Nobody refers to H any more, unless snapshots stand on it: it dies,
+ *  4. Nothing refers to H any more, unless snapshots stand on it: it dies,
  *     its references come back.  R is nameless with one child: it merges
  *     (merge.h), at once, since the head has only what was written meanwhile.
  *

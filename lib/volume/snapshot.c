@@ -371,7 +371,7 @@ rollback_cut_off (struct volume *v, bool force)
     return nbdedup_fail (EBUSY, "volume %s is in use by %s; --force cuts "
                          "them off", v->name, clients);
   }
-  v->exclusive = true;          /* nobody may attach meanwhile */
+  v->exclusive = true;          /* no client may attach meanwhile */
   v->gone = true;
   v->nr_clients++;              /* or the last one to leave frees it */
   return 0;

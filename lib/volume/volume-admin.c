@@ -374,7 +374,7 @@ volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
     if (v->nr_clients > 0)
       return nbdedup_fail (EBUSY, "volume %s is in use by %s: detach first",
                            name, clients);
-    v->exclusive = true;        /* nobody may attach meanwhile */
+    v->exclusive = true;        /* no client may attach meanwhile */
   }
   r = resize (pool, v, size);
   WITH_LOCK (&pool->volumes->lock);
@@ -581,7 +581,7 @@ volume_set (struct nbdedup_pool *pool, const char *name,
     if (v->nr_clients > 0)
       return nbdedup_fail (EBUSY, "domain: can only be set while volume %s "
                            "has no client, it has %u", name, v->nr_clients);
-    v->exclusive = true;        /* nobody may attach, and write, meanwhile */
+    v->exclusive = true;        /* no client may attach, and write, meanwhile */
   }
   r = set_property (pool, v, property, value);
   WITH_LOCK (&pool->volumes->lock);

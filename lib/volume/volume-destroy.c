@@ -169,7 +169,7 @@ check_clients_locked (struct destroy *d)
   return 0;
 }
 
-/* From here on nobody attaches, and no request is accepted.  The clients
+/* From here on no client attaches, and no request is accepted.  The clients
  * leave when they like, and the last one frees the struct: until we are
  * done we count as one.
  */
@@ -308,7 +308,7 @@ destroy_done (void *arg)
   layers_settle (d->vs);
 }
 
-/* Structs that nobody needs any more. */
+/* Structs that are not needed any more. */
 static void
 release (struct destroy *d)
 {

@@ -27,7 +27,7 @@ extern struct volume *snapshot_new (struct volume *of,
 extern void volume_free (struct volume *v);
 /* The layer that it has from now on.  While its struct lives, so does that. */
 extern void volume_set_layer (struct volume *v, struct layer *layer);
-/* Free it unless somebody still needs it.  With volumes->lock held. */
+/* Free it unless it is still needed.  With volumes->lock held. */
 extern void volume_release_locked (struct volume *v);
 
 /* NULL: none.  With volumes->lock held. */

@@ -188,7 +188,7 @@ let_die_locked (struct layer *l)
       parent->merging = NULL;
       parent->merge_state = MERGE_NONE;
     }
-    /* Nobody reads it: it stands on nothing, whatever becomes of that. */
+    /* It is not read: it stands on nothing, whatever becomes of that. */
     l->parent = NULL;
   }
 }

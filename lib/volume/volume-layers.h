@@ -27,7 +27,7 @@ extern struct layer *layers_find_locked (struct volumes *vs, uint64_t id);
 extern void layers_place_locked (struct volumes *vs, struct layer *parent,
                                  struct meta_layer *ml);
 
-/* Compute every layer's run anew. */
+/* Compute every layer's run again. */
 extern void layers_relink_locked (struct volumes *vs);
 
 /* Nameless layers: those without children begin to die, those with one

@@ -15,7 +15,7 @@
 #include "nbdedup.h"
 
 extern struct volumes *volumes_new (struct nbdedup_pool *pool);
-/* Nobody may be attached. */
+/* No client may be attached. */
 extern void volumes_free (struct volumes *volumes);
 /* Read them all from pool.db. */
 extern int volumes_load (struct volumes *volumes, struct meta_conn *c);
