@@ -8,7 +8,6 @@
 #include <config.h>
 
 #include <assert.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 #include "data/sync.h"
 #include "data/writeback.h"
 #include "meta/meta.h"
+#include "volume/allow.h"
 #include "volume/volume-int.h"
 #include "volume/volume-layers.h"
 #include "volume/volume.h"
@@ -87,20 +87,6 @@ check_domain (const char **domain)
   return 0;
 }
 
-static int
-check_allow (const char *allow)
-{
-  const char *p;
-
-  if (*allow == '\0')
-    return nbdedup_fail (EINVAL, "allow: a list of uids and TLS identities, "
-                         "or all");
-  for (p = allow; *p; ++p)
-    if (iscntrl ((unsigned char) *p))
-      return nbdedup_fail (EINVAL, "allow: control characters");
-  return 0;
-}
-
 /* The value given, or the pool's default. */
 static int
 or_default (struct nbdedup_pool *pool, const char *given, const char *name,
@@ -138,7 +124,7 @@ fill_create (struct nbdedup_pool *pool, const struct volume_spec *spec,
   cr->mv.allow = spec->allow ? spec->allow : "all";
   cr->domain = spec->domain ? spec->domain : "";
   cr->ml.block_size = (uint32_t) block_size;
-  if (check_domain (&cr->domain) == -1 || check_allow (cr->mv.allow) == -1)
+  if (check_domain (&cr->domain) == -1 || allow_check (cr->mv.allow) == -1)
     return -1;
   if (or_default (pool, spec->compress, "compress", cr->mv.compress,
                   sizeof cr->mv.compress) == -1)
@@ -533,7 +519,7 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
       return -1;
   }
   else if (strcmp (property, "allow") == 0) {
-    if (check_allow (value) == -1)
+    if (allow_check (value) == -1)
       return -1;
     s.mv.allow = value;
   }

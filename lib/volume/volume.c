@@ -3,7 +3,6 @@
 #include <config.h>
 
 #include <assert.h>
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "base/log.h"
 #include "core/engine.h"
 #include "meta/meta.h"
+#include "volume/allow.h"
 #include "volume/volume-int.h"
 #include "volume/volume.h"
 
@@ -435,30 +435,6 @@ volumes_describe_layer (struct volumes *vs, uint64_t branch, uint64_t seq,
  * Attaching
  */
 
-/* Does the list in "allow" (uids and TLS identities, separated by commas;
- * "all": everybody) contain this peer?
- */
-static bool
-is_allowed (const char *allow, int64_t uid, const char *tls_identity)
-{
-  char number[24];
-  const char *p;
-  size_t n;
-
-  if (strcmp (allow, "all") == 0)
-    return true;
-  snprintf (number, sizeof number, "%" PRId64, uid);
-  for (p = allow; *p; p += n + (p[n] == ',')) {
-    n = strcspn (p, ",");
-    if (uid >= 0 && strlen (number) == n && memcmp (p, number, n) == 0)
-      return true;
-    if (tls_identity && strlen (tls_identity) == n &&
-        memcmp (p, tls_identity, n) == 0)
-      return true;
-  }
-  return false;
-}
-
 static int
 attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
 {
@@ -467,7 +443,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
 
   volume_full_name (v, name);
   if (!(flags & NBDEDUP_VOLUME_ADMIN) &&
-      !is_allowed (allow, h->uid, h->tls_identity))
+      !allow_has (allow, h->uid, h->tls_identity))
     return nbdedup_fail (EACCES, "volume %s: its property allow does not "
                          "name this client", name);
   if (v->layer->lost) {

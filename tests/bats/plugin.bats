@@ -263,6 +263,14 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     run ! nbdinfo --size "$(uri_of v)"
     nbdedup set allow="$(id -u)" v
     assert_eq "$(nbdinfo --size "$(uri_of v)")" 1048576
+    # What can never match is refused, and changes nothing.
+    for bad in root 99999999999 "" "1000," CN=web1,example; do
+        run -1 nbdedup set "allow=$bad" v
+        [[ $output == "nbdedup: set: allow: "* ]] || fail "$output"
+    done
+    assert_eq "$(nbdedup get allow v)" "$(id -u)"
+    nbdedup set 'allow=CN=web1\,O=Example\,C=DE' v
+    assert_eq "$(nbdedup get allow v)" 'CN=web1\,O=Example\,C=DE'
 }
 
 @test "the number of attached clients is told while they are attached" {

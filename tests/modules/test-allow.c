@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Who may attach: lists that can be, lists that can never match, and that
+ * only those match that are named, to the letter.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+
+#include "base/error.h"
+#include "rigs/testutil.h"
+#include "volume/allow.h"
+
+static void
+test_lists (void)
+{
+  static const char *const good[] = {
+    "all", "0", "1000", "1000,1001", "4294967294", "CN=web1",
+    "CN=web1\\,O=Example\\, Inc.\\,C=DE", "0,CN=web1\\,O=Example,7",
+    "CN=a\\\\b", "CN=ends with\\\\",
+  };
+  static const char *const bad[] = {
+    "", ",", "1000,", ",1000", "1,,2", "root", "all,1000", "0,all",
+    "99999999999", "4294967295", "18446744073709551616", "-1", "1000 1001",
+    "0x10", "CN=web1,example", "CN=web1\n", "CN=\tx",
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof good / sizeof good[0]; ++i)
+    if (allow_check (good[i]) == -1)
+      die ("'%s' is refused: %s", good[i], nbdedup_error ());
+  for (i = 0; i < sizeof bad / sizeof bad[0]; ++i)
+    if (allow_check (bad[i]) == 0 || errno != EINVAL)
+      die ("'%s' is no list", bad[i]);
+}
+
+static void
+test_clients (void)
+{
+  static const struct {
+    const char *allow;
+    int64_t uid;
+    const char *dn;
+    bool expected;
+  } cases[] = {
+    { "all", -1, NULL, true },
+    { "0", 0, NULL, true },
+    { "0", -1, NULL, false },
+    { "0", 10, NULL, false },
+    { "10,1000,7", 1000, NULL, true },
+    { "10,1000,7", 7, NULL, true },
+    { "10,1000,7", 100, NULL, false },
+    { "10,1000,7", 0, NULL, false },
+    { "CN=web1", -1, "CN=web1", true },
+    { "CN=web1", -1, "CN=web10", false },
+    { "CN=web10", -1, "CN=web1", false },
+    { "CN=web1", 1, NULL, false },
+    { "CN=web1\\,O=Example", -1, "CN=web1,O=Example", true },
+    { "CN=web1\\,O=Example", -1, "CN=web1", false },
+    { "CN=web1\\,O=Example", -1, "O=Example", false },
+    { "5,CN=web1\\,O=Example,6", 6, "CN=other,O=Example", true },
+    { "5,CN=web1\\,O=Example,6", 4, "CN=web1,O=Example", true },
+    /* The name has a backslash itself, as RFC 4514 writes a comma. */
+    { "CN=a\\\\\\,b\\,O=c", -1, "CN=a\\,b,O=c", true },
+    { "CN=a\\\\\\,b\\,O=c", -1, "CN=a,b,O=c", false },
+    /* What was stored before lists were checked. */
+    { "CN=web1,O=Example", -1, "CN=web1,O=Example", false },
+    { "root", 0, NULL, false },
+    { "1,,2", 2, "", true },
+    { "1,,2", 3, "", false },
+    { "CN=x\\", -1, "CN=x\\", true },
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+    if (allow_has (cases[i].allow, cases[i].uid, cases[i].dn) !=
+        cases[i].expected)
+      die ("case %zu: '%s': %s", i, cases[i].allow,
+           cases[i].expected ? "is refused" : "is let in");
+}
+
+int
+main (void)
+{
+  test_lists ();
+  test_clients ();
+  return 0;
+}
