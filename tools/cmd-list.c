@@ -101,6 +101,13 @@ compare_entries (const void *a, const void *b)
 }
 
 static void
+sort_entries (struct entries *list)
+{
+  if (list->nr > 0)             /* else p is NULL */
+    qsort (list->p, list->nr, sizeof *list->p, compare_entries);
+}
+
+static void
 collect (struct entries *list, const json_t *volumes)
 {
   const json_t *volume, *snapshot;
@@ -119,7 +126,7 @@ collect (struct entries *list, const json_t *volumes)
       e->below = json_text (volume, "name");
     }
   }
-  qsort (list->p, list->nr, sizeof *list->p, compare_entries);
+  sort_entries (list);
 }
 
 /*----------------------------------------------------------------------
@@ -151,7 +158,7 @@ add_destroyed (struct entries *list)
     if (j == list->nr)
       add_entry (list, "%s", below);
   }
-  qsort (list->p, list->nr, sizeof *list->p, compare_entries);
+  sort_entries (list);
 }
 
 /* Backwards, so that children are in the order of the list. */

@@ -162,14 +162,14 @@ gets_shutdown ()
     assert_eq "$(exports)" "golden golden@v1"
     nbdedup snapshot golden@v2
     nbdedup clone golden@v2 web --count 2
-    assert_eq "$(exports)" "golden golden@v1 golden@v2 web1 web2"
+    assert_eq "$(exports)" "golden web1 web2 golden@v1 golden@v2"
     nbdcopy "$(uri_of web2)" - | cmp - "$image"
     nbdedup rename golden@v2 golden@gold
-    assert_eq "$(exports)" "golden golden@gold golden@v1 web1 web2"
+    assert_eq "$(exports)" "golden web1 web2 golden@gold golden@v1"
     run ! nbdinfo "$(uri_of golden@v2)"
     nbdedup destroy golden@gold --force
     nbdedup destroy web1
-    assert_eq "$(exports)" "golden golden@v1 web2"
+    assert_eq "$(exports)" "golden web2 golden@v1"
     run ! nbdinfo "$(uri_of golden@gold)"
     run ! nbdinfo "$(uri_of web1)"
 
