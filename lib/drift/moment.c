@@ -57,17 +57,33 @@ link_layer (void *opaque, const struct meta_layer *ml)
   if (ml->parent == 0)
     return 0;
   parent = find_layer (m, ml->parent);
-  if (parent == NULL)
-    /* A dying layer's may be gone. */
-    return ml->dying ? 0 : nbdedup_fail (EIO, "pool.db: layer %" PRIu64
-                                         " stands on one that is missing",
-                                         ml->id);
+  if (parent == NULL) {
+    l->is_orphan = true;
+    return 0;
+  }
   l->parent = parent;
   if (!l->dying) {
     l->sibling = parent->children;
     parent->children = l;
     parent->nr_children++;
   }
+  return 0;
+}
+
+/* Of layers that die together the parent may be gone while the child's row does
+ * not say yet that it dies (volume-load.c).  What has a name stands on none.
+ */
+static int
+check_orphans (const struct moment *m)
+{
+  const struct moment_layer *l;
+  size_t i;
+
+  for (i = 0; i < m->nr_names; ++i)
+    for (l = m->names[i].layer; l; l = l->parent)
+      if (l->is_orphan)
+        return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " stands on one "
+                             "that is missing", l->id);
   return 0;
 }
 
@@ -241,7 +257,8 @@ moment_take (struct nbdedup_pool *pool, struct moment *m)
       meta_layer_scan (m->c, link_layer, m) == 0 &&
       meta_volume_scan (m->c, load_volume, m) == 0 &&
       find_places (&s) == 0 &&
-      meta_snapshot_scan (m->c, load_snapshot, &s) == 0)
+      meta_snapshot_scan (m->c, load_snapshot, &s) == 0 &&
+      check_orphans (m) == 0)
     r = link_origins (m);
   free (s.places);
   if (r == -1)

@@ -35,6 +35,7 @@ struct moment_layer {
   uint64_t pointers, blocks;
   uint32_t block_size;
   bool dying;
+  bool is_orphan;               /* its parent is missing */
   struct moment_layer *parent;  /* not owned; NULL: none */
   struct moment_layer *children, *sibling;      /* dying ones left out */
   unsigned nr_names, nr_children;

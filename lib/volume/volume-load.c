@@ -108,7 +108,7 @@ link_layer (void *opaque, const struct meta_layer *ml)
       parent->block_size != l->block_size) {
     if (l)
       l->lost = true;
-    if (l && !ld->salvage && (parent == NULL || parent->dying)) {
+    if (l && (parent == NULL || parent->dying)) {
       ld->nr_orphans++;
       return 0;
     }

@@ -386,6 +386,20 @@ destroy_family (void)
     settle ();
 }
 
+/* Nothing that anything needs is missing. */
+static void
+expect_readable (void)
+{
+  struct nbdedup_settings settings;
+
+  nbdedup_settings_init (&settings);
+  settings.read_only = NBDEDUP_READ_ONLY_ON;
+  pool = nbdedup_pool_open (directory, &settings, "test-layers", 0);
+  if (pool == NULL)
+    die ("read-only: %s", nbdedup_error ());
+  must (nbdedup_pool_close (pool));
+}
+
 /* Layers that die together go in the course of many folds: between any two of
  * them a crash leaves a pool that can be opened, and what is left of them goes.
  */
@@ -398,6 +412,7 @@ test_layers_that_die_together (void)
     make_family ();
     if (!crashes_at_sync (nth, open_for_little, destroy_family))
       break;
+    expect_readable ();
     open_pool (1);
     if (pool->volumes->list.nr == 0)
       wait_until (no_layers_left);
@@ -406,6 +421,41 @@ test_layers_that_die_together (void)
     remove_directory (directory);
   }
   expect (nth > 10);
+  remove_directory (directory);
+}
+
+/* Of a long line of clones of clones there is always one whose parent has gone
+ * and whose row does not say yet that it dies.  Meanwhile others are measured.
+ */
+static void
+test_drift_while_layers_die (void)
+{
+  json_t *names = json_array ();
+  char name[20], below[20];
+  unsigned i;
+
+  start (1);
+  nbdedup_volume_close (handle);
+  run ("create", json_pack ("{s:s, s:i}", "name", "golden", "size", 1 << 20));
+  snapshot ("golden@v1");
+  run ("clone", json_pack ("{s:s, s:s}", "snapshot", "golden@v1", "name",
+                           "web"));
+  snapshot ("v@t");
+  snprintf (below, sizeof below, "v@t");
+  json_array_append_new (names, json_string ("v"));
+  for (i = 0; i < 60; ++i) {
+    snprintf (name, sizeof name, "c%u", i);
+    run ("clone", json_pack ("{s:s, s:s}", "snapshot", below, "name", name));
+    json_array_append_new (names, json_string (name));
+    snprintf (below, sizeof below, "c%u@t", i);
+    snapshot (below);
+  }
+  settle ();
+  let_folds_do_little ();
+  run ("destroy", json_pack ("{s:o, s:b}", "names", names, "recursive", 1));
+  for (i = 0; i < 10; ++i)
+    run ("drift", NULL);
+  must (nbdedup_pool_close (pool));
   remove_directory (directory);
 }
 
@@ -505,6 +555,7 @@ static const struct engine_case cases[] = {
   CASE (layers_that_go_when_the_pool_closes),
   CASE (a_merge_in_little_steps),
   CASE (layers_that_die_together),
+  CASE (drift_while_layers_die),
   CASE (a_volume_on_nothing_is_refused),
   { NULL, NULL },
 };
