@@ -31,8 +31,8 @@ cmd_create (int argc, char **argv, const char *pool)
   json_t *args;
 
   options_parse (&opts.common, argc, argv, options, parse, "NAME SIZE",
-                 "Make an empty volume of SIZE bytes, such as 512M, 1.5G or 2TiB "
-                 "(powers of 1024).", OPTIONS_POOL);
+                 "Make an empty volume of SIZE bytes, such as 512M, 1.5G or "
+                 "2TiB (powers of 1024).", OPTIONS_POOL);
   why = parse_size (opts.common.args[1], &size);
   if (why != NULL)
     usage_error (&opts.common, "size '%s': %s", opts.common.args[1], why);

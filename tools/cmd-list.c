@@ -36,7 +36,7 @@ enum { NR_COLUMNS = sizeof head / sizeof head[0] };
  */
 struct entry {
   char *name;                   /* owned; "volume", "volume@snapshot" */
-  const json_t *volume;         /* of a snapshot: whose it is; NULL: destroyed */
+  const json_t *volume;         /* a snapshot's: its own; NULL: destroyed */
   const json_t *snapshot;       /* NULL: a volume */
   const char *below;            /* the name of the entry that it is below, or
                                  * NULL; borrowed */
@@ -141,24 +141,35 @@ find (const struct entries *list, size_t nr, const char *name)
   return bsearch (&key, list->p, nr, sizeof *list->p, compare_entries);
 }
 
-/* Origins that were destroyed have no line yet. */
+/* Sorted, equal ones are neighbours. */
+static void
+drop_repeated (struct entries *list)
+{
+  size_t i, kept = 0;
+
+  for (i = 0; i < list->nr; ++i)
+    if (kept > 0 && strcmp (list->p[i].name, list->p[kept - 1].name) == 0)
+      free (list->p[i].name);
+    else
+      list->p[kept++] = list->p[i];
+  list->nr = kept;
+}
+
+/* Origins that were destroyed have no line yet: one for all of their clones. */
 static void
 add_destroyed (struct entries *list)
 {
   const size_t nr = list->nr;
   const char *below;
-  size_t i, j;
+  size_t i;
 
   for (i = 0; i < nr; ++i) {
     below = list->p[i].below;
-    if (below == NULL || find (list, nr, below))
-      continue;
-    for (j = nr; j < list->nr && strcmp (list->p[j].name, below) != 0; ++j)
-      ;
-    if (j == list->nr)
+    if (below != NULL && find (list, nr, below) == NULL)
       add_entry (list, "%s", below);
   }
   sort_entries (list);
+  drop_repeated (list);
 }
 
 /* Backwards, so that children are in the order of the list. */

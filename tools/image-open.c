@@ -151,8 +151,8 @@ check_target (const char *file, const char *format, const char *pool)
   return 0;
 }
 
-/* A new file's name says its format, as for import: a raw file that is called
- * .qcow2 helps nobody.
+/* A new file's name says its format, as for import: QEMU and import would
+ * not take a raw file that is called .qcow2.
  */
 static const char *
 target_format (const char *file)

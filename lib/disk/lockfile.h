@@ -40,8 +40,8 @@ extern int lockfile_take (const char *pool, bool server, const char *who,
 extern int lockfile_share (const char *pool, bool server, int *fd,
                            struct lockfile_holder *holder);
 
-/* Is it on its way out?  A process that was killed keeps the lock until the last
- * of its threads has ended; until then it is a zombie.
+/* Is it on its way out?  A process that was killed keeps the lock until the
+ * last of its threads has ended; until then it is a zombie.
  */
 extern bool
 lockfile_holder_is_ending (const struct lockfile_holder *holder);

@@ -50,7 +50,8 @@
  *   check     repair (bool)                             {"errors": N,
  *             "problems": [text], "stale_index_entries": N,
  *             "missing_index_entries": N, "checked": {"layers": N,
- *             "references": N, "records": N, "index_entries": N}; with repair also "found": N,
+ *             "references": N, "records": N, "index_entries": N};
+ *             with repair also "found": N,
  *             "lost_blocks": N, "repairs": [{"problem", "repaired"}]}
  *   scrub     again (bool: what the last one of     {"records": N,
  *             this session found damaged, only)         "bytes": N,

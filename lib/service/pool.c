@@ -538,9 +538,9 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
 }
 
 /* A server waits for a command that has the pool, as commands wait for
- * each other (client.c); it does not wait for another server, but for one that
- * is ending: a service manager that starts the next one as soon as the first one
- * was killed would find the lock still taken.
+ * each other (client.c).  For another server it waits only if that is ending:
+ * a service manager that starts the next one as soon as the first one was
+ * killed would find the lock still taken.
  */
 bool
 pool_wait_for_command (const struct lockfile_holder *holder, bool server,

@@ -71,7 +71,7 @@ END
     assert_eq "$(cat "$seen/requests")" ""
 }
 
-@test "a browser shows all charts of a fleet, and asks nobody for anything" {
+@test "a browser shows all charts of a fleet, and makes no request" {
     fixture --clones 7 --samples 40 |
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page"

@@ -24,7 +24,7 @@
 #define BLOCK 4096u
 #define NR_BLOCKS 65536u
 #define MIB (UINT64_C (1) << 20)
-/* What lib/meta/meta.c allows a WAL while somebody reads, times pool.db. */
+/* What lib/meta/meta.c allows a WAL while a reader stays, times pool.db. */
 #define WAL_POOLS 16
 
 static char directory[PATH_MAX];
