@@ -300,7 +300,7 @@ nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
 extern int nbdedup_client_close (struct nbdedup_client *client);
 
 /* Does a server do the work? */
-extern bool nbdedup_client_is_remote (struct nbdedup_client *client);
+extern bool nbdedup_client_is_served (struct nbdedup_client *client);
 
 /* Progress of a long command: 'done' of 'total' units (total 0: unknown).
  * A callback that returns non-zero asks the command to stop (EINTR).
@@ -344,24 +344,24 @@ extern json_t *nbdedup_status (const char *path, bool force, const char *who,
 #define NBDEDUP_DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
 
 /* Data of one volume through a client: the same calls as above. */
-struct nbdedup_remote;
+struct nbdedup_handle;
 
-extern struct nbdedup_remote *
+extern struct nbdedup_handle *
 nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
                             unsigned flags)
   __attribute__ ((nonnull (1, 2), warn_unused_result));
-extern void nbdedup_remote_close (struct nbdedup_remote *remote);
-extern uint64_t nbdedup_remote_size (struct nbdedup_remote *remote);
-extern uint32_t nbdedup_remote_block_size (struct nbdedup_remote *remote);
-extern int nbdedup_remote_read (struct nbdedup_remote *remote, void *buf,
+extern void nbdedup_handle_close (struct nbdedup_handle *handle);
+extern uint64_t nbdedup_handle_size (struct nbdedup_handle *handle);
+extern uint32_t nbdedup_handle_block_size (struct nbdedup_handle *handle);
+extern int nbdedup_handle_read (struct nbdedup_handle *handle, void *buf,
                                 uint32_t len, uint64_t offset);
-extern int nbdedup_remote_write (struct nbdedup_remote *remote,
+extern int nbdedup_handle_write (struct nbdedup_handle *handle,
                                  const void *buf, uint32_t len,
                                  uint64_t offset);
-extern int nbdedup_remote_zero (struct nbdedup_remote *remote, uint64_t len,
+extern int nbdedup_handle_zero (struct nbdedup_handle *handle, uint64_t len,
                                 uint64_t offset);
-extern int nbdedup_remote_flush (struct nbdedup_remote *remote);
-extern int nbdedup_remote_extents (struct nbdedup_remote *remote,
+extern int nbdedup_handle_flush (struct nbdedup_handle *handle);
+extern int nbdedup_handle_extents (struct nbdedup_handle *handle,
                                    uint64_t len, uint64_t offset,
                                    int (*fn) (void *opaque, uint64_t offset,
                                               uint64_t len, bool hole),

@@ -26,7 +26,7 @@ struct export {
   const char *format;
 
   struct nbdedup_client *client;
-  struct nbdedup_remote *remote;
+  struct nbdedup_handle *remote;
   struct progress progress;
 };
 
@@ -63,7 +63,7 @@ fail_copy (const struct image *target, const char *why)
 static int
 export_to (struct export *ex, const char *name, const char *file)
 {
-  const uint64_t size = nbdedup_remote_size (ex->remote);
+  const uint64_t size = nbdedup_handle_size (ex->remote);
   struct image *source = image_volume_new (ex->remote, name);
   struct image *target = image_open_target (file, ex->format, ex->common.pool,
                                             size);
@@ -109,7 +109,7 @@ cmd_export (int argc, char **argv, const char *pool)
                                           NBDEDUP_VOLUME_READONLY);
   r = ex.remote == NULL ? fail_engine ()
                         : export_to (&ex, name, ex.common.args[1]);
-  nbdedup_remote_close (ex.remote);
+  nbdedup_handle_close (ex.remote);
   if (nbdedup_client_close (ex.client) == -1 && r == 0)
     r = fail_engine ();
   return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

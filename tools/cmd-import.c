@@ -65,7 +65,7 @@ struct import {
   char temp[NAME_LEN_MAX + 1];  /* the volume's name until it is complete */
   struct image *source;
   struct nbdedup_client *client;
-  struct nbdedup_remote *remote;        /* NULL: the volume is not open */
+  struct nbdedup_handle *remote;        /* NULL: the volume is not open */
   struct progress progress;
   uint64_t size;                /* the volume's, now */
 };
@@ -192,7 +192,7 @@ resize_volume (struct import *im, uint64_t size)
 static void
 close_volume (struct import *im)
 {
-  nbdedup_remote_close (im->remote);
+  nbdedup_handle_close (im->remote);
   im->remote = NULL;
 }
 
@@ -205,7 +205,7 @@ destroy_volume (struct import *im)
   int r = call (im, "destroy", json_incref (args));
 
   if (r == -1 && (errno == EIO || errno == ESHUTDOWN) &&
-      nbdedup_client_is_remote (im->client)) {
+      nbdedup_client_is_served (im->client)) {
     nbdedup_client_close (im->client);
     im->client = nbdedup_client_open (im->common.pool, NULL, "nbdedup import",
                                       NULL);

@@ -11,7 +11,7 @@
 /* The width of a history that has one moment only, and how much of it and of
  * a longer one a single sample's bar takes.
  */
-#define MOMENT_SECONDS 86400
+#define VIEW_SECONDS 86400
 #define MOMENT_BAR 0.5
 #define SINGLE_BAR 0.012
 
@@ -30,9 +30,9 @@ series_start (struct series *series)
   series->to = sample_time (history, json_array_size (history) - 1);
   series->moment = series->to <= series->from;
   if (series->moment) {
-    series->to = series->from + MOMENT_SECONDS / 2;
-    series->from -= series->from < MOMENT_SECONDS / 2 ?
-      series->from : MOMENT_SECONDS / 2;
+    series->to = series->from + VIEW_SECONDS / 2;
+    series->from -= series->from < VIEW_SECONDS / 2 ?
+      series->from : VIEW_SECONDS / 2;
     axis_moment (series->chart->script, series->from, series->to);
   }
   else

@@ -9,7 +9,7 @@
 
 struct volume_image {
   struct image base;
-  struct nbdedup_remote *remote;        /* not owned; outlives the image */
+  struct nbdedup_handle *remote;        /* not owned; outlives the image */
 };
 
 static int
@@ -18,7 +18,7 @@ fail_engine (void)
   return image_fail ("%s", nbdedup_error ());
 }
 
-static struct nbdedup_remote *
+static struct nbdedup_handle *
 remote_of (struct image *image)
 {
   return ((struct volume_image *) image)->remote;
@@ -27,7 +27,7 @@ remote_of (struct image *image)
 static int64_t
 volume_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
 {
-  if (nbdedup_remote_read (remote_of (image), buf, len, offset) == -1)
+  if (nbdedup_handle_read (remote_of (image), buf, len, offset) == -1)
     return fail_engine ();
   return len;
 }
@@ -36,7 +36,7 @@ static int
 volume_write (struct image *image, const uint8_t *buf, uint32_t len,
               uint64_t offset)
 {
-  if (nbdedup_remote_write (remote_of (image), buf, len, offset) == -1)
+  if (nbdedup_handle_write (remote_of (image), buf, len, offset) == -1)
     return fail_engine ();
   return 0;
 }
@@ -50,7 +50,7 @@ on_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 static int
 volume_extents (struct image *image, uint64_t len, uint64_t offset)
 {
-  if (nbdedup_remote_extents (remote_of (image), len, offset, on_extent,
+  if (nbdedup_handle_extents (remote_of (image), len, offset, on_extent,
                               image) == -1)
     return fail_engine ();
   return 0;
@@ -61,7 +61,7 @@ volume_close (struct image *image, bool failed)
 {
   int r = 0;
 
-  if (!failed && nbdedup_remote_flush (remote_of (image)) == -1)
+  if (!failed && nbdedup_handle_flush (remote_of (image)) == -1)
     r = fail_engine ();
   image_free (image);
   return r;
@@ -76,14 +76,14 @@ static const struct image_ops volume_ops = {
 };
 
 struct image *
-image_volume_new (struct nbdedup_remote *remote, const char *name)
+image_volume_new (struct nbdedup_handle *remote, const char *name)
 {
   struct volume_image *v = image_new (sizeof *v, &volume_ops, name);
 
   v->remote = remote;
-  v->base.size = nbdedup_remote_size (remote);
+  v->base.size = nbdedup_handle_size (remote);
   v->base.starts_zero = true;
-  v->base.align = nbdedup_remote_block_size (remote);
+  v->base.align = nbdedup_handle_block_size (remote);
   /* The engine finds blocks of zeroes itself: spare it whole buffers. */
   v->base.granule = COPY_LEN;
   return &v->base;

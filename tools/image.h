@@ -151,7 +151,7 @@ extern struct image *image_qemu_target (const char *file, const char *format,
                                         uint64_t size);
 
 /* The volume stays open: close it after the image. */
-extern struct image *image_volume_new (struct nbdedup_remote *remote,
+extern struct image *image_volume_new (struct nbdedup_handle *remote,
                                        const char *name);
 
 /* A target that tells 'engine' (not owned) what is written; it was made with

@@ -12,7 +12,7 @@
 #include "base/backoff.h"
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/table.h"
+#include "base/hashtable.h"
 #include "core/ddt.h"
 
 /*  STATE   in LRU   may be evicted   left by
@@ -23,7 +23,7 @@
  * reached through their ref alone, and exist only while NEW.
  */
 struct ddt_entry {
-  struct table_link link;       /* in by_digest */
+  struct hashtable_link link;   /* in by_digest */
   TAILQ_ENTRY (ddt_entry) lru;
   struct record record;
   uint64_t chunk_addr;
@@ -32,7 +32,7 @@ struct ddt_entry {
 };
 
 struct ref {
-  struct table_link link;       /* in refs */
+  struct hashtable_link link;   /* in refs */
   uint64_t addr;
   int64_t delta[2];             /* by parity of the txg */
   bool taken[2];                /* the txg has referred to it at some time */
@@ -46,7 +46,7 @@ struct ddt {
   size_t clean_max;             /* CLEAN entries */
 
   struct lock lock;             /* protects everything below */
-  struct table by_digest, refs;
+  struct hashtable by_digest, refs;
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
   unsigned open;                /* parity of the open txg */
@@ -60,8 +60,8 @@ ddt_new (struct meta *meta, uint64_t budget_bytes)
 {
   struct ddt *ddt = calloc (1, sizeof *ddt);
 
-  if (ddt == NULL || table_init (&ddt->by_digest) == -1 ||
-      table_init (&ddt->refs) == -1) {
+  if (ddt == NULL || hashtable_init (&ddt->by_digest) == -1 ||
+      hashtable_init (&ddt->refs) == -1) {
     ddt_free (ddt);
     return nbdedup_fail_null (ENOMEM, "no memory for the dedup table");
   }
@@ -74,24 +74,24 @@ ddt_new (struct meta *meta, uint64_t budget_bytes)
 }
 
 static void
-free_ref (void *opaque, struct table_link *l)
+free_ref (void *opaque, struct hashtable_link *l)
 {
-  struct ref *r = table_entry (l, struct ref, link);
+  struct ref *r = hashtable_entry (l, struct ref, link);
   struct ddt *ddt = opaque;
 
   if (r->entry) {
     if (r->entry->record.flags & RECORD_INDEXED)
-      table_remove (&ddt->by_digest, &r->entry->link);
+      hashtable_remove (&ddt->by_digest, &r->entry->link);
     free (r->entry);
   }
   free (r);
 }
 
 static void
-free_entry (void *opaque, struct table_link *l)
+free_entry (void *opaque, struct hashtable_link *l)
 {
   (void) opaque;
-  free (table_entry (l, struct ddt_entry, link));
+  free (hashtable_entry (l, struct ddt_entry, link));
 }
 
 void
@@ -100,11 +100,11 @@ ddt_free (struct ddt *ddt)
   if (ddt == NULL)
     return;
   if (ddt->refs.buckets)
-    table_visit (&ddt->refs, free_ref, ddt);
+    hashtable_visit (&ddt->refs, free_ref, ddt);
   if (ddt->by_digest.buckets)
-    table_visit (&ddt->by_digest, free_entry, ddt);
-  table_destroy (&ddt->refs);
-  table_destroy (&ddt->by_digest);
+    hashtable_visit (&ddt->by_digest, free_entry, ddt);
+  hashtable_destroy (&ddt->refs);
+  hashtable_destroy (&ddt->by_digest);
   lock_destroy (&ddt->lock);
   free (ddt);
 }
@@ -112,13 +112,13 @@ ddt_free (struct ddt *ddt)
 static struct ref *
 find_ref_locked (struct ddt *ddt, uint64_t addr)
 {
-  uint64_t hash = table_mix (addr);
-  struct table_link *l;
+  uint64_t hash = hashtable_mix (addr);
+  struct hashtable_link *l;
 
   assert_held (&ddt->lock);
-  for (l = table_chain (&ddt->refs, hash); l; l = l->next)
-    if (table_entry (l, struct ref, link)->addr == addr)
-      return table_entry (l, struct ref, link);
+  for (l = hashtable_chain (&ddt->refs, hash); l; l = l->next)
+    if (hashtable_entry (l, struct ref, link)->addr == addr)
+      return hashtable_entry (l, struct ref, link);
   return NULL;
 }
 
@@ -133,7 +133,7 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
   if (r == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a reference");
   r->addr = addr;
-  table_insert (&ddt->refs, &r->link, table_mix (addr));
+  hashtable_insert (&ddt->refs, &r->link, hashtable_mix (addr));
   ddt->pending_bytes += sizeof *r + 16;
   return r;
 }
@@ -141,7 +141,7 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
 static void
 drop_ref_locked (struct ddt *ddt, struct ref *r)
 {
-  table_remove (&ddt->refs, &r->link);
+  hashtable_remove (&ddt->refs, &r->link);
   free (r);
   ddt->pending_bytes -= sizeof *r + 16;
 }
@@ -159,12 +159,12 @@ find_entry_locked (struct ddt *ddt, const struct digest *digest,
                    uint32_t lsize, uint64_t domain)
 {
   uint64_t hash = digest_prefix (digest);
-  struct table_link *l;
+  struct hashtable_link *l;
   struct ddt_entry *e;
 
   assert_held (&ddt->lock);
-  for (l = table_chain (&ddt->by_digest, hash); l; l = l->next) {
-    e = table_entry (l, struct ddt_entry, link);
+  for (l = hashtable_chain (&ddt->by_digest, hash); l; l = l->next) {
+    e = hashtable_entry (l, struct ddt_entry, link);
     if (memcmp (&e->record.digest, digest, sizeof *digest) == 0 &&
         e->record.lsize == lsize && e->record.domain == domain)
       return e;
@@ -178,7 +178,7 @@ drop_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 {
   assert (!e->is_new);
   TAILQ_REMOVE (&ddt->lru, e, lru);
-  table_remove (&ddt->by_digest, &e->link);
+  hashtable_remove (&ddt->by_digest, &e->link);
   ddt->nr_clean--;
   free (e);
 }
@@ -209,7 +209,7 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
   if (e == NULL)
     return;                     /* a cache may forget */
   e->record = *r;
-  table_insert (&ddt->by_digest, &e->link, digest_prefix (&r->digest));
+  hashtable_insert (&ddt->by_digest, &e->link, digest_prefix (&r->digest));
   add_clean_locked (ddt, e);
 }
 
@@ -372,7 +372,8 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
     return r;
   }
   if (record->flags & RECORD_INDEXED)
-    table_insert (&ddt->by_digest, &e->link, digest_prefix (&record->digest));
+    hashtable_insert (&ddt->by_digest, &e->link,
+                      digest_prefix (&record->digest));
   ref->delta[ddt->open] = 1;
   *ptr = record->ptr;
   return 0;
@@ -459,9 +460,9 @@ struct changes {
 };
 
 static void
-add_change (void *opaque, struct table_link *l)
+add_change (void *opaque, struct hashtable_link *l)
 {
-  struct ref *r = table_entry (l, struct ref, link);
+  struct ref *r = hashtable_entry (l, struct ref, link);
   struct changes *c = opaque;
   struct ddt_entry *e = r->entry && r->new_in == c->parity ? r->entry : NULL;
 
@@ -497,7 +498,7 @@ ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
     if (c.p == NULL)
       return nbdedup_fail (ENOMEM, "no memory for %zu changes",
                            ddt->refs.nr_entries);
-    table_visit (&ddt->refs, add_change, &c);
+    hashtable_visit (&ddt->refs, add_change, &c);
   }
   qsort (c.p, c.nr, sizeof *c.p, compare_changes);
   *changes = c.p;
@@ -508,7 +509,7 @@ ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
 bool
 ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
 {
-  struct table_link *l;
+  struct hashtable_link *l;
   struct ddt_entry *e;
   struct ref *r;
 
@@ -517,14 +518,14 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   if (r == NULL || r->taken[ddt->open])
     return false;               /* without memory it dies another day */
   r->dead = true;
-  for (l = table_chain (&ddt->by_digest, digest_prefix (digest)); l;
+  for (l = hashtable_chain (&ddt->by_digest, digest_prefix (digest)); l;
        l = l->next) {
-    e = table_entry (l, struct ddt_entry, link);
+    e = hashtable_entry (l, struct ddt_entry, link);
     if (e->record.ptr.addr != addr)
       continue;
     if (e->is_new) {
       /* Out of sight; freed by ddt_fold_done, which owns it. */
-      table_remove (&ddt->by_digest, &e->link);
+      hashtable_remove (&ddt->by_digest, &e->link);
       e->record.flags &= ~RECORD_INDEXED;
     }
     else
@@ -535,9 +536,9 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
 }
 
 static void
-fold_ref (void *opaque, struct table_link *l)
+fold_ref (void *opaque, struct hashtable_link *l)
 {
-  struct ref *r = table_entry (l, struct ref, link);
+  struct ref *r = hashtable_entry (l, struct ref, link);
   struct ddt *ddt = opaque;
   unsigned folding = ddt->open ^ 1;
   struct ddt_entry *e;
@@ -552,7 +553,7 @@ fold_ref (void *opaque, struct table_link *l)
       add_clean_locked (ddt, e);
     else {
       if (e->record.flags & RECORD_INDEXED)
-        table_remove (&ddt->by_digest, &e->link);
+        hashtable_remove (&ddt->by_digest, &e->link);
       free (e);
     }
   }
@@ -564,7 +565,7 @@ void
 ddt_fold_done (struct ddt *ddt)
 {
   WITH_LOCK (&ddt->lock);
-  table_visit (&ddt->refs, fold_ref, ddt);
+  hashtable_visit (&ddt->refs, fold_ref, ddt);
 }
 
 void

@@ -13,7 +13,7 @@ leaf_cache_init (struct leaf_cache *c, size_t max_bytes)
   c->bytes = 0;
   c->max = max_bytes;
   TAILQ_INIT (&c->lru);
-  return table_init (&c->table);
+  return hashtable_init (&c->table);
 }
 
 void
@@ -27,23 +27,23 @@ leaf_cache_destroy (struct leaf_cache *c)
     TAILQ_REMOVE (&c->lru, cl, lru);
     free (cl);
   }
-  table_destroy (&c->table);
+  hashtable_destroy (&c->table);
 }
 
 static uint64_t
 hash_of (uint64_t key, uint64_t leaf)
 {
-  return table_mix (key * UINT64_C (0x9e3779b97f4a7c15) + leaf);
+  return hashtable_mix (key * UINT64_C (0x9e3779b97f4a7c15) + leaf);
 }
 
 static struct cached_leaf *
 find (struct leaf_cache *c, uint64_t key, uint64_t leaf)
 {
-  struct table_link *l;
+  struct hashtable_link *l;
   struct cached_leaf *cl;
 
-  for (l = table_chain (&c->table, hash_of (key, leaf)); l; l = l->next) {
-    cl = table_entry (l, struct cached_leaf, link);
+  for (l = hashtable_chain (&c->table, hash_of (key, leaf)); l; l = l->next) {
+    cl = hashtable_entry (l, struct cached_leaf, link);
     if (cl->key == key && cl->leaf == leaf)
       return cl;
   }
@@ -73,7 +73,7 @@ leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl)
 {
   c->bytes -= size_of (cl);
   TAILQ_REMOVE (&c->lru, cl, lru);
-  table_remove (&c->table, &cl->link);
+  hashtable_remove (&c->table, &cl->link);
   free (cl);
 }
 
@@ -94,7 +94,7 @@ leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
   cl->leaf = leaf;
   cl->len = (uint16_t) len;
   memcpy (cl->data, buf, len);
-  table_insert (&c->table, &cl->link, hash_of (key, leaf));
+  hashtable_insert (&c->table, &cl->link, hash_of (key, leaf));
   TAILQ_INSERT_TAIL (&c->lru, cl, lru);
   c->bytes += size_of (cl);
   while (c->bytes > c->max)

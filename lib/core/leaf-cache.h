@@ -12,11 +12,11 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "base/table.h"
+#include "base/hashtable.h"
 
 /* Length 0: there is no row, or nothing but holes. */
 struct cached_leaf {
-  struct table_link link;
+  struct hashtable_link link;
   TAILQ_ENTRY (cached_leaf) lru;
   uint64_t key, leaf;
   uint16_t len;
@@ -24,7 +24,7 @@ struct cached_leaf {
 };
 
 struct leaf_cache {
-  struct table table;
+  struct hashtable table;
   TAILQ_HEAD (, cached_leaf) lru;       /* owned */
   size_t bytes, max;
 };

@@ -12,7 +12,7 @@
 #include "base/backoff.h"
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/table.h"
+#include "base/hashtable.h"
 #include "core/leaf-cache.h"
 #include "core/map.h"
 #include "core/resolve.h"
@@ -28,7 +28,7 @@ struct block_change {
 
 /* The changes of one txg to one leaf. */
 struct leaf_changes {
-  struct table_link link;
+  struct hashtable_link link;
   struct layer *layer;          /* not owned */
   uint64_t leaf;
   bool all_holes;               /* before 'blocks': every block a hole */
@@ -41,7 +41,7 @@ struct map {
 
   struct lock lock;             /* protects everything below, and the keys
                                  * of layers */
-  struct table changes[2];      /* by parity of the txg */
+  struct hashtable changes[2];  /* by parity of the txg */
   unsigned open;
   struct leaf_cache cache;
   uint64_t next_key;            /* of layers, in the cache; 0: none */
@@ -55,8 +55,8 @@ map_new (struct meta *meta, uint64_t budget_bytes)
 {
   struct map *map = calloc (1, sizeof *map);
 
-  if (map == NULL || table_init (&map->changes[0]) == -1 ||
-      table_init (&map->changes[1]) == -1 ||
+  if (map == NULL || hashtable_init (&map->changes[0]) == -1 ||
+      hashtable_init (&map->changes[1]) == -1 ||
       leaf_cache_init (&map->cache, budget_bytes) == -1) {
     map_free (map);
     return nbdedup_fail_null (ENOMEM, "no memory for the maps");
@@ -68,9 +68,9 @@ map_new (struct meta *meta, uint64_t budget_bytes)
 }
 
 static void
-free_changes (void *opaque, struct table_link *l)
+free_changes (void *opaque, struct hashtable_link *l)
 {
-  struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
+  struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes, link);
   struct map *map = opaque;
 
   map->pending_bytes -= sizeof *lc + 16 + lc->cap * sizeof *lc->blocks;
@@ -87,9 +87,9 @@ map_free (struct map *map)
     return;
   for (i = 0; i < 2; ++i)
     if (map->changes[i].buckets)
-      table_visit (&map->changes[i], free_changes, map);
-  table_destroy (&map->changes[0]);
-  table_destroy (&map->changes[1]);
+      hashtable_visit (&map->changes[i], free_changes, map);
+  hashtable_destroy (&map->changes[0]);
+  hashtable_destroy (&map->changes[1]);
   leaf_cache_destroy (&map->cache);
   lock_destroy (&map->lock);
   free (map);
@@ -98,17 +98,17 @@ map_free (struct map *map)
 static uint64_t
 leaf_hash (const struct layer *layer, uint64_t leaf)
 {
-  return table_mix (layer->id * UINT64_C (0x9e3779b97f4a7c15) + leaf);
+  return hashtable_mix (layer->id * UINT64_C (0x9e3779b97f4a7c15) + leaf);
 }
 
 static struct leaf_changes *
-find_changes (struct table *t, struct layer *layer, uint64_t leaf)
+find_changes (struct hashtable *t, struct layer *layer, uint64_t leaf)
 {
-  struct table_link *l;
+  struct hashtable_link *l;
   struct leaf_changes *lc;
 
-  for (l = table_chain (t, leaf_hash (layer, leaf)); l; l = l->next) {
-    lc = table_entry (l, struct leaf_changes, link);
+  for (l = hashtable_chain (t, leaf_hash (layer, leaf)); l; l = l->next) {
+    lc = hashtable_entry (l, struct leaf_changes, link);
     if (lc->layer == layer && lc->leaf == leaf)
       return lc;
   }
@@ -118,7 +118,7 @@ find_changes (struct table *t, struct layer *layer, uint64_t leaf)
 static struct leaf_changes *
 get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
 {
-  struct table *t = &map->changes[map->open];
+  struct hashtable *t = &map->changes[map->open];
   struct leaf_changes *lc = find_changes (t, layer, leaf);
 
   assert_held (&map->lock);
@@ -129,7 +129,7 @@ get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
     return nbdedup_fail_null (ENOMEM, "no memory for a map change");
   lc->layer = layer;
   lc->leaf = leaf;
-  table_insert (t, &lc->link, leaf_hash (layer, leaf));
+  hashtable_insert (t, &lc->link, leaf_hash (layer, leaf));
   map->pending_bytes += sizeof *lc + 16;
   return lc;
 }
@@ -536,9 +536,9 @@ struct collect {
 };
 
 static void
-collect_change (void *opaque, struct table_link *l)
+collect_change (void *opaque, struct hashtable_link *l)
 {
-  struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
+  struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes, link);
   struct collect *c = opaque;
 
   c->p[c->nr++] = (struct map_change) { lc->layer, lc->leaf, lc };
@@ -561,13 +561,13 @@ map_get_changes (struct map *map, struct map_change **changes, size_t *nr)
 
   {
     WITH_LOCK (&map->lock);
-    struct table *t = &map->changes[map->open ^ 1];
+    struct hashtable *t = &map->changes[map->open ^ 1];
 
     c.p = malloc ((t->nr_entries + 1) * sizeof *c.p);
     if (c.p == NULL)
       return nbdedup_fail (ENOMEM, "no memory for %zu changed leaves",
                            t->nr_entries);
-    table_visit (t, collect_change, &c);
+    hashtable_visit (t, collect_change, &c);
   }
   qsort (c.p, c.nr, sizeof *c.p, compare_changes);
   *changes = c.p;
@@ -666,9 +666,9 @@ map_get_below (struct map *map, struct meta_conn *c, struct layer *layer,
 }
 
 static void
-update_cached (void *opaque, struct table_link *l)
+update_cached (void *opaque, struct hashtable_link *l)
 {
-  struct leaf_changes *lc = table_entry (l, struct leaf_changes, link);
+  struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes, link);
   struct map *map = opaque;
   uint64_t key = key_of (map, &lc->layer->own_key);
   struct cached_leaf *cl = leaf_cache_find (&map->cache, key, lc->leaf);
@@ -693,10 +693,10 @@ void
 map_fold_done (struct map *map)
 {
   WITH_LOCK (&map->lock);
-  struct table *t = &map->changes[map->open ^ 1];
+  struct hashtable *t = &map->changes[map->open ^ 1];
 
-  table_visit (t, update_cached, map);
-  table_clear (t);
+  hashtable_visit (t, update_cached, map);
+  hashtable_clear (t);
   map->generation++;
 }
 

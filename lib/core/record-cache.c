@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/table.h"
+#include "base/hashtable.h"
 #include "core/record-cache.h"
 
 struct cached {
-  struct table_link link;
+  struct hashtable_link link;
   TAILQ_ENTRY (cached) lru;
   uint64_t addr, cksum;
   size_t len;
@@ -24,7 +24,7 @@ struct record_cache {
   size_t max;
 
   struct lock lock;             /* protects everything below */
-  struct table table;
+  struct hashtable table;
   TAILQ_HEAD (, cached) lru;    /* least recently used first */
   size_t bytes;
 };
@@ -39,7 +39,7 @@ record_cache_new (uint64_t budget_bytes)
 {
   struct record_cache *c = calloc (1, sizeof *c);
 
-  if (c == NULL || table_init (&c->table) == -1) {
+  if (c == NULL || hashtable_init (&c->table) == -1) {
     free (c);
     return nbdedup_fail_null (ENOMEM, "no memory for the record cache");
   }
@@ -60,7 +60,7 @@ drop_locked (struct record_cache *c, struct cached *e)
 {
   c->bytes -= size_of (e);
   TAILQ_REMOVE (&c->lru, e, lru);
-  table_remove (&c->table, &e->link);
+  hashtable_remove (&c->table, &e->link);
   free (e);
 }
 
@@ -74,7 +74,7 @@ record_cache_free (struct record_cache *c)
     while (!TAILQ_EMPTY (&c->lru))
       drop_locked (c, TAILQ_FIRST (&c->lru));
   }
-  table_destroy (&c->table);
+  hashtable_destroy (&c->table);
   lock_destroy (&c->lock);
   free (c);
 }
@@ -82,12 +82,12 @@ record_cache_free (struct record_cache *c)
 static struct cached *
 find_locked (struct record_cache *c, uint64_t addr)
 {
-  struct table_link *l;
+  struct hashtable_link *l;
 
   assert_held (&c->lock);
-  for (l = table_chain (&c->table, table_mix (addr)); l; l = l->next)
-    if (table_entry (l, struct cached, link)->addr == addr)
-      return table_entry (l, struct cached, link);
+  for (l = hashtable_chain (&c->table, hashtable_mix (addr)); l; l = l->next)
+    if (hashtable_entry (l, struct cached, link)->addr == addr)
+      return hashtable_entry (l, struct cached, link);
   return NULL;
 }
 
@@ -137,7 +137,7 @@ record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
     return;
   }
   c->bytes += size_of (e);
-  table_insert (&c->table, &e->link, table_mix (addr));
+  hashtable_insert (&c->table, &e->link, hashtable_mix (addr));
   TAILQ_INSERT_TAIL (&c->lru, e, lru);
   while (c->bytes > c->max)
     drop_locked (c, TAILQ_FIRST (&c->lru));

@@ -368,8 +368,8 @@ fail_fold (struct txg *t, bool inconsistent)
 }
 
 static int
-fold_folding (struct txg *t, struct requests *taken,
-              const struct meta_state *state)
+run_fold (struct txg *t, struct requests *taken,
+          const struct meta_state *state)
 {
   bool inconsistent = false;
   struct fold *f = begin_fold (t, taken, state, &inconsistent);
@@ -436,7 +436,7 @@ txg_fold (struct txg *t)
   if (r == 0) {
     r = cut (t, &taken, &state);
     if (r == 0)
-      r = fold_folding (t, &taken, &state);
+      r = run_fold (t, &taken, &state);
     else
       txg_fail (t);
   }

@@ -17,7 +17,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "core/txg.h"
 #include "data/capacity.h"
 #include "data/volume-types.h"
@@ -164,7 +164,7 @@ capacity_used (struct nbdedup_pool *pool, struct capacity *cap)
   struct looking l = { .pool = pool };
   int r = look (&l, cap);
 
-  space_free_all (l.scratch);
+  space_destroy (l.scratch);
   return r;
 }
 
@@ -318,6 +318,6 @@ capacity_get (struct nbdedup_pool *pool, struct capacity *cap)
         : cap->likely_bytes;
     }
   }
-  space_free_all (l.scratch);
+  space_destroy (l.scratch);
   return r;
 }

@@ -104,13 +104,13 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
   size_t n;
   unsigned i;
 
-  here = wb_present (pool->writeback, v, block, nr);
+  here = writeback_present (pool->writeback, v, block, nr);
   if (map_get (pool->map, v->layer, block, nr, states, ptrs) == -1)
     return -1;
   for (i = 0; i < nr; ++i, buf += n, len -= n, offset = 0) {
     n = size - offset < len ? size - offset : len;
     if (here >> i & 1) {
-      if (wb_read (pool->writeback, v, block + i, buf, offset, n))
+      if (writeback_read (pool->writeback, v, block + i, buf, offset, n))
         continue;
       /* Installed meanwhile: the map's answer may be older than it. */
       if (read_block (v, block + i, buf, offset, n) == -1)
@@ -171,11 +171,11 @@ write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
   int r;
 
   for (;;) {
-    r = wb_write (pool->writeback, v, block, buf, offset, len, base);
+    r = writeback_write (pool->writeback, v, block, buf, offset, len, base);
     /* A full pool still takes what needs no room. */
     if (r == -1 && errno == ENOSPC && len == v->block_size &&
         is_zero (buf, len))
-      return wb_holes (pool->writeback, v, block, 1);
+      return writeback_holes (pool->writeback, v, block, 1);
     if (r != 1)
       return r;
     /* The range is ours: what is installed now stays until we are back. */
@@ -193,8 +193,8 @@ static void
 range_begin (struct volume *v, struct range *range, uint64_t len,
              uint64_t offset)
 {
-  wb_range_begin (v->pool->writeback, v, range, offset / v->block_size,
-                  (offset + len - 1) / v->block_size);
+  writeback_range_begin (v->pool->writeback, v, range, offset / v->block_size,
+                         (offset + len - 1) / v->block_size);
 }
 
 /* Whatever came of it. */
@@ -202,7 +202,7 @@ static void
 range_end (struct volume *v, struct range *range)
 {
   v->changes++;
-  wb_range_end (v->pool->writeback, v, range);
+  writeback_range_end (v->pool->writeback, v, range);
 }
 
 int
@@ -243,7 +243,7 @@ zero_part (struct volume *v, uint64_t block, size_t offset, size_t len)
 
   if (buf == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a block");
-  if (!wb_read (pool->writeback, v, block, buf, 0, v->block_size) &&
+  if (!writeback_read (pool->writeback, v, block, buf, 0, v->block_size) &&
       read_block (v, block, buf, 0, v->block_size) == -1)
     return -1;
   if (is_zero (buf + offset, len))
@@ -264,7 +264,7 @@ zero_blocks (struct volume *v, uint64_t first, uint64_t count)
 
   for (; count > 0; first += n, count -= n) {
     n = count < HOLES_AT_ONCE ? count : HOLES_AT_ONCE;
-    if (wb_holes (v->pool->writeback, v, first, n) == -1)
+    if (writeback_holes (v->pool->writeback, v, first, n) == -1)
       return -1;
   }
   return 0;
@@ -337,7 +337,7 @@ nbdedup_volume_flush (struct nbdedup_volume *h)
   struct volume *v = h->volume;
 
   if (check_request (h, 0, 0, false) == -1 ||
-      wb_drain (v->pool->writeback, v) == -1 || check_gone (v) == -1)
+      writeback_drain (v->pool->writeback, v) == -1 || check_gone (v) == -1)
     return -1;
   return txg_flush (v->pool->txg);
 }
@@ -355,7 +355,8 @@ nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
     return 0;
   first = offset / v->block_size;
   last = (offset + len - 1) / v->block_size;
-  if (wb_drain_range (v->pool->writeback, v, first, last - first + 1) == -1 ||
+  if (writeback_drain_range (v->pool->writeback, v, first,
+                             last - first + 1) == -1 ||
       check_gone (v) == -1)
     return -1;
   return txg_flush (v->pool->txg);
@@ -401,7 +402,7 @@ leaf_extents (struct volume *v, struct extents *e, uint64_t block,
   uint64_t here, from, to;
   int r;
 
-  here = wb_present (pool->writeback, v, block, nr);
+  here = writeback_present (pool->writeback, v, block, nr);
   r = map_get (pool->map, v->layer, block, nr, states, ptrs);
   quiesce_leave (&pool->quiesce, ticket);
   for (i = 0; i < nr && r == 0; ++i) {

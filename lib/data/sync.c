@@ -12,7 +12,7 @@
 int
 pool_sync (struct nbdedup_pool *pool)
 {
-  if (wb_drain (pool->writeback, NULL) == -1)
+  if (writeback_drain (pool->writeback, NULL) == -1)
     return -1;
   return txg_run (pool->txg, NULL, NULL, NULL);
 }

@@ -46,7 +46,7 @@ struct volume {
   _Atomic uint64_t size;
   bool tail_dirty;
   bool importing;               /* until it is renamed; under pool->admin */
-  uint64_t incarnation;         /* another one after a rollback; family.c */
+  uint64_t incarnation;         /* another one after a rollback; clone-set.c */
   _Atomic uint64_t changes;     /* of content and size, in this session */
 
   bool is_snapshot;
@@ -57,7 +57,7 @@ struct volume {
                                  * was one of; NULL: nothing */
   unsigned nr_clones;           /* snapshot: volumes whose origin it is */
   unsigned nr_heirs;            /* ... and snapshots */
-  unsigned nr_leaving;          /* scratch of ghost.c, under pool->admin */
+  unsigned nr_leaving;          /* scratch of tombstone.c, under pool->admin */
   char *label;                  /* destroyed snapshot: VOLUME@NAME; owned;
                                  * changes under pool->admin + lock */
 
@@ -99,7 +99,7 @@ struct volumes {
   struct nbdedup_pool *pool;    /* not owned */
   struct lock lock;             /* protects everything below */
   struct volume_list list;      /* volumes */
-  struct volume_list ghosts;    /* destroyed snapshots that are origins, by
+  struct volume_list tombstones; /* destroyed snapshots that are origins, by
                                  * label */
   struct layers layers;         /* all, dying and gone ones too; ascending
                                  * by id */

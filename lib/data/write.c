@@ -116,7 +116,7 @@ hash_block (struct worker *w, uint64_t domain, const uint8_t *buf,
 }
 
 static int
-hash_batch (struct worker *w, const struct batch *b)
+hash_batch (struct worker *w, const struct dirty_batch *b)
 {
   uint32_t size = b->volume->block_size;
   const uint8_t *buf;
@@ -143,7 +143,7 @@ is_same (struct worker *w, const struct pointer *ptr, const uint8_t *buf,
 
 /* Is there an equal block in front of this one in the batch? */
 static bool
-find_in_batch (struct worker *w, const struct batch *b, unsigned i)
+find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
 {
   struct item *it = &w->items[i];
   unsigned j;
@@ -178,7 +178,7 @@ is_over_quota (struct nbdedup_pool *pool)
 }
 
 static void
-deduplicate (struct worker *w, const struct batch *b)
+deduplicate (struct worker *w, const struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
   bool over_quota = b->dedup != DEDUP_OFF && is_over_quota (pool);
@@ -213,7 +213,7 @@ deduplicate (struct worker *w, const struct batch *b)
  * zeroes.  Compressed only if that saves a sector.
  */
 static uint32_t
-stage (struct worker *w, const struct batch *b, unsigned i, uint8_t *out)
+stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
 {
   uint32_t size = b->volume->block_size, sector = w->pool->sector_bytes;
   const uint8_t *buf = b->blocks[i]->inflight;
@@ -262,7 +262,7 @@ write_runs (struct worker *w, unsigned nr, const uint32_t *nr_sectors,
 }
 
 static int
-store_new (struct worker *w, const struct batch *b)
+store_new (struct worker *w, const struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
   struct placement place[BATCH_BLOCKS];
@@ -297,7 +297,7 @@ store_new (struct worker *w, const struct batch *b)
 }
 
 static int
-refer_to_same (struct worker *w, const struct batch *b)
+refer_to_same (struct worker *w, const struct dirty_batch *b)
 {
   struct item *it;
   unsigned i;
@@ -314,7 +314,7 @@ refer_to_same (struct worker *w, const struct batch *b)
 }
 
 static int
-install_locked (struct worker *w, const struct batch *b)
+install_locked (struct worker *w, const struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
   struct layer *layer = b->volume->layer;
@@ -338,7 +338,7 @@ install_locked (struct worker *w, const struct batch *b)
 
 /* Pages of pool.db that the batch touches at the most. */
 static uint64_t
-pages_of (const struct batch *b)
+pages_of (const struct dirty_batch *b)
 {
   uint64_t leaf, last = UINT64_MAX;
   uint64_t leaves = 0;
@@ -353,7 +353,7 @@ pages_of (const struct batch *b)
 }
 
 static void
-write_some (struct worker *w, struct batch *b)
+write_some (struct worker *w, struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
   int r = txg_check (pool->txg);
@@ -383,10 +383,10 @@ write_some (struct worker *w, struct batch *b)
 
 /* When space is short a txg takes only so many at once. */
 static void
-write_batch (struct worker *w, const struct batch *b)
+write_batch (struct worker *w, const struct dirty_batch *b)
 {
   uint64_t max;
-  struct batch some;
+  struct dirty_batch some;
   unsigned i;
 
   for (i = 0; i < b->nr; i += some.nr) {
@@ -403,7 +403,7 @@ write_worker (void *arg)
 {
   struct writeback *wb = arg;
   struct worker *w = worker_new (wb);
-  struct batch b;
+  struct dirty_batch b;
 
   if (w == NULL)
     txg_fail (wb->pool->txg);

@@ -7,13 +7,13 @@
 
 #include <sys/queue.h>
 
-#include "base/table.h"
+#include "base/hashtable.h"
 #include "core/engine.h"
 #include "format/codec.h"
 #include "format/dedup-mode.h"
 
 struct dirty {
-  struct table_link link;       /* in wb->table */
+  struct hashtable_link link;   /* in wb->table */
   TAILQ_ENTRY (dirty) queue;    /* in wb->queue or wb->urgent, if open */
   TAILQ_ENTRY (dirty) vlink;    /* in the volume's open_list */
   TAILQ_ENTRY (dirty) flink;    /* in the volume's inflight_list */
@@ -34,7 +34,7 @@ TAILQ_HEAD (dirty_list, dirty);
 #define BATCH_BLOCKS 64
 #define BATCH_BYTES (1u << 20)
 
-struct batch {
+struct dirty_batch {
   struct volume *volume;
   struct compression compression;
   enum dedup_mode dedup;
@@ -55,7 +55,7 @@ struct writeback {
   pthread_cond_t room;          /* bytes went down */
   pthread_cond_t installed;     /* a version was installed or dropped */
   pthread_cond_t range_free;    /* a range ended */
-  struct table table;           /* by volume and block */
+  struct hashtable table;       /* by volume and block */
   struct dirty_list queue, urgent;
   uint64_t bytes;               /* of all versions */
   uint64_t seq;
@@ -70,7 +70,7 @@ struct writeback {
 };
 
 /* Take the next batch; 0: stop. */
-extern int writeback_take (struct writeback *wb, struct batch *batch);
+extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);
 
 /* Is this inflight version still wanted?  With the lock held. */
 static inline bool
@@ -83,7 +83,7 @@ is_wanted (const struct dirty *d)
  * them.  With the lock held.
  */
 extern void writeback_done_locked (struct writeback *wb,
-                                   struct batch *batch);
+                                   struct dirty_batch *batch);
 
 /* write.c: turn a batch's versions into pointers and install them. */
 extern void *write_worker (void *writeback);

@@ -33,7 +33,7 @@ writeback_new (struct nbdedup_pool *pool, uint64_t dirty_max_bytes)
 {
   struct writeback *wb = calloc (1, sizeof *wb);
 
-  if (wb == NULL || table_init (&wb->table) == -1) {
+  if (wb == NULL || hashtable_init (&wb->table) == -1) {
     free (wb);
     return nbdedup_fail_null (ENOMEM, "no memory for dirty blocks");
   }
@@ -50,9 +50,9 @@ writeback_new (struct nbdedup_pool *pool, uint64_t dirty_max_bytes)
 }
 
 static void
-free_dirty (void *opaque, struct table_link *l)
+free_dirty (void *opaque, struct hashtable_link *l)
 {
-  struct dirty *d = table_entry (l, struct dirty, link);
+  struct dirty *d = hashtable_entry (l, struct dirty, link);
 
   (void) opaque;
   free (d->open);
@@ -68,8 +68,8 @@ writeback_free (struct writeback *wb)
   if (wb == NULL)
     return;
   assert (wb->nr_threads == 0);
-  table_visit (&wb->table, free_dirty, NULL);
-  table_destroy (&wb->table);
+  hashtable_visit (&wb->table, free_dirty, NULL);
+  hashtable_destroy (&wb->table);
   for (i = 0; i < sizeof wb->spare / sizeof wb->spare[0]; ++i) {
     for (j = 0; j < wb->spare[i].nr; ++j)
       free (wb->spare[i].p[j]);
@@ -209,8 +209,8 @@ must_wait (const struct volume *v, const struct range *range)
 }
 
 void
-wb_range_begin (struct writeback *wb, struct volume *v, struct range *range,
-                uint64_t first, uint64_t last)
+writeback_range_begin (struct writeback *wb, struct volume *v,
+                       struct range *range, uint64_t first, uint64_t last)
 {
   WITH_LOCK (&wb->lock);
   range->first = first;
@@ -221,7 +221,8 @@ wb_range_begin (struct writeback *wb, struct volume *v, struct range *range,
 }
 
 void
-wb_range_end (struct writeback *wb, struct volume *v, struct range *range)
+writeback_range_end (struct writeback *wb, struct volume *v,
+                     struct range *range)
 {
   WITH_LOCK (&wb->lock);
   TAILQ_REMOVE (&v->ranges, range, link);
@@ -235,18 +236,18 @@ wb_range_end (struct writeback *wb, struct volume *v, struct range *range)
 static uint64_t
 hash_of (const struct volume *v, uint64_t block)
 {
-  return table_mix (v->id * UINT64_C (0x9e3779b97f4a7c15) + block);
+  return hashtable_mix (v->id * UINT64_C (0x9e3779b97f4a7c15) + block);
 }
 
 static struct dirty *
 find_locked (struct writeback *wb, struct volume *v, uint64_t block)
 {
-  struct table_link *l;
+  struct hashtable_link *l;
   struct dirty *d;
 
   assert_held (&wb->lock);
-  for (l = table_chain (&wb->table, hash_of (v, block)); l; l = l->next) {
-    d = table_entry (l, struct dirty, link);
+  for (l = hashtable_chain (&wb->table, hash_of (v, block)); l; l = l->next) {
+    d = hashtable_entry (l, struct dirty, link);
     if (d->volume == v && d->block == block)
       return d;
   }
@@ -263,8 +264,8 @@ content (const struct dirty *d)
 }
 
 bool
-wb_read (struct writeback *wb, struct volume *v, uint64_t block, void *buf,
-         size_t offset, size_t len)
+writeback_read (struct writeback *wb, struct volume *v, uint64_t block,
+                void *buf, size_t offset, size_t len)
 {
   const uint8_t *p;
   struct dirty *d;
@@ -278,8 +279,8 @@ wb_read (struct writeback *wb, struct volume *v, uint64_t block, void *buf,
 }
 
 uint64_t
-wb_present (struct writeback *wb, struct volume *v, uint64_t first,
-            unsigned nr)
+writeback_present (struct writeback *wb, struct volume *v, uint64_t first,
+                   unsigned nr)
 {
   uint64_t bits = 0;
   struct dirty *d;
@@ -300,7 +301,7 @@ static void
 drop_if_empty_locked (struct writeback *wb, struct dirty *d)
 {
   if (d->open == NULL && d->inflight == NULL) {
-    table_remove (&wb->table, &d->link);
+    hashtable_remove (&wb->table, &d->link);
     free (d);
   }
 }
@@ -395,7 +396,7 @@ open_version_locked (struct writeback *wb, struct volume *v, uint64_t block,
     if (d) {
       d->volume = v;
       d->block = block;
-      table_insert (&wb->table, &d->link, hash_of (v, block));
+      hashtable_insert (&wb->table, &d->link, hash_of (v, block));
     }
   }
   if (d == NULL || buf == NULL) {
@@ -455,7 +456,7 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
       hold_slack (wb, v->block_size);
     return 0;
   }
-  if (errno != ENOSPC || wb_drain (wb, NULL) == -1 ||
+  if (errno != ENOSPC || writeback_drain (wb, NULL) == -1 ||
       txg_make_room (wb->pool->txg) == -1)
     return -1;
   if (try_reserve (wb, v, ROOM_NEW) == 0)
@@ -469,8 +470,8 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
 }
 
 int
-wb_write (struct writeback *wb, struct volume *v, uint64_t block,
-          const void *buf, size_t offset, size_t len, const void *base)
+writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
+                 const void *buf, size_t offset, size_t len, const void *base)
 {
   bool whole = len == v->block_size;
   const uint8_t *old;
@@ -572,8 +573,8 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
 }
 
 int
-wb_holes (struct writeback *wb, struct volume *v, uint64_t first,
-          uint64_t count)
+writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
+                 uint64_t count)
 {
   uint64_t n, leaves;
 
@@ -609,7 +610,7 @@ takeable (struct dirty_list *list)
 }
 
 static void
-take_locked (struct writeback *wb, struct batch *b, struct dirty *d)
+take_locked (struct writeback *wb, struct dirty_batch *b, struct dirty *d)
 {
   unqueue_open_locked (wb, d);
   d->inflight = d->open;
@@ -621,7 +622,7 @@ take_locked (struct writeback *wb, struct batch *b, struct dirty *d)
 }
 
 int
-writeback_take (struct writeback *wb, struct batch *b)
+writeback_take (struct writeback *wb, struct dirty_batch *b)
 {
   struct dirty_list *list;
   struct dirty *d, *next;
@@ -662,7 +663,7 @@ writeback_take (struct writeback *wb, struct batch *b)
 }
 
 void
-writeback_done_locked (struct writeback *wb, struct batch *b)
+writeback_done_locked (struct writeback *wb, struct dirty_batch *b)
 {
   struct dirty *d;
   unsigned i;
@@ -732,12 +733,12 @@ static bool
 any_version_locked (struct writeback *wb, uint64_t seq)
 {
   struct dirty *d;
-  struct table_link *l;
+  struct hashtable_link *l;
   size_t i;
 
   for (i = 0; i < wb->table.nr_buckets; ++i)
     for (l = wb->table.buckets[i]; l; l = l->next) {
-      d = table_entry (l, struct dirty, link);
+      d = hashtable_entry (l, struct dirty, link);
       if ((d->open && d->open_seq <= seq) ||
           (d->inflight && d->inflight_seq <= seq))
         return true;
@@ -759,7 +760,7 @@ drain_all_locked (struct writeback *wb)
 }
 
 int
-wb_drain (struct writeback *wb, struct volume *v)
+writeback_drain (struct writeback *wb, struct volume *v)
 {
   {
     WITH_LOCK (&wb->lock);
@@ -794,14 +795,14 @@ range_has_versions_locked (struct writeback *wb, struct volume *v,
 }
 
 int
-wb_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
-                uint64_t count)
+writeback_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
+                       uint64_t count)
 {
   uint64_t seq;
 
   /* Looking up more blocks than are dirty costs more than draining all. */
   if (count > 4096)
-    return wb_drain (wb, v);
+    return writeback_drain (wb, v);
   {
     WITH_LOCK (&wb->lock);
     seq = wb->seq;
@@ -817,7 +818,7 @@ wb_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
 }
 
 void
-wb_settle (struct writeback *wb, struct volume *v)
+writeback_settle (struct writeback *wb, struct volume *v)
 {
   struct dirty *d;
 

@@ -14,7 +14,7 @@
  * dirty-max; a write waits when they take all of it.
  *
  * Every mutation (write, zero, trim) holds its range of blocks meanwhile
- * (wb_range_begin), so that read-modify-write of part of a block is
+ * (writeback_range_begin), so that read-modify-write of part of a block is
  * atomic.  Reads do not.
  */
 
@@ -47,19 +47,20 @@ struct range {
   uint64_t first, last;         /* blocks */
 };
 
-extern void wb_range_begin (struct writeback *wb, struct volume *v,
-                            struct range *range,
-                            uint64_t first, uint64_t last);
-extern void wb_range_end (struct writeback *wb, struct volume *v,
-                          struct range *range);
+extern void writeback_range_begin (struct writeback *wb, struct volume *v,
+                                   struct range *range,
+                                   uint64_t first, uint64_t last);
+extern void writeback_range_end (struct writeback *wb, struct volume *v,
+                                 struct range *range);
 
 /* Copy part of a block if it is here: true. */
-extern bool wb_read (struct writeback *wb, struct volume *v, uint64_t block,
-                     void *buf, size_t offset, size_t len);
+extern bool writeback_read (struct writeback *wb, struct volume *v,
+                            uint64_t block,
+                            void *buf, size_t offset, size_t len);
 
 /* Which of 'nr' (<= 64) blocks from 'first' are here: bit i. */
-extern uint64_t wb_present (struct writeback *wb, struct volume *v,
-                            uint64_t first, unsigned nr);
+extern uint64_t writeback_present (struct writeback *wb, struct volume *v,
+                                   uint64_t first, unsigned nr);
 
 /* Put 'len' bytes at 'offset' of a block.  In its range.
  *
@@ -67,25 +68,26 @@ extern uint64_t wb_present (struct writeback *wb, struct volume *v,
  * reads the rest and comes back with 'base', a whole block (which is
  * copied); -1: ENOSPC, EIO.
  */
-extern int wb_write (struct writeback *wb, struct volume *v, uint64_t block,
-                     const void *buf, size_t offset, size_t len,
-                     const void *base);
+extern int writeback_write (struct writeback *wb, struct volume *v,
+                            uint64_t block,
+                            const void *buf, size_t offset, size_t len,
+                            const void *base);
 
 /* Blocks become holes.  In their range. */
-extern int wb_holes (struct writeback *wb, struct volume *v,
-                     uint64_t first, uint64_t count);
+extern int writeback_holes (struct writeback *wb, struct volume *v,
+                            uint64_t first, uint64_t count);
 
 /* Wait until everything that was answered before the call, on this volume
  * (NULL: on all), or in 'count' blocks of it, is installed.
  */
-extern int wb_drain (struct writeback *wb, struct volume *v);
-extern int wb_drain_range (struct writeback *wb, struct volume *v,
-                           uint64_t first, uint64_t count);
+extern int writeback_drain (struct writeback *wb, struct volume *v);
+extern int writeback_drain_range (struct writeback *wb, struct volume *v,
+                                  uint64_t first, uint64_t count);
 
 /* The volume is gone: wait until all that was accepted is installed, and no
  * worker has any of it.  Nothing is dropped: the command that takes the volume
  * away may fail, and then what clients were answered is still true.
  */
-extern void wb_settle (struct writeback *wb, struct volume *v);
+extern void writeback_settle (struct writeback *wb, struct volume *v);
 
 #endif /* NBDEDUP_WRITEBACK_H */

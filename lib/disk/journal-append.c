@@ -168,7 +168,7 @@ write_failed_locked (struct journal *j)
 static int
 write_wrap_locked (struct journal *j)
 {
-  const struct batch b = {
+  const struct journal_batch b = {
     .kind = BATCH_WRAP, .epoch = j->pair.header.epoch, .seq = j->appended + 1,
     .durable = j->durable, .folded = j->folded, .settled = j->settled,
     .position = j->head, .body_hash = XXH3_64bits (NULL, 0),
@@ -197,7 +197,7 @@ mark_position_locked (const struct journal *j)
 void
 journal_mark_locked (struct journal *j)
 {
-  const struct batch b = {
+  const struct journal_batch b = {
     .kind = BATCH_MARK, .epoch = j->pair.header.epoch, .seq = j->appended,
     .durable = j->durable, .folded = j->folded, .settled = j->settled,
     .position = mark_position_locked (j),
@@ -224,7 +224,7 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
   struct journal *j = journal;
   CLEANUP_FREE struct iovec *all = NULL;
   uint8_t buf[BATCH_HEADER_LEN], trailer[BATCH_TRAILER_LEN];
-  struct batch b = { .kind = BATCH_DATA };
+  struct journal_batch b = { .kind = BATCH_DATA };
   struct iovec *p;
   uint64_t len = 0, size;
   bool wrap;

@@ -65,13 +65,13 @@ whole_sectors (uint64_t len)
 }
 
 uint64_t
-batch_trailer_offset (const struct batch *b)
+batch_trailer_offset (const struct journal_batch *b)
 {
   return whole_sectors (BATCH_HEADER_LEN + (uint64_t) b->len);
 }
 
 uint64_t
-batch_size (const struct batch *b)
+batch_size (const struct journal_batch *b)
 {
   if (b->kind != BATCH_DATA)
     return JOURNAL_ALIGN;
@@ -80,7 +80,7 @@ batch_size (const struct batch *b)
 }
 
 void
-batch_pack (const struct journal *j, const struct batch *b,
+batch_pack (const struct journal *j, const struct journal_batch *b,
             uint8_t buf[BATCH_HEADER_LEN])
 {
   memset (buf, 0, BATCH_HEADER_LEN);
@@ -102,7 +102,7 @@ static_assert (8 + UUID_LEN == 24 && 88 + 8 == BATCH_HEADER_LEN &&
                BATCH_HEADER_LEN <= JOURNAL_ALIGN, "batch header layout");
 
 void
-batch_pack_trailer (const struct journal *j, const struct batch *b,
+batch_pack_trailer (const struct journal *j, const struct journal_batch *b,
                     uint64_t list_hash, uint8_t buf[BATCH_TRAILER_LEN])
 {
   batch_pack (j, b, buf);
@@ -114,7 +114,7 @@ batch_pack_trailer (const struct journal *j, const struct batch *b,
 /* It is valid if and only if all of this holds. */
 static bool
 unpack (const struct journal *j, const uint8_t *buf, const char *magic,
-        struct batch *b)
+        struct journal_batch *b)
 {
   if (memcmp (buf, magic, 4) != 0 ||
       get_le64 (buf + 88) != XXH3_64bits (buf, 88) ||
@@ -146,14 +146,14 @@ unpack (const struct journal *j, const uint8_t *buf, const char *magic,
 
 bool
 batch_unpack (const struct journal *j, const uint8_t *buf,
-              uint64_t position, struct batch *b)
+              uint64_t position, struct journal_batch *b)
 {
   return unpack (j, buf, BATCH_MAGIC, b) && b->position == position;
 }
 
 bool
 batch_unpack_trailer (const struct journal *j, const uint8_t *buf,
-                      uint64_t position, struct batch *b)
+                      uint64_t position, struct journal_batch *b)
 {
   return unpack (j, buf, TRAILER_MAGIC, b) && b->kind == BATCH_DATA &&
     b->position + batch_trailer_offset (b) == position;
@@ -172,7 +172,8 @@ journal_read (struct journal *j, uint64_t position, void *buf, size_t len)
 }
 
 int
-batch_read_body (struct journal *j, const struct batch *b, uint8_t *body)
+batch_read_body (struct journal *j, const struct journal_batch *b,
+                 uint8_t *body)
 {
   if (journal_read (j, b->position + BATCH_HEADER_LEN, body, b->len) == -1)
     return -1;
@@ -180,11 +181,12 @@ batch_read_body (struct journal *j, const struct batch *b, uint8_t *body)
 }
 
 int
-batch_read_list (struct journal *j, const struct batch *b, uint8_t *list)
+batch_read_list (struct journal *j, const struct journal_batch *b,
+                 uint8_t *list)
 {
   const uint64_t position = b->position + batch_trailer_offset (b);
   uint8_t buf[BATCH_TRAILER_LEN];
-  struct batch t;
+  struct journal_batch t;
 
   if (journal_read (j, position, buf, sizeof buf) == -1)
     return -1;

@@ -75,7 +75,7 @@ extern int journal_fail_dead (struct journal *j);
 
 enum batch_kind { BATCH_DATA = 1, BATCH_WRAP = 2, BATCH_MARK = 3 };
 
-struct batch {
+struct journal_batch {
   enum batch_kind kind;
   uint64_t epoch, seq, durable, folded, settled;
   uint64_t position;            /* of its header */
@@ -84,13 +84,14 @@ struct batch {
 };
 
 /* What a batch takes in the ring, and where in it its trailer is. */
-extern uint64_t batch_size (const struct batch *b);
-extern uint64_t batch_trailer_offset (const struct batch *b);
+extern uint64_t batch_size (const struct journal_batch *b);
+extern uint64_t batch_trailer_offset (const struct journal_batch *b);
 
-extern void batch_pack (const struct journal *j, const struct batch *b,
+extern void batch_pack (const struct journal *j, const struct journal_batch *b,
                         uint8_t buf[BATCH_HEADER_LEN]);
 extern void batch_pack_trailer (const struct journal *j,
-                                const struct batch *b, uint64_t list_hash,
+                                const struct journal_batch *b,
+                                uint64_t list_hash,
                                 uint8_t buf[BATCH_TRAILER_LEN]);
 
 /* All of it, or EIO. */
@@ -101,19 +102,19 @@ extern int journal_read (struct journal *j, uint64_t position, void *buf,
  * Nothing is said about its body.
  */
 extern bool batch_unpack (const struct journal *j, const uint8_t *buf,
-                          uint64_t position, struct batch *b);
+                          uint64_t position, struct journal_batch *b);
 /* The same for a trailer: what its batch's header says. */
 extern bool batch_unpack_trailer (const struct journal *j,
                                   const uint8_t *buf, uint64_t position,
-                                  struct batch *b);
+                                  struct journal_batch *b);
 
 /* Read the body of a batch into 'body' (JOURNAL_BODY_MAX bytes) and check it.
  * Returns 1 if it is right, 0 if not, -1 on error.
  */
-extern int batch_read_body (struct journal *j, const struct batch *b,
+extern int batch_read_body (struct journal *j, const struct journal_batch *b,
                             uint8_t *body);
 /* The same for its list; also 0 if the trailer is not right. */
-extern int batch_read_list (struct journal *j, const struct batch *b,
+extern int batch_read_list (struct journal *j, const struct journal_batch *b,
                             uint8_t *list);
 
 /*----------------------------------------------------------------------

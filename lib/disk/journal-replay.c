@@ -60,7 +60,7 @@
 struct place {
   uint64_t position;
   bool trailer;                 /* and no header */
-  struct batch b;
+  struct journal_batch b;
 };
 
 /* Call 'fn' for every valid batch header of the ring, whatever its session
@@ -122,7 +122,7 @@ struct evidence {
 static int
 gather_evidence (struct journal *j, const struct place *p, void *opaque)
 {
-  const struct batch *b = &p->b;
+  const struct journal_batch *b = &p->b;
   struct evidence *e = opaque;
 
   (void) j;
@@ -150,7 +150,7 @@ gather_evidence (struct journal *j, const struct place *p, void *opaque)
 struct search {
   uint64_t epoch, seq;
   bool found;
-  struct batch b;
+  struct journal_batch b;
 };
 
 static int
@@ -173,7 +173,7 @@ match (struct journal *j, const struct place *p, void *opaque)
  */
 static int
 find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
-              struct batch *b, uint8_t *body)
+              struct journal_batch *b, uint8_t *body)
 {
   struct search s = { .epoch = epoch, .seq = seq };
   int r;
@@ -211,7 +211,7 @@ struct walk {
  * -1.
  */
 static int
-read_next (struct journal *j, struct walk *w, struct batch *b)
+read_next (struct journal *j, struct walk *w, struct journal_batch *b)
 {
   uint8_t buf[BATCH_HEADER_LEN];
   uint64_t pos = w->position;
@@ -238,7 +238,7 @@ static int
 walk (struct journal *j, struct walk *w)
 {
   enum journal_trust trust;
-  struct batch b;
+  struct journal_batch b;
   int r;
 
   for (;;) {

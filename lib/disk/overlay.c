@@ -6,18 +6,18 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/table.h"
+#include "base/hashtable.h"
 #include "disk/overlay.h"
 
 struct piece {
-  struct table_link link;
+  struct hashtable_link link;
   uint64_t addr;
   size_t len;
   uint8_t bytes[];
 };
 
 struct overlay {
-  struct table pieces;          /* owned */
+  struct hashtable pieces;      /* owned */
   size_t bytes;
 };
 
@@ -26,7 +26,7 @@ overlay_new (void)
 {
   struct overlay *o = calloc (1, sizeof *o);
 
-  if (o == NULL || table_init (&o->pieces) == -1) {
+  if (o == NULL || hashtable_init (&o->pieces) == -1) {
     free (o);
     return nbdedup_fail_null (ENOMEM, "no memory");
   }
@@ -34,10 +34,10 @@ overlay_new (void)
 }
 
 static void
-free_piece (void *opaque, struct table_link *l)
+free_piece (void *opaque, struct hashtable_link *l)
 {
   (void) opaque;
-  free (table_entry (l, struct piece, link));
+  free (hashtable_entry (l, struct piece, link));
 }
 
 void
@@ -45,19 +45,19 @@ overlay_free (struct overlay *o)
 {
   if (o == NULL)
     return;
-  table_visit (&o->pieces, free_piece, NULL);
-  table_destroy (&o->pieces);
+  hashtable_visit (&o->pieces, free_piece, NULL);
+  hashtable_destroy (&o->pieces);
   free (o);
 }
 
 static struct piece *
 find (const struct overlay *o, uint64_t addr)
 {
-  struct table_link *l;
+  struct hashtable_link *l;
   struct piece *p;
 
-  for (l = table_chain (&o->pieces, table_mix (addr)); l; l = l->next) {
-    p = table_entry (l, struct piece, link);
+  for (l = hashtable_chain (&o->pieces, hashtable_mix (addr)); l; l = l->next) {
+    p = hashtable_entry (l, struct piece, link);
     if (p->addr == addr)
       return p;
   }
@@ -73,14 +73,14 @@ overlay_put (struct overlay *o, uint64_t addr, const void *buf, size_t len)
     return nbdedup_fail (ENOMEM, "no memory for a record of the journal");
   old = find (o, addr);
   if (old) {
-    table_remove (&o->pieces, &old->link);
+    hashtable_remove (&o->pieces, &old->link);
     o->bytes -= sizeof *old + old->len;
     free (old);
   }
   p->addr = addr;
   p->len = len;
   memcpy (p->bytes, buf, len);
-  table_insert (&o->pieces, &p->link, table_mix (addr));
+  hashtable_insert (&o->pieces, &p->link, hashtable_mix (addr));
   o->bytes += sizeof *p + len;
   return 0;
 }

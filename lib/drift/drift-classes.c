@@ -2,7 +2,7 @@
 
 /* The classes of blocks, by content.
  *
- * All contents of the family, sorted by digest: those that are equal are
+ * All contents of the clone set, sorted by digest: those that are equal are
  * neighbours, whichever clone has them, wherever, in any record.  Within
  * one content they are sorted by block, the golden image first: so at each
  * block it is known whether the golden image has the same content there, and
@@ -65,7 +65,7 @@ compare_items (const void *a, const void *b)
 }
 
 struct classes *
-classes_new (struct moment *m, struct drift_member *members, uint32_t nr,
+classes_new (struct view *v, struct drift_member *members, uint32_t nr,
              uint64_t memory_bytes)
 {
   struct classes *c = calloc (1, sizeof *c);
@@ -77,7 +77,7 @@ classes_new (struct moment *m, struct drift_member *members, uint32_t nr,
   c->seen = calloc (nr, sizeof *c->seen);
   c->touched = malloc (nr * sizeof *c->touched);
   if (c->seen && c->touched)
-    c->sorter = sorter_new (m->dir, sizeof (struct item), compare_items,
+    c->sorter = sorter_new (v->dir, sizeof (struct item), compare_items,
                             memory_bytes);
   else
     nbdedup_fail (ENOMEM, "no memory");
@@ -85,7 +85,7 @@ classes_new (struct moment *m, struct drift_member *members, uint32_t nr,
     classes_free (c);
     return NULL;
   }
-  sorter_set_look (c->sorter, m->look, m->opaque);
+  sorter_set_look (c->sorter, v->look, v->opaque);
   return c;
 }
 
@@ -123,7 +123,7 @@ classes_count (const struct classes *c)
 
 static void
 begin_content (struct classes *c, const struct item *item,
-               struct drift_fleet *fleet)
+               struct fleet_contents *fleet)
 {
   c->in_golden = c->has_block = false;
   c->sectors = item->sectors;
@@ -151,7 +151,7 @@ take_item (struct classes *c, const struct item *item)
 }
 
 static void
-end_content (struct classes *c, struct drift_fleet *fleet)
+end_content (struct classes *c, struct fleet_contents *fleet)
 {
   struct drift_member *member;
   struct seen *seen;
@@ -174,7 +174,7 @@ end_content (struct classes *c, struct drift_fleet *fleet)
 }
 
 int
-classes_run (struct classes *c, struct drift_fleet *fleet,
+classes_run (struct classes *c, struct fleet_contents *fleet,
              struct drift_progress *progress)
 {
   struct digest digest;

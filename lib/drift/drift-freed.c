@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* What would come back if volumes or snapshots were destroyed: the records
- * whose every reference is given back (moment-fates.c, tally.h).
+ * whose every reference is given back (view-reclaim.c, record-join.h).
  */
 
 #include <config.h>
@@ -13,11 +13,11 @@
 #include "base/error.h"
 #include "core/engine.h"
 #include "drift/drift-int.h"
-#include "drift/tally.h"
+#include "drift/record-join.h"
 #include "meta/meta.h"
 
 struct adder {
-  struct tally *tally;
+  struct record_join *join;
   uint32_t who;
   struct drift_progress *progress;
 };
@@ -27,10 +27,10 @@ add (void *opaque, uint64_t addr)
 {
   struct adder *a = opaque;
 
-  if (tally_count (a->tally) % 65536 == 0 &&
+  if (record_join_count (a->join) % 65536 == 0 &&
       drift_progress (a->progress, a->progress->done + 1) == -1)
     return -1;
-  return tally_add_release (a->tally, addr, a->who);
+  return record_join_add_release (a->join, addr, a->who);
 }
 
 /*----------------------------------------------------------------------
@@ -38,14 +38,14 @@ add (void *opaque, uint64_t addr)
  */
 
 struct names {
-  struct moment_name **p;       /* owned */
+  struct view_name **p;         /* owned */
   size_t nr;
 };
 
 static int
-add_name (struct names *names, struct moment_name *n)
+add_name (struct names *names, struct view_name *n)
 {
-  struct moment_name **p;
+  struct view_name **p;
   size_t i;
 
   for (i = 0; i < names->nr; ++i)
@@ -63,35 +63,35 @@ add_name (struct names *names, struct moment_name *n)
 
 /* A volume does not go without its snapshots. */
 static int
-add_with_snapshots (struct moment *m, struct names *names,
-                    struct moment_name *n)
+add_with_snapshots (struct view *v, struct names *names,
+                    struct view_name *n)
 {
   size_t i;
 
   if (add_name (names, n) == -1)
     return -1;
   for (i = 0; i < n->nr_snapshots; ++i)
-    if (add_name (names, &m->names[n->first_snapshot + i]) == -1)
+    if (add_name (names, &v->names[n->first_snapshot + i]) == -1)
       return -1;
   return 0;
 }
 
 int
-freed_add_members (struct moment *m, struct tally *t,
+freed_add_members (struct view *v, struct record_join *t,
                    const struct drift_member *members, uint32_t nr,
                    struct drift_progress *progress)
 {
   struct adder a = { t, 0, progress };
   struct names names = { NULL, 0 };
-  int r = fates_background (m, add, &a);
+  int r = reclaim_background (v, add, &a);
 
   /* Their own layers' pointers have been added with their contents. */
   for (a.who = 1; a.who < nr && r == 0; ++a.who) {
     names.nr = 0;
-    r = add_with_snapshots (m, &names, members[a.who].name);
+    r = add_with_snapshots (v, &names, members[a.who].name);
     if (r == 0)
-      r = fates_without (m, names.p, names.nr, members[a.who].name->layer,
-                         add, &a);
+      r = reclaim_without (v, names.p, names.nr, members[a.who].name->layer,
+                           add, &a);
     if (r == 0)
       r = drift_progress (progress, progress->done);
   }
@@ -128,10 +128,10 @@ estimate_items (const struct names *names)
 }
 
 static int
-freed_bytes (struct moment *m, const struct names *names,
+freed_bytes (struct view *v, const struct names *names,
              uint64_t memory_bytes, struct one *one, uint64_t *bytes)
 {
-  struct tally *t = tally_new (m, memory_bytes);
+  struct record_join *t = record_join_new (v, memory_bytes);
   struct adder a = { t, 0, &one->progress };
   uint64_t freed[2] = { 0, 0 };
   int r;
@@ -139,32 +139,32 @@ freed_bytes (struct moment *m, const struct names *names,
   if (t == NULL)
     return -1;
   one->progress.total = 2 * estimate_items (names);
-  fates_begin (m);
-  r = fates_background (m, add, &a);
+  reclaim_begin (v);
+  r = reclaim_background (v, add, &a);
   a.who = 1;
   if (r == 0)
-    r = fates_without (m, names->p, names->nr, NULL, add, &a);
-  one->passed = tally_count (t);
-  one->progress.total = 2 * tally_count (t);
+    r = reclaim_without (v, names->p, names->nr, NULL, add, &a);
+  one->passed = record_join_count (t);
+  one->progress.total = 2 * record_join_count (t);
   if (r == 0)
-    r = tally_run (t, freed, 1, NULL, step, one);
-  tally_free (t);
-  *bytes = freed[1] * m->sector_bytes;
+    r = record_join_run (t, freed, 1, NULL, step, one);
+  record_join_free (t);
+  *bytes = freed[1] * v->sector_bytes;
   return r;
 }
 
 static int
-find_names (struct moment *m, struct names *names, json_t *list)
+find_names (struct view *v, struct names *names, json_t *list)
 {
-  struct moment_name *n;
+  struct view_name *n;
   json_t *name;
   size_t i;
 
   json_array_foreach (list, i, name) {
     if (!json_is_string (name))
       return nbdedup_fail (EINVAL, "names: not an array of strings");
-    n = moment_find (m, json_string_value (name));
-    if (n == NULL || add_with_snapshots (m, names, n) == -1)
+    n = view_find (v, json_string_value (name));
+    if (n == NULL || add_with_snapshots (v, names, n) == -1)
       return -1;
   }
   return 0;
@@ -189,17 +189,17 @@ drift_freed_run (struct nbdedup_pool *pool, json_t *list,
 {
   struct names names = { NULL, 0 };
   json_t *result = NULL;
-  struct moment m;
+  struct view v;
   struct one one = { .progress = { .fn = progress, .opaque = opaque } };
   uint64_t bytes;
 
   if (drift_memory (pool, &memory_bytes) == -1 ||
-      drift_begin (pool, &m, &one.progress) == -1)
+      drift_begin (pool, &v, &one.progress) == -1)
     return NULL;
-  if (find_names (&m, &names, list) == 0 &&
-      freed_bytes (&m, &names, memory_bytes, &one, &bytes) == 0)
+  if (find_names (&v, &names, list) == 0 &&
+      freed_bytes (&v, &names, memory_bytes, &one, &bytes) == 0)
     result = names_json (&names, bytes);
   free (names.p);
-  drift_end (pool, &m);
+  drift_end (pool, &v);
   return result;
 }

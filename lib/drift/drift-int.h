@@ -8,40 +8,40 @@
 #define NBDEDUP_DRIFT_INT_H
 
 #include "drift/drift.h"
-#include "drift/moment.h"
+#include "drift/view.h"
 #include "format/hash.h"
 
-/* Members of a family are numbered: 0 the golden image, then its clones. */
+/* Members of a clone set are numbered: 0 the golden image, then its clones. */
 struct drift_member {
-  struct moment_name *name;     /* not owned */
+  struct view_name *name;       /* not owned */
   uint64_t logical;             /* blocks that are not zero */
   uint64_t own;                 /* ... that it does not inherit */
   /* Of clones: blocks of each class, inherited ones left out. */
   uint64_t golden_same, golden_moved, sibling, unique;
 };
 
-struct drift_fleet {
+struct fleet_contents {
   uint64_t distinct, distinct_sectors;
 };
 
 /* Progress of several passes, whose lengths show as they go. */
 struct drift_progress {
-  const struct moment *moment;  /* that they read; not owned; NULL: none yet */
+  const struct view *view;      /* that they read; not owned; NULL: none yet */
   nbdedup_progress_fn *fn;      /* or NULL */
   void *opaque;
   uint64_t done, total;
 };
 
-/* EINTR if the user has had enough, EBUSY if the pool has (moment_check). */
+/* EINTR if the user has had enough, EBUSY if the pool has (view_check). */
 extern int drift_progress (struct drift_progress *p, uint64_t done);
 
-/* Take a moment for the pool's only computation of this kind; a user who waits
+/* Open a view for the pool's only computation of this kind; a user who waits
  * for another may have had enough.  What takes long looks up at 'progress',
  * which is borrowed until drift_end.
  */
-extern int drift_begin (struct nbdedup_pool *pool, struct moment *m,
+extern int drift_begin (struct nbdedup_pool *pool, struct view *v,
                         struct drift_progress *progress);
-extern void drift_end (struct nbdedup_pool *pool, struct moment *m);
+extern void drift_end (struct nbdedup_pool *pool, struct view *v);
 
 /* 0 becomes the default; EINVAL if it is too little. */
 extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
@@ -53,7 +53,7 @@ extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
 struct classes;
 
 /* 'members' outlives it. */
-extern struct classes *classes_new (struct moment *m,
+extern struct classes *classes_new (struct view *v,
                                     struct drift_member *members,
                                     uint32_t nr, uint64_t memory_bytes);
 extern void classes_free (struct classes *c);
@@ -62,20 +62,20 @@ extern int classes_add (struct classes *c, const struct digest *digest,
                         uint32_t sectors, uint32_t who, uint64_t block);
 extern uint64_t classes_count (const struct classes *c);
 /* Compare them all: adds to the members' figures. */
-extern int classes_run (struct classes *c, struct drift_fleet *fleet,
+extern int classes_run (struct classes *c, struct fleet_contents *fleet,
                         struct drift_progress *progress);
 
 /*----------------------------------------------------------------------
  * drift-freed.c
  */
 
-struct tally;
+struct record_join;
 
 /* Add what would be given back in the background (0) and by destroying each
  * of the members 1 .. nr - 1, with its snapshots; but for what their own
  * layers point to.
  */
-extern int freed_add_members (struct moment *m, struct tally *t,
+extern int freed_add_members (struct view *v, struct record_join *t,
                               const struct drift_member *members,
                               uint32_t nr, struct drift_progress *progress);
 

@@ -12,20 +12,20 @@
 #include "base/error.h"
 #include "core/engine.h"
 #include "drift/drift-int.h"
-#include "drift/tally.h"
+#include "drift/record-join.h"
 #include "meta/meta.h"
 
 /* While another computation goes on, look up this often. */
 #define LOOK_MS 20
 
-struct family {
-  struct moment *m;
+struct comparison {
+  struct view *v;
   struct drift_member *members; /* owned; the golden image, its clones */
   uint32_t nr;
-  struct tally *tally;          /* owned */
+  struct record_join *join;     /* owned */
   struct classes *classes;      /* owned */
   uint64_t *freed;              /* owned; sectors, by member */
-  struct drift_fleet fleet;
+  struct fleet_contents fleet;
   struct drift_progress *progress;
   uint64_t passed;              /* items of the passes before this one */
 };
@@ -38,7 +38,7 @@ drift_progress (struct drift_progress *p, uint64_t done)
     p->total = done;
   if (p->fn && p->fn (p->opaque, p->done, p->total) != 0)
     return nbdedup_fail (EINTR, "interrupted");
-  return p->moment ? moment_check (p->moment) : 0;
+  return p->view ? view_check (p->view) : 0;
 }
 
 static int
@@ -50,7 +50,7 @@ look (void *opaque)
 }
 
 int
-drift_begin (struct nbdedup_pool *pool, struct moment *m,
+drift_begin (struct nbdedup_pool *pool, struct view *v,
              struct drift_progress *progress)
 {
   const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
@@ -63,22 +63,22 @@ drift_begin (struct nbdedup_pool *pool, struct moment *m,
   }
   {
     WITH_LOCK (&pool->admin);
-    r = moment_take (pool, m);
+    r = view_open (pool, v);
   }
   if (r == -1) {
     lock_release (&pool->drift);
     return -1;
   }
-  m->look = look;
-  m->opaque = progress;
-  progress->moment = m;
+  v->look = look;
+  v->opaque = progress;
+  progress->view = v;
   return 0;
 }
 
 void
-drift_end (struct nbdedup_pool *pool, struct moment *m)
+drift_end (struct nbdedup_pool *pool, struct view *v)
 {
-  moment_end (m);
+  view_close (v);
   lock_release (&pool->drift);
 }
 
@@ -87,30 +87,30 @@ drift_end (struct nbdedup_pool *pool, struct moment *m)
  */
 
 static int
-add_member (struct family *f, struct moment_name *name)
+add_member (struct comparison *f, struct view_name *name)
 {
-  if (f->nr == TALLY_WHO_MAX)
+  if (f->nr == RECORD_JOIN_WHO_MAX)
     return nbdedup_fail (EINVAL, "%s: more than %u clones", name->name,
-                         TALLY_WHO_MAX - 1);
+                         RECORD_JOIN_WHO_MAX - 1);
   f->members[f->nr++].name = name;
   return 0;
 }
 
 /* Volumes are sorted by name. */
 static int
-find_members (struct family *f, struct moment_name *golden)
+find_members (struct comparison *f, struct view_name *golden)
 {
   size_t i;
   int r;
 
-  f->members = calloc (f->m->nr_names + 1, sizeof *f->members);
+  f->members = calloc (f->v->nr_names + 1, sizeof *f->members);
   if (f->members == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
   if (add_member (f, golden) == -1)
     return -1;
-  for (i = 0; i < f->m->nr_names; ++i) {
-    r = moment_is_clone_of (f->m, &f->m->names[i], golden);
-    if (r == -1 || (r == 1 && add_member (f, &f->m->names[i]) == -1))
+  for (i = 0; i < f->v->nr_names; ++i) {
+    r = view_is_clone_of (f->v, &f->v->names[i], golden);
+    if (r == -1 || (r == 1 && add_member (f, &f->v->names[i]) == -1))
       return -1;
   }
   f->freed = calloc (f->nr, sizeof *f->freed);
@@ -122,7 +122,7 @@ find_members (struct family *f, struct moment_name *golden)
  */
 
 static int
-add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
+add_leaf (struct comparison *f, uint32_t who, uint64_t leaf_nr,
           const struct leaf *leaf, uint64_t top)
 {
   struct drift_member *member = &f->members[who];
@@ -134,9 +134,9 @@ add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
       continue;
     if (pointer_unpack (leaf->ptr[i], member->name->layer->block_size,
                         &ptr) == -1 ||
-        tally_add_content (f->tally, ptr.addr, who,
-                           leaf_nr * LEAF_BLOCKS + i,
-                           who != 0 && top >> i & 1) == -1)
+        record_join_add_content (f->join, ptr.addr, who,
+                                 leaf_nr * LEAF_BLOCKS + i,
+                                 who != 0 && top >> i & 1) == -1)
       return -1;
     member->own++;
   }
@@ -147,21 +147,21 @@ add_leaf (struct family *f, uint32_t who, uint64_t leaf_nr,
  * goes when it is destroyed: what it points to is given back then.
  */
 static int
-add_contents (struct family *f, uint32_t who)
+add_contents (struct comparison *f, uint32_t who)
 {
-  struct moment_layer *golden = f->members[0].name->layer;
+  struct view_layer *golden = f->members[0].name->layer;
   struct walk *w;
   struct leaf leaf;
   uint64_t leaf_nr, top, n = 0;
   int r;
 
-  w = walk_new (f->m, f->members[who].name->layer, who ? golden : NULL);
+  w = walk_new (f->v, f->members[who].name->layer, who ? golden : NULL);
   if (w == NULL)
     return -1;
   while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
     r = add_leaf (f, who, leaf_nr, &leaf, top);
     if (r == 0 && ++n % 1024 == 0)
-      r = drift_progress (f->progress, f->passed + tally_count (f->tally));
+      r = drift_progress (f->progress, f->passed + record_join_count (f->join));
     if (r == -1)
       break;
   }
@@ -173,7 +173,7 @@ add_contents (struct family *f, uint32_t who)
  * the golden image's at the same place.
  */
 static int
-count_blocks (struct family *f)
+count_blocks (struct comparison *f)
 {
   struct drift_member *member;
   uint32_t i;
@@ -192,7 +192,7 @@ count_blocks (struct family *f)
 
 /* Is a layer below 'top'? */
 static bool
-stands_on (const struct moment_layer *top, const struct moment_layer *l)
+stands_on (const struct view_layer *top, const struct view_layer *l)
 {
   for (; top; top = top->parent)
     if (top == l)
@@ -201,9 +201,9 @@ stands_on (const struct moment_layer *top, const struct moment_layer *l)
 }
 
 static uint64_t
-estimate_items (const struct family *f)
+estimate_items (const struct comparison *f)
 {
-  const struct moment_layer *golden = f->members[0].name->layer, *l;
+  const struct view_layer *golden = f->members[0].name->layer, *l;
   uint64_t items = golden->blocks;
   uint32_t i;
 
@@ -214,7 +214,7 @@ estimate_items (const struct family *f)
 }
 
 static int
-scan (struct family *f)
+scan (struct comparison *f)
 {
   uint32_t i;
 
@@ -228,7 +228,7 @@ scan (struct family *f)
   }
   if (count_blocks (f) == -1)
     return -1;
-  return freed_add_members (f->m, f->tally, f->members, f->nr, f->progress);
+  return freed_add_members (f->v, f->join, f->members, f->nr, f->progress);
 }
 
 /*----------------------------------------------------------------------
@@ -239,23 +239,23 @@ static int
 add_content (void *opaque, const struct record *record, uint32_t who,
              uint64_t block)
 {
-  struct family *f = opaque;
+  struct comparison *f = opaque;
 
   return classes_add (f->classes, &record->digest,
-                      sectors_of (record->ptr.psize, f->m->sector_bytes),
+                      sectors_of (record->ptr.psize, f->v->sector_bytes),
                       who, block);
 }
 
 static int
 step (void *opaque, uint64_t done)
 {
-  struct family *f = opaque;
+  struct comparison *f = opaque;
 
   return drift_progress (f->progress, f->passed + done);
 }
 
 static int
-run_passes (struct family *f, struct drift_progress *p)
+run_passes (struct comparison *f, struct drift_progress *p)
 {
   uint64_t begin = p->done;
 
@@ -263,12 +263,13 @@ run_passes (struct family *f, struct drift_progress *p)
   p->total = begin + 3 * estimate_items (f);
   if (scan (f) == -1)
     return -1;
-  f->passed = begin + tally_count (f->tally);
-  p->total = f->passed + 2 * tally_count (f->tally);
+  f->passed = begin + record_join_count (f->join);
+  p->total = f->passed + 2 * record_join_count (f->join);
   if (drift_progress (p, f->passed) == -1 ||
-      tally_run (f->tally, f->freed, f->nr - 1, add_content, step, f) == -1)
+      record_join_run (f->join, f->freed, f->nr - 1, add_content, step,
+                       f) == -1)
     return -1;
-  f->passed += tally_count (f->tally);
+  f->passed += record_join_count (f->join);
   p->total = f->passed + classes_count (f->classes);
   if (drift_progress (p, f->passed) == -1)
     return -1;
@@ -280,7 +281,7 @@ run_passes (struct family *f, struct drift_progress *p)
  */
 
 static json_t *
-clone_json (const struct family *f, uint32_t i)
+clone_json (const struct comparison *f, uint32_t i)
 {
   const struct drift_member *c = &f->members[i];
   uint32_t block_size = c->name->layer->block_size;
@@ -297,11 +298,11 @@ clone_json (const struct family *f, uint32_t i)
                     "unique", (json_int_t) c->unique,
                     "logical", (json_int_t) c->logical,
                     "only_here_bytes", (json_int_t)
-                    (f->freed[i] * f->m->sector_bytes));
+                    (f->freed[i] * f->v->sector_bytes));
 }
 
 static json_t *
-family_json (const struct family *f, time_t now)
+comparison_json (const struct comparison *f, time_t now)
 {
   const struct drift_member *golden = &f->members[0];
   json_t *clones = json_array ();
@@ -324,28 +325,28 @@ family_json (const struct family *f, time_t now)
                     : json_real ((double) logical
                                  / (double) f->fleet.distinct),
                     "distinct_stored_bytes", (json_int_t)
-                    (f->fleet.distinct_sectors * f->m->sector_bytes));
+                    (f->fleet.distinct_sectors * f->v->sector_bytes));
 }
 
-/* All blocks of the family are read again for each golden image: images that
+/* All blocks of the clone set are read again for each golden image: images that
  * stand on each other have their clones in common.
  */
 static json_t *
-run_family (struct moment *m, struct moment_name *golden,
-            uint64_t memory_bytes, time_t now,
-            struct drift_progress *progress)
+compare_with (struct view *v, struct view_name *golden,
+              uint64_t memory_bytes, time_t now,
+              struct drift_progress *progress)
 {
-  struct family f = { .m = m, .progress = progress };
+  struct comparison f = { .v = v, .progress = progress };
   json_t *result = NULL;
 
   if (find_members (&f, golden) == 0 &&
-      (f.tally = tally_new (m, memory_bytes / 3)) != NULL &&
-      (f.classes = classes_new (m, f.members, f.nr,
+      (f.join = record_join_new (v, memory_bytes / 3)) != NULL &&
+      (f.classes = classes_new (v, f.members, f.nr,
                                 memory_bytes - memory_bytes / 3)) != NULL &&
       run_passes (&f, progress) == 0)
-    result = family_json (&f, now);
+    result = comparison_json (&f, now);
   classes_free (f.classes);
-  tally_free (f.tally);
+  record_join_free (f.join);
   free (f.freed);
   free (f.members);
   return result;
@@ -357,39 +358,39 @@ run_family (struct moment *m, struct moment_name *golden,
 
 /* Is it a snapshot that is not destroyed and has clones? */
 static int
-is_golden (struct moment *m, const struct moment_name *n)
+is_golden (struct view *v, const struct view_name *n)
 {
   size_t i;
   int r = 0;
 
   if (!n->is_snapshot || n->layer == NULL || !n->is_origin)
     return 0;
-  for (i = 0; i < m->nr_names && r == 0; ++i)
-    r = moment_is_clone_of (m, &m->names[i], n);
+  for (i = 0; i < v->nr_names && r == 0; ++i)
+    r = view_is_clone_of (v, &v->names[i], n);
   return r;
 }
 
 static int
 compare_names (const void *a, const void *b)
 {
-  const struct moment_name *x = *(struct moment_name *const *) a;
-  const struct moment_name *y = *(struct moment_name *const *) b;
+  const struct view_name *x = *(struct view_name *const *) a;
+  const struct view_name *y = *(struct view_name *const *) b;
 
   return strcmp (x->name, y->name);
 }
 
-/* The moment has snapshots by the age of their volumes. */
+/* The view has snapshots by the age of their volumes. */
 static int
-find_goldens (struct moment *m, struct moment_name **goldens, size_t *nr)
+find_goldens (struct view *v, struct view_name **goldens, size_t *nr)
 {
   size_t i;
   int r = 0;
 
   *nr = 0;
-  for (i = 0; i < m->nr_names && r != -1; ++i) {
-    r = is_golden (m, &m->names[i]);
+  for (i = 0; i < v->nr_names && r != -1; ++i) {
+    r = is_golden (v, &v->names[i]);
     if (r == 1)
-      goldens[(*nr)++] = &m->names[i];
+      goldens[(*nr)++] = &v->names[i];
   }
   if (*nr > 0)
     qsort (goldens, *nr, sizeof *goldens, compare_names);
@@ -397,21 +398,21 @@ find_goldens (struct moment *m, struct moment_name **goldens, size_t *nr)
 }
 
 static json_t *
-run_all (struct moment *m, uint64_t memory_bytes, time_t now,
+run_all (struct view *v, uint64_t memory_bytes, time_t now,
          struct drift_progress *progress)
 {
-  CLEANUP_FREE struct moment_name **goldens =
-    malloc ((m->nr_names + 1) * sizeof *goldens);
+  CLEANUP_FREE struct view_name **goldens =
+    malloc ((v->nr_names + 1) * sizeof *goldens);
   CLEANUP_JSON json_t *documents = json_array ();
   json_t *document;
   size_t nr, i;
 
   if (goldens == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
-  if (find_goldens (m, goldens, &nr) == -1)
+  if (find_goldens (v, goldens, &nr) == -1)
     return NULL;
   for (i = 0; i < nr; ++i) {
-    document = run_family (m, goldens[i], memory_bytes, now, progress);
+    document = compare_with (v, goldens[i], memory_bytes, now, progress);
     if (document == NULL)
       return NULL;
     json_array_append_new (documents, document);
@@ -444,26 +445,26 @@ drift_run (struct nbdedup_pool *pool, const char *golden,
            uint64_t memory_bytes, nbdedup_progress_fn *progress,
            void *opaque)
 {
-  struct moment_name *name;
+  struct view_name *name;
   json_t *result = NULL;
-  struct moment m;
+  struct view v;
   struct drift_progress p = { .fn = progress, .opaque = opaque };
   time_t now;
 
   if (drift_memory (pool, &memory_bytes) == -1 ||
-      drift_begin (pool, &m, &p) == -1)
+      drift_begin (pool, &v, &p) == -1)
     return NULL;
   now = time (NULL);
-  fates_begin (&m);
+  reclaim_begin (&v);
   if (golden == NULL)
-    result = run_all (&m, memory_bytes, now, &p);
-  else if ((name = moment_find (&m, golden)) != NULL) {
+    result = run_all (&v, memory_bytes, now, &p);
+  else if ((name = view_find (&v, golden)) != NULL) {
     if (name->is_snapshot)
-      result = run_family (&m, name, memory_bytes, now, &p);
+      result = compare_with (&v, name, memory_bytes, now, &p);
     else
       nbdedup_fail (EINVAL, "%s is a volume: drift is measured from a "
                     "snapshot, NAME@SNAP", golden);
   }
-  drift_end (pool, &m);
+  drift_end (pool, &v);
   return result;
 }

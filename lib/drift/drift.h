@@ -10,8 +10,8 @@
  * of them in bounded memory (sorter.h).  What a clone inherits is not looked
  * at: it is the golden image's, at the same place.
  *
- * All of it is true of one moment (moment.h).  The pool goes on meanwhile:
- * pool->admin is held only to take the moment, and must not be held by the
+ * All of it is true of one moment (view.h).  The pool goes on meanwhile:
+ * pool->admin is held only to open the view, and must not be held by the
  * caller.
  */
 

@@ -4,7 +4,7 @@
  *
  * The pool's is a scan of all records.  That of a volume, or of a golden
  * image and its clones, is of the records that their blocks have, each once:
- * the golden image's pointers, and the clones' own (tally.h).  A record's
+ * the golden image's pointers, and the clones' own (record-join.h).  A record's
  * count is always the pool's: how many pointers of all maps name it.
  */
 
@@ -17,7 +17,7 @@
 #include "core/engine.h"
 #include "drift/drift-int.h"
 #include "drift/histogram.h"
-#include "drift/tally.h"
+#include "drift/record-join.h"
 #include "meta/meta.h"
 
 #define STEP 8192u              /* records between looks at progress */
@@ -112,10 +112,10 @@ histogram_json (const struct histogram *h)
  */
 
 static int
-add_layers (struct moment *m, struct tally *t, struct moment_name *name,
-            const struct moment_layer *bottom, struct histogram *h)
+add_layers (struct view *v, struct record_join *t, struct view_name *name,
+            const struct view_layer *bottom, struct histogram *h)
 {
-  struct walk *w = walk_new (m, name->layer, bottom);
+  struct walk *w = walk_new (v, name->layer, bottom);
   struct pointer ptr;
   struct leaf leaf;
   uint64_t leaf_nr, top;
@@ -129,10 +129,10 @@ add_layers (struct moment *m, struct tally *t, struct moment_name *name,
       if (leaf.state[i] == MAP_POINTER &&
           (pointer_unpack (leaf.ptr[i], name->layer->block_size,
                            &ptr) == -1 ||
-           tally_add_content (t, ptr.addr, 0, 0, false) == -1))
+           record_join_add_content (t, ptr.addr, 0, 0, false) == -1))
         r = -1;
     if (r != -1 && leaf_nr % 1024 == 0)
-      r = drift_progress (h->progress, h->passed + tally_count (t));
+      r = drift_progress (h->progress, h->passed + record_join_count (t));
     if (r == -1)
       break;
   }
@@ -141,16 +141,16 @@ add_layers (struct moment *m, struct tally *t, struct moment_name *name,
 }
 
 static int
-add_family (struct moment *m, struct tally *t, struct moment_name *name,
-            struct histogram *h)
+add_clone_set (struct view *v, struct record_join *t, struct view_name *name,
+               struct histogram *h)
 {
   size_t i;
-  int r = add_layers (m, t, name, NULL, h);
+  int r = add_layers (v, t, name, NULL, h);
 
-  for (i = 0; i < m->nr_names && r == 0 && name->is_snapshot; ++i) {
-    r = moment_is_clone_of (m, &m->names[i], name);
+  for (i = 0; i < v->nr_names && r == 0 && name->is_snapshot; ++i) {
+    r = view_is_clone_of (v, &v->names[i], name);
     if (r == 1)
-      r = add_layers (m, t, &m->names[i], name->layer, h);
+      r = add_layers (v, t, &v->names[i], name->layer, h);
   }
   return r;
 }
@@ -164,25 +164,25 @@ step (void *opaque, uint64_t done)
 }
 
 static json_t *
-histogram_of (struct moment *m, const char *name, uint64_t memory_bytes,
+histogram_of (struct view *v, const char *name, uint64_t memory_bytes,
               struct drift_progress *progress)
 {
   struct histogram h = {
-    .sector_bytes = m->sector_bytes, .progress = progress,
+    .sector_bytes = v->sector_bytes, .progress = progress,
     .passed = progress->done,
   };
-  struct moment_name *n = moment_find (m, name);
-  struct tally *t;
+  struct view_name *n = view_find (v, name);
+  struct record_join *t;
   int r;
 
-  if (n == NULL || (t = tally_new (m, memory_bytes)) == NULL)
+  if (n == NULL || (t = record_join_new (v, memory_bytes)) == NULL)
     return NULL;
-  r = add_family (m, t, n, &h);
-  progress->total = h.passed + 2 * tally_count (t);
-  h.passed += tally_count (t);
+  r = add_clone_set (v, t, n, &h);
+  progress->total = h.passed + 2 * record_join_count (t);
+  h.passed += record_join_count (t);
   if (r == 0)
-    r = tally_run (t, NULL, 0, add_content, step, &h);
-  tally_free (t);
+    r = record_join_run (t, NULL, 0, add_content, step, &h);
+  record_join_free (t);
   return r == 0 ? json_pack ("{s:s, s:o}", "name", n->name, "histogram",
                              histogram_json (&h)) : NULL;
 }
@@ -194,7 +194,7 @@ histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
   uint64_t memory_bytes = 0;
   struct meta_state state;
   json_t *ddt = NULL;
-  struct moment m;
+  struct view v;
   struct drift_progress p = { .fn = progress, .opaque = opaque };
   struct histogram h = {
     .sector_bytes = pool->sector_bytes, .progress = &p,
@@ -202,22 +202,22 @@ histogram_add (struct nbdedup_pool *pool, const char *name, json_t *stat,
   int r;
 
   if (drift_memory (pool, &memory_bytes) == -1 ||
-      drift_begin (pool, &m, &p) == -1)
+      drift_begin (pool, &v, &p) == -1)
     return -1;
-  r = meta_state_get (m.c, &state);
+  r = meta_state_get (v.c, &state);
   if (r == 0) {
     p.total = state.records;
-    r = meta_record_scan (m.c, 0, add_group, &h);
+    r = meta_record_scan (v.c, 0, add_group, &h);
   }
   if (r == 0) {
     json_object_set_new (json_object_get (json_object_get (stat, "pool"),
                                           "ddt"),
                          "histogram", histogram_json (&h));
-    if (name && (ddt = histogram_of (&m, name, memory_bytes, &p)) == NULL)
+    if (name && (ddt = histogram_of (&v, name, memory_bytes, &p)) == NULL)
       r = -1;
     if (ddt)
       json_object_set_new (stat, "ddt", ddt);
   }
-  drift_end (pool, &m);
+  drift_end (pool, &v);
   return r;
 }

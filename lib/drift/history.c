@@ -11,13 +11,13 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "core/txg.h"
 #include "drift/drift.h"
-#include "drift/family.h"
+#include "drift/clone-set.h"
 #include "drift/history.h"
 #include "format/codec.h"
-#include "format/thin.h"
+#include "format/retention.h"
 #include "meta/meta.h"
 #include "volume/volume.h"
 
@@ -112,11 +112,11 @@ decode (struct codec_ctx *ctx, const struct meta_sample *s)
 struct recording {
   struct sample *samples;       /* owned */
   size_t nr;
-  struct thin_policy policy;
+  struct retention_policy policy;
 };
 
 struct times {
-  struct thin_sample *p;        /* owned */
+  struct retention_sample *p;   /* owned */
   size_t nr, cap;
 };
 
@@ -124,7 +124,7 @@ static int
 add_time (void *opaque, uint64_t id, uint64_t time_s, bool asked)
 {
   struct times *t = opaque;
-  struct thin_sample *p;
+  struct retention_sample *p;
 
   if (t->nr == t->cap) {
     t->cap = t->cap ? 2 * t->cap : 1024;
@@ -133,22 +133,22 @@ add_time (void *opaque, uint64_t id, uint64_t time_s, bool asked)
       return nbdedup_fail (ENOMEM, "no memory for the drift history");
     t->p = p;
   }
-  t->p[t->nr++] = (struct thin_sample) {
+  t->p[t->nr++] = (struct retention_sample) {
     .id = id, .time = time_s, .asked = asked,
   };
   return 0;
 }
 
 static int
-thin_history (struct meta_conn *c, const struct thin_policy *policy,
-              uint64_t golden, uint64_t now_s)
+retention_history (struct meta_conn *c, const struct retention_policy *policy,
+                   uint64_t golden, uint64_t now_s)
 {
   struct times t = { NULL };
   size_t i;
   int r = meta_sample_times (c, golden, add_time, &t);
 
   if (r == 0)
-    thin (policy, now_s, t.p, t.nr);
+    retention_apply (policy, now_s, t.p, t.nr);
   for (i = 0; i < t.nr && r == 0; ++i)
     if (t.p[i].drop)
       r = meta_sample_delete (c, t.p[i].id);
@@ -168,7 +168,7 @@ record_in_transaction (void *arg, struct meta_conn *c,
     s = &rec->samples[i].row;
     s->id = state->next_id++;
     if (meta_sample_put (c, s) == -1 ||
-        thin_history (c, &rec->policy, s->golden, s->time) == -1)
+        retention_history (c, &rec->policy, s->golden, s->time) == -1)
       return -1;
   }
   return 0;
@@ -187,13 +187,13 @@ pages_of (const struct recording *rec)
 }
 
 static int
-get_policy (struct nbdedup_pool *pool, struct thin_policy *policy)
+get_policy (struct nbdedup_pool *pool, struct retention_policy *policy)
 {
   CLEANUP_FREE char *text = NULL;
 
   if (pool_property_get (pool, "drift-keep", &text) == -1)
     return -1;
-  return thin_policy_parse (text, policy);
+  return retention_policy_parse (text, policy);
 }
 
 /* Whose document is it?  'before' has the ids of all snapshots by name, from
@@ -421,7 +421,7 @@ history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
 
 /* Its document has the name of then, which another one may have by now. */
 static int
-get_newest_of (struct get *g, struct meta_conn *c, const struct family *f)
+get_newest_of (struct get *g, struct meta_conn *c, const struct clone_set *f)
 {
   const size_t nr = json_array_size (g->samples);
   json_t *document;
@@ -442,20 +442,20 @@ json_t *
 history_newest (struct nbdedup_pool *pool, uint64_t after,
                 nbdedup_progress_fn *progress, void *opaque)
 {
-  CLEANUP_FREE struct family *families = NULL;
+  CLEANUP_FREE struct clone_set *sets = NULL;
   struct get g = { .progress = progress, .opaque = opaque };
   struct meta_conn *c;
   size_t nr, i;
   int r;
 
-  if (families_get (pool->volumes, &families, &nr) == -1)
+  if (clone_sets_get (pool->volumes, &sets, &nr) == -1)
     return NULL;
   if (get_begin (&g) == -1)
     return get_end (&g, -1);
   c = meta_reader_get (pool->meta);
   for (i = 0, r = 0; i < nr && r == 0; ++i)
-    if (families[i].golden > after)
-      r = get_newest_of (&g, c, &families[i]);
+    if (sets[i].golden > after)
+      r = get_newest_of (&g, c, &sets[i]);
   meta_reader_put (pool->meta, c);
   return get_end (&g, r);
 }

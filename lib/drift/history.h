@@ -7,7 +7,7 @@
  * its samples when it is renamed, and they stay when it is destroyed.
  *
  * Samples are ordered by their own id, as they were recorded: a clock that
- * is set back changes no order.  What grows old is thinned (thin.h) by the
+ * is set back changes no order.  What grows old is thinned (retention.h) by the
  * property "drift-keep", of a golden image's samples in the transaction
  * that records a new one.
  *
@@ -26,7 +26,7 @@
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
 /* As drift_run; what it returns has been recorded, and is durable.  'asked':
- * a user requested this sample, so thinning prefers to keep it (thin.h).
+ * a user requested this sample, so thinning prefers to keep it (retention.h).
  * EBUSY: its golden image was renamed meanwhile, and nothing recorded; ENOSPC:
  * nor is what the pool has in reserve used for this.
  */

@@ -12,9 +12,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/nice.h"
+#include "base/priority.h"
 #include "core/engine.h"
-#include "drift/family.h"
+#include "drift/clone-set.h"
 #include "drift/history.h"
 #include "drift/sampler.h"
 #include "meta/meta.h"
@@ -32,7 +32,7 @@
 struct golden {
   uint64_t id;
   uint64_t due_ms;              /* of the monotonic clock */
-  uint64_t state;               /* of its family, before the last sample */
+  uint64_t state;               /* of its clone set, before the last sample */
   bool is_known;                /* the state */
   bool is_asked;                /* for, by a snapshot */
 };
@@ -160,9 +160,9 @@ first_due_ms (struct sampler *s, uint64_t id)
   return clock_ms () + (age_ms < s->interval_ms ? s->interval_ms - age_ms : 0);
 }
 
-/* 's->goldens' is again what there is: 'families', ascending by id. */
+/* 's->goldens' is again what there is: 'sets', ascending by id. */
 static int
-take_over (struct sampler *s, const struct family *families, size_t nr)
+take_over (struct sampler *s, const struct clone_set *sets, size_t nr)
 {
   struct golden *new = calloc (nr ? nr : 1, sizeof *new), *old;
   size_t i;
@@ -170,13 +170,13 @@ take_over (struct sampler *s, const struct family *families, size_t nr)
   if (new == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a list of golden images");
   for (i = 0; i < nr; ++i) {
-    old = find_golden (s, families[i].golden);
+    old = find_golden (s, sets[i].golden);
     if (old)
       new[i] = *old;
     else
       new[i] = (struct golden) {
-        .id = families[i].golden,
-        .due_ms = first_due_ms (s, families[i].golden),
+        .id = sets[i].golden,
+        .due_ms = first_due_ms (s, sets[i].golden),
       };
   }
   free (s->goldens);
@@ -197,14 +197,14 @@ take_asked (struct sampler *s, size_t *nr)
 
 /* The golden images that there are now, and which of them are asked for. */
 static int
-look (struct sampler *s, struct family **families, size_t *nr)
+look (struct sampler *s, struct clone_set **sets, size_t *nr)
 {
   size_t nr_asked, i;
   CLEANUP_FREE uint64_t *asked = take_asked (s, &nr_asked);
   struct golden *g;
 
-  if (families_get (s->pool->volumes, families, nr) == -1 ||
-      take_over (s, *families, *nr) == -1)
+  if (clone_sets_get (s->pool->volumes, sets, nr) == -1 ||
+      take_over (s, *sets, *nr) == -1)
     return -1;
   for (i = 0; i < nr_asked; ++i)
     if ((g = find_golden (s, asked[i])) != NULL)
@@ -250,7 +250,7 @@ set_error (struct sampler *s, const char *error)
 }
 
 static int
-sample (struct sampler *s, struct golden *g, const struct family *f)
+sample (struct sampler *s, struct golden *g, const struct clone_set *f)
 {
   CLEANUP_JSON json_t *document = NULL;
 
@@ -279,21 +279,21 @@ sample (struct sampler *s, struct golden *g, const struct family *f)
 static void
 pass (struct sampler *s)
 {
-  CLEANUP_FREE struct family *families = NULL;
+  CLEANUP_FREE struct clone_set *sets = NULL;
   uint64_t begin_ms = clock_ms ();
   char error[sizeof s->error] = "";
   struct golden *g;
   size_t i, nr = 0;
 
   s->look_ms = begin_ms + least (s->interval_ms, LOOK_MS);
-  if (look (s, &families, &nr) == -1) {
+  if (look (s, &sets, &nr) == -1) {
     set_error (s, nbdedup_error ());
     return;
   }
   for (i = 0; i < nr && !s->stop; ++i) {
     g = &s->goldens[i];
     if (g->is_asked || g->due_ms <= clock_ms ()) {
-      if (sample (s, g, &families[i]) == -1)
+      if (sample (s, g, &sets[i]) == -1)
         snprintf (error, sizeof error, "%s", nbdedup_error ());
       set_error (s, error);
     }
@@ -329,7 +329,7 @@ sampler_thread (void *arg)
 {
   struct sampler *s = arg;
 
-  nice_thread ();
+  thread_lower_priority ();
   while (wait_until_due (s))
     pass (s);
   return NULL;

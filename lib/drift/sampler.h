@@ -8,9 +8,9 @@
  * after a snapshot of a clone, a moment later, so that a night's snapshots
  * of a whole fleet make one sample, not one each.
  *
- * Nothing is recorded while the family, which is the clones, has not changed
+ * Nothing is recorded while the clone set, which is the clones, has not changed
  * since the last sample: no write, trim, resize, rollback, rebase, clone or
- * destroy among them.  That is known from counters in memory (family.h), so
+ * destroy among them.  That is known from counters in memory (clone-set.h), so
  * a new server may take one sample of what has not changed.
  *
  * It runs at a low priority (on Linux each thread has its own nice value),

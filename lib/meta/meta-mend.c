@@ -48,7 +48,7 @@
 #define OVERFLOW_MAX 100000u
 #define OVERFLOW_ROWS_MAX 6u
 
-static const struct table {
+static const struct mended_table {
   const char *name;
   bool index;                   /* the kind of its b-tree */
   const char *root, *delete, *check;
@@ -78,7 +78,7 @@ struct mend {
   struct meta *m;
   struct meta_conn *c;          /* the writer */
   const struct meta_mend_ops *ops;
-  const struct table *table;
+  const struct mended_table *table;
   uint32_t nr_pages, root;
   uint8_t *seen;                /* owned; a bit for each page */
   unsigned bottom;              /* depth of the lowest pages; 0: not known */

@@ -448,7 +448,7 @@ struct meta_sample {
   uint64_t golden;              /* a snapshot, perhaps destroyed since */
   uint64_t time;                /* seconds since the epoch */
   uint64_t length;              /* of the document */
-  bool asked;                   /* requested by a user: thin.h */
+  bool asked;                   /* requested by a user: retention.h */
   uint64_t codec;               /* as stored: any number */
   const uint8_t *data;          /* its stored form; not owned */
   size_t len;

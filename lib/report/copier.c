@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/nice.h"
+#include "base/priority.h"
 #include "core/ddt.h"
 #include "core/engine.h"
 #include "core/txg.h"
@@ -357,7 +357,7 @@ copier_thread (void *arg)
   uint64_t addr, bytes;
   int r;
 
-  nice_thread ();
+  thread_lower_priority ();
   while (wait_for_work (s)) {
     if (!has_room (s->pool)) {
       pause_ms (s, FULL_MS);

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/nice.h"
+#include "base/priority.h"
 #include "core/engine.h"
 #include "meta/meta.h"
 #include "report/scrub.h"
@@ -168,7 +168,7 @@ scrubber_thread (void *arg)
 {
   struct scrubber *s = arg;
 
-  nice_thread ();
+  thread_lower_priority ();
   while (wait_until_due (s))
     scrub (s);
   return NULL;

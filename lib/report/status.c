@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "core/txg.h"
 #include "data/capacity.h"
 #include "data/watch.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by client.c (the pool) and remote.c (its volumes). */
+/* Shared by client.c (the pool) and handle.c (its volumes). */
 
 #ifndef NBDEDUP_CLIENT_INT_H
 #define NBDEDUP_CLIENT_INT_H

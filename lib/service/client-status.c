@@ -152,7 +152,7 @@ try_status (const char *path, const struct nbdedup_settings *settings,
     return errno == EBUSY && in_the_way.pid != 0 && !in_the_way.server
       ? busy_status (path, &in_the_way) : NULL;
   status = nbdedup_client_call (client, "status", NULL, NULL, NULL);
-  if (status && add_open (status, nbdedup_client_is_remote (client),
+  if (status && add_open (status, nbdedup_client_is_served (client),
                           &holder) == -1) {
     json_decref (status);
     status = nbdedup_fail_null (ENOMEM, "no memory");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The client half of nbdedup.h: the same calls on a pool opened here and
- * on one that a server has open; remote.c has its volumes.
+ * on one that a server has open; handle.c has its volumes.
  *
  * A connection serves one request at a time, so a client has several for
  * commands, made when a thread finds none idle.
@@ -184,7 +184,7 @@ nbdedup_client_close (struct nbdedup_client *client)
 }
 
 bool
-nbdedup_client_is_remote (struct nbdedup_client *client)
+nbdedup_client_is_served (struct nbdedup_client *client)
 {
   return client->pool == NULL;
 }

@@ -35,7 +35,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/nice.h"
+#include "base/priority.h"
 #include "format/control-protocol.h"
 #include "report/scrub.h"
 #include "service/command.h"
@@ -274,7 +274,7 @@ serve_command (struct connection *conn, const struct control_frame *f)
   conn->progress_ms = 0;
   /* For the rest of the connection. */
   if (command_is_background (command, args))
-    nice_thread ();
+    thread_lower_priority ();
   result = command_run (conn->control->pool, command, args,
                         command_progress, conn);
   if (conn->lost)

@@ -15,13 +15,13 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "disk/journal.h"
 #include "disk/store.h"
 #include "format/format.h"
 #include "format/hash.h"
 #include "meta/meta.h"
-#include "service/pool-properties.h"
+#include "service/property-apply.h"
 #include "service/pool.h"
 
 /* The pool's own name must survive, too.  Where another user made the

@@ -49,7 +49,7 @@
 #include "report/scrub.h"
 #include "report/scrubber.h"
 #include "service/control.h"
-#include "service/pool-properties.h"
+#include "service/property-apply.h"
 #include "service/pool.h"
 #include "space/space.h"
 #include "volume/lost-leaves.h"
@@ -462,7 +462,7 @@ commit_thread (void *arg)
         return NULL;
     }
     /* A failure stops the pool; the next write is told. */
-    if (wb_drain (pool->writeback, NULL) == 0 &&
+    if (writeback_drain (pool->writeback, NULL) == 0 &&
         txg_flush (pool->txg) == -1)
       continue;
     watch_look (pool, false);
@@ -850,7 +850,8 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {
-    if (pool->has_commit_thread && wb_drain (pool->writeback, NULL) == -1)
+    if (pool->has_commit_thread && writeback_drain (pool->writeback,
+                                                    NULL) == -1)
       r = -1;
     writeback_stop (pool->writeback);
   }
@@ -865,7 +866,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   readers_free (pool);
   ddt_free (pool->ddt);
   map_free (pool->map);
-  space_free_all (pool->space);
+  space_destroy (pool->space);
   journal_close (pool->journal);
   if (pool->store && store_close (pool->store) == -1)
     r = -1;

@@ -74,14 +74,14 @@ space_new (struct store *store, const struct space_ops *ops,
   space->hash = calloc (space->nr_hash, sizeof *space->hash);
   if (space->hash == NULL || init_buckets (space, &space->with_slots) == -1 ||
       init_buckets (space, &space->without_slots) == -1) {
-    space_free_all (space);
+    space_destroy (space);
     return nbdedup_fail_null (ENOMEM, "space: no memory");
   }
   return space;
 }
 
 void
-space_free_all (struct space *space)
+space_destroy (struct space *space)
 {
   struct entry *e;
   uint32_t i;

@@ -65,7 +65,7 @@ extern struct space *space_new (struct store *store,
                                 const struct space_ops *ops,
                                 uint64_t budget_bytes);
 /* Gives empty segments back to the file system; the store is still open. */
-extern void space_free_all (struct space *space);
+extern void space_destroy (struct space *space);
 
 /* At open, once per row of table "segment", in ascending order. */
 extern int space_add_segment (struct space *space, uint64_t segment,

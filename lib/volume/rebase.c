@@ -55,7 +55,7 @@ struct rebase {
   struct layer *new;            /* R */
   struct meta_layer head_row, new_row;
   struct meta_volume mv;
-  struct ghosts ghosts;         /* were kept for the old origin */
+  struct tombstones tombstones; /* were kept for the old origin */
   nbdedup_progress_fn *progress;
   void *opaque;
 };
@@ -120,11 +120,11 @@ begin (struct rebase *rb)
   struct range range;
   int r;
 
-  if (wb_drain (wb, v) == -1 ||
+  if (writeback_drain (wb, v) == -1 ||
       txg_run (rb->pool->txg, NULL, NULL, NULL) == -1)
     return -1;
-  wb_range_begin (wb, v, &range, 0, UINT64_MAX);
-  r = wb_drain (wb, v);
+  writeback_range_begin (wb, v, &range, 0, UINT64_MAX);
+  r = writeback_drain (wb, v);
   if (r == 0) {
     rb->old = v->layer;
     rb->size = v->size;
@@ -132,7 +132,7 @@ begin (struct rebase *rb)
     volume_to_meta (v, &rb->mv);
     r = txg_run (rb->pool->txg, begin_in_transaction, begin_done, rb);
   }
-  wb_range_end (wb, v, &range);
+  writeback_range_end (wb, v, &range);
   return r;
 }
 
@@ -296,14 +296,14 @@ finish_in_transaction (void *arg, struct meta_conn *c,
   head.parent = rb->new->id;
   if (meta_layer_put (c, &head) == -1 || meta_volume_put (c, &rb->mv) == -1)
     return -1;
-  return ghosts_delete (&rb->ghosts, c);
+  return tombstones_delete (&rb->tombstones, c);
 }
 
 static void
 set_origin_locked (struct rebase *rb)
 {
   volume_set_origin_locked (rb->v, rb->onto);
-  ghosts_drop_locked (&rb->ghosts);
+  tombstones_drop_locked (&rb->tombstones);
 }
 
 static void
@@ -353,7 +353,7 @@ finish (struct rebase *rb)
 {
   struct volume *v = rb->v;
 
-  if (ghosts_collect (&rb->v, 1, &rb->ghosts) == -1)
+  if (tombstones_collect (&rb->v, 1, &rb->tombstones) == -1)
     return -1;
   map_freeze (rb->pool->map, rb->new);
   volume_to_meta (v, &rb->mv);
@@ -500,7 +500,7 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
     /* Only to count down from: the head's count becomes R's. */
     rb.new_row.blocks = onto->layer->blocks;
     r = rebase (&rb);
-    free (rb.ghosts.p);
+    free (rb.tombstones.p);
     if (r == -1)
       return NULL;
   }

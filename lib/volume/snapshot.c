@@ -93,8 +93,8 @@ snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
   struct range range;
   int r;
 
-  wb_range_begin (pool->writeback, v, &range, 0, UINT64_MAX);
-  r = wb_drain (pool->writeback, v);
+  writeback_range_begin (pool->writeback, v, &range, 0, UINT64_MAX);
+  r = writeback_drain (pool->writeback, v);
   if (r == 0) {
     sn->head = v->layer;
     sn->ms.size = v->size;
@@ -102,7 +102,7 @@ snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
     r = txg_run_large (pool->txg, ROW_PAGES, snapshot_in_transaction,
                        snapshot_done, sn);
   }
-  wb_range_end (pool->writeback, v, &range);
+  writeback_range_end (pool->writeback, v, &range);
   return r;
 }
 
@@ -144,7 +144,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
    * for the little that comes meanwhile.
    */
   if (s == NULL ||
-      (has_clients && (wb_drain (pool->writeback, v) == -1 ||
+      (has_clients && (writeback_drain (pool->writeback, v) == -1 ||
                        txg_run (pool->txg, NULL, NULL, NULL) == -1)) ||
       snapshot_now (pool, &sn) == -1) {
     volume_free (s);
@@ -314,7 +314,7 @@ struct rollback {
   struct layer *layer;
   struct meta_volume mv;
   struct meta_layer ml;
-  struct ghosts ghosts;         /* were kept for the old origin */
+  struct tombstones tombstones; /* were kept for the old origin */
 };
 
 static int
@@ -327,7 +327,7 @@ rollback_in_transaction (void *arg, struct meta_conn *c,
   rb->mv.layer = rb->ml.id;
   if (meta_layer_put (c, &rb->ml) == -1 ||
       meta_volume_put (c, &rb->mv) == -1 ||
-      ghosts_delete (&rb->ghosts, c) == -1)
+      tombstones_delete (&rb->tombstones, c) == -1)
     return -1;
   return meta_layer_set_dying (c, rb->old->layer->id);
 }
@@ -353,7 +353,7 @@ rollback_done (void *arg)
     /* The volume is again a clone of what it was one of then. */
     volume_set_origin_locked (old, NULL);
     volume_set_origin_locked (new, rb->snapshot->origin);
-    ghosts_drop_locked (&rb->ghosts);
+    tombstones_drop_locked (&rb->tombstones);
     list_remove (&rb->vs->list, old);
     list_insert (&rb->vs->list, new);
   }
@@ -401,16 +401,16 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
       (rb.layer = layer_new (&rb.ml)) == NULL)
     return -1;
   rb.new = volume_new (pool, &rb.mv, v->domain_name, rb.layer);
-  if (rb.new == NULL || ghosts_collect (&v, 1, &rb.ghosts) == -1 ||
+  if (rb.new == NULL || tombstones_collect (&v, 1, &rb.tombstones) == -1 ||
       rollback_cut_off (v, force) == -1) {
     volume_free (rb.new);
     free (rb.layer);
-    free (rb.ghosts.p);
+    free (rb.tombstones.p);
     return -1;
   }
-  wb_settle (pool->writeback, v);
+  writeback_settle (pool->writeback, v);
   r = txg_run (pool->txg, rollback_in_transaction, rollback_done, &rb);
-  free (rb.ghosts.p);
+  free (rb.tombstones.p);
   WITH_LOCK (&vs->lock);
   v->nr_clients--;
   if (r == -1) {

@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "core/txg.h"
 #include "data/sync.h"
 #include "data/writeback.h"
@@ -249,7 +249,7 @@ clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
   if (old_size > v->size &&
       nbdedup_volume_zero (&h, old_size - v->size, v->size) == -1)
     return -1;
-  if (wb_drain (pool->writeback, v) == -1)
+  if (writeback_drain (pool->writeback, v) == -1)
     return -1;
   volume_to_meta (v, &t.mv);
   t.mv.tail_dirty = false;
@@ -321,7 +321,7 @@ resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
 
   /* A shrink has failed half way: what it was to cut off is still there. */
   if (v->tail_dirty &&
-      (wb_drain (pool->writeback, v) == -1 ||
+      (writeback_drain (pool->writeback, v) == -1 ||
        txg_run (pool->txg, NULL, NULL, NULL) == -1 ||
        clean_old_tail (pool, v) == -1))
     return -1;

@@ -8,7 +8,7 @@
  * nameless layer that something still stands on stays, or merges
  * (layers_settle).
  *
- * A snapshot that is the origin of clones leaves a ghost (ghost.c).
+ * A snapshot that is the origin of clones leaves a tombstone (tombstone.c).
  */
 
 #include <config.h>
@@ -34,7 +34,7 @@ struct destroy {
   struct volume **victims;      /* owned array; a volume comes after all of
                                  * its snapshots */
   size_t nr;
-  struct ghosts ghosts;         /* go with their last clone */
+  struct tombstones tombstones; /* go with their last clone */
   bool recursive, force;
   json_t *needs;                /* dry run: not owned; what is in the way */
 };
@@ -216,10 +216,10 @@ set_label (struct volume *s, char *label)
 }
 
 /* What a snapshot leaves behind if something has it as origin; and which
- * ghosts have waited for these.
+ * tombstones have waited for these.
  */
 static int
-leave_ghosts (struct destroy *d)
+leave_tombstones (struct destroy *d)
 {
   struct volume *s, **leaving = malloc (d->nr * sizeof *leaving);
   char name[VOLUME_FULL_NAME_MAX];
@@ -238,12 +238,12 @@ leave_ghosts (struct destroy *d)
     }
   }
   if (r == 0)
-    r = ghosts_collect (leaving, nr, &d->ghosts);
+    r = tombstones_collect (leaving, nr, &d->tombstones);
   free (leaving);
   if (r == -1)
     return -1;
   WITH_LOCK (&d->vs->lock);
-  return list_reserve (&d->vs->ghosts, d->nr);
+  return list_reserve (&d->vs->tombstones, d->nr);
 }
 
 static void
@@ -281,7 +281,7 @@ destroy_in_transaction (void *arg, struct meta_conn *c,
       r = meta_snapshot_put (c, &ms);
     }
   }
-  return r == 0 ? ghosts_delete (&d->ghosts, c) : -1;
+  return r == 0 ? tombstones_delete (&d->tombstones, c) : -1;
 }
 
 /* After the commit, before any later fold: those give references back. */
@@ -299,11 +299,11 @@ destroy_done (void *arg)
       v->layer->nr_names--;
       v->of = NULL;
       if (v->label)
-        list_insert (&d->vs->ghosts, v);
+        list_insert (&d->vs->tombstones, v);
       else
         volume_set_origin_locked (v, NULL);
     }
-    ghosts_drop_locked (&d->ghosts);
+    tombstones_drop_locked (&d->tombstones);
   }
   layers_settle (d->vs);
 }
@@ -329,8 +329,8 @@ run (struct nbdedup_pool *pool, struct destroy *d)
   if (check_clones (d) == -1 || cut_off (d) == -1)
     return -1;
   for (i = 0; i < d->nr; ++i)
-    wb_settle (pool->writeback, d->victims[i]);
-  if (leave_ghosts (d) == 0 &&
+    writeback_settle (pool->writeback, d->victims[i]);
+  if (leave_tombstones (d) == 0 &&
       txg_run (pool->txg, destroy_in_transaction, destroy_done, d) == 0) {
     release (d);
     return 0;
@@ -370,7 +370,7 @@ volume_destroy (struct nbdedup_pool *pool, const json_t *names,
     json_array_extend (destroyed, list);
   json_decref (list);
   free (d.victims);
-  free (d.ghosts.p);
+  free (d.tombstones.p);
   return r;
 }
 

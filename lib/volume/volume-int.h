@@ -38,17 +38,18 @@ extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
 extern void snapshot_to_meta (const struct volume *s,
                               struct meta_snapshot *ms);
 
-/* Ghosts (ghost.c) that have no reason to stay. */
-struct ghosts {
+/* Tombstones (tombstone.c) that have no reason to stay. */
+struct tombstones {
   struct volume **p;            /* owned, the array */
   size_t nr;
 };
 /* Those kept for these alone, whose origin is about to change or go. */
-extern int ghosts_collect (struct volume *const *leaving, size_t nr,
-                           struct ghosts *ghosts);
+extern int tombstones_collect (struct volume *const *leaving, size_t nr,
+                               struct tombstones *tombstones);
 /* Their rows; and after the commit, and after those have let go, they. */
-extern int ghosts_delete (const struct ghosts *ghosts, struct meta_conn *c);
-extern void ghosts_drop_locked (struct ghosts *ghosts);
+extern int tombstones_delete (const struct tombstones *tombstones,
+                              struct meta_conn *c);
+extern void tombstones_drop_locked (struct tombstones *tombstones);
 
 /* Who uses it: "2 clients (uid 1000, uid 0)", for an error.  With
  * volumes->lock held.

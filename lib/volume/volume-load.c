@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "core/engine.h"
 #include "core/map.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "meta/meta.h"
 #include "volume/volume-int.h"
 #include "volume/volume-layers.h"
@@ -352,7 +352,7 @@ make_snapshot (struct load *ld, const struct meta_snapshot *ms,
 
 /* A destroyed snapshot: a name for its clones' origin. */
 static struct volume *
-make_ghost (struct load *ld, const struct meta_snapshot *ms)
+make_tombstone (struct load *ld, const struct meta_snapshot *ms)
 {
   struct volumes *vs = ld->vs;
   struct volume *s = calloc (1, sizeof *s);
@@ -360,7 +360,7 @@ make_ghost (struct load *ld, const struct meta_snapshot *ms)
   if (s)
     s->label = strdup (ms->name);
   if (s == NULL || s->label == NULL ||
-      list_reserve (&vs->ghosts, 1) == -1) {
+      list_reserve (&vs->tombstones, 1) == -1) {
     volume_free (s);
     return nbdedup_fail_null (ENOMEM, "no memory");
   }
@@ -371,7 +371,7 @@ make_ghost (struct load *ld, const struct meta_snapshot *ms)
   s->time = ms->time;
   s->gone = true;
   WITH_LOCK (&vs->lock);
-  list_insert (&vs->ghosts, s);
+  list_insert (&vs->tombstones, s);
   return s;
 }
 
@@ -389,7 +389,7 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
       return damaged (ld, "snapshot %" PRIu64 " is of a volume that is "
                       "missing", ms->id);
   }
-  s = of ? make_snapshot (ld, ms, of) : make_ghost (ld, ms);
+  s = of ? make_snapshot (ld, ms, of) : make_tombstone (ld, ms);
   if (s == NULL)
     return ld->salvage && errno != ENOMEM ? 0 : -1;
   p = array_add (&ld->snapshots, &ld->nr_snapshots, sizeof *p);

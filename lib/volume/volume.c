@@ -130,7 +130,7 @@ list_remove (struct volume_list *list, struct volume *v)
 {
   size_t i = list_position (list, v->name);
 
-  while (list->p[i] != v)       /* ghosts may have one name */
+  while (list->p[i] != v)       /* tombstones may have one name */
     i++;
   list->nr--;
   memmove (&list->p[i], &list->p[i + 1], (list->nr - i) * sizeof *list->p);
@@ -209,7 +209,7 @@ volumes_free (struct volumes *vs)
   if (vs == NULL)
     return;
   free_list (&vs->list);
-  free_list (&vs->ghosts);
+  free_list (&vs->tombstones);
   for (i = 0; i < vs->layers.nr; ++i)
     free (vs->layers.p[i]);
   free (vs->layers.p);

@@ -97,7 +97,7 @@ open_space (void)
 void
 close_space (void)
 {
-  space_free_all (space);
+  space_destroy (space);
   assert (store_close (store) == 0);
 }
 

@@ -188,7 +188,7 @@ static void
 use_remote (struct nbdedup_client *client, uint8_t *buf, struct rng *rng)
 {
   unsigned i = rng_below (rng, NR_STEADY);
-  struct nbdedup_remote *r;
+  struct nbdedup_handle *r;
 
   r = nbdedup_client_volume_open (client, steady[i].name,
                                   NBDEDUP_VOLUME_READONLY);
@@ -198,10 +198,10 @@ use_remote (struct nbdedup_client *client, uint8_t *buf, struct rng *rng)
     return;
   }
   for (i = rng_below (rng, 10); i > 0; --i)
-    must (nbdedup_remote_read (r, buf, MAX_REQUEST,
+    must (nbdedup_handle_read (r, buf, MAX_REQUEST,
                                rng_below (rng, STEADY_BYTES - MAX_REQUEST)));
-  must (nbdedup_remote_extents (r, STEADY_BYTES, 0, ignore_extent, NULL));
-  nbdedup_remote_close (r);
+  must (nbdedup_handle_extents (r, STEADY_BYTES, 0, ignore_extent, NULL));
+  nbdedup_handle_close (r);
 }
 
 static void *
@@ -215,7 +215,7 @@ remote (void *arg)
 
   while (!stop) {
     client = nbdedup_client_open (directory, NULL, "test-concurrent", NULL);
-    if (client == NULL || !nbdedup_client_is_remote (client))
+    if (client == NULL || !nbdedup_client_is_served (client))
       fatal ("client: %s", nbdedup_error ());
     result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
     if (result == NULL)

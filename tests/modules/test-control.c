@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/nice.h"
+#include "base/priority.h"
 #include "format/control-protocol.h"
 #include "nbdedup.h"
 #include "rigs/testutil.h"
@@ -149,7 +149,7 @@ expect_alive (void)
   json_t *result;
 
   check (client != NULL, "open a client");
-  if (!nbdedup_client_is_remote (client))
+  if (!nbdedup_client_is_served (client))
     die ("the client should have found the server");
   result = nbdedup_client_call (client, "list", NULL, NULL, NULL);
   check (result != NULL, "list");
@@ -315,7 +315,7 @@ static void
 test_nice (void)
 {
   const int ours = getpriority (PRIO_PROCESS, 0);
-  const int low = ours + NICE > 19 ? 19 : ours + NICE;
+  const int low = ours + PRIORITY_STEP > 19 ? 19 : ours + PRIORITY_STEP;
   int other, fd[4];
   unsigned nr, i;
 
@@ -492,7 +492,7 @@ test_volume_goes_with_connection (struct nbdedup_client *client)
 {
   json_t *args = json_pack ("{s:s, s:i}", "name", "gone", "size", 1 << 20);
   json_t *result = nbdedup_client_call (client, "create", args, NULL, NULL);
-  struct nbdedup_remote *remote;
+  struct nbdedup_handle *handle;
   int fd = raw_connect ();
   unsigned i;
 
@@ -518,9 +518,9 @@ test_volume_goes_with_connection (struct nbdedup_client *client)
   check (result != NULL, "create again");
   json_decref (result);
   json_object_del (args, "size");
-  remote = nbdedup_client_volume_open (client, "gone", 0);
-  check (remote != NULL, "open");
-  nbdedup_remote_close (remote);
+  handle = nbdedup_client_volume_open (client, "gone", 0);
+  check (handle != NULL, "open");
+  nbdedup_handle_close (handle);
   result = nbdedup_client_call (client, "destroy", args, NULL, NULL);
   check (result != NULL, "destroy after close");
   json_decref (result);
@@ -537,7 +537,7 @@ test_volume_goes_with_connection (struct nbdedup_client *client)
 
 struct worker {
   pthread_t thread;
-  struct nbdedup_remote *remote;
+  struct nbdedup_handle *handle;
   struct rng rng;
   uint64_t start;
 };
@@ -580,23 +580,23 @@ data_thread (void *opaque)
     switch (rng_below (&w->rng, 10)) {
     case 0: case 1: case 2: case 3:
       fill_random (model + at, len, rng_next (&w->rng));
-      r = nbdedup_remote_write (w->remote, model + at, len, w->start + at);
+      r = nbdedup_handle_write (w->handle, model + at, len, w->start + at);
       break;
     case 4:
       memset (model + at, 0, len);
-      r = nbdedup_remote_zero (w->remote, len, w->start + at);
+      r = nbdedup_handle_zero (w->handle, len, w->start + at);
       break;
     case 5:
-      r = nbdedup_remote_flush (w->remote);
+      r = nbdedup_handle_flush (w->handle);
       break;
     case 6:
-      r = nbdedup_remote_extents (w->remote, len, w->start + at,
+      r = nbdedup_handle_extents (w->handle, len, w->start + at,
                                   check_extent, &c);
       if (r == 0 && c.next != w->start + at + len)
         die ("extents end at %" PRIu64, c.next);
       break;
     default:
-      r = nbdedup_remote_read (w->remote, buf, len, w->start + at);
+      r = nbdedup_handle_read (w->handle, buf, len, w->start + at);
       if (r == 0 && memcmp (buf, model + at, len) != 0)
         die ("read at %" PRIu64 ": other data", w->start + at +
              first_difference (buf, model + at, len));
@@ -611,16 +611,16 @@ data_thread (void *opaque)
 static void
 test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
 {
-  struct nbdedup_remote *remote = nbdedup_client_volume_open (client, name, 0);
+  struct nbdedup_handle *handle = nbdedup_client_volume_open (client, name, 0);
   struct worker workers[NR_THREADS];
   uint8_t byte;
   unsigned i;
 
-  check (remote != NULL, "open a volume");
-  if (nbdedup_remote_size (remote) != VOLUME_SIZE)
-    die ("size %" PRIu64, nbdedup_remote_size (remote));
+  check (handle != NULL, "open a volume");
+  if (nbdedup_handle_size (handle) != VOLUME_SIZE)
+    die ("size %" PRIu64, nbdedup_handle_size (handle));
   for (i = 0; i < NR_THREADS; ++i) {
-    workers[i].remote = remote;
+    workers[i].handle = handle;
     workers[i].rng = rng_make (seed, 10 + i);
     workers[i].start = i * PART;
     pthread_create (&workers[i].thread, NULL, data_thread, &workers[i]);
@@ -629,19 +629,19 @@ test_data (struct nbdedup_client *client, const char *name, uint64_t seed)
     pthread_join (workers[i].thread, NULL);
 
   /* An error leaves the connection usable. */
-  check (nbdedup_remote_read (remote, &byte, 1, VOLUME_SIZE) == -1 &&
+  check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE) == -1 &&
          errno == EINVAL, "read behind the end");
-  check (nbdedup_remote_read (remote, &byte, 1, VOLUME_SIZE - 1) == 0,
+  check (nbdedup_handle_read (handle, &byte, 1, VOLUME_SIZE - 1) == 0,
          "read the last byte");
-  nbdedup_remote_close (remote);
+  nbdedup_handle_close (handle);
 
-  remote = nbdedup_client_volume_open (client, name, NBDEDUP_VOLUME_READONLY);
-  check (remote != NULL, "open read-only");
-  check (nbdedup_remote_write (remote, "x", 1, 0) == -1 && errno == EROFS,
+  handle = nbdedup_client_volume_open (client, name, NBDEDUP_VOLUME_READONLY);
+  check (handle != NULL, "open read-only");
+  check (nbdedup_handle_write (handle, "x", 1, 0) == -1 && errno == EROFS,
          "write to a read-only volume");
-  nbdedup_remote_close (remote);
-  remote = nbdedup_client_volume_open (client, "nonesuch", 0);
-  check (remote == NULL && errno == ENOENT, "open what does not exist");
+  nbdedup_handle_close (handle);
+  handle = nbdedup_client_volume_open (client, "nonesuch", 0);
+  check (handle == NULL && errno == ENOENT, "open what does not exist");
 }
 
 /* Closing the pool does not wait for clients that are silent, half a frame
@@ -653,7 +653,7 @@ test_stop (void)
   const uint8_t half[CONTROL_HEADER_LEN / 2] = { 0 };
   struct control_frame f = { .type = CONTROL_READ, .length = 1 << 20 };
   struct nbdedup_client *client;
-  struct nbdedup_remote *remote;
+  struct nbdedup_handle *handle;
   int silent = raw_connect (), begun = raw_connect ();
   int deaf = raw_connect (), with_volume = raw_connect ();
   char byte;
@@ -661,8 +661,8 @@ test_stop (void)
 
   client = nbdedup_client_open (pool_path, NULL, "test", NULL);
   check (client != NULL, "open a client");
-  remote = nbdedup_client_volume_open (client, "vol", 0);
-  check (remote != NULL, "open a volume");
+  handle = nbdedup_client_volume_open (client, "vol", 0);
+  check (handle != NULL, "open a volume");
 
   raw_hello (begun);
   if (send (begun, half, sizeof half, 0) != sizeof half)
@@ -675,9 +675,9 @@ test_stop (void)
     control_send (deaf, &f, NULL);
 
   stop_server ();
-  check (nbdedup_remote_read (remote, &byte, 1, 0) == -1 && errno == EIO,
+  check (nbdedup_handle_read (handle, &byte, 1, 0) == -1 && errno == EIO,
          "read without a server");
-  nbdedup_remote_close (remote);
+  nbdedup_handle_close (handle);
   check (nbdedup_client_call (client, "list", NULL, NULL, NULL) == NULL,
          "list without a server");
   nbdedup_client_close (client);
@@ -696,7 +696,7 @@ test_local (uint64_t seed)
   json_t *result;
 
   check (client != NULL, "open the pool as a client");
-  check (!nbdedup_client_is_remote (client), "nobody serves");
+  check (!nbdedup_client_is_served (client), "nobody serves");
   result = nbdedup_client_call (client, "check", NULL, NULL, NULL);
   check (result != NULL, "check");
   if (json_integer_value (json_object_get (result, "errors")) != 0) {

@@ -210,7 +210,7 @@ test_gone_before_it_is_copied (void)
   start_copying ("2:1");
   addr = address_of (0);
   trim_block (0);
-  must (wb_drain (pool->writeback, NULL));
+  must (writeback_drain (pool->writeback, NULL));
   txg_enter (pool->txg, 0, 0);
   job_start (&fold, do_fold, 0);        /* its cut waits for us, ... */
   poll (NULL, 0, A_WHILE_MS);

@@ -14,11 +14,11 @@
 
 #include "base/fullio.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "core/txg.h"
 #include "meta/meta.h"
 #include "rigs/metadata-rig.h"
-#include "service/pool-properties.h"
+#include "service/property-apply.h"
 
 static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;

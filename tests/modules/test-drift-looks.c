@@ -398,7 +398,7 @@ change_everything (void)
 }
 
 static void
-test_moment (void)
+test_view (void)
 {
   json_t *args = json_pack ("{s:s}", "name", "golden@v1");
   json_t *before, *during;
@@ -440,7 +440,7 @@ main (void)
   test_pieces ();
   test_stop ();
   test_waiting ();
-  test_moment ();
+  test_view ();
   result = call ("check", NULL);
   if (json_integer_value (json_object_get (result, "errors")) != 0)
     fatal ("check found errors");

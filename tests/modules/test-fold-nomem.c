@@ -84,7 +84,7 @@ write_all_kinds (uint64_t nth)
   write_blocks (64, 4, 77);
   write_blocks (nth % 100 * 16 + 200, 3, 1000 * nth + 500);
   trim_block (nth % 100 * 16 + 201);
-  must (wb_drain (pool->writeback, NULL));
+  must (writeback_drain (pool->writeback, NULL));
 }
 
 /* One that the next fold keeps, and one whose record dies in it. */

@@ -14,7 +14,7 @@
 #include "core/txg.h"
 #include "data/volume-types.h"
 #include "drift/history.h"
-#include "format/thin.h"
+#include "format/retention.h"
 #include "meta/meta.h"
 #include "rigs/history-rig.h"
 #include "volume/volume.h"
@@ -263,15 +263,18 @@ test_thinned (void)
 {
   const uint64_t now = (uint64_t) time (NULL), hour = 3600;
   enum { NR = 200 };
-  struct thin_sample t[NR + 1];
-  struct thin_policy policy;
+  struct retention_sample t[NR + 1];
+  struct retention_policy policy;
   uint64_t golden = id_of ("silver@v1"), other;
   size_t i, left = 0;
   json_t *samples, *value;
+  const char *keep;
 
   value = try ("get", json_pack ("{s:s}", "property", "drift-keep"), 0);
-  if (strcmp (json_string_value (json_object_get (
-        json_object_get (value, "properties"), "drift-keep")), THIN_DEFAULT))
+  keep = json_string_value (json_object_get (
+                              json_object_get (value, "properties"),
+                              "drift-keep"));
+  if (strcmp (keep, RETENTION_DEFAULT))
     fatal ("drift-keep is not the default");
   json_decref (value);
   try ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
@@ -282,10 +285,10 @@ test_thinned (void)
   /* Every 50 minutes for 7 days; another one's stay out of it. */
   run ("snapshot", json_pack ("{s:s}", "name", "silver@v2"));
   other = id_of ("silver@v2");
-  must (thin_policy_parse ("all:12h,hourly:2d,daily:5d", &policy));
+  must (retention_policy_parse ("all:12h,hourly:2d,daily:5d", &policy));
   closed_sql ("DELETE FROM drift");
   for (i = 0; i < NR; ++i) {
-    t[i] = (struct thin_sample) {
+    t[i] = (struct retention_sample) {
       .id = i, .time = now - 7 * 24 * hour + i * 50 * 60,
     };
     put_sample ("silver@v1", golden, t[i].time, 10);
@@ -294,10 +297,10 @@ test_thinned (void)
   expect_samples ("silver@v1", NR);
   json_decref (record ("silver@v1"));
   samples = samples_of ("silver@v1");
-  t[NR] = (struct thin_sample) { .id = NR, .asked = true };
+  t[NR] = (struct retention_sample) { .id = NR, .asked = true };
   t[NR].time = (uint64_t) json_integer_value (json_object_get (
     json_array_get (samples, json_array_size (samples) - 1), "time"));
-  thin (&policy, t[NR].time, t, NR + 1);
+  retention_apply (&policy, t[NR].time, t, NR + 1);
   for (i = 0; i <= NR; ++i)
     if (!t[i].drop) {
       if ((uint64_t) json_integer_value (json_object_get (

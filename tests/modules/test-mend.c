@@ -394,7 +394,7 @@ write_on (const struct page *page)
   for (i = 3; i < BLOCKS; i += 256)
     put_block (v, i, 7000 + i);
   must (nbdedup_volume_flush (v));
-  must (wb_drain (pool->writeback, NULL));
+  must (writeback_drain (pool->writeback, NULL));
   must (txg_run (pool->txg, NULL, NULL, NULL));
   for (i = 3; i < BLOCKS; i += 256)
     expect (look (v, "big", i, 7000 + i) == 1);

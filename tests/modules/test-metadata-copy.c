@@ -13,11 +13,11 @@
 #include <sys/syscall.h>
 
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "meta/meta-mark.h"
 #include "meta/meta.h"
 #include "rigs/metadata-rig.h"
-#include "service/pool-properties.h"
+#include "service/property-apply.h"
 
 /*----------------------------------------------------------------------
  * The disk of the copy

@@ -48,7 +48,7 @@ test_overwriting_before_the_fold (void)
   start (1);
   for (i = 1; i <= 5; ++i) {
     write_block (0, i);
-    must (wb_drain (pool->writeback, NULL));
+    must (writeback_drain (pool->writeback, NULL));
   }
   settle ();
   txg_get_state (pool->txg, &state);
@@ -133,7 +133,7 @@ test_compressed_only_if_that_saves_a_sector (void)
     fill (buf, i + 1);
     memset (buf + 1000, 0, cases[i].zeroes);
     must (nbdedup_volume_write (handle, buf, BLOCK, i * BLOCK));
-    must (wb_drain (pool->writeback, NULL));
+    must (writeback_drain (pool->writeback, NULL));
     must (map_get (pool->map, volume->layer, i, 1, &state, &ptr));
     expect (state == MAP_POINTER);
     expect ((ptr.codec != CODEC_NONE) == cases[i].compressed);
@@ -193,7 +193,7 @@ test_space_waits_for_readers (void)
   settle ();
   ticket = quiesce_enter (&pool->quiesce);
   write_block (0, 2);           /* its lookup is inside later, and leaves */
-  must (wb_drain (pool->writeback, NULL));
+  must (writeback_drain (pool->writeback, NULL));
   job_start (&fold, do_fold, 0);
   poll (NULL, 0, A_WHILE_MS);
   expect (!fold.done);
@@ -251,7 +251,7 @@ test_nothing_is_given_up_before_the_commit (void)
     must (nbdedup_volume_flush (handle));
     /* ... and more, which is not flushed. */
     write_blocks (256, 256, content + 300);
-    must (wb_drain (pool->writeback, NULL));
+    must (writeback_drain (pool->writeback, NULL));
     space_get_info (pool->space, &space);
     journal_get_usage (pool->journal, &live, &ring);
     in = (struct inside) {
@@ -280,7 +280,7 @@ test_commit_is_synced (void)
   start (1);
   for (i = 1; i <= 5; ++i) {
     write_block (0, i);
-    must (wb_drain (pool->writeback, NULL));
+    must (writeback_drain (pool->writeback, NULL));
     syncs = syncs_wal;
     must (txg_run (pool->txg, NULL, NULL, NULL));
     expect (syncs_wal > syncs);

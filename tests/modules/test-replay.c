@@ -82,7 +82,7 @@ overwrite_and_cut (void)
   uint64_t seq, position;
 
   write_blocks (0, 64, 1000);
-  must (wb_drain (pool->writeback, volume));
+  must (writeback_drain (pool->writeback, volume));
   must (txg_log_cut (pool->txg->log, &seq, &position));
   return address_of (7);
 }
@@ -229,7 +229,7 @@ overwrite_more_and_cut (void)
   uint64_t seq, position;
 
   write_blocks (0, 300, 1000);
-  must (wb_drain (pool->writeback, volume));
+  must (writeback_drain (pool->writeback, volume));
   must (txg_log_cut (pool->txg->log, &seq, &position));
   return address_of (299);
 }
@@ -687,7 +687,7 @@ refer_during_the_fold (void)
       journal_get_end (pool->journal, &now, &position);
     }
     write_block (1, 1);
-    must (wb_drain (pool->writeback, volume));
+    must (writeback_drain (pool->writeback, volume));
   }
   job_end (&fold);
   expect_content (1, 1);

@@ -92,7 +92,7 @@ test_read_error_in_a_fold (void)
   write_blocks (0, 20, 1);
   settle ();
   write_blocks (20, 20, 100);
-  must (wb_drain (pool->writeback, volume));
+  must (writeback_drain (pool->writeback, volume));
   fail_reads = 1;
   settle ();
   expect (fail_reads == 0);

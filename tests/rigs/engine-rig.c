@@ -251,7 +251,7 @@ expect_content_at (int line, uint64_t block, uint64_t content)
 void
 settle (void)
 {
-  must (wb_drain (pool->writeback, NULL));
+  must (writeback_drain (pool->writeback, NULL));
   must (txg_run (pool->txg, NULL, NULL, NULL));
 }
 

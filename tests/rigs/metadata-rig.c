@@ -196,7 +196,7 @@ force_open_readonly (const char *dir)
 void
 fold (void)
 {
-  must (wb_drain (pool->writeback, NULL));
+  must (writeback_drain (pool->writeback, NULL));
   must (txg_run (pool->txg, NULL, NULL, NULL));
 }
 

@@ -472,7 +472,7 @@ client_command (const char *command, json_t *args)
   int err;
 
   client = nbdedup_client_open (soak.pool, NULL, "test-soak", NULL);
-  if (client == NULL || !nbdedup_client_is_remote (client))
+  if (client == NULL || !nbdedup_client_is_served (client))
     fatal ("client: %s", client ? "no server" : nbdedup_error ());
   result = nbdedup_client_call (client, command, args, NULL, NULL);
   err = errno;

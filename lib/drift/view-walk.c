@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "drift/moment.h"
+#include "drift/view.h"
 
 static_assert (LEAF_BLOCKS == 64, "a mask has a bit for each block");
 
@@ -31,7 +31,7 @@ struct walk_run {
 };
 
 struct walk {
-  struct moment *m;             /* not owned */
+  struct view *v;               /* not owned */
   struct walk_layer *layers;    /* owned; run by run, the lowest first */
   uint64_t top_seq;             /* in the last run */
   struct walk_run *runs;        /* owned; the lowest first */
@@ -42,12 +42,12 @@ struct walk {
  * their number.
  */
 static size_t
-fill_layers (struct moment_layer *top, const struct moment_layer *bottom,
+fill_layers (struct view_layer *top, const struct view_layer *bottom,
              size_t nr, struct walk_layer *layers,
-             struct moment_layer **stack)
+             struct view_layer **stack)
 {
   uint64_t limit = UINT64_MAX;
-  struct moment_layer *l;
+  struct view_layer *l;
   size_t i = nr;
 
   for (l = top; l != bottom && l; l = l->parent) {
@@ -66,11 +66,11 @@ advance (struct walk *w, struct walk_run *run)
   int r = meta_cursor_next (run->cursor, &run->row);
 
   run->has_row = r == 1;
-  return r == -1 ? -1 : moment_look (w->m);
+  return r == -1 ? -1 : view_look (w->v);
 }
 
 static int
-open_runs (struct walk *w, struct moment_layer **stack, size_t nr)
+open_runs (struct walk *w, struct view_layer **stack, size_t nr)
 {
   struct walk_run *run;
   size_t i, j;
@@ -82,7 +82,7 @@ open_runs (struct walk *w, struct moment_layer **stack, size_t nr)
     w->top_seq = stack[j - 1]->seq;
     run->layers = w->layers + i;
     run->nr_layers = j - i;
-    run->cursor = meta_leaf_cursor (w->m->c, stack[i]->branch, stack[i]->seq,
+    run->cursor = meta_leaf_cursor (w->v->c, stack[i]->branch, stack[i]->seq,
                                     stack[j - 1]->seq);
     if (run->cursor == NULL || advance (w, run) == -1)
       return -1;
@@ -91,23 +91,23 @@ open_runs (struct walk *w, struct moment_layer **stack, size_t nr)
 }
 
 struct walk *
-walk_new (struct moment *m, struct moment_layer *top,
-          const struct moment_layer *bottom)
+walk_new (struct view *v, struct view_layer *top,
+          const struct view_layer *bottom)
 {
   struct walk *w = calloc (1, sizeof *w);
-  struct moment_layer **stack, *l;
+  struct view_layer **stack, *l;
   size_t nr = 0;
   int r = -1;
 
   if (w == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   for (l = top; l != bottom && l; l = l->parent)
-    if (++nr > m->nr_layers) {
+    if (++nr > v->nr_layers) {
       walk_free (w);
       return nbdedup_fail_null (EIO, "pool.db: layer %" PRIu64 " stands on "
                                 "itself", top->id);
     }
-  w->m = m;
+  w->v = v;
   w->layers = malloc ((nr + 1) * sizeof *w->layers);
   w->runs = calloc (nr + 1, sizeof *w->runs);
   stack = malloc ((nr + 1) * sizeof *stack);

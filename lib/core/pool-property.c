@@ -12,13 +12,13 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "format/codec.h"
 #include "format/copies.h"
 #include "format/dedup-mode.h"
 #include "format/format.h"
 #include "format/hash.h"
-#include "format/thin.h"
+#include "format/retention.h"
 #include "meta/meta.h"
 
 /* Measured: on real VM images the sum of dedup and compression hardly
@@ -50,7 +50,7 @@ static const struct {
   { "metadata-copy", "on" },
   { "scrub-rate", SCRUB_RATE_DEFAULT },
   { "scrub-interval", "off" },
-  { "drift-keep", THIN_DEFAULT },
+  { "drift-keep", RETENTION_DEFAULT },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
   { "dedup", "on" },
@@ -168,7 +168,7 @@ int
 pool_property_check (const char *name, const char *value)
 {
   struct compression c;
-  struct thin_policy policy;
+  struct retention_policy policy;
   enum dedup_mode mode;
   uint64_t bytes;
   unsigned percent;
@@ -189,7 +189,7 @@ pool_property_check (const char *name, const char *value)
   if (strcmp (name, "metadata-copy") == 0)
     return check_copy (value);
   if (strcmp (name, "drift-keep") == 0)
-    return thin_policy_parse (value, &policy);
+    return retention_policy_parse (value, &policy);
   if (strcmp (name, "block-size") == 0)
     return pool_property_parse_size (name, value, &bytes) == -1 ? -1
       : check_block_size (bytes, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Thinning: which samples of a history may go, so that years stay small.
+/* Retention: which samples of a history may go, so that years stay small.
  * Pure: no I/O, no clock.
  *
  * A policy is a list of tiers, written GRAIN:AGE and separated by commas:
@@ -30,29 +30,29 @@
  * itself; in nested buckets that is the same one, too.
  */
 
-#ifndef NBDEDUP_THIN_H
-#define NBDEDUP_THIN_H
+#ifndef NBDEDUP_RETENTION_H
+#define NBDEDUP_RETENTION_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define THIN_DEFAULT "all:1d,hourly:7d,daily:90d,weekly:10y"
-#define THIN_TIERS_MAX 4        /* there are no more grains */
-#define THIN_TEXT_MAX 79        /* characters of a policy */
-#define THIN_FOREVER UINT64_MAX
+#define RETENTION_DEFAULT "all:1d,hourly:7d,daily:90d,weekly:10y"
+#define RETENTION_TIERS_MAX 4   /* there are no more grains */
+#define RETENTION_TEXT_MAX 79   /* characters of a policy */
+#define RETENTION_FOREVER UINT64_MAX
 
-struct thin_tier {
+struct retention_tier {
   uint64_t grain_s;             /* length of a bucket; 0: all */
   uint64_t age_s;               /* the oldest that belongs here */
 };
 
-struct thin_policy {
-  struct thin_tier tiers[THIN_TIERS_MAX];
+struct retention_policy {
+  struct retention_tier tiers[RETENTION_TIERS_MAX];
   unsigned nr;                  /* at least 1 */
 };
 
-struct thin_sample {
+struct retention_sample {
   uint64_t id;                  /* ascending as recorded; each once */
   uint64_t time;                /* seconds since the epoch */
   bool asked;                   /* requested by a user */
@@ -60,12 +60,14 @@ struct thin_sample {
 };
 
 /* EINVAL, with the rule that 'text' breaks. */
-extern int thin_policy_parse (const char *text, struct thin_policy *policy);
+extern int retention_policy_parse (const char *text,
+                                   struct retention_policy *policy);
 
 /* Decide about all samples of one history, in any order; leaves them sorted
  * by time.  A sample of the future counts as new.
  */
-extern void thin (const struct thin_policy *policy, uint64_t now_s,
-                  struct thin_sample *samples, size_t nr);
+extern void retention_apply (const struct retention_policy *policy,
+                             uint64_t now_s,
+                             struct retention_sample *samples, size_t nr);
 
-#endif /* NBDEDUP_THIN_H */
+#endif /* NBDEDUP_RETENTION_H */

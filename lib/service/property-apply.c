@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
-#include "core/property.h"
+#include "core/pool-property.h"
 #include "core/txg.h"
 #include "data/capacity.h"
 #include "data/watch.h"
@@ -19,7 +19,7 @@
 #include "report/copier.h"
 #include "report/scrub.h"
 #include "report/scrubber.h"
-#include "service/pool-properties.h"
+#include "service/property-apply.h"
 #include "space/space.h"
 
 static int

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Families: a golden image and the volumes that were cloned from it,
+/* Clone sets: a golden image and the volumes that were cloned from it,
  * directly or through others; and whether they have changed.
  *
- * The state of a family is a number that differs, but for one chance in
+ * The state of a clone set is a number that differs, but for one chance in
  * 2^64, when a member's content or size, or the set of members, may have
  * changed in between.  It is taken from counters in memory, and says nothing
  * across sessions.  A write is counted when it has been done, before it is
  * answered: what a state has counted can be seen from then on.
  */
 
-#ifndef NBDEDUP_FAMILY_H
-#define NBDEDUP_FAMILY_H
+#ifndef NBDEDUP_CLONE_SET_H
+#define NBDEDUP_CLONE_SET_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "volume/volume.h"
 
-struct family {
+struct clone_set {
   uint64_t golden;              /* id of the snapshot */
   uint64_t state;
   char name[VOLUME_FULL_NAME_MAX];      /* the snapshot's, "vol@snap" */
@@ -27,7 +27,7 @@ struct family {
 /* All that exist now, ascending by id; the caller frees the array, which is
  * NULL if there are none.
  */
-extern int families_get (struct volumes *volumes, struct family **families,
-                         size_t *nr);
+extern int clone_sets_get (struct volumes *volumes, struct clone_set **sets,
+                           size_t *nr);
 
-#endif /* NBDEDUP_FAMILY_H */
+#endif /* NBDEDUP_CLONE_SET_H */

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "disk/sorter.h"
-#include "drift/tally.h"
+#include "drift/record-join.h"
 
 #define WHO_BITS 24
 #define RELEASE (UINT64_C (1) << 63)
@@ -24,8 +24,8 @@ struct item {
   uint64_t block;               /* also RELEASE, NO_CONTENT */
 };
 
-struct tally {
-  struct moment *m;             /* not owned */
+struct record_join {
+  struct view *v;               /* not owned */
   struct sorter *sorter;        /* owned */
 
   /* The pass */
@@ -49,27 +49,27 @@ compare_items (const void *a, const void *b)
   return x->block < y->block ? -1 : x->block > y->block;
 }
 
-struct tally *
-tally_new (struct moment *m, uint64_t memory_bytes)
+struct record_join *
+record_join_new (struct view *v, uint64_t memory_bytes)
 {
-  struct tally *t = calloc (1, sizeof *t);
+  struct record_join *t = calloc (1, sizeof *t);
 
   if (t == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
-  t->m = m;
+  t->v = v;
   t->group = UINT64_MAX;
-  t->sorter = sorter_new (m->dir, sizeof (struct item), compare_items,
+  t->sorter = sorter_new (v->dir, sizeof (struct item), compare_items,
                           memory_bytes);
   if (t->sorter == NULL) {
     free (t);
     return NULL;
   }
-  sorter_set_look (t->sorter, m->look, m->opaque);
+  sorter_set_look (t->sorter, v->look, v->opaque);
   return t;
 }
 
 void
-tally_free (struct tally *t)
+record_join_free (struct record_join *t)
 {
   if (t == NULL)
     return;
@@ -81,30 +81,30 @@ tally_free (struct tally *t)
 }
 
 static int
-add (struct tally *t, uint64_t addr, uint32_t who, uint64_t block)
+add (struct record_join *t, uint64_t addr, uint32_t who, uint64_t block)
 {
   struct item item = { addr << WHO_BITS | who, block };
 
-  assert (addr <= ADDR_MAX && who <= TALLY_WHO_MAX);
+  assert (addr <= ADDR_MAX && who <= RECORD_JOIN_WHO_MAX);
   return sorter_add (t->sorter, &item);
 }
 
 int
-tally_add_content (struct tally *t, uint64_t addr, uint32_t who,
-                   uint64_t block, bool releases)
+record_join_add_content (struct record_join *t, uint64_t addr, uint32_t who,
+                         uint64_t block, bool releases)
 {
   assert (block < NO_CONTENT);
   return add (t, addr, who, releases ? block | RELEASE : block);
 }
 
 int
-tally_add_release (struct tally *t, uint64_t addr, uint32_t who)
+record_join_add_release (struct record_join *t, uint64_t addr, uint32_t who)
 {
   return add (t, addr, who, RELEASE | NO_CONTENT);
 }
 
 uint64_t
-tally_count (const struct tally *t)
+record_join_count (const struct record_join *t)
 {
   return sorter_count (t->sorter);
 }
@@ -113,14 +113,14 @@ tally_count (const struct tally *t)
  * passed once.
  */
 static int
-find_record (struct tally *t, uint64_t addr)
+find_record (struct record_join *t, uint64_t addr)
 {
   uint64_t group = addr / RECORD_GROUP_SECTORS;
   int n;
 
   if (group != t->group) {
-    if (meta_record_get (t->m->c, group, &t->row) == -1 ||
-        moment_look (t->m) == -1)
+    if (meta_record_get (t->v->c, group, &t->row) == -1 ||
+        view_look (t->v) == -1)
       return -1;
     t->group = group;
     t->off = 0;
@@ -141,7 +141,7 @@ find_record (struct tally *t, uint64_t addr)
 }
 
 static void
-count_release (struct tally *t, uint32_t who)
+count_release (struct record_join *t, uint32_t who)
 {
   if (t->counts[who]++ == 0)
     t->seen[t->nr_seen++] = who;
@@ -149,7 +149,7 @@ count_release (struct tally *t, uint32_t who)
 
 /* A record's references are all counted: whom does it depend on? */
 static int
-end_record (struct tally *t)
+end_record (struct record_join *t)
 {
   uint64_t anyway = t->counts[0], refcount = t->record.refcount;
   uint32_t i, who;
@@ -162,7 +162,7 @@ end_record (struct tally *t)
                              "more references than it counts: run nbdedup "
                              "check", t->record.ptr.addr);
       if (t->counts[who] + anyway == refcount)
-        t->freed[who] += sectors_of (t->record.ptr.psize, t->m->sector_bytes);
+        t->freed[who] += sectors_of (t->record.ptr.psize, t->v->sector_bytes);
     }
     t->counts[who] = 0;
   }
@@ -171,10 +171,10 @@ end_record (struct tally *t)
 }
 
 static int
-run_item (struct tally *t, const struct item *item, uint64_t *addr,
-          tally_content_fn *content, void *opaque)
+run_item (struct record_join *t, const struct item *item, uint64_t *addr,
+          record_join_content_fn *content, void *opaque)
 {
-  uint32_t who = item->addr_who & TALLY_WHO_MAX;
+  uint32_t who = item->addr_who & RECORD_JOIN_WHO_MAX;
 
   if (item->addr_who >> WHO_BITS != *addr) {
     if (end_record (t) == -1)
@@ -191,9 +191,10 @@ run_item (struct tally *t, const struct item *item, uint64_t *addr,
 }
 
 int
-tally_run (struct tally *t, uint64_t *freed, uint32_t nr_who,
-           tally_content_fn *content, int (*step) (void *, uint64_t),
-           void *opaque)
+record_join_run (struct record_join *t, uint64_t *freed, uint32_t nr_who,
+                 record_join_content_fn *content, int (*step) (void *,
+                                                               uint64_t),
+                 void *opaque)
 {
   uint64_t addr = 0, done = 0;  /* no record is at address 0 */
   const void *item;

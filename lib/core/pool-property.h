@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The pool's properties: names, defaults, which values are allowed, and what
- * pool.db says.  (How they take effect: pool-properties.h.  Volumes' own:
+ * pool.db says.  (How they take effect: property-apply.h.  Volumes' own:
  * volume.h.)
  */
 
-#ifndef NBDEDUP_PROPERTY_H
-#define NBDEDUP_PROPERTY_H
+#ifndef NBDEDUP_POOL_PROPERTY_H
+#define NBDEDUP_POOL_PROPERTY_H
 
 #include <stdint.h>
 
@@ -43,4 +43,4 @@ extern int pool_property_parse_interval (const char *value, uint64_t *s);
  */
 extern int check_block_size (uint64_t bytes, uint32_t sector_bytes);
 
-#endif /* NBDEDUP_PROPERTY_H */
+#endif /* NBDEDUP_POOL_PROPERTY_H */

@@ -12,7 +12,7 @@
 #include <inttypes.h>
 
 #include "base/error.h"
-#include "format/thin.h"
+#include "format/retention.h"
 #include "rigs/testutil.h"
 
 #define HOUR UINT64_C (3600)
@@ -33,7 +33,7 @@ static void
 test_policies (void)
 {
   static const char *const good[] = {
-    THIN_DEFAULT, "all:1h", "all:forever", "weekly:forever", "hourly:1h",
+    RETENTION_DEFAULT, "all:1h", "all:forever", "weekly:forever", "hourly:1h",
     "all:1d,hourly:25h", "hourly:1w,daily:8d,weekly:3w", "daily:1y",
     "all:1d,hourly:7d,daily:90d,weekly:forever", "all:999999y",
   };
@@ -50,20 +50,20 @@ test_policies (void)
     "all:1d,hourly:7d,daily:90d,weekly:10y                                  "
     "               ",
   };
-  struct thin_policy p;
+  struct retention_policy p;
   size_t i;
 
   for (i = 0; i < sizeof good / sizeof good[0]; ++i)
-    if (thin_policy_parse (good[i], &p) == -1)
+    if (retention_policy_parse (good[i], &p) == -1)
       die ("'%s' is refused: %s", good[i], nbdedup_error ());
   for (i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     errno = 0;
-    if (thin_policy_parse (bad[i], &p) != -1 || errno != EINVAL)
+    if (retention_policy_parse (bad[i], &p) != -1 || errno != EINVAL)
       die ("'%s' is taken as a policy", bad[i]);
     if (strstr (nbdedup_error (), "drift-keep") == NULL)
       die ("'%s': %s", bad[i], nbdedup_error ());
   }
-  if (thin_policy_parse ("hourly:2w,weekly:1y", &p) == -1 || p.nr != 2 ||
+  if (retention_policy_parse ("hourly:2w,weekly:1y", &p) == -1 || p.nr != 2 ||
       p.tiers[0].grain_s != HOUR || p.tiers[0].age_s != 14 * DAY ||
       p.tiers[1].grain_s != 7 * DAY || p.tiers[1].age_s != YEAR)
     die ("a policy is misread");
@@ -86,8 +86,8 @@ calendar_bucket (uint64_t time_s, uint64_t grain_s, char buf[32])
 }
 
 static bool
-must_stay (const struct thin_policy *p, uint64_t now,
-           const struct thin_sample *all, size_t nr, size_t i)
+must_stay (const struct retention_policy *p, uint64_t now,
+           const struct retention_sample *all, size_t nr, size_t i)
 {
   uint64_t age = all[i].time < now ? now - all[i].time : 0, grain;
   char mine[32], other[32];
@@ -121,9 +121,9 @@ must_stay (const struct thin_policy *p, uint64_t now,
 
 /* 'kept' is what is left of 'all', both in the order of ids. */
 static void
-compare (const struct thin_policy *p, uint64_t now,
-         const struct thin_sample *all, size_t nr,
-         const struct thin_sample *kept, size_t nr_kept)
+compare (const struct retention_policy *p, uint64_t now,
+         const struct retention_sample *all, size_t nr,
+         const struct retention_sample *kept, size_t nr_kept)
 {
   size_t i, k = 0;
 
@@ -143,19 +143,19 @@ compare (const struct thin_policy *p, uint64_t now,
 static int
 compare_ids (const void *a, const void *b)
 {
-  const struct thin_sample *x = a, *y = b;
+  const struct retention_sample *x = a, *y = b;
 
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
 /* Thin, and leave out what may go. */
 static size_t
-thin_now (const struct thin_policy *p, uint64_t now, struct thin_sample *s,
-          size_t nr)
+retention_now (const struct retention_policy *p, uint64_t now,
+               struct retention_sample *s, size_t nr)
 {
   size_t i, left = 0;
 
-  thin (p, now, s, nr);
+  retention_apply (p, now, s, nr);
   for (i = 0; i < nr; ++i)
     if (!s[i].drop)
       s[left++] = s[i];
@@ -170,22 +170,22 @@ thin_now (const struct thin_policy *p, uint64_t now, struct thin_sample *s,
 static void
 test_years (const char *text, uint64_t start, size_t max)
 {
-  struct thin_sample *all = xcalloc (NR_HOURS, sizeof *all);
-  struct thin_sample *kept = xcalloc (NR_HOURS, sizeof *kept);
-  struct thin_sample *once = xcalloc (NR_HOURS, sizeof *once);
-  struct thin_policy p;
+  struct retention_sample *all = xcalloc (NR_HOURS, sizeof *all);
+  struct retention_sample *kept = xcalloc (NR_HOURS, sizeof *kept);
+  struct retention_sample *once = xcalloc (NR_HOURS, sizeof *once);
+  struct retention_policy p;
   size_t i, nr_kept = 0, again;
   uint64_t now = 0;
 
-  if (thin_policy_parse (text, &p) == -1)
+  if (retention_policy_parse (text, &p) == -1)
     die ("%s", nbdedup_error ());
   for (i = 0; i < NR_HOURS; ++i) {
     now = start + i * HOUR;
-    all[i] = (struct thin_sample) {
+    all[i] = (struct retention_sample) {
       .id = i * 3 + 1, .time = now, .asked = i % 97 == 5,
     };
     kept[nr_kept++] = all[i];
-    nr_kept = thin_now (&p, now, kept, nr_kept);
+    nr_kept = retention_now (&p, now, kept, nr_kept);
     if (nr_kept > max)
       fatal ("%s: %zu samples after %zu hours", text, nr_kept, i);
     if (i % 4999 == 0)
@@ -193,9 +193,9 @@ test_years (const char *text, uint64_t start, size_t max)
   }
   compare (&p, now, all, NR_HOURS, kept, nr_kept);
   /* Once more changes nothing, and all at once gives the same. */
-  again = thin_now (&p, now, kept, nr_kept);
+  again = retention_now (&p, now, kept, nr_kept);
   memcpy (once, all, NR_HOURS * sizeof *all);
-  if (again != nr_kept || thin_now (&p, now, once, NR_HOURS) != nr_kept ||
+  if (again != nr_kept || retention_now (&p, now, once, NR_HOURS) != nr_kept ||
       memcmp (once, kept, nr_kept * sizeof *kept) != 0)
     fatal ("%s: thinning once is not thinning every hour", text);
   printf ("%s: %zu of %d samples are left\n", text, nr_kept, NR_HOURS);
@@ -209,7 +209,7 @@ test_years (const char *text, uint64_t start, size_t max)
  */
 
 static void
-random_policy (struct rng *rng, struct thin_policy *p)
+random_policy (struct rng *rng, struct retention_policy *p)
 {
   static const char *const grains[] = { "all", "hourly", "daily", "weekly" };
   static const uint64_t lengths[] = { 0, HOUR, DAY, 7 * DAY };
@@ -232,7 +232,7 @@ random_policy (struct rng *rng, struct thin_policy *p)
                                len ? "," : "", grains[k], hours);
     }
   } while (len == 0);
-  if (thin_policy_parse (text, p) == -1)
+  if (retention_policy_parse (text, p) == -1)
     fatal ("%s: %s", text, nbdedup_error ());
 }
 
@@ -243,24 +243,24 @@ static void
 test_random (struct rng *rng, bool clock_jumps)
 {
   enum { NR = 600 };
-  struct thin_sample all[NR], kept[NR];
+  struct retention_sample all[NR], kept[NR];
   uint64_t now = UINT64_C (1700000000) + rng_below (rng, YEAR);
   uint64_t gap = rng_between (rng, 60, 20 * HOUR);
   size_t i, nr_kept = 0, max = rng_between (rng, 1, NR);
   unsigned often = rng_between (rng, 1, 100);
-  struct thin_policy p;
+  struct retention_policy p;
 
   random_policy (rng, &p);
   for (i = 0; i < max; ++i) {
     now += rng_below (rng, rng_percent (rng, 3) ? 40 * DAY : gap);
     if (clock_jumps && rng_percent (rng, 2))
       now -= rng_below (rng, 10 * DAY);
-    all[i] = (struct thin_sample) {
+    all[i] = (struct retention_sample) {
       .id = i + 5, .time = now, .asked = rng_percent (rng, 15),
     };
     kept[nr_kept++] = all[i];
     if (i == max - 1 || rng_percent (rng, often))
-      nr_kept = thin_now (&p, now, kept, nr_kept);
+      nr_kept = retention_now (&p, now, kept, nr_kept);
   }
   if (!clock_jumps) {
     compare (&p, now, all, max, kept, nr_kept);
@@ -270,7 +270,7 @@ test_random (struct rng *rng, bool clock_jumps)
   if (kept[0].id != 5 || kept[nr_kept - 1].id != max + 4)
     fatal ("the first or the newest sample is gone");
   memcpy (all, kept, nr_kept * sizeof kept[0]);
-  if (thin_now (&p, now, kept, nr_kept) != nr_kept ||
+  if (retention_now (&p, now, kept, nr_kept) != nr_kept ||
       memcmp (all, kept, nr_kept * sizeof kept[0]) != 0)
     fatal ("thinning once more drops more");
 }
@@ -281,7 +281,7 @@ test_clock_set_back (void)
 {
   /* Monday, 20 November 2023, 12:00. */
   const uint64_t noon = UINT64_C (1700481600);
-  struct thin_sample s[] = {
+  struct retention_sample s[] = {
     { .id = 1, .time = noon - 30 * DAY },
     { .id = 2, .time = noon },
     { .id = 3, .time = noon - HOUR },   /* the same day, and "before" */
@@ -289,16 +289,16 @@ test_clock_set_back (void)
     { .id = 5, .time = noon + 400 * DAY },      /* of the future */
     { .id = 6, .time = noon + 5 * DAY },
   };
-  struct thin_policy p;
+  struct retention_policy p;
   size_t nr;
 
-  if (thin_policy_parse ("hourly:1d,daily:1y", &p) == -1)
+  if (retention_policy_parse ("hourly:1d,daily:1y", &p) == -1)
     die ("%s", nbdedup_error ());
-  nr = thin_now (&p, noon + 5 * DAY, s, 6);
+  nr = retention_now (&p, noon + 5 * DAY, s, 6);
   if (nr != 5 || s[0].id != 1 || s[1].id != 2 || s[2].id != 4 ||
       s[3].id != 5 || s[4].id != 6)
     die ("a clock that is set back changes what is kept");
-  thin (&p, noon, s, 0);
+  retention_apply (&p, noon, s, 0);
 }
 
 /* What somebody asked for stays before what the server took by itself. */
@@ -306,19 +306,19 @@ static void
 test_asked (void)
 {
   const uint64_t noon = UINT64_C (1700481600);
-  struct thin_sample s[] = {
+  struct retention_sample s[] = {
     { .id = 1, .time = noon - 30 * DAY },
     { .id = 2, .time = noon },
     { .id = 3, .time = noon + 60, .asked = true },
     { .id = 4, .time = noon + 120, .asked = true },
     { .id = 5, .time = noon + 5 * DAY },
   };
-  struct thin_policy p;
+  struct retention_policy p;
   size_t nr;
 
-  if (thin_policy_parse ("hourly:1d,daily:1y", &p) == -1)
+  if (retention_policy_parse ("hourly:1d,daily:1y", &p) == -1)
     die ("%s", nbdedup_error ());
-  nr = thin_now (&p, noon + 5 * DAY, s, 5);
+  nr = retention_now (&p, noon + 5 * DAY, s, 5);
   if (nr != 3 || s[0].id != 1 || s[1].id != 3 || s[2].id != 5)
     die ("a sample that was asked for went before one that was not");
 }
@@ -337,7 +337,7 @@ main (void)
   test_clock_set_back ();
   test_asked ();
   /* 1 day of hours, 6 days of them, 83 days, and weeks of 5 years. */
-  test_years (THIN_DEFAULT, UINT64_C (1700000000), 25 + 145 + 84 + 250);
+  test_years (RETENTION_DEFAULT, UINT64_C (1700000000), 25 + 145 + 84 + 250);
   test_years ("daily:30d,weekly:1y", UINT64_C (1703123456), 33 + 50);
   test_years ("all:2d,weekly:3w", UINT64_C (1690000001), 49 + 5);
   for (i = 0; i < 2000; ++i)

@@ -5,14 +5,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/nice.h"
+#include "base/priority.h"
 
 /* Linux: of this thread alone; the first one's is the process's.  If it is
  * refused the thread runs all the same.
  */
 void
-nice_thread (void)
+thread_lower_priority (void)
 {
   setpriority (PRIO_PROCESS, (id_t) gettid (),
-               getpriority (PRIO_PROCESS, (id_t) getpid ()) + NICE);
+               getpriority (PRIO_PROCESS, (id_t) getpid ()) + PRIORITY_STEP);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/thin.h"
+#include "format/retention.h"
 
 #define HOUR_S UINT64_C (3600)
 #define DAY_S (24 * HOUR_S)
@@ -58,7 +58,7 @@ parse_age (const char *s, size_t len, uint64_t *age_s)
   size_t i;
 
   if (len == strlen ("forever") && memcmp (s, "forever", len) == 0) {
-    *age_s = THIN_FOREVER;
+    *age_s = RETENTION_FOREVER;
     return true;
   }
   for (i = 0; i < len && isdigit ((unsigned char) s[i]); ++i)
@@ -70,7 +70,7 @@ parse_age (const char *s, size_t len, uint64_t *age_s)
 }
 
 static bool
-parse_tier (const char *s, size_t len, struct thin_tier *tier)
+parse_tier (const char *s, size_t len, struct retention_tier *tier)
 {
   size_t i, n;
 
@@ -86,7 +86,7 @@ parse_tier (const char *s, size_t len, struct thin_tier *tier)
 
 /* Does the tier 't' go on properly where 'before' ends (NULL: at 0)? */
 static int
-check_tier (const struct thin_tier *before, const struct thin_tier *t,
+check_tier (const struct retention_tier *before, const struct retention_tier *t,
             const char *s, size_t len)
 {
   uint64_t from = before ? before->age_s : 0;
@@ -95,7 +95,7 @@ check_tier (const struct thin_tier *before, const struct thin_tier *t,
     return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must be coarser than "
                          "what stands before it: all, hourly, daily, weekly",
                          (int) len, s);
-  if (from == THIN_FOREVER || t->age_s <= from ||
+  if (from == RETENTION_FOREVER || t->age_s <= from ||
       t->age_s - from < t->grain_s)
     return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must reach further than "
                          "what stands before it, by one hour, day or week "
@@ -104,21 +104,21 @@ check_tier (const struct thin_tier *before, const struct thin_tier *t,
 }
 
 int
-thin_policy_parse (const char *text, struct thin_policy *policy)
+retention_policy_parse (const char *text, struct retention_policy *policy)
 {
-  struct thin_tier *t;
+  struct retention_tier *t;
   const char *s = text;
   size_t len;
 
   policy->nr = 0;
-  if (strlen (text) > THIN_TEXT_MAX)
+  if (strlen (text) > RETENTION_TEXT_MAX)
     return nbdedup_fail (EINVAL, "drift-keep: more than %d characters",
-                         THIN_TEXT_MAX);
+                         RETENTION_TEXT_MAX);
   for (;; s += len + 1) {
     len = strcspn (s, ",");
     t = &policy->tiers[policy->nr];
     /* After the last grain no coarser one can follow. */
-    if (policy->nr == THIN_TIERS_MAX || !parse_tier (s, len, t))
+    if (policy->nr == RETENTION_TIERS_MAX || !parse_tier (s, len, t))
       return nbdedup_fail (EINVAL, "drift-keep: '%.*s' is not GRAIN:AGE; GRAIN "
                            "is all, hourly, daily or weekly, AGE a number "
                            "with h, d, w or y, or forever", (int) len, s);
@@ -137,15 +137,15 @@ thin_policy_parse (const char *text, struct thin_policy *policy)
 static int
 compare_times (const void *a, const void *b)
 {
-  const struct thin_sample *x = a, *y = b;
+  const struct retention_sample *x = a, *y = b;
 
   if (x->time != y->time)
     return x->time < y->time ? -1 : 1;
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static const struct thin_tier *
-tier_of (const struct thin_policy *policy, uint64_t now_s, uint64_t time_s)
+static const struct retention_tier *
+tier_of (const struct retention_policy *policy, uint64_t now_s, uint64_t time_s)
 {
   uint64_t age_s = time_s < now_s ? now_s - time_s : 0;
   unsigned i;
@@ -164,7 +164,7 @@ bucket_of (uint64_t time_s, uint64_t grain_s)
 
 /* Of two in one bucket: which is rather kept? */
 static bool
-is_before (const struct thin_sample *a, const struct thin_sample *b)
+is_before (const struct retention_sample *a, const struct retention_sample *b)
 {
   return a->asked != b->asked ? a->asked : a->id < b->id;
 }
@@ -173,8 +173,9 @@ is_before (const struct thin_sample *a, const struct thin_sample *b)
  * say in what is first, whichever tier they are in by now.
  */
 static void
-thin_tier (const struct thin_policy *policy, const struct thin_tier *tier,
-           uint64_t now_s, struct thin_sample *samples, size_t nr)
+retention_tier (const struct retention_policy *policy,
+                const struct retention_tier *tier,
+                uint64_t now_s, struct retention_sample *samples, size_t nr)
 {
   size_t begin, end, i, first;
   uint64_t bucket;
@@ -193,8 +194,8 @@ thin_tier (const struct thin_policy *policy, const struct thin_tier *tier,
 }
 
 void
-thin (const struct thin_policy *policy, uint64_t now_s,
-      struct thin_sample *samples, size_t nr)
+retention_apply (const struct retention_policy *policy, uint64_t now_s,
+                 struct retention_sample *samples, size_t nr)
 {
   size_t i, oldest = 0, newest = 0;
 
@@ -210,6 +211,6 @@ thin (const struct thin_policy *policy, uint64_t now_s,
   }
   for (i = 0; i < policy->nr; ++i)
     if (policy->tiers[i].grain_s != 0)
-      thin_tier (policy, &policy->tiers[i], now_s, samples, nr);
+      retention_tier (policy, &policy->tiers[i], now_s, samples, nr);
   samples[oldest].drop = samples[newest].drop = false;
 }

@@ -18,8 +18,8 @@
 
 #define CHANNELS_MAX 4
 
-struct nbdedup_remote {
-  struct nbdedup_client *client;        /* not owned; outlives the remote */
+struct nbdedup_handle {
+  struct nbdedup_client *client;        /* not owned; outlives the handle */
   struct nbdedup_volume *volume;        /* owned; NULL: a server has it */
   char *name;                   /* owned */
   unsigned flags;
@@ -62,41 +62,41 @@ volume_channel_new (struct nbdedup_client *client, const char *name,
  * becomes idle.
  */
 static struct channel *
-channel_get (struct nbdedup_remote *remote)
+channel_get (struct nbdedup_handle *handle)
 {
   const unsigned max =
-    remote->flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1 : CHANNELS_MAX;
+    handle->flags & NBDEDUP_VOLUME_EXCLUSIVE ? 1 : CHANNELS_MAX;
   struct channel *ch;
   uint64_t size;
   uint32_t block_size;
 
   {
-    WITH_LOCK (&remote->lock);
+    WITH_LOCK (&handle->lock);
     /* Until one is idle or may be made. */
-    while (SLIST_EMPTY (&remote->idle) && remote->nr_channels >= max)
-      lock_wait (&remote->lock, &remote->released);
-    ch = SLIST_FIRST (&remote->idle);
+    while (SLIST_EMPTY (&handle->idle) && handle->nr_channels >= max)
+      lock_wait (&handle->lock, &handle->released);
+    ch = SLIST_FIRST (&handle->idle);
     if (ch != NULL) {
-      SLIST_REMOVE_HEAD (&remote->idle, link);
+      SLIST_REMOVE_HEAD (&handle->idle, link);
       return ch;
     }
-    remote->nr_channels++;
+    handle->nr_channels++;
   }
 
-  ch = volume_channel_new (remote->client, remote->name, remote->flags,
+  ch = volume_channel_new (handle->client, handle->name, handle->flags,
                            &size, &block_size);
-  if (ch != NULL && size != remote->size) {
+  if (ch != NULL && size != handle->size) {
     /* Resized since: the offsets that the caller knows may not exist. */
     channel_free (ch);
     ch = NULL;
-    nbdedup_fail (EIO, "%s: was resized meanwhile", remote->name);
+    nbdedup_fail (EIO, "%s: was resized meanwhile", handle->name);
   }
   if (ch == NULL) {
     const int err = errno;
 
-    WITH_LOCK (&remote->lock);
-    remote->nr_channels--;
-    pthread_cond_signal (&remote->released);
+    WITH_LOCK (&handle->lock);
+    handle->nr_channels--;
+    pthread_cond_signal (&handle->released);
     errno = err;
   }
   return ch;
@@ -106,123 +106,123 @@ channel_get (struct nbdedup_remote *remote)
  * begin; one that does not was shut down, and fails again at once.
  */
 static void
-channel_put (struct nbdedup_remote *remote, struct channel *ch)
+channel_put (struct nbdedup_handle *handle, struct channel *ch)
 {
   const int err = errno;
 
   {
-    WITH_LOCK (&remote->lock);
-    SLIST_INSERT_HEAD (&remote->idle, ch, link);
-    pthread_cond_signal (&remote->released);
+    WITH_LOCK (&handle->lock);
+    SLIST_INSERT_HEAD (&handle->idle, ch, link);
+    pthread_cond_signal (&handle->released);
   }
   errno = err;
 }
 
-struct nbdedup_remote *
+struct nbdedup_handle *
 nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
                             unsigned flags)
 {
-  struct nbdedup_remote *remote = calloc (1, sizeof *remote);
+  struct nbdedup_handle *handle = calloc (1, sizeof *handle);
   struct channel *ch;
   int err;
 
-  if (remote == NULL || (remote->name = strdup (name)) == NULL) {
-    free (remote);
+  if (handle == NULL || (handle->name = strdup (name)) == NULL) {
+    free (handle);
     return nbdedup_fail_null (ENOMEM, "no memory for a volume");
   }
-  remote->client = client;
-  remote->flags = flags | (client->readonly ? NBDEDUP_VOLUME_READONLY : 0);
-  lock_init (&remote->lock);
-  cond_init (&remote->released);
-  SLIST_INIT (&remote->idle);
+  handle->client = client;
+  handle->flags = flags | (client->readonly ? NBDEDUP_VOLUME_READONLY : 0);
+  lock_init (&handle->lock);
+  cond_init (&handle->released);
+  SLIST_INIT (&handle->idle);
 
   if (client->pool != NULL) {
-    remote->volume = nbdedup_volume_open (client->pool, name, remote->flags |
+    handle->volume = nbdedup_volume_open (client->pool, name, handle->flags |
                                           NBDEDUP_VOLUME_ADMIN,
                                           geteuid (), NULL);
-    if (remote->volume != NULL) {
-      remote->size = nbdedup_volume_size (remote->volume);
-      remote->block_size = nbdedup_volume_block_size (remote->volume);
-      return remote;
+    if (handle->volume != NULL) {
+      handle->size = nbdedup_volume_size (handle->volume);
+      handle->block_size = nbdedup_volume_block_size (handle->volume);
+      return handle;
     }
   }
   else if (strlen (name) > CONTROL_NAME_MAX)
     nbdedup_fail (EINVAL, "the volume name is too long");
   else {
-    ch = volume_channel_new (client, name, flags, &remote->size,
-                             &remote->block_size);
+    ch = volume_channel_new (client, name, flags, &handle->size,
+                             &handle->block_size);
     if (ch != NULL) {
-      SLIST_INSERT_HEAD (&remote->idle, ch, link);
-      remote->nr_channels = 1;
-      return remote;
+      SLIST_INSERT_HEAD (&handle->idle, ch, link);
+      handle->nr_channels = 1;
+      return handle;
     }
   }
   err = errno;
-  nbdedup_remote_close (remote);
+  nbdedup_handle_close (handle);
   errno = err;
   return NULL;
 }
 
 void
-nbdedup_remote_close (struct nbdedup_remote *remote)
+nbdedup_handle_close (struct nbdedup_handle *handle)
 {
   struct channel *ch;
 
-  if (remote == NULL)
+  if (handle == NULL)
     return;
-  if (remote->volume != NULL)
-    nbdedup_volume_close (remote->volume);
+  if (handle->volume != NULL)
+    nbdedup_volume_close (handle->volume);
 
   /* Wait for the server's answer: who destroys the volume next must not
    * find it in use.
    */
-  SLIST_FOREACH (ch, &remote->idle, link) {
+  SLIST_FOREACH (ch, &handle->idle, link) {
     struct control_frame f = { .type = CONTROL_VOLUME_CLOSE };
 
     channel_request (ch, &f, NULL, NULL, 0);
   }
-  channel_list_free (&remote->idle);
-  pthread_cond_destroy (&remote->released);
-  lock_destroy (&remote->lock);
-  free (remote->name);
-  free (remote);
+  channel_list_free (&handle->idle);
+  pthread_cond_destroy (&handle->released);
+  lock_destroy (&handle->lock);
+  free (handle->name);
+  free (handle);
 }
 
 uint64_t
-nbdedup_remote_size (struct nbdedup_remote *remote)
+nbdedup_handle_size (struct nbdedup_handle *handle)
 {
-  return remote->size;
+  return handle->size;
 }
 
 uint32_t
-nbdedup_remote_block_size (struct nbdedup_remote *remote)
+nbdedup_handle_block_size (struct nbdedup_handle *handle)
 {
-  return remote->block_size;
+  return handle->block_size;
 }
 
 /* One request on any channel, the answer 'len' bytes. */
 static int
-remote_request (struct nbdedup_remote *remote, struct control_frame *f,
+handle_request (struct nbdedup_handle *handle, struct control_frame *f,
                 const void *payload, void *answer, uint32_t len)
 {
-  struct channel *ch = channel_get (remote);
+  struct channel *ch = channel_get (handle);
   int r;
 
   if (ch == NULL)
     return -1;
   r = channel_request (ch, f, payload, answer, len);
-  channel_put (remote, ch);
+  channel_put (handle, ch);
   return r;
 }
 
 int
-nbdedup_remote_read (struct nbdedup_remote *remote, void *buf, uint32_t len,
+nbdedup_handle_read (struct nbdedup_handle *handle, void *buf, uint32_t len,
                      uint64_t offset)
 {
   uint8_t *p = buf;
 
-  if (remote->volume != NULL)
-    return nbdedup_volume_read (remote->volume, buf, len, offset);
+  if (handle->volume != NULL)
+    return nbdedup_volume_read (handle->volume, buf, len, offset);
 
   while (len > 0) {
     const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
@@ -230,7 +230,7 @@ nbdedup_remote_read (struct nbdedup_remote *remote, void *buf, uint32_t len,
       .type = CONTROL_READ, .offset = offset, .length = n,
     };
 
-    if (remote_request (remote, &f, NULL, p, n) == -1)
+    if (handle_request (handle, &f, NULL, p, n) == -1)
       return -1;
     p += n;
     offset += n;
@@ -240,13 +240,13 @@ nbdedup_remote_read (struct nbdedup_remote *remote, void *buf, uint32_t len,
 }
 
 int
-nbdedup_remote_write (struct nbdedup_remote *remote, const void *buf,
+nbdedup_handle_write (struct nbdedup_handle *handle, const void *buf,
                       uint32_t len, uint64_t offset)
 {
   const uint8_t *p = buf;
 
-  if (remote->volume != NULL)
-    return nbdedup_volume_write (remote->volume, buf, len, offset);
+  if (handle->volume != NULL)
+    return nbdedup_volume_write (handle->volume, buf, len, offset);
 
   while (len > 0) {
     const uint32_t n = len < CONTROL_PAYLOAD_MAX ? len : CONTROL_PAYLOAD_MAX;
@@ -254,7 +254,7 @@ nbdedup_remote_write (struct nbdedup_remote *remote, const void *buf,
       .type = CONTROL_WRITE, .offset = offset, .payload = n,
     };
 
-    if (remote_request (remote, &f, p, NULL, 0) == -1)
+    if (handle_request (handle, &f, p, NULL, 0) == -1)
       return -1;
     p += n;
     offset += n;
@@ -264,39 +264,39 @@ nbdedup_remote_write (struct nbdedup_remote *remote, const void *buf,
 }
 
 int
-nbdedup_remote_zero (struct nbdedup_remote *remote, uint64_t len,
+nbdedup_handle_zero (struct nbdedup_handle *handle, uint64_t len,
                      uint64_t offset)
 {
   struct control_frame f = {
     .type = CONTROL_ZERO, .offset = offset, .length = len,
   };
 
-  if (remote->volume != NULL)
-    return nbdedup_volume_zero (remote->volume, len, offset);
-  return remote_request (remote, &f, NULL, NULL, 0);
+  if (handle->volume != NULL)
+    return nbdedup_volume_zero (handle->volume, len, offset);
+  return handle_request (handle, &f, NULL, NULL, 0);
 }
 
 int
-nbdedup_remote_flush (struct nbdedup_remote *remote)
+nbdedup_handle_flush (struct nbdedup_handle *handle)
 {
   struct control_frame f = { .type = CONTROL_FLUSH };
 
-  if (remote->volume != NULL)
-    return nbdedup_volume_flush (remote->volume);
-  return remote_request (remote, &f, NULL, NULL, 0);
+  if (handle->volume != NULL)
+    return nbdedup_volume_flush (handle->volume);
+  return handle_request (handle, &f, NULL, NULL, 0);
 }
 
 /* Ask once; returns the extents in 'buf' (owned by the caller) and their
  * number in *nr.
  */
 static uint8_t *
-request_extents (struct nbdedup_remote *remote, uint64_t len, uint64_t offset,
+request_extents (struct nbdedup_handle *handle, uint64_t len, uint64_t offset,
                  uint32_t *nr)
 {
   struct control_frame f = {
     .type = CONTROL_EXTENTS, .offset = offset, .length = len,
   };
-  struct channel *ch = channel_get (remote);
+  struct channel *ch = channel_get (handle);
   uint8_t *buf = NULL;
 
   if (ch == NULL)
@@ -313,23 +313,23 @@ request_extents (struct nbdedup_remote *remote, uint64_t len, uint64_t offset,
       channel_lost ();
     }
   }
-  channel_put (remote, ch);
+  channel_put (handle, ch);
   return buf;
 }
 
 int
-nbdedup_remote_extents (struct nbdedup_remote *remote, uint64_t len,
+nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
                         uint64_t offset,
                         int (*fn) (void *opaque, uint64_t offset,
                                    uint64_t len, bool hole),
                         void *opaque)
 {
-  if (remote->volume != NULL)
-    return nbdedup_volume_extents (remote->volume, len, offset, fn, opaque);
+  if (handle->volume != NULL)
+    return nbdedup_volume_extents (handle->volume, len, offset, fn, opaque);
 
   while (len > 0) {
     uint32_t nr = 0, i;
-    CLEANUP_FREE uint8_t *buf = request_extents (remote, len, offset, &nr);
+    CLEANUP_FREE uint8_t *buf = request_extents (handle, len, offset, &nr);
 
     if (buf == NULL)
       return -1;
@@ -340,7 +340,7 @@ nbdedup_remote_extents (struct nbdedup_remote *remote, uint64_t len,
 
       if (n == 0 || n > len)
         return nbdedup_fail (EIO, "%s: the server's extents make no sense",
-                             remote->name);
+                             handle->name);
       r = fn (opaque, offset, n, hole);
       if (r != 0)
         return r == -1 ? -1 : 0;

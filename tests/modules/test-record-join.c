@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* tally.h: who gets a record back.  Whoever gives back all references that
- * nobody gives back anyway; and references that are not there are damage.
+/* record-join.h: to whom a record comes back: the party that gives back all
+ * references that are not given back anyway.  References that are not there
+ * are damage.
  */
 
 #include <config.h>
@@ -13,8 +14,8 @@
 
 #include "core/engine.h"
 #include "disk/sorter.h"
-#include "drift/moment.h"
-#include "drift/tally.h"
+#include "drift/view.h"
+#include "drift/record-join.h"
 #include "rigs/testutil.h"
 
 #define BLOCK 16384u
@@ -23,7 +24,7 @@
 
 static struct nbdedup_pool *pool;
 static char directory[PATH_MAX];
-static struct moment moment;
+static struct view view;
 
 /* Volume i has content 0 .. i at its blocks 0 .. i: content i has NR_VOLUMES -
  * i references.
@@ -61,10 +62,10 @@ make_volume (unsigned i)
 }
 
 static void
-take_moment (void)
+open_view (void)
 {
   const char last[2] = { 'a' + NR_VOLUMES - 1, '\0' };
-  struct moment_name *name;
+  struct view_name *name;
   struct pointer ptr;
   struct leaf leaf;
   uint64_t leaf_nr, top;
@@ -73,11 +74,11 @@ take_moment (void)
 
   {
     WITH_LOCK (&pool->admin);
-    if (moment_take (pool, &moment) == -1)
+    if (view_open (pool, &view) == -1)
       fatal ("%s", nbdedup_error ());
   }
-  if ((name = moment_find (&moment, last)) == NULL ||
-      (w = walk_new (&moment, name->layer, NULL)) == NULL ||
+  if ((name = view_find (&view, last)) == NULL ||
+      (w = walk_new (&view, name->layer, NULL)) == NULL ||
       walk_next (w, &leaf_nr, &leaf, &top) != 1)
     fatal ("%s", nbdedup_error ());
   for (i = 0; i < NR_VOLUMES; ++i) {
@@ -107,7 +108,7 @@ no_step (void *opaque, uint64_t done)
 static int
 try (const struct releases *r, size_t nr, uint64_t freed[NR_WHO + 1])
 {
-  struct tally *t = tally_new (&moment, SORTER_MEMORY_MIN);
+  struct record_join *t = record_join_new (&view, SORTER_MEMORY_MIN);
   unsigned who, j;
   size_t i;
   int ret;
@@ -118,10 +119,10 @@ try (const struct releases *r, size_t nr, uint64_t freed[NR_WHO + 1])
   for (i = 0; i < nr; ++i)
     for (who = 0; who <= NR_WHO; ++who)
       for (j = 0; j < r[i].by[who]; ++j)
-        if (tally_add_release (t, addr[r[i].content], who) == -1)
+        if (record_join_add_release (t, addr[r[i].content], who) == -1)
           fatal ("%s", nbdedup_error ());
-  ret = tally_run (t, freed, NR_WHO, NULL, no_step, NULL);
-  tally_free (t);
+  ret = record_join_run (t, freed, NR_WHO, NULL, no_step, NULL);
+  record_join_free (t);
   return ret;
 }
 
@@ -207,19 +208,20 @@ main (void)
   char command[PATH_MAX + 20];
   unsigned i;
 
-  snprintf (directory, sizeof directory, "%s/test-tally-XXXXXX",
+  snprintf (directory, sizeof directory, "%s/test-record-join-XXXXXX",
             fast_directory ());
   if (mkdtemp (directory) == NULL ||
       nbdedup_pool_create (directory, NULL) == -1 ||
-      (pool = nbdedup_pool_open (directory, NULL, "test-tally", 0)) == NULL)
+      (pool = nbdedup_pool_open (directory, NULL, "test-record-join",
+                                 0)) == NULL)
     fatal ("%s: %s", directory, nbdedup_error ());
   for (i = 0; i < NR_VOLUMES; ++i)
     make_volume (i);
-  take_moment ();
+  open_view ();
   test_one ();
   test_several ();
   test_damage ();
-  moment_end (&moment);
+  view_close (&view);
   if (nbdedup_pool_close (pool) == -1)
     fatal ("close: %s", nbdedup_error ());
   snprintf (command, sizeof command, "rm -rf '%s'", directory);

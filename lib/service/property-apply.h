@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The pool's properties take effect: when it is opened, and when one is set.
- * Names, defaults and values: property.h.
+ * Names, defaults and values: pool-property.h.
  */
 
-#ifndef NBDEDUP_POOL_PROPERTIES_H
-#define NBDEDUP_POOL_PROPERTIES_H
+#ifndef NBDEDUP_PROPERTY_APPLY_H
+#define NBDEDUP_PROPERTY_APPLY_H
 
 struct nbdedup_pool;
 
@@ -16,4 +16,4 @@ extern int pool_property_set (struct nbdedup_pool *pool, const char *name,
 /* Apply what pool.db says to the open pool. */
 extern int pool_properties_load (struct nbdedup_pool *pool);
 
-#endif /* NBDEDUP_POOL_PROPERTIES_H */
+#endif /* NBDEDUP_PROPERTY_APPLY_H */

@@ -6,9 +6,9 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "drift/family.h"
+#include "drift/clone-set.h"
 
-/* A member's part of the state of one family. */
+/* A member's part of the state of one clone set. */
 struct member {
   const struct volume *golden;
   uint64_t part;
@@ -58,11 +58,11 @@ add_member (struct members *m, const struct volume *golden,
   return 0;
 }
 
-/* The volume counts in the family of each snapshot on the line back, but not
- * of its own ones; destroyed snapshots have no family.
+/* The volume counts in the clone set of each snapshot on the line back, but not
+ * of its own ones; destroyed snapshots have no clone set.
  */
 static int
-add_to_families (struct members *m, const struct volume *v)
+add_to_sets (struct members *m, const struct volume *v)
 {
   const struct volume *s;
 
@@ -82,27 +82,27 @@ compare_members (const void *a, const void *b)
 
 /* Of members that are sorted by golden image. */
 static size_t
-sum_up (const struct members *m, struct family *families)
+sum_up (const struct members *m, struct clone_set *sets)
 {
   const struct volume *last = NULL;
-  struct family *f = families;
+  struct clone_set *f = sets;
   size_t i;
 
   for (i = 0; i < m->nr; ++i) {
     if (m->p[i].golden != last) {
       last = m->p[i].golden;
-      f = last == m->p[0].golden ? families : f + 1;
+      f = last == m->p[0].golden ? sets : f + 1;
       f->golden = last->id;
       f->state = 0;
       volume_full_name (last, f->name);
     }
     f->state += m->p[i].part;
   }
-  return m->nr ? (size_t) (f - families) + 1 : 0;
+  return m->nr ? (size_t) (f - sets) + 1 : 0;
 }
 
 static size_t
-count_families (const struct members *m)
+count_sets (const struct members *m)
 {
   size_t i, nr = 0;
 
@@ -112,23 +112,23 @@ count_families (const struct members *m)
 }
 
 int
-families_get (struct volumes *vs, struct family **families, size_t *nr)
+clone_sets_get (struct volumes *vs, struct clone_set **sets, size_t *nr)
 {
   struct members m __attribute__ ((cleanup (cleanup_members))) = { NULL };
   size_t i;
 
-  *families = NULL;
+  *sets = NULL;
   *nr = 0;
   WITH_LOCK (&vs->lock);
   for (i = 0; i < vs->list.nr; ++i)
-    if (add_to_families (&m, vs->list.p[i]) == -1)
+    if (add_to_sets (&m, vs->list.p[i]) == -1)
       return -1;
   if (m.nr == 0)
     return 0;
   qsort (m.p, m.nr, sizeof *m.p, compare_members);
-  *families = calloc (count_families (&m), sizeof **families);
-  if (*families == NULL)
+  *sets = calloc (count_sets (&m), sizeof **sets);
+  if (*sets == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a list of clones");
-  *nr = sum_up (&m, *families);
+  *nr = sum_up (&m, *sets);
   return 0;
 }

@@ -14,7 +14,7 @@
  * clones are destroyed or rolled back under clients that use them, who must
  * get ESHUTDOWN and nothing else.
  *
- * SEED and MOMENT_SECONDS (default 4) come from the environment.
+ * SEED and VIEW_SECONDS (default 4) come from the environment.
  */
 
 #include <config.h>
@@ -157,8 +157,8 @@ read_chains (const char *name, uint32_t has[NR_CHAINS])
 
 /* Is there a moment between 'asked' and 'done' at which that was all? */
 static void
-check_moment (const char *name, const uint32_t has[NR_CHAINS],
-              uint64_t asked, uint64_t done)
+check_view (const char *name, const uint32_t has[NR_CHAINS],
+            uint64_t asked, uint64_t done)
 {
   uint64_t earliest = asked, latest = done;
   unsigned c;
@@ -276,7 +276,7 @@ take (struct taken *t, unsigned nr)
   run ("snapshot", json_pack ("{s:s}", "name", t->name));
   done = now ();
   read_chains (t->name, t->has);
-  check_moment (t->name, t->has, asked, done);
+  check_view (t->name, t->has, asked, done);
 }
 
 static void
@@ -344,7 +344,7 @@ open_pool (void)
   nbdedup_settings_init (&settings);
   settings.nr_workers = 3;
   settings.commit_interval_ms = 100;
-  pool = nbdedup_pool_open (directory, &settings, "test-moment", 0);
+  pool = nbdedup_pool_open (directory, &settings, "test-view", 0);
   if (pool == NULL)
     die ("open: %s", nbdedup_error ());
 }
@@ -352,7 +352,7 @@ open_pool (void)
 int
 main (void)
 {
-  uint64_t ms = 1000 * number_from_environment ("MOMENT_SECONDS", 4);
+  uint64_t ms = 1000 * number_from_environment ("VIEW_SECONDS", 4);
   pthread_t writers[NR_THREADS], victims[NR_VICTIMS];
   unsigned nr, total = 0;
   uintptr_t i;
@@ -360,7 +360,7 @@ main (void)
   seed = seed_from_environment ();
   printf ("SEED=%" PRIu64 "\n", seed);
   fflush (stdout);
-  make_directory (directory, usual_directory (), "test-moment");
+  make_directory (directory, usual_directory (), "test-view");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
   run ("create", json_pack ("{s:s, s:i, s:i}", "name", "v", "size",

@@ -12,7 +12,7 @@
 #include "core/engine.h"
 #include "data/sync.h"
 #include "data/volume-types.h"
-#include "drift/moment.h"
+#include "drift/view.h"
 #include "meta/meta.h"
 
 /* Look up after so many rows: a millisecond, or a second on a disk that seeks
@@ -23,8 +23,8 @@
 static int
 load_layer (void *opaque, const struct meta_layer *ml)
 {
-  struct moment *m = opaque;
-  struct moment_layer *l = array_add (&m->layers, &m->nr_layers, sizeof *l);
+  struct view *v = opaque;
+  struct view_layer *l = array_add (&v->layers, &v->nr_layers, sizeof *l);
 
   if (l == NULL)
     return -1;
@@ -39,24 +39,24 @@ load_layer (void *opaque, const struct meta_layer *ml)
   return 0;
 }
 
-static struct moment_layer *
-find_layer (const struct moment *m, uint64_t id)
+static struct view_layer *
+find_layer (const struct view *v, uint64_t id)
 {
-  size_t i = array_position (m->nr_layers, k, m->layers[k].id < id);
+  size_t i = array_position (v->nr_layers, k, v->layers[k].id < id);
 
-  return i < m->nr_layers && m->layers[i].id == id ? &m->layers[i] : NULL;
+  return i < v->nr_layers && v->layers[i].id == id ? &v->layers[i] : NULL;
 }
 
 /* The rows come by id: a second scan finds every parent. */
 static int
 link_layer (void *opaque, const struct meta_layer *ml)
 {
-  struct moment *m = opaque;
-  struct moment_layer *l = find_layer (m, ml->id), *parent;
+  struct view *v = opaque;
+  struct view_layer *l = find_layer (v, ml->id), *parent;
 
   if (ml->parent == 0)
     return 0;
-  parent = find_layer (m, ml->parent);
+  parent = find_layer (v, ml->parent);
   if (parent == NULL) {
     l->is_orphan = true;
     return 0;
@@ -74,23 +74,23 @@ link_layer (void *opaque, const struct meta_layer *ml)
  * not say yet that it dies (volume-load.c).  What has a name stands on none.
  */
 static int
-check_orphans (const struct moment *m)
+check_orphans (const struct view *v)
 {
-  const struct moment_layer *l;
+  const struct view_layer *l;
   size_t i;
 
-  for (i = 0; i < m->nr_names; ++i)
-    for (l = m->names[i].layer; l; l = l->parent)
+  for (i = 0; i < v->nr_names; ++i)
+    for (l = v->names[i].layer; l; l = l->parent)
       if (l->is_orphan)
         return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " stands on one "
                              "that is missing", l->id);
   return 0;
 }
 
-static struct moment_name *
-add_name (struct moment *m, uint64_t layer, const char *name)
+static struct view_name *
+add_name (struct view *v, uint64_t layer, const char *name)
 {
-  struct moment_name *n = array_add (&m->names, &m->nr_names, sizeof *n);
+  struct view_name *n = array_add (&v->names, &v->nr_names, sizeof *n);
 
   if (n == NULL)
     return NULL;
@@ -99,7 +99,7 @@ add_name (struct moment *m, uint64_t layer, const char *name)
     return nbdedup_fail_null (ENOMEM, "no memory");
   if (layer == 0)
     return n;
-  n->layer = find_layer (m, layer);
+  n->layer = find_layer (v, layer);
   if (n->layer == NULL)
     return nbdedup_fail_null (EIO, "pool.db: the layer of %s is missing",
                               name);
@@ -110,7 +110,7 @@ add_name (struct moment *m, uint64_t layer, const char *name)
 static int
 load_volume (void *opaque, const struct meta_volume *mv)
 {
-  struct moment_name *n = add_name (opaque, mv->layer, mv->name);
+  struct view_name *n = add_name (opaque, mv->layer, mv->name);
 
   if (n == NULL)
     return -1;
@@ -122,7 +122,7 @@ load_volume (void *opaque, const struct meta_volume *mv)
 
 /* Snapshots come by volume, volumes by name. */
 struct snapshots {
-  struct moment *m;
+  struct view *v;
   struct place *places;         /* owned; of the volumes, ascending by id */
   size_t nr;
   const struct place *last;
@@ -130,7 +130,7 @@ struct snapshots {
 
 struct place {
   uint64_t id;
-  size_t index;                 /* in m->names, which moves as it grows */
+  size_t index;                 /* in v->names, which moves as it grows */
 };
 
 static int
@@ -146,12 +146,12 @@ find_places (struct snapshots *s)
 {
   size_t i;
 
-  s->nr = s->m->nr_names;
+  s->nr = s->v->nr_names;
   s->places = malloc ((s->nr + 1) * sizeof *s->places);
   if (s->places == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
   for (i = 0; i < s->nr; ++i)
-    s->places[i] = (struct place) { s->m->names[i].id, i };
+    s->places[i] = (struct place) { s->v->names[i].id, i };
   if (s->nr > 0)
     qsort (s->places, s->nr, sizeof *s->places, compare_places);
   return 0;
@@ -162,7 +162,7 @@ static const char *
 volume_name (struct snapshots *s, uint64_t id)
 {
   struct place key = { id, 0 };
-  struct moment_name *v;
+  struct view_name *n;
 
   if (s->last == NULL || s->last->id != id)
     s->last = s->nr == 0 ? NULL :
@@ -170,10 +170,10 @@ volume_name (struct snapshots *s, uint64_t id)
   if (s->last == NULL)
     return nbdedup_fail_null (EIO, "pool.db: volume %" PRIu64 ", which has "
                               "snapshots, is missing", id);
-  v = &s->m->names[s->last->index];
-  if (v->nr_snapshots++ == 0)
-    v->first_snapshot = s->m->nr_names;
-  return v->name;
+  n = &s->v->names[s->last->index];
+  if (n->nr_snapshots++ == 0)
+    n->first_snapshot = s->v->nr_names;
+  return n->name;
 }
 
 static int
@@ -182,13 +182,13 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
   struct snapshots *s = opaque;
   char name[VOLUME_FULL_NAME_MAX];
   const char *of = NULL;
-  struct moment_name *n;
+  struct view_name *n;
 
   if (ms->volume && (of = volume_name (s, ms->volume)) == NULL)
     return -1;
   snprintf (name, sizeof name, "%s%s%s", of ? of : "", of ? "@" : "",
             ms->name);
-  n = add_name (s->m, ms->layer, name);
+  n = add_name (s->v, ms->layer, name);
   if (n == NULL)
     return -1;
   n->id = ms->id;
@@ -203,37 +203,37 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
 static int
 compare_by_id (const void *a, const void *b)
 {
-  const struct moment_name *x = *(struct moment_name *const *) a;
-  const struct moment_name *y = *(struct moment_name *const *) b;
+  const struct view_name *x = *(struct view_name *const *) a;
+  const struct view_name *y = *(struct view_name *const *) b;
 
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
 /* Ids are never reused, and volumes and snapshots share them. */
 static int
-link_origins (struct moment *m)
+link_origins (struct view *v)
 {
-  struct moment_name **by_id = malloc ((m->nr_names + 1) * sizeof *by_id);
-  struct moment_name key, *k = &key, **found;
+  struct view_name **by_id = malloc ((v->nr_names + 1) * sizeof *by_id);
+  struct view_name key, *k = &key, **found;
   size_t i;
   int r = 0;
 
   if (by_id == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
-  for (i = 0; i < m->nr_names; ++i)
-    by_id[i] = &m->names[i];
-  if (m->nr_names > 0)
-    qsort (by_id, m->nr_names, sizeof *by_id, compare_by_id);
-  for (i = 0; i < m->nr_names && r == 0; ++i) {
-    key.id = m->names[i].origin_id;
+  for (i = 0; i < v->nr_names; ++i)
+    by_id[i] = &v->names[i];
+  if (v->nr_names > 0)
+    qsort (by_id, v->nr_names, sizeof *by_id, compare_by_id);
+  for (i = 0; i < v->nr_names && r == 0; ++i) {
+    key.id = v->names[i].origin_id;
     if (key.id == 0)
       continue;
-    found = bsearch (&k, by_id, m->nr_names, sizeof *by_id, compare_by_id);
+    found = bsearch (&k, by_id, v->nr_names, sizeof *by_id, compare_by_id);
     if (found == NULL || !(*found)->is_snapshot)
       r = nbdedup_fail (EIO, "pool.db: snapshot %" PRIu64 ", the origin of "
-                        "%s, is missing", key.id, m->names[i].name);
+                        "%s, is missing", key.id, v->names[i].name);
     else {
-      m->names[i].origin = *found;
+      v->names[i].origin = *found;
       (*found)->is_origin = true;
     }
   }
@@ -242,85 +242,85 @@ link_origins (struct moment *m)
 }
 
 int
-moment_take (struct nbdedup_pool *pool, struct moment *m)
+view_open (struct nbdedup_pool *pool, struct view *v)
 {
-  struct snapshots s = { .m = m };
+  struct snapshots s = { .v = v };
   int r = -1;
 
   assert_held (&pool->admin);
-  *m = (struct moment) {
+  *v = (struct view) {
     .meta = pool->meta, .dir = pool->path, .sector_bytes = pool->sector_bytes,
   };
   if (pool_sync (pool) == 0 &&
-      (m->c = meta_frozen_open (pool->meta)) != NULL &&
-      meta_layer_scan (m->c, load_layer, m) == 0 &&
-      meta_layer_scan (m->c, link_layer, m) == 0 &&
-      meta_volume_scan (m->c, load_volume, m) == 0 &&
+      (v->c = meta_frozen_open (pool->meta)) != NULL &&
+      meta_layer_scan (v->c, load_layer, v) == 0 &&
+      meta_layer_scan (v->c, link_layer, v) == 0 &&
+      meta_volume_scan (v->c, load_volume, v) == 0 &&
       find_places (&s) == 0 &&
-      meta_snapshot_scan (m->c, load_snapshot, &s) == 0 &&
-      check_orphans (m) == 0)
-    r = link_origins (m);
+      meta_snapshot_scan (v->c, load_snapshot, &s) == 0 &&
+      check_orphans (v) == 0)
+    r = link_origins (v);
   free (s.places);
   if (r == -1)
-    moment_end (m);
+    view_close (v);
   return r;
 }
 
 int
-moment_check (const struct moment *m)
+view_check (const struct view *v)
 {
-  return meta_frozen_check (m->meta);
+  return meta_frozen_check (v->meta);
 }
 
 void
-moment_end (struct moment *m)
+view_close (struct view *v)
 {
   size_t i;
 
-  if (m->c)
-    meta_frozen_close (m->meta, m->c);
-  for (i = 0; i < m->nr_names; ++i)
-    free (m->names[i].name);
-  free (m->names);
-  free (m->layers);
-  memset (m, 0, sizeof *m);
+  if (v->c)
+    meta_frozen_close (v->meta, v->c);
+  for (i = 0; i < v->nr_names; ++i)
+    free (v->names[i].name);
+  free (v->names);
+  free (v->layers);
+  memset (v, 0, sizeof *v);
 }
 
 int
-moment_look (struct moment *m)
+view_look (struct view *v)
 {
-  if (++m->rows % LOOK_ROWS != 0 || m->look == NULL)
+  if (++v->rows % LOOK_ROWS != 0 || v->look == NULL)
     return 0;
-  return m->look (m->opaque);
+  return v->look (v->opaque);
 }
 
-struct moment_name *
-moment_find (struct moment *m, const char *name)
+struct view_name *
+view_find (struct view *v, const char *name)
 {
   size_t i;
 
-  for (i = 0; i < m->nr_names; ++i)
-    if (m->names[i].layer && strcmp (m->names[i].name, name) == 0)
-      return &m->names[i];
+  for (i = 0; i < v->nr_names; ++i)
+    if (v->names[i].layer && strcmp (v->names[i].name, name) == 0)
+      return &v->names[i];
   return nbdedup_fail_null (ENOENT, "there is no %s '%.*s'",
                             strchr (name, '@') ? "snapshot" : "volume",
                             VOLUME_FULL_NAME_MAX, name);
 }
 
 int
-moment_is_clone_of (const struct moment *m, const struct moment_name *v,
-                    const struct moment_name *golden)
+view_is_clone_of (const struct view *v, const struct view_name *volume,
+                  const struct view_name *golden)
 {
-  const struct moment_name *n;
+  const struct view_name *n;
   size_t steps = 0;
 
-  if (v->is_snapshot || v->id == golden->volume_id)
+  if (volume->is_snapshot || volume->id == golden->volume_id)
     return 0;
-  for (n = v->origin; n; n = n->origin) {
+  for (n = volume->origin; n; n = n->origin) {
     if (n == golden)
       return 1;
-    if (++steps > m->nr_names)
-      return nbdedup_fail (EIO, "pool.db: %s is its own origin", v->name);
+    if (++steps > v->nr_names)
+      return nbdedup_fail (EIO, "pool.db: %s is its own origin", volume->name);
   }
   return 0;
 }

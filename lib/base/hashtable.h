@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* An intrusive hash table: chains of struct table_link, doubled when the
+/* An intrusive hash table: chains of struct hashtable_link, doubled when the
  * load passes 1.  No locks, no ownership: it links what callers embed.
  */
 
-#ifndef NBDEDUP_TABLE_H
-#define NBDEDUP_TABLE_H
+#ifndef NBDEDUP_HASHTABLE_H
+#define NBDEDUP_HASHTABLE_H
 
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-struct table_link {
-  struct table_link *next;
+struct hashtable_link {
+  struct hashtable_link *next;
   uint64_t hash;
 };
 
-struct table {
-  struct table_link **buckets;  /* owned */
+struct hashtable {
+  struct hashtable_link **buckets; /* owned */
   size_t nr_buckets;            /* a power of two */
   size_t nr_entries;
 };
 
-#define table_entry(link, type, member) \
+#define hashtable_entry(link, type, member) \
   ((type *) ((char *) (link) - offsetof (type, member)))
 
 /* Spread the bits of an integer key (the finaliser of SplitMix64). */
 static inline uint64_t
-table_mix (uint64_t x)
+hashtable_mix (uint64_t x)
 {
   x ^= x >> 30;
   x *= UINT64_C (0xbf58476d1ce4e5b9);
@@ -38,7 +38,7 @@ table_mix (uint64_t x)
 
 /* -1: no memory (errno ENOMEM). */
 static inline int
-table_init (struct table *t)
+hashtable_init (struct hashtable *t)
 {
   t->nr_buckets = 64;
   t->nr_entries = 0;
@@ -47,24 +47,24 @@ table_init (struct table *t)
 }
 
 static inline void
-table_destroy (struct table *t)
+hashtable_destroy (struct hashtable *t)
 {
   free (t->buckets);
   t->buckets = NULL;
 }
 
 /* The chain where 'hash' would be: walk ->next and compare. */
-static inline struct table_link *
-table_chain (const struct table *t, uint64_t hash)
+static inline struct hashtable_link *
+hashtable_chain (const struct hashtable *t, uint64_t hash)
 {
   return t->buckets[hash & (t->nr_buckets - 1)];
 }
 
 static inline void
-table_grow (struct table *t)
+hashtable_grow (struct hashtable *t)
 {
   size_t n = t->nr_buckets * 2, i;
-  struct table_link **buckets = calloc (n, sizeof *buckets), *l, *next;
+  struct hashtable_link **buckets = calloc (n, sizeof *buckets), *l, *next;
 
   if (buckets == NULL)
     return;                     /* longer chains, that is all */
@@ -80,12 +80,12 @@ table_grow (struct table *t)
 }
 
 static inline void
-table_insert (struct table *t, struct table_link *l, uint64_t hash)
+hashtable_insert (struct hashtable *t, struct hashtable_link *l, uint64_t hash)
 {
-  struct table_link **b;
+  struct hashtable_link **b;
 
   if (t->nr_entries >= t->nr_buckets)
-    table_grow (t);
+    hashtable_grow (t);
   b = &t->buckets[hash & (t->nr_buckets - 1)];
   l->hash = hash;
   l->next = *b;
@@ -94,9 +94,9 @@ table_insert (struct table *t, struct table_link *l, uint64_t hash)
 }
 
 static inline void
-table_remove (struct table *t, struct table_link *l)
+hashtable_remove (struct hashtable *t, struct hashtable_link *l)
 {
-  struct table_link **p = &t->buckets[l->hash & (t->nr_buckets - 1)];
+  struct hashtable_link **p = &t->buckets[l->hash & (t->nr_buckets - 1)];
 
   while (*p != l)
     p = &(*p)->next;
@@ -106,11 +106,11 @@ table_remove (struct table *t, struct table_link *l)
 
 /* Visit every link; 'fn' may remove (unlink and free) the one it gets. */
 static inline void
-table_visit (struct table *t, void (*fn) (void *opaque,
-                                          struct table_link *l),
+hashtable_visit (struct hashtable *t, void (*fn) (void *opaque,
+                                                  struct hashtable_link *l),
              void *opaque)
 {
-  struct table_link *l, *next;
+  struct hashtable_link *l, *next;
   size_t i;
 
   for (i = 0; i < t->nr_buckets; ++i)
@@ -122,11 +122,11 @@ table_visit (struct table *t, void (*fn) (void *opaque,
 
 /* Forget all links, and give a grown array back. */
 static inline void
-table_clear (struct table *t)
+hashtable_clear (struct hashtable *t)
 {
-  struct table fresh;
+  struct hashtable fresh;
 
-  if (t->nr_buckets > 64 && table_init (&fresh) == 0) {
+  if (t->nr_buckets > 64 && hashtable_init (&fresh) == 0) {
     free (t->buckets);
     *t = fresh;
     return;
@@ -136,4 +136,4 @@ table_clear (struct table *t)
   t->nr_entries = 0;
 }
 
-#endif /* NBDEDUP_TABLE_H */
+#endif /* NBDEDUP_HASHTABLE_H */

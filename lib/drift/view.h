@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A pool as it was at one moment: its layers, volumes and snapshots, and a
- * reader of pool.db that stays there.  What takes long and must be exact
- * works on one; the pool goes on meanwhile, and no lock is held.
+/* A view of a pool, a snapshot of its metadata: the layers, volumes and
+ * snapshots of one moment, and a reader of pool.db that stays there.  What
+ * takes long and must be exact works on a view; the pool goes on meanwhile,
+ * and no lock is held.
  *
  * All that was answered before is in it.  Of what is written meanwhile, and
  * not flushed, a later write may be in it without an earlier one, as after
@@ -14,11 +15,11 @@
  *
  * Memory: about 200 bytes for each layer and each name.
  *
- * A moment belongs to one thread.
+ * A view belongs to one thread.
  */
 
-#ifndef NBDEDUP_MOMENT_H
-#define NBDEDUP_MOMENT_H
+#ifndef NBDEDUP_VIEW_H
+#define NBDEDUP_VIEW_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,46 +30,46 @@
 
 struct nbdedup_pool;
 
-struct moment_layer {
+struct view_layer {
   uint64_t id, branch, seq;
   uint64_t overlap;             /* blocks of the parent that show through */
   uint64_t pointers, blocks;
   uint32_t block_size;
   bool dying;
   bool is_orphan;               /* its parent is missing */
-  struct moment_layer *parent;  /* not owned; NULL: none */
-  struct moment_layer *children, *sibling;      /* dying ones left out */
+  struct view_layer *parent;    /* not owned; NULL: none */
+  struct view_layer *children, *sibling; /* dying ones left out */
   unsigned nr_names, nr_children;
 
-  /* moment-fates.c */
+  /* view-reclaim.c */
   bool dead, is_touched;
-  struct moment_layer *heir, *old_heir; /* whom it merges with */
+  struct view_layer *heir, *old_heir; /* whom it merges with */
   bool was_dead;
 };
 
 /* A volume or a snapshot. */
-struct moment_name {
+struct view_name {
   uint64_t id;
   char *name;                   /* owned; "vol", "vol@snap", or what a
                                  * destroyed snapshot was called */
-  struct moment_layer *layer;   /* NULL: destroyed */
+  struct view_layer *layer;     /* NULL: destroyed */
   uint64_t size, time;
   uint64_t origin_id;           /* 0: none */
   uint64_t volume_id;           /* of a snapshot: 0: destroyed */
   bool is_snapshot;
-  struct moment_name *origin;   /* not owned */
+  struct view_name *origin;     /* not owned */
   bool is_origin;               /* of something */
-  size_t first_snapshot, nr_snapshots;  /* of a volume, in moment->names */
+  size_t first_snapshot, nr_snapshots;  /* of a volume, in view->names */
 };
 
-struct moment {
+struct view {
   struct meta *meta;            /* not owned; the pool's, and 'dir' */
   const char *dir;
   uint32_t sector_bytes;
   struct meta_conn *c;          /* owned; frozen */
-  struct moment_layer *layers;  /* owned; ascending by id */
+  struct view_layer *layers;    /* owned; ascending by id */
   size_t nr_layers;
-  struct moment_name *names;    /* owned; volumes by name, then snapshots */
+  struct view_name *names;      /* owned; volumes by name, then snapshots */
   size_t nr_names;
 
   /* Set by who took it: what reads many rows, or sorts, calls it now and
@@ -76,35 +77,35 @@ struct moment {
    */
   int (*look) (void *opaque);
   void *opaque;                 /* of look; not owned */
-  uint64_t rows;                /* read so far; moment_look counts */
+  uint64_t rows;                /* read so far; view_look counts */
 };
 
 /* Now, with everything that was answered.  Under pool->admin; -1: EIO,
  * ENOMEM, and what writing it down fails with.
  */
-extern int moment_take (struct nbdedup_pool *pool, struct moment *m);
+extern int view_open (struct nbdedup_pool *pool, struct view *v);
 /* EBUSY: the pool needs the space that it takes to remember this moment while
  * others write: end it.  Work on one asks every few milliseconds.
  */
-extern int moment_check (const struct moment *m);
+extern int view_check (const struct view *v);
 /* Also of one that is all zeroes. */
-extern void moment_end (struct moment *m);
+extern void view_close (struct view *v);
 
 /* For each row that is read.  -1: this is to end; 'look' has said why. */
-extern int moment_look (struct moment *m);
+extern int view_look (struct view *v);
 
 /* A volume or a snapshot that is not destroyed; NULL: ENOENT. */
-extern struct moment_name *moment_find (struct moment *m, const char *name);
+extern struct view_name *view_find (struct view *v, const char *name);
 
 /* Is it a volume that was cloned from the snapshot, directly or through
  * others?  1, 0, -1 (EIO).
  */
-extern int moment_is_clone_of (const struct moment *m,
-                               const struct moment_name *v,
-                               const struct moment_name *golden);
+extern int view_is_clone_of (const struct view *v,
+                               const struct view_name *volume,
+                               const struct view_name *golden);
 
 /*----------------------------------------------------------------------
- * moment-walk.c: what a volume or snapshot says, leaf by leaf
+ * view-walk.c: what a volume or snapshot says, leaf by leaf
  */
 
 struct walk;
@@ -112,8 +113,8 @@ struct walk;
 /* Of the layers from 'top' down to the one above 'bottom' (NULL: down to the
  * lowest), as 'top' shows them.  NULL: EIO, ENOMEM.
  */
-extern struct walk *walk_new (struct moment *m, struct moment_layer *top,
-                              const struct moment_layer *bottom);
+extern struct walk *walk_new (struct view *v, struct view_layer *top,
+                              const struct view_layer *bottom);
 extern void walk_free (struct walk *w);
 /* The next leaf that says something, ascending: 1 and
  *
@@ -127,29 +128,29 @@ extern int walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
                       uint64_t *top);
 
 /*----------------------------------------------------------------------
- * moment-fates.c: which references would be given back without some names
+ * view-reclaim.c: which references would be given back without some names
  */
 
 /* Settle what no name holds even so: it is being given back anyway.  Once,
  * before the other two.
  */
-extern void fates_begin (struct moment *m);
+extern void reclaim_begin (struct view *v);
 
 /* Call 'fn' with the address of each pointer that is given back in the
  * background at this moment.
  */
-extern int fates_background (struct moment *m,
+extern int reclaim_background (struct view *v,
                              int (*fn) (void *opaque, uint64_t addr),
                              void *opaque);
 
 /* The same of each that would be, in addition, without these names.  The
- * moment is as before afterwards.  'known' may be a volume's own layer among
+ * view is as before afterwards.  'known' may be a volume's own layer among
  * them: all of it goes with the name, so it need not be read once more.
  */
-extern int fates_without (struct moment *m,
-                          struct moment_name *const *names, size_t nr,
-                          const struct moment_layer *known,
+extern int reclaim_without (struct view *v,
+                          struct view_name *const *names, size_t nr,
+                          const struct view_layer *known,
                           int (*fn) (void *opaque, uint64_t addr),
                           void *opaque);
 
-#endif /* NBDEDUP_MOMENT_H */
+#endif /* NBDEDUP_VIEW_H */

@@ -19,16 +19,16 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "drift/moment.h"
+#include "drift/view.h"
 
 /* A layer in which something is given back. */
 struct loser {
-  struct moment_layer *layer;
+  struct view_layer *layer;
   bool only_new;                /* what it loses anyway left out */
 };
 
 struct losers {
-  struct moment *m;
+  struct view *v;
   struct loser *p;              /* owned */
   size_t nr, cap;
 };
@@ -38,7 +38,7 @@ struct losers {
  */
 
 static void
-die_if_unneeded (struct moment_layer *l)
+die_if_unneeded (struct view_layer *l)
 {
   while (l && !l->dead && l->nr_names == 0 && l->nr_children == 0) {
     l->dead = true;
@@ -48,10 +48,10 @@ die_if_unneeded (struct moment_layer *l)
   }
 }
 
-static struct moment_layer *
-only_child (const struct moment_layer *l)
+static struct view_layer *
+only_child (const struct view_layer *l)
 {
-  struct moment_layer *child;
+  struct view_layer *child;
 
   for (child = l->children; child; child = child->sibling)
     if (!child->dead)
@@ -60,33 +60,33 @@ only_child (const struct moment_layer *l)
 }
 
 static void
-find_heir (struct moment_layer *l)
+find_heir (struct view_layer *l)
 {
   l->heir = !l->dead && l->nr_names == 0 && l->nr_children == 1
     ? only_child (l) : NULL;
 }
 
 void
-fates_begin (struct moment *m)
+reclaim_begin (struct view *v)
 {
   size_t i;
 
   /* A dying layer is no child any more. */
-  for (i = 0; i < m->nr_layers; ++i)
-    if (m->layers[i].dying)
-      m->layers[i].dead = true;
+  for (i = 0; i < v->nr_layers; ++i)
+    if (v->layers[i].dying)
+      v->layers[i].dead = true;
   /* Children have higher ids, but for what merges have moved. */
-  for (i = m->nr_layers; i-- > 0; )
-    die_if_unneeded (&m->layers[i]);
-  for (i = 0; i < m->nr_layers; ++i) {
-    find_heir (&m->layers[i]);
-    m->layers[i].was_dead = m->layers[i].dead;
-    m->layers[i].old_heir = m->layers[i].heir;
+  for (i = v->nr_layers; i-- > 0; )
+    die_if_unneeded (&v->layers[i]);
+  for (i = 0; i < v->nr_layers; ++i) {
+    find_heir (&v->layers[i]);
+    v->layers[i].was_dead = v->layers[i].dead;
+    v->layers[i].old_heir = v->layers[i].heir;
   }
 }
 
 static int
-add_loser (struct losers *losers, struct moment_layer *l, bool only_new)
+add_loser (struct losers *losers, struct view_layer *l, bool only_new)
 {
   size_t cap = losers->cap ? 2 * losers->cap : 64;
   struct loser *p;
@@ -110,7 +110,7 @@ add_loser (struct losers *losers, struct moment_layer *l, bool only_new)
  * say which of a layer's two heirs is meant.
  */
 static int
-mark_hidden (struct moment *m, struct moment_layer *l, bool old,
+mark_hidden (struct view *v, struct view_layer *l, bool old,
              uint64_t leaf_nr, bool hidden[LEAF_BLOCKS])
 {
   uint8_t buf[LEAF_LEN_MAX];
@@ -121,8 +121,8 @@ mark_hidden (struct moment *m, struct moment_layer *l, bool old,
   for (l = old ? l->old_heir : l->heir; l;
        l = old ? l->old_heir : l->heir) {
     len = 0;
-    if (meta_leaf_get (m->c, l->branch, leaf_nr, l->seq, buf, &len) == -1 ||
-        leaf_unpack (buf, len, &leaf) == -1 || moment_look (m) == -1)
+    if (meta_leaf_get (v->c, l->branch, leaf_nr, l->seq, buf, &len) == -1 ||
+        leaf_unpack (buf, len, &leaf) == -1 || view_look (v) == -1)
       return -1;
     for (i = 0; i < LEAF_BLOCKS; ++i)
       if (leaf.state[i] != MAP_INHERIT ||
@@ -133,7 +133,7 @@ mark_hidden (struct moment *m, struct moment_layer *l, bool old,
 }
 
 static int
-mark_lost (struct moment *m, struct moment_layer *l, bool old,
+mark_lost (struct view *v, struct view_layer *l, bool old,
            uint64_t leaf_nr, bool lost[LEAF_BLOCKS])
 {
   if (old ? l->was_dead : l->dead) {
@@ -141,11 +141,11 @@ mark_lost (struct moment *m, struct moment_layer *l, bool old,
     return 0;
   }
   memset (lost, false, LEAF_BLOCKS);
-  return mark_hidden (m, l, old, leaf_nr, lost);
+  return mark_hidden (v, l, old, leaf_nr, lost);
 }
 
 static int
-tell_row (struct moment *m, const struct loser *loser,
+tell_row (struct view *v, const struct loser *loser,
           const struct meta_leaf_row *row,
           int (*fn) (void *opaque, uint64_t addr), void *opaque)
 {
@@ -155,9 +155,9 @@ tell_row (struct moment *m, const struct loser *loser,
   unsigned i;
 
   if (leaf_unpack (row->buf, row->len, &leaf) == -1 ||
-      mark_lost (m, loser->layer, false, row->leaf, lost) == -1 ||
+      mark_lost (v, loser->layer, false, row->leaf, lost) == -1 ||
       (loser->only_new &&
-       mark_lost (m, loser->layer, true, row->leaf, before) == -1))
+       mark_lost (v, loser->layer, true, row->leaf, before) == -1))
     return -1;
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (leaf.state[i] != MAP_POINTER || !lost[i] || before[i])
@@ -172,8 +172,8 @@ tell_row (struct moment *m, const struct loser *loser,
 static int
 compare_losers (const void *a, const void *b)
 {
-  const struct moment_layer *x = ((const struct loser *) a)->layer;
-  const struct moment_layer *y = ((const struct loser *) b)->layer;
+  const struct view_layer *x = ((const struct loser *) a)->layer;
+  const struct view_layer *y = ((const struct loser *) b)->layer;
 
   if (x->branch != y->branch)
     return x->branch < y->branch ? -1 : 1;
@@ -197,7 +197,7 @@ find_seq (const struct loser *p, size_t nr, uint64_t seq)
 
 /* One scan for all losers of a branch: their rows lie between each other's. */
 static int
-tell_branch (struct moment *m, const struct loser *p, size_t nr,
+tell_branch (struct view *v, const struct loser *p, size_t nr,
              int (*fn) (void *opaque, uint64_t addr), void *opaque)
 {
   struct meta_cursor *cursor;
@@ -205,14 +205,14 @@ tell_branch (struct moment *m, const struct loser *p, size_t nr,
   struct meta_leaf_row row;
   int r;
 
-  cursor = meta_leaf_cursor (m->c, p[0].layer->branch, p[0].layer->seq,
+  cursor = meta_leaf_cursor (v->c, p[0].layer->branch, p[0].layer->seq,
                              p[nr - 1].layer->seq);
   if (cursor == NULL)
     return -1;
   while ((r = meta_cursor_next (cursor, &row)) == 1) {
     loser = find_seq (p, nr, row.seq);
-    if ((loser && tell_row (m, loser, &row, fn, opaque) == -1) ||
-        moment_look (m) == -1) {
+    if ((loser && tell_row (v, loser, &row, fn, opaque) == -1) ||
+        view_look (v) == -1) {
       r = -1;
       break;
     }
@@ -235,7 +235,7 @@ tell_all (struct losers *losers,
     for (j = i + 1; j < losers->nr &&
            p[j].layer->branch == p[i].layer->branch; ++j)
       ;
-    r = tell_branch (losers->m, p + i, j - i, fn, opaque);
+    r = tell_branch (losers->v, p + i, j - i, fn, opaque);
   }
   return r;
 }
@@ -243,16 +243,16 @@ tell_all (struct losers *losers,
 /*----------------------------------------------------------------------*/
 
 int
-fates_background (struct moment *m,
-                  int (*fn) (void *opaque, uint64_t addr), void *opaque)
+reclaim_background (struct view *v,
+                    int (*fn) (void *opaque, uint64_t addr), void *opaque)
 {
-  struct losers losers = { .m = m };
+  struct losers losers = { .v = v };
   size_t i;
   int r = 0;
 
-  for (i = 0; i < m->nr_layers && r == 0; ++i)
-    if (m->layers[i].dead || m->layers[i].heir)
-      r = add_loser (&losers, &m->layers[i], false);
+  for (i = 0; i < v->nr_layers && r == 0; ++i)
+    if (v->layers[i].dead || v->layers[i].heir)
+      r = add_loser (&losers, &v->layers[i], false);
   if (r == 0)
     r = tell_all (&losers, fn, opaque);
   free (losers.p);
@@ -263,14 +263,14 @@ fates_background (struct moment *m,
  * them up to the first that has other children or a name, and still has.
  */
 struct touched {
-  struct moment_layer **p;      /* owned */
+  struct view_layer **p;        /* owned */
   size_t nr;
 };
 
 static int
-touch (struct touched *t, struct moment_layer *l)
+touch (struct touched *t, struct view_layer *l)
 {
-  struct moment_layer **p;
+  struct view_layer **p;
 
   l->is_touched = true;
   if ((t->nr & (t->nr - 1)) == 0) {
@@ -287,15 +287,15 @@ touch (struct touched *t, struct moment_layer *l)
  * down cannot notice.
  */
 static bool
-stops_changes (const struct moment_layer *l)
+stops_changes (const struct view_layer *l)
 {
   return !l->dead && (l->nr_names > 0 || l->nr_children != 1);
 }
 
 static int
-touch_all (struct touched *t, struct moment_name *const *names, size_t nr)
+touch_all (struct touched *t, struct view_name *const *names, size_t nr)
 {
-  struct moment_layer *l;
+  struct view_layer *l;
   size_t i;
 
   for (i = 0; i < nr; ++i)
@@ -310,9 +310,9 @@ touch_all (struct touched *t, struct moment_name *const *names, size_t nr)
 
 static int
 find_losers (struct losers *losers, const struct touched *t,
-             const struct moment_layer *known)
+             const struct view_layer *known)
 {
-  struct moment_layer *l;
+  struct view_layer *l;
   size_t i;
 
   for (i = 0; i < t->nr; ++i)
@@ -329,9 +329,9 @@ find_losers (struct losers *losers, const struct touched *t,
 
 /* Give the names back. */
 static void
-undo (struct touched *t, struct moment_name *const *names, size_t nr)
+undo (struct touched *t, struct view_name *const *names, size_t nr)
 {
-  struct moment_layer *l;
+  struct view_layer *l;
   size_t i;
 
   for (i = 0; i < nr; ++i)
@@ -350,11 +350,11 @@ undo (struct touched *t, struct moment_name *const *names, size_t nr)
 }
 
 int
-fates_without (struct moment *m, struct moment_name *const *names, size_t nr,
-               const struct moment_layer *known,
-               int (*fn) (void *opaque, uint64_t addr), void *opaque)
+reclaim_without (struct view *v, struct view_name *const *names, size_t nr,
+                 const struct view_layer *known,
+                 int (*fn) (void *opaque, uint64_t addr), void *opaque)
 {
-  struct losers losers = { .m = m };
+  struct losers losers = { .v = v };
   struct touched t = { NULL };
   size_t i;
   int r;

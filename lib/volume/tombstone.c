@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a destroyed snapshot leaves behind if it is the origin of clones, or
+ * of snapshots of clones: a name, in a row without a layer.  It keeps its
+ * own origin, so that the line back to a golden image does not break, and
+ * goes with the last of those that have it as origin.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "core/engine.h"
+#include "meta/meta.h"
+#include "volume/volume-int.h"
+
+static int
+add (struct tombstones *tombstones, struct volume *g)
+{
+  struct volume **p = array_add (&tombstones->p, &tombstones->nr, sizeof *p);
+
+  if (p == NULL)
+    return -1;
+  *p = g;
+  return 0;
+}
+
+/* One less has this origin: was it the last? */
+static int
+leave (struct volume *origin, struct tombstones *tombstones)
+{
+  if (origin == NULL ||
+      ++origin->nr_leaving < origin->nr_clones + origin->nr_heirs ||
+      origin->label == NULL)
+    return 0;
+  return add (tombstones, origin);
+}
+
+int
+tombstones_collect (struct volume *const *leaving, size_t nr,
+                    struct tombstones *tombstones)
+{
+  size_t i;
+  int r = 0;
+
+  for (i = 0; i < nr && r == 0; ++i)
+    r = leave (leaving[i]->origin, tombstones);
+  /* A tombstone that goes lets go of its own origin: the array may grow. */
+  for (i = 0; i < tombstones->nr && r == 0; ++i)
+    r = leave (tombstones->p[i]->origin, tombstones);
+  for (i = 0; i < nr; ++i)
+    if (leaving[i]->origin)
+      leaving[i]->origin->nr_leaving = 0;
+  for (i = 0; i < tombstones->nr; ++i)
+    if (tombstones->p[i]->origin)
+      tombstones->p[i]->origin->nr_leaving = 0;
+  return r;
+}
+
+int
+tombstones_delete (const struct tombstones *tombstones, struct meta_conn *c)
+{
+  size_t i;
+
+  for (i = 0; i < tombstones->nr; ++i)
+    if (meta_snapshot_delete (c, tombstones->p[i]->id) == -1)
+      return -1;
+  return 0;
+}
+
+void
+tombstones_drop_locked (struct tombstones *tombstones)
+{
+  struct volume *g;
+  size_t i;
+
+  for (i = 0; i < tombstones->nr; ++i) {
+    g = tombstones->p[i];
+    list_remove (&g->pool->volumes->tombstones, g);
+    volume_set_origin_locked (g, NULL);
+  }
+  for (i = 0; i < tombstones->nr; ++i)
+    volume_release_locked (tombstones->p[i]);
+}
