@@ -97,6 +97,9 @@ print_document (const json_t *document)
 
   drift_fleet_read (document, &fleet);
   print_summary (document, &fleet);
+  if (json_object_get (document, "golden_merged"))
+    printf ("the destroyed snapshot has merged with a clone: the oldest state "
+            "that all of\nits clones still have in common stands for it\n");
   if (fleet.nr_clones > 0) {
     putchar ('\n');
     print_clones (document, &fleet);

@@ -60,6 +60,9 @@ struct volume {
   unsigned nr_leaving;          /* scratch of tombstone.c, under pool->admin */
   char *label;                  /* destroyed snapshot: VOLUME@NAME; owned;
                                  * changes under pool->admin + lock */
+  uint64_t remains;             /* ... the layer that has been its content
+                                 * alone since then; 0: none has; under
+                                 * pool->admin */
 
   /* Properties: written under the writeback's lock, read by its workers. */
   struct compression compression;
@@ -112,6 +115,14 @@ struct volumes {
 #define VOLUME_FULL_NAME_MAX (2 * META_NAME_MAX + 2)
 extern void volume_full_name (const struct volume *v,
                               char name[VOLUME_FULL_NAME_MAX]);
+
+/* The same as users read it: a destroyed snapshot says that it is one.
+ * Under pool->admin or volumes->lock.
+ */
+#define VOLUME_DESTROYED " (destroyed)"
+#define VOLUME_LABEL_MAX (VOLUME_FULL_NAME_MAX + sizeof VOLUME_DESTROYED - 1)
+extern void volume_label (const struct volume *v,
+                          char label[VOLUME_LABEL_MAX]);
 
 /* What "volume NAME" goes on with if its layer is lost. */
 #define VOLUME_LOST_TEXT "cannot be read: damage in pool.db has cost its " \

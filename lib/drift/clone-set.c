@@ -58,8 +58,8 @@ add_member (struct members *m, const struct volume *golden,
   return 0;
 }
 
-/* The volume counts in the clone set of each snapshot on the line back, but not
- * of its own ones; destroyed snapshots have no clone set.
+/* The volume counts in the clone set of each snapshot on the line back, also
+ * of destroyed ones, but not of its own ones.
  */
 static int
 add_to_sets (struct members *m, const struct volume *v)
@@ -67,7 +67,7 @@ add_to_sets (struct members *m, const struct volume *v)
   const struct volume *s;
 
   for (s = v->origin; s; s = s->origin)
-    if (s->of && s->of != v && add_member (m, s, v) == -1)
+    if (s->of != v && add_member (m, s, v) == -1)
       return -1;
   return 0;
 }
@@ -94,7 +94,8 @@ sum_up (const struct members *m, struct clone_set *sets)
       f = last == m->p[0].golden ? sets : f + 1;
       f->golden = last->id;
       f->state = 0;
-      volume_full_name (last, f->name);
+      f->is_destroyed = last->label != NULL;
+      volume_label (last, f->label);
     }
     f->state += m->p[i].part;
   }

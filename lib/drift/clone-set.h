@@ -13,6 +13,7 @@
 #ifndef NBDEDUP_CLONE_SET_H
 #define NBDEDUP_CLONE_SET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,7 +22,8 @@
 struct clone_set {
   uint64_t golden;              /* id of the snapshot */
   uint64_t state;
-  char name[VOLUME_FULL_NAME_MAX];      /* the snapshot's, "vol@snap" */
+  bool is_destroyed;
+  char label[VOLUME_LABEL_MAX]; /* the snapshot's, as volume_label says it */
 };
 
 /* All that exist now, ascending by id; the caller frees the array, which is

@@ -83,15 +83,20 @@ freed_add_members (struct view *v, struct record_join *t,
 {
   struct adder a = { t, 0, progress };
   struct names names = { NULL, 0 };
+  const struct view_layer *own;
   int r = reclaim_background (v, add, &a);
 
-  /* Their own layers' pointers have been added with their contents. */
+  /* Their own layers' pointers have been added with their contents, but for
+   * the one that stands for a merged golden image.
+   */
   for (a.who = 1; a.who < nr && r == 0; ++a.who) {
+    own = members[a.who].name->layer;
     names.nr = 0;
     r = add_with_snapshots (v, &names, members[a.who].name);
     if (r == 0)
-      r = reclaim_without (v, names.p, names.nr, members[a.who].name->layer,
-                           add, &a);
+      r = reclaim_without (v, names.p, names.nr,
+                           own == members[0].name->layer ? NULL : own, add,
+                           &a);
     if (r == 0)
       r = drift_progress (progress, progress->done);
   }

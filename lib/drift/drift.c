@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "core/engine.h"
 #include "drift/drift-int.h"
+#include "drift/golden.h"
 #include "drift/record-join.h"
 #include "meta/meta.h"
 
@@ -20,6 +21,8 @@
 
 struct comparison {
   struct view *v;
+  struct view_name golden;      /* a copy: of a destroyed one with a layer */
+  bool is_merged;               /* which is not what it was */
   struct drift_member *members; /* owned; the golden image, its clones */
   uint32_t nr;
   struct record_join *join;     /* owned */
@@ -96,9 +99,23 @@ add_member (struct comparison *f, struct view_name *name)
   return 0;
 }
 
+/* What a destroyed golden image has been. */
+static int
+find_remains (struct comparison *f)
+{
+  if (f->nr == 1)
+    return nbdedup_fail (ENOENT, "%s has no clones left", f->golden.name);
+  f->golden.layer = f->golden.remains;
+  if (f->golden.layer == NULL) {
+    f->is_merged = true;
+    f->golden.layer = golden_of_clones (f->v, f->members, f->nr);
+  }
+  return f->golden.layer ? 0 : -1;
+}
+
 /* Volumes are sorted by name. */
 static int
-find_members (struct comparison *f, struct view_name *golden)
+find_members (struct comparison *f, const struct view_name *golden)
 {
   size_t i;
   int r;
@@ -106,13 +123,16 @@ find_members (struct comparison *f, struct view_name *golden)
   f->members = calloc (f->v->nr_names + 1, sizeof *f->members);
   if (f->members == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
-  if (add_member (f, golden) == -1)
+  f->golden = *golden;
+  if (add_member (f, &f->golden) == -1)
     return -1;
   for (i = 0; i < f->v->nr_names; ++i) {
     r = view_is_clone_of (f->v, &f->v->names[i], golden);
     if (r == -1 || (r == 1 && add_member (f, &f->v->names[i]) == -1))
       return -1;
   }
+  if (golden->layer == NULL && find_remains (f) == -1)
+    return -1;
   f->freed = calloc (f->nr, sizeof *f->freed);
   return f->freed ? 0 : nbdedup_fail (ENOMEM, "no memory");
 }
@@ -302,37 +322,45 @@ clone_json (const struct comparison *f, uint32_t i)
 }
 
 static json_t *
-comparison_json (const struct comparison *f, time_t now)
+fleet_json (const struct comparison *f)
 {
-  const struct drift_member *golden = &f->members[0];
-  json_t *clones = json_array ();
-  uint64_t logical = golden->logical;
+  uint64_t logical = 0, distinct = f->fleet.distinct;
   uint32_t i;
 
-  for (i = 1; i < f->nr; ++i) {
+  for (i = 0; i < f->nr; ++i)
     logical += f->members[i].logical;
-    json_array_append_new (clones, clone_json (f, i));
-  }
-  return json_pack ("{s:s, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:o, s:I}}",
-                    "golden", golden->name->name, "time", (json_int_t) now,
-                    "block_size", (json_int_t)
-                    golden->name->layer->block_size,
-                    "golden_blocks", (json_int_t) golden->logical,
-                    "clones", clones, "fleet",
-                    "logical", (json_int_t) logical,
-                    "distinct", (json_int_t) f->fleet.distinct,
-                    "dedup_ratio", f->fleet.distinct == 0 ? json_null ()
-                    : json_real ((double) logical
-                                 / (double) f->fleet.distinct),
+  return json_pack ("{s:I, s:I, s:o, s:I}", "logical", (json_int_t) logical,
+                    "distinct", (json_int_t) distinct,
+                    "dedup_ratio", distinct == 0 ? json_null ()
+                    : json_real ((double) logical / (double) distinct),
                     "distinct_stored_bytes", (json_int_t)
                     (f->fleet.distinct_sectors * f->v->sector_bytes));
 }
 
-/* All blocks of the clone set are read again for each golden image: images that
- * stand on each other have their clones in common.
+static json_t *
+comparison_json (const struct comparison *f, time_t now)
+{
+  json_t *clones = json_array (), *document;
+  uint32_t i;
+
+  for (i = 1; i < f->nr; ++i)
+    json_array_append_new (clones, clone_json (f, i));
+  document = json_pack ("{s:s, s:I, s:I, s:I, s:o, s:o}",
+                        "golden", f->golden.name, "time", (json_int_t) now,
+                        "block_size", (json_int_t)
+                        f->golden.layer->block_size,
+                        "golden_blocks", (json_int_t) f->members[0].logical,
+                        "clones", clones, "fleet", fleet_json (f));
+  if (document && f->is_merged)
+    json_object_set_new (document, "golden_merged", json_true ());
+  return document;
+}
+
+/* All blocks of the clone set are read again for each golden image: images
+ * that stand on each other have their clones in common.
  */
 static json_t *
-compare_with (struct view *v, struct view_name *golden,
+compare_with (struct view *v, const struct view_name *golden,
               uint64_t memory_bytes, time_t now,
               struct drift_progress *progress)
 {
@@ -356,68 +384,47 @@ compare_with (struct view *v, struct view_name *golden,
  * All golden images
  */
 
-/* Is it a snapshot that is not destroyed and has clones? */
 static int
-is_golden (struct view *v, const struct view_name *n)
+add_id (json_t *ids, const struct view_name *golden)
 {
-  size_t i;
-  int r = 0;
-
-  if (!n->is_snapshot || n->layer == NULL || !n->is_origin)
-    return 0;
-  for (i = 0; i < v->nr_names && r == 0; ++i)
-    r = view_is_clone_of (v, &v->names[i], n);
-  return r;
-}
-
-static int
-compare_names (const void *a, const void *b)
-{
-  const struct view_name *x = *(struct view_name *const *) a;
-  const struct view_name *y = *(struct view_name *const *) b;
-
-  return strcmp (x->name, y->name);
-}
-
-/* The view has snapshots by the age of their volumes. */
-static int
-find_goldens (struct view *v, struct view_name **goldens, size_t *nr)
-{
-  size_t i;
-  int r = 0;
-
-  *nr = 0;
-  for (i = 0; i < v->nr_names && r != -1; ++i) {
-    r = is_golden (v, &v->names[i]);
-    if (r == 1)
-      goldens[(*nr)++] = &v->names[i];
-  }
-  if (*nr > 0)
-    qsort (goldens, *nr, sizeof *goldens, compare_names);
-  return r == -1 ? -1 : 0;
+  return ids == NULL ||
+    json_array_append_new (ids, json_integer ((json_int_t) golden->id)) == 0
+    ? 0 : nbdedup_fail (ENOMEM, "no memory");
 }
 
 static json_t *
-run_all (struct view *v, uint64_t memory_bytes, time_t now,
+run_all (struct view *v, uint64_t memory_bytes, time_t now, json_t *ids,
          struct drift_progress *progress)
 {
-  CLEANUP_FREE struct view_name **goldens =
-    malloc ((v->nr_names + 1) * sizeof *goldens);
   CLEANUP_JSON json_t *documents = json_array ();
   json_t *document;
   size_t nr, i;
+  CLEANUP_FREE struct view_name **goldens = goldens_find (v, &nr);
 
   if (goldens == NULL)
-    return nbdedup_fail_null (ENOMEM, "no memory");
-  if (find_goldens (v, goldens, &nr) == -1)
     return NULL;
   for (i = 0; i < nr; ++i) {
     document = compare_with (v, goldens[i], memory_bytes, now, progress);
     if (document == NULL)
       return NULL;
     json_array_append_new (documents, document);
+    if (add_id (ids, goldens[i]) == -1)
+      return NULL;
   }
   return json_pack ("{s:O}", "goldens", documents);
+}
+
+static json_t *
+run_one (struct view *v, const struct drift_golden *which,
+         uint64_t memory_bytes, time_t now, json_t *ids,
+         struct drift_progress *progress)
+{
+  struct view_name *golden = which->id ? golden_find_id (v, which->id)
+    : golden_find (v, which->name);
+
+  if (golden == NULL || add_id (ids, golden) == -1)
+    return NULL;
+  return compare_with (v, golden, memory_bytes, now, progress);
 }
 
 int
@@ -441,12 +448,11 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
 }
 
 json_t *
-drift_run (struct nbdedup_pool *pool, const char *golden,
-           uint64_t memory_bytes, nbdedup_progress_fn *progress,
-           void *opaque)
+drift_run (struct nbdedup_pool *pool, struct drift_golden which,
+           uint64_t memory_bytes, json_t *ids,
+           nbdedup_progress_fn *progress, void *opaque)
 {
-  struct view_name *name;
-  json_t *result = NULL;
+  json_t *result;
   struct view v;
   struct drift_progress p = { .fn = progress, .opaque = opaque };
   time_t now;
@@ -456,15 +462,9 @@ drift_run (struct nbdedup_pool *pool, const char *golden,
     return NULL;
   now = time (NULL);
   reclaim_begin (&v);
-  if (golden == NULL)
-    result = run_all (&v, memory_bytes, now, &p);
-  else if ((name = view_find (&v, golden)) != NULL) {
-    if (name->is_snapshot)
-      result = compare_with (&v, name, memory_bytes, now, &p);
-    else
-      nbdedup_fail (EINVAL, "%s is a volume: drift is measured from a "
-                    "snapshot, NAME@SNAP", golden);
-  }
+  result = which.name == NULL && which.id == 0
+    ? run_all (&v, memory_bytes, now, ids, &p)
+    : run_one (&v, &which, memory_bytes, now, ids, &p);
   drift_end (pool, &v);
   return result;
 }

@@ -29,12 +29,20 @@
 #define DRIFT_MEMORY_MIN        NBDEDUP_DRIFT_MEMORY_MIN
 #define DRIFT_MEMORY_DEFAULT    (UINT64_C (32) << 20)
 
-/* The document of one golden image ("vol@snap"); NULL: of all snapshots that
- * have clones, {"goldens": [...]}.  'memory_bytes' 0: the default.  NULL:
- * ENOENT, EINVAL (too little memory), EINTR, EIO, ENOMEM, ENOSPC.
+/* A golden image, by name ("vol@snap", also of a destroyed one: golden.h) or
+ * by id.  Neither: all that have clones.
  */
-extern json_t *drift_run (struct nbdedup_pool *pool, const char *golden,
-                          uint64_t memory_bytes,
+struct drift_golden {
+  const char *name;             /* not owned; NULL: none */
+  uint64_t id;                  /* 0: none */
+};
+
+/* The document of one golden image, or {"goldens": [...]}.  'memory_bytes' 0:
+ * the default.  'ids' gets the id of each golden image, in their order; may be
+ * NULL.  NULL: ENOENT, EINVAL (too little memory), EINTR, EIO, ENOMEM, ENOSPC.
+ */
+extern json_t *drift_run (struct nbdedup_pool *pool, struct drift_golden which,
+                          uint64_t memory_bytes, json_t *ids,
                           nbdedup_progress_fn *progress, void *opaque);
 
 /* What would come back if these volumes (with their snapshots) and snapshots

@@ -196,31 +196,8 @@ get_policy (struct nbdedup_pool *pool, struct retention_policy *policy)
   return retention_policy_parse (text, policy);
 }
 
-/* Whose document is it?  'before' has the ids of all snapshots by name, from
- * before the drift was measured; one that was made meanwhile is not there,
- * one that was destroyed is there only.
- */
 static int
-golden_of (struct nbdedup_pool *pool, json_t *before, const char *name,
-           uint64_t *golden)
-{
-  json_t *old = json_object_get (before, name);
-  struct volume *s;
-
-  WITH_LOCK (&pool->admin);
-  s = volumes_find_snapshot (pool->volumes, name);
-  if (s == NULL && old == NULL)
-    return -1;
-  *golden = old ? (uint64_t) json_integer_value (old) : s->id;
-  if (s && s->id != *golden)
-    return nbdedup_fail (EBUSY, "%s has become another snapshot meanwhile: "
-                         "nothing was recorded", name);
-  return 0;
-}
-
-static int
-record (struct nbdedup_pool *pool, json_t *before, json_t *documents,
-        bool asked)
+record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
 {
   struct recording rec = { .nr = json_array_size (documents) };
   struct codec_ctx *ctx = codec_ctx_new ();
@@ -235,18 +212,14 @@ record (struct nbdedup_pool *pool, json_t *before, json_t *documents,
   else
     r = get_policy (pool, &rec.policy);
   json_array_foreach (documents, i, document) {
-    const char *name = json_string_value (json_object_get (document,
-                                                           "golden"));
-
     if (r == -1)
       break;
     s = &rec.samples[i];
     s->row.asked = asked;
     s->row.time = (uint64_t) json_integer_value (json_object_get (document,
                                                                   "time"));
-    r = golden_of (pool, before, name, &s->row.golden);
-    if (r == 0)
-      r = encode (ctx, document, s);
+    s->row.golden = (uint64_t) json_integer_value (json_array_get (ids, i));
+    r = encode (ctx, document, s);
   }
   if (r == 0 && rec.nr > 0) {
     r = txg_run_large (pool->txg, pages_of (&rec), record_in_transaction,
@@ -262,51 +235,23 @@ record (struct nbdedup_pool *pool, json_t *before, json_t *documents,
   return r;
 }
 
-/* {name: id} of all snapshots, or of 'name' if that is one. */
-static json_t *
-snapshot_ids (struct nbdedup_pool *pool, const char *name)
-{
-  struct volumes *vs = pool->volumes;
-  char full[VOLUME_FULL_NAME_MAX];
-  json_t *ids = json_object ();
-  struct volume *v, *s;
-  size_t i, j;
-
-  WITH_LOCK (&vs->lock);
-  for (i = 0; i < vs->list.nr; ++i) {
-    v = vs->list.p[i];
-    for (j = 0; j < v->snapshots.nr; ++j) {
-      s = v->snapshots.p[j];
-      volume_full_name (s, full);
-      if ((name == NULL || strcmp (name, full) == 0) &&
-          json_object_set_new (ids, full,
-                               json_integer ((json_int_t) s->id)) == -1) {
-        json_decref (ids);
-        return nbdedup_fail_null (ENOMEM, "no memory");
-      }
-    }
-  }
-  return ids;
-}
-
 json_t *
-history_drift (struct nbdedup_pool *pool, const char *golden,
+history_drift (struct nbdedup_pool *pool, struct drift_golden which,
                uint64_t memory_bytes, bool asked,
                nbdedup_progress_fn *progress, void *opaque)
 {
-  CLEANUP_JSON json_t *before = snapshot_ids (pool, golden);
-  CLEANUP_JSON json_t *documents = NULL;
+  CLEANUP_JSON json_t *documents = NULL, *ids = json_array ();
   json_t *result;
 
   assert (!lock_is_held (&pool->admin));
-  if (before == NULL)
-    return NULL;
-  result = drift_run (pool, golden, memory_bytes, progress, opaque);
+  if (ids == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  result = drift_run (pool, which, memory_bytes, ids, progress, opaque);
   if (result == NULL)
     return NULL;
-  documents = golden ? json_pack ("[O]", result)
+  documents = which.name || which.id ? json_pack ("[O]", result)
     : json_incref (json_object_get (result, "goldens"));
-  if (record (pool, before, documents, asked) == -1) {
+  if (record (pool, ids, documents, asked) == -1) {
     json_decref (result);
     return NULL;
   }
@@ -330,6 +275,18 @@ struct get {
   uint64_t done;
 };
 
+/* A golden image may have been destroyed since, or before. */
+static bool
+is_of_name (const json_t *document, const char *name)
+{
+  const char *golden = json_string_value (json_object_get (document,
+                                                           "golden"));
+  size_t len = strcspn (name, " ");
+
+  return strncmp (golden, name, len) == 0 &&
+    (golden[len] == '\0' || strcmp (golden + len, VOLUME_DESTROYED) == 0);
+}
+
 static int
 get_sample (void *opaque, const struct meta_sample *s)
 {
@@ -346,9 +303,7 @@ get_sample (void *opaque, const struct meta_sample *s)
   document = decode (g->ctx, s);
   if (document == NULL)
     return -1;
-  if (g->name &&
-      strcmp (json_string_value (json_object_get (document, "golden")),
-              g->name) != 0)
+  if (g->name && !is_of_name (document, g->name))
     json_decref (document);
   else if (json_array_append_new (g->samples, document) == -1)
     return nbdedup_fail (ENOMEM, "no memory for the drift history");
@@ -383,16 +338,41 @@ get_end (struct get *g, int r)
   return result;
 }
 
-/* Of a snapshot that exists: its id; else 0.  -1: that is no name. */
+/* Of destroyed snapshots that had this name the newest; 0: there is none. */
+static uint64_t
+find_tombstone (struct volumes *vs, const char *name)
+{
+  uint64_t id = 0;
+  size_t i;
+
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->tombstones.nr; ++i)
+    if (vs->tombstones.p[i]->id > id &&
+        strcmp (vs->tombstones.p[i]->label, name) == 0)
+      id = vs->tombstones.p[i]->id;
+  return id;
+}
+
+/* Of a snapshot that exists, or that clones remember: its id; else 0.  -1:
+ * that is no name.
+ */
 static int
 find_golden (struct nbdedup_pool *pool, const char *name, uint64_t *id)
 {
+  const char *suffix = strstr (name, VOLUME_DESTROYED);
+  CLEANUP_FREE char *plain = strdup (name);
   struct volume *s;
 
+  if (plain == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  if (suffix && suffix[strlen (VOLUME_DESTROYED)] == '\0')
+    plain[suffix - name] = '\0';
   WITH_LOCK (&pool->admin);
-  s = volumes_find_snapshot (pool->volumes, name);
-  *id = s ? s->id : 0;
-  return s || errno == ENOENT ? 0 : -1;
+  s = volumes_find_snapshot (pool->volumes, plain);
+  if (s == NULL && errno != ENOENT)
+    return -1;
+  *id = s && !suffix ? s->id : find_tombstone (pool->volumes, plain);
+  return 0;
 }
 
 json_t *
@@ -419,6 +399,20 @@ history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
   return get_end (&g, r);
 }
 
+/* Of destroyed ones of one name the newest is shown: metrics are told apart by
+ * their labels.
+ */
+static bool
+has_newer_twin (const struct clone_set *sets, size_t nr)
+{
+  size_t i;
+
+  for (i = 1; i < nr && sets->is_destroyed; ++i)
+    if (sets[i].is_destroyed && strcmp (sets->label, sets[i].label) == 0)
+      return true;
+  return false;
+}
+
 /* Its document has the name of then, which another one may have by now. */
 static int
 get_newest_of (struct get *g, struct meta_conn *c, const struct clone_set *f)
@@ -433,7 +427,7 @@ get_newest_of (struct get *g, struct meta_conn *c, const struct clone_set *f)
   g->last = f->golden;
   document = json_array_get (g->samples, nr);
   if (document &&
-      json_object_set_new (document, "golden", json_string (f->name)) == -1)
+      json_object_set_new (document, "golden", json_string (f->label)) == -1)
     return nbdedup_fail (ENOMEM, "no memory for the drift history");
   return 0;
 }
@@ -454,7 +448,7 @@ history_newest (struct nbdedup_pool *pool, uint64_t after,
     return get_end (&g, -1);
   c = meta_reader_get (pool->meta);
   for (i = 0, r = 0; i < nr && r == 0; ++i)
-    if (sets[i].golden > after)
+    if (sets[i].golden > after && !has_newer_twin (&sets[i], nr - i))
       r = get_newest_of (&g, c, &sets[i]);
   meta_reader_put (pool->meta, c);
   return get_end (&g, r);

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "drift/drift.h"
 #include "nbdedup.h"
 
 /* More of a document is damage: a million clones. */
@@ -27,16 +28,17 @@
 
 /* As drift_run; what it returns has been recorded, and is durable.  'asked':
  * a user requested this sample, so thinning prefers to keep it (retention.h).
- * EBUSY: its golden image was renamed meanwhile, and nothing recorded; ENOSPC:
- * nor is what the pool has in reserve used for this.
+ * ENOSPC: what the pool has in reserve is not used for this.
  */
-extern json_t *history_drift (struct nbdedup_pool *pool, const char *golden,
+extern json_t *history_drift (struct nbdedup_pool *pool,
+                              struct drift_golden which,
                               uint64_t memory_bytes, bool asked,
                               nbdedup_progress_fn *progress, void *opaque);
 
 /* {"samples": [documents, oldest first]}: all, or those of a snapshot that
- * exists, or those that had this name of snapshots that do not.  ENOENT:
- * neither the one nor the other; EIO: one of them is damaged.
+ * exists, or those that had this name, with or without " (destroyed)" behind
+ * it, of snapshots that do not.  ENOENT: neither the one nor the other; EIO:
+ * one of them is damaged.
  *
  * A long history comes in parts of about HISTORY_PART_BYTES of text: while
  * there is more the result has "next", which is 'after' of the next call (0

@@ -260,7 +260,8 @@ sample (struct sampler *s, struct golden *g, const struct clone_set *f)
     count (s, &s->nr_skipped);
     return 0;
   }
-  document = history_drift (s->pool, f->name, 0, false, go_on, s);
+  document = history_drift (s->pool, (struct drift_golden) { .id = g->id }, 0,
+                            false, go_on, s);
   if (document) {
     g->state = f->state;
     g->is_known = true;

@@ -180,17 +180,19 @@ static int
 load_snapshot (void *opaque, const struct meta_snapshot *ms)
 {
   struct snapshots *s = opaque;
-  char name[VOLUME_FULL_NAME_MAX];
+  char name[VOLUME_LABEL_MAX];
   const char *of = NULL;
   struct view_name *n;
 
   if (ms->volume && (of = volume_name (s, ms->volume)) == NULL)
     return -1;
-  snprintf (name, sizeof name, "%s%s%s", of ? of : "", of ? "@" : "",
-            ms->name);
-  n = add_name (s->v, ms->layer, name);
+  snprintf (name, sizeof name, "%s%s%s%s", of ? of : "", of ? "@" : "",
+            ms->name, of ? "" : VOLUME_DESTROYED);
+  n = add_name (s->v, of ? ms->layer : 0, name);
   if (n == NULL)
     return -1;
+  if (of == NULL)
+    n->remains = find_layer (s->v, ms->layer);
   n->id = ms->id;
   n->is_snapshot = true;
   n->volume_id = ms->volume;
@@ -198,6 +200,22 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
   n->time = ms->time;
   n->origin_id = ms->origin;
   return 0;
+}
+
+/* A layer that one child only stands on merges with it: the rows move while
+ * this view reads, or are about to.
+ */
+static void
+check_remains (struct view *v)
+{
+  const struct view_layer *l;
+  size_t i;
+
+  for (i = 0; i < v->nr_names; ++i) {
+    l = v->names[i].remains;
+    if (l && (l->dying || l->nr_names > 0 || l->nr_children < 2))
+      v->names[i].remains = NULL;
+  }
 }
 
 static int
@@ -258,8 +276,10 @@ view_open (struct nbdedup_pool *pool, struct view *v)
       meta_volume_scan (v->c, load_volume, v) == 0 &&
       find_places (&s) == 0 &&
       meta_snapshot_scan (v->c, load_snapshot, &s) == 0 &&
-      check_orphans (v) == 0)
+      check_orphans (v) == 0) {
+    check_remains (v);
     r = link_origins (v);
+  }
   free (s.places);
   if (r == -1)
     view_close (v);

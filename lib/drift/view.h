@@ -50,9 +50,11 @@ struct view_layer {
 /* A volume or a snapshot. */
 struct view_name {
   uint64_t id;
-  char *name;                   /* owned; "vol", "vol@snap", or what a
-                                 * destroyed snapshot was called */
+  char *name;                   /* owned; "vol", "vol@snap", "vol@snap
+                                 * (destroyed)" */
   struct view_layer *layer;     /* NULL: destroyed */
+  struct view_layer *remains;   /* destroyed: what is still its content; NULL:
+                                 * nothing is */
   uint64_t size, time;
   uint64_t origin_id;           /* 0: none */
   uint64_t volume_id;           /* of a snapshot: 0: destroyed */

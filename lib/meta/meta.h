@@ -70,7 +70,8 @@ struct meta_snapshot {
   uint64_t id;
   uint64_t volume;              /* 0: destroyed, its clones live on */
   const char *name;             /* not owned; destroyed: VOLUME@NAME */
-  uint64_t layer;               /* 0: destroyed */
+  uint64_t layer;               /* destroyed: the one that is still what it
+                                 * was; 0: none is (tombstone.c) */
   uint64_t size;
   uint64_t time;                /* seconds since the epoch */
   uint64_t origin;              /* its volume's at that time; 0: none */

@@ -65,7 +65,7 @@ CREATE TABLE snapshot (
   id INTEGER PRIMARY KEY,           -- never reused
   volume INTEGER REFERENCES volume (id), -- NULL: destroyed, clones live on
   name TEXT NOT NULL,               -- destroyed: VOLUME@NAME as it was last
-  layer INTEGER REFERENCES layer (id), -- NULL: destroyed
+  layer INTEGER REFERENCES layer (id), -- destroyed: NULL, or still its content
   size INTEGER NOT NULL,
   time INTEGER NOT NULL,            -- seconds since the epoch
   origin INTEGER,                   -- what its volume was a clone of

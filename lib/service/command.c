@@ -409,18 +409,18 @@ run_diff (const struct call *c, json_t **result)
 static int
 run_drift (const struct call *c, json_t **result)
 {
-  const char *name = NULL;
+  struct drift_golden golden = { NULL, 0 };
   uint64_t memory = 0;
   bool record;
 
-  if (arg_string (c, "name", &name) == -1 ||
+  if (arg_string (c, "name", &golden.name) == -1 ||
       arg_size (c, "memory", &memory) == -1 ||
       arg_bool (c, "record", &record) == -1)
     return -1;
   lock_release (&c->pool->admin);
   *result = record
-    ? history_drift (c->pool, name, memory, true, c->progress, c->opaque)
-    : drift_run (c->pool, name, memory, c->progress, c->opaque);
+    ? history_drift (c->pool, golden, memory, true, c->progress, c->opaque)
+    : drift_run (c->pool, golden, memory, NULL, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
   return *result ? 0 : -1;
 }

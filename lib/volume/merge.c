@@ -118,7 +118,8 @@ switch_in_transaction (void *arg, struct meta_conn *c,
                          "check", child.id, child.pointers);
   layer.blocks = child.blocks;
   if (meta_layer_put (c, &layer) == -1 ||
-      meta_layer_reparent (c, child.id, layer.id) == -1)
+      meta_layer_reparent (c, child.id, layer.id) == -1 ||
+      tombstones_put_merge (s->pool->volumes, c, s->layer, s->child) == -1)
     return -1;
   if (s->name && s->name->is_snapshot) {
     snapshot_to_meta (s->name, &ms);
@@ -161,6 +162,7 @@ switch_done (void *arg)
       if (l->parent == child && !l->gone)
         l->parent = layer;
     }
+    tombstones_merge_locked (vs, layer, child);
     layers_gone_locked (vs, child);
     child->nr_names = child->nr_children = 0;
     layers_relink_locked (vs);

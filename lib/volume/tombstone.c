@@ -4,6 +4,11 @@
  * of snapshots of clones: a name, in a row without a layer.  It keeps its
  * own origin, so that the line back to a golden image does not break, and
  * goes with the last of those that have it as origin.
+ *
+ * It remembers its layer as long as that is still the content of the
+ * snapshot: drift compares the clones with it.  It does not hold the layer.
+ * A layer with two children or more stays as it is; with one it merges,
+ * becomes what the child is, and is not the snapshot any more.
  */
 
 #include <config.h>
@@ -83,4 +88,45 @@ tombstones_drop_locked (struct tombstones *tombstones)
   }
   for (i = 0; i < tombstones->nr; ++i)
     volume_release_locked (tombstones->p[i]);
+}
+
+/* The layer that this tombstone has after the merge; 0: none. */
+static uint64_t
+remains_after (const struct volume *g, const struct layer *layer,
+               const struct layer *child)
+{
+  return g->remains == layer->id ? 0 :
+    g->remains == child->id ? layer->id : g->remains;
+}
+
+int
+tombstones_put_merge (struct volumes *vs, struct meta_conn *c,
+                      const struct layer *layer, const struct layer *child)
+{
+  struct meta_snapshot ms;
+  struct volume *g;
+  size_t i;
+
+  for (i = 0; i < vs->tombstones.nr; ++i) {
+    g = vs->tombstones.p[i];
+    snapshot_to_meta (g, &ms);
+    ms.layer = remains_after (g, layer, child);
+    if (ms.layer != g->remains && meta_snapshot_put (c, &ms) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+void
+tombstones_merge_locked (struct volumes *vs, const struct layer *layer,
+                         const struct layer *child)
+{
+  struct volume *g;
+  size_t i;
+
+  assert_held (&vs->lock);
+  for (i = 0; i < vs->tombstones.nr; ++i) {
+    g = vs->tombstones.p[i];
+    g->remains = remains_after (g, layer, child);
+  }
 }

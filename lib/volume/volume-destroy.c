@@ -233,6 +233,7 @@ leave_tombstones (struct destroy *d)
     else {
       volume_full_name (s, name);
       set_label (s, strdup (name));
+      s->remains = s->layer->id;
       if (s->label == NULL)
         r = nbdedup_fail (ENOMEM, "no memory");
     }

@@ -50,6 +50,13 @@ extern int tombstones_collect (struct volume *const *leaving, size_t nr,
 extern int tombstones_delete (const struct tombstones *tombstones,
                               struct meta_conn *c);
 extern void tombstones_drop_locked (struct tombstones *tombstones);
+/* 'layer' takes over what 'child' is: in their rows, and after the commit. */
+extern int tombstones_put_merge (struct volumes *vs, struct meta_conn *c,
+                                 const struct layer *layer,
+                                 const struct layer *child);
+extern void tombstones_merge_locked (struct volumes *vs,
+                                     const struct layer *layer,
+                                     const struct layer *child);
 
 /* Who uses it: "2 clients (uid 1000, uid 0)", for an error.  With
  * volumes->lock held.

@@ -370,6 +370,7 @@ make_tombstone (struct load *ld, const struct meta_snapshot *ms)
   s->size = ms->size;
   s->time = ms->time;
   s->gone = true;
+  s->remains = ms->layer;
   WITH_LOCK (&vs->lock);
   list_insert (&vs->tombstones, s);
   return s;

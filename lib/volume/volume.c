@@ -60,12 +60,12 @@ snapshot_name_parse (const char *s, struct snapshot_name *name)
 json_t *
 volume_origin_json (const struct volume *v)
 {
-  char name[VOLUME_FULL_NAME_MAX];
+  char label[VOLUME_LABEL_MAX];
 
   if (v->origin == NULL)
     return json_null ();
-  volume_full_name (v->origin, name);
-  return json_sprintf ("%s%s", name, v->origin->label ? " (destroyed)" : "");
+  volume_label (v->origin, label);
+  return json_string (label);
 }
 
 /*----------------------------------------------------------------------
@@ -315,7 +315,7 @@ snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms)
   *ms = (struct meta_snapshot) {
     .id = s->id, .volume = s->of ? s->of->id : 0,
     .name = s->label ? s->label : s->name,
-    .layer = s->label ? 0 : s->layer->id, .size = s->size, .time = s->time,
+    .layer = s->label ? s->remains : s->layer->id, .size = s->size, .time = s->time,
     .origin = s->origin ? s->origin->id : 0,
   };
 }

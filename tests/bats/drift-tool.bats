@@ -111,6 +111,72 @@ END
     [[ $output != *ratio* ]]
 }
 
+# without_names: a document without what a destroyed golden image changes.
+without_names ()
+{
+    jq 'del (.golden, .time)'
+}
+
+is_merged ()
+{
+    nbdedup drift --json | jq -e '.goldens[0].golden_merged'
+}
+
+@test "a golden image that was destroyed stays as long as a clone lives" {
+    make_fleet
+    nbdedup drift golden@v1 --record --json | without_names \
+                                                >"$BATS_TEST_TMPDIR/before"
+    run -1 nbdedup destroy golden@v1
+    nbdedup destroy --force --wait golden@v1
+
+    # By either name, and without one, in the server and without it.
+    name='golden@v1 (destroyed)'
+    for _ in served stopped; do
+        for argument in golden@v1 "$name"; do
+            nbdedup drift "$argument" --json >"$BATS_TEST_TMPDIR/json"
+            assert_eq "$(jq -r .golden "$BATS_TEST_TMPDIR/json")" "$name"
+            without_names <"$BATS_TEST_TMPDIR/json" |
+                diff - "$BATS_TEST_TMPDIR/before"
+        done
+        nbdedup drift --json | jq '.goldens[0]' | without_names |
+            diff - "$BATS_TEST_TMPDIR/before"
+        run -0 nbdedup drift
+        assert_eq "${lines[0]%%:*}" "$name and 3 clones"
+        stop
+    done
+
+    # Its history goes on.
+    nbdedup drift --record >/dev/null
+    for argument in golden@v1 "$name"; do
+        run -0 nbdedup drift --history "$argument" --json
+        assert_eq "$(jq -c '[.samples[].golden]' <<<"$output")" \
+                  "[\"golden@v1\",\"$name\"]"
+    done
+    nbdedup stat --prometheus |
+        grep "^nbdedup_drift_clones{golden=\"golden@v1 (destroyed)\"}"
+
+    # Another snapshot takes the name: the clones are still those of the old.
+    nbdedup snapshot golden@v1
+    nbdedup drift golden@v1 --json | jq -e '.clones == []'
+    nbdedup drift "$name" --json | without_names |
+        diff - "$BATS_TEST_TMPDIR/before"
+    run -1 --separate-stderr nbdedup drift 'golden@v2 (destroyed)'
+    assert_eq "${#stderr_lines[@]}" 1
+
+    # With the last clone it merges, and with that it goes.
+    nbdedup destroy -r golden --wait
+    nbdedup drift "$name" --json | without_names |
+        diff - "$BATS_TEST_TMPDIR/before"
+    nbdedup destroy web2 web3 --wait
+    wait_for 20 is_merged
+    run -0 nbdedup drift golden@v1
+    assert_eq "${lines[0]%%:*}" "$name and 1 clone"
+    [[ ${lines[2]} == "the destroyed snapshot has merged with a clone"* ]]
+    nbdedup destroy web1
+    run -0 nbdedup drift
+    assert_eq "$output" "no golden images: no volume is a clone of a snapshot"
+}
+
 @test "JSON has the keys that were promised" {
     make_fleet
     one="$BATS_TEST_TMPDIR/one.json"

@@ -811,11 +811,14 @@ class Pool:
             if volume is None:
                 need(re.fullmatch(part + "@" + part, name), "snapshot", ident,
                      "name")
-                need(layer is None, "snapshot", ident, "has a layer")
+                need(layer is None or layer in self.layers, "snapshot", ident,
+                     "has no layer")
             else:
                 need(re.fullmatch(part, name), "snapshot", ident, "name")
                 need(volume in volumes, "snapshot", ident, "has no volume")
                 self.check_named("snapshot " + name, layer, named)
+        need(named.isdisjoint(s[3] for s in self.db.snapshots if not s[1]),
+             "a destroyed snapshot has another one's layer")
 
     def check_named(self, what, ident, named):
         need(ident in self.layers and not self.layers[ident]["dying"], what,

@@ -21,8 +21,8 @@ const char *
 node_name (const struct node *node, char buf[64])
 {
   if (node->kind == NODE_HIDDEN)
-    return "(hidden)";
-  if (node->kind == NODE_SNAPSHOT)
+    snprintf (buf, 64, "%s", node->label);
+  else if (node->kind == NODE_SNAPSHOT)
     snprintf (buf, 64, "%s@%s", node->volume->name, node->name);
   else
     snprintf (buf, 64, "%s", node->name);
@@ -356,16 +356,17 @@ hide (struct lineage *l, struct node *snap)
   char name[64];
   unsigned i;
 
-  node_name (snap, name);
+  snprintf (snap->label, sizeof snap->label, "%.48s (destroyed)",
+            node_name (snap, name));
   if (snap->volume->origin)
     snap->volume->origin->descent_unsure = true;
   for (i = 0; i < l->nr_nodes; ++i)
     if (l->nodes[i]->origin == snap) {
       l->nodes[i]->origin = NULL;
-      snprintf (l->nodes[i]->lost_origin, sizeof l->nodes[i]->lost_origin,
-                "%.48s (destroyed)", name);
+      strcpy (l->nodes[i]->lost_origin, snap->label);
     }
   snap->kind = NODE_HIDDEN;
+  snap->volume_id = snap->volume->id;
   snap->volume = NULL;
 }
 
@@ -455,7 +456,9 @@ lineage_apply (struct lineage *l, const struct op *op)
 enum family
 node_family (const struct node *golden, const struct node *volume)
 {
-  bool unsure = false;
+  const uint64_t own = golden->volume ? golden->volume->id
+    : golden->volume_id;
+  bool unsure = golden->volume == NULL && volume->id == own;
   size_t i;
 
   if (volume->kind != NODE_VOLUME || volume == golden->volume)
@@ -467,7 +470,7 @@ node_family (const struct node *golden, const struct node *volume)
      * what was cloned from it then is also "a clone of its other snapshots",
      * which is none.
      */
-    if (volume->line[i].volume == golden->volume->id)
+    if (volume->line[i].volume == own)
       unsure = true;
   }
   return FAMILY_NO;

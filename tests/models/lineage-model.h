@@ -48,6 +48,8 @@ struct node {
   uint64_t id;                  /* never reused */
   char name[24];                /* of a snapshot: what stands after the @ */
   struct node *volume;          /* a snapshot's */
+  uint64_t volume_id;           /* hidden: of the volume that it was of */
+  char label[64];               /* hidden: "golden@v1 (destroyed)" */
   struct node *parent;          /* what it inherits from, or NULL */
   struct node *origin;          /* a snapshot, or NULL: */
   char lost_origin[64];         /* "golden@v1 (destroyed)", or "" */
@@ -109,12 +111,12 @@ extern void lineage_free (struct lineage *l);
 extern void lineage_copy (const struct lineage *from, struct lineage *to);
 
 extern struct node *lineage_find (struct lineage *l, const char *name);
-/* "vol", "vol@snap", or "(hidden)". */
+/* "vol", "vol@snap", or "vol@snap (destroyed)". */
 extern const char *node_name (const struct node *node, char buf[64]);
 extern uint64_t node_blocks (const struct node *node);
 
-/* Is a volume one of a golden image's clones, directly or through further
- * clones, also through volumes since destroyed?
+/* Is a volume one of the clones of a golden image, which may be hidden,
+ * directly or through further clones, also through volumes since destroyed?
  */
 enum family { FAMILY_NO, FAMILY_YES, FAMILY_UNSURE };
 extern enum family node_family (const struct node *golden,

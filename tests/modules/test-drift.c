@@ -54,6 +54,7 @@ static struct {
   uint64_t families, unsure, clones, further, through_destroyed;
   uint64_t zero, golden_same, golden_moved, sibling, unique;
   uint64_t without_dedup, only_here, sets, freed_something;
+  uint64_t destroyed, merged;   /* golden images */
   uint64_t large;               /* more than fits into the least memory */
   uint64_t sightings, overlapping;
 } met;
@@ -201,6 +202,12 @@ has_family (struct lineage *l, const struct node *golden)
   return r;
 }
 
+static bool
+is_destroyed (const char *golden)
+{
+  return strchr (golden, ' ') != NULL;
+}
+
 static json_t *
 find_golden (json_t *goldens, const char *name)
 {
@@ -216,18 +223,96 @@ find_golden (json_t *goldens, const char *name)
   return NULL;
 }
 
+/* Destroyed ones may have had one name. */
 static bool
 are_by_name (json_t *goldens)
 {
   const char *name, *before = "";
   json_t *doc;
   size_t i;
+  int r;
 
   json_array_foreach (goldens, i, doc) {
     name = json_string_value (json_object_get (doc, "golden"));
-    if (name == NULL || strcmp (before, name) >= 0)
+    r = name ? strcmp (before, name) : 1;
+    if (r > 0 || (r == 0 && !is_destroyed (name)))
       return false;
     before = name;
+  }
+  return true;
+}
+
+/* What clones have in common stands for it: each block has one class. */
+static bool
+right_merged (struct lineage *l, json_t *doc, char *why, size_t len)
+{
+  json_t *clones = json_object_get (doc, "clones"), *c;
+  const char *name;
+  struct node *node;
+  uint64_t logical;
+  size_t i;
+
+  json_array_foreach (clones, i, c) {
+    name = json_string_value (json_object_get (c, "name"));
+    node = lineage_find (l, name);
+    logical = json_number (c, "logical");
+    if (node == NULL ||
+        json_number (c, "zero") + logical != node_blocks (node) ||
+        json_number (c, "golden_same") + json_number (c, "golden_moved") +
+        json_number (c, "sibling") + json_number (c, "unique") != logical) {
+      snprintf (why, len, "drift: the classes of %s do not add up", name);
+      return false;
+    }
+  }
+  met.merged++;
+  return json_array_size (clones) > 0;
+}
+
+/* Any of the destroyed ones of its name may be meant. */
+static bool
+right_destroyed (struct lineage *l, json_t *doc, char *why, size_t len)
+{
+  const char *golden = json_string_value (json_object_get (doc, "golden"));
+  unsigned i;
+
+  if (json_object_get (doc, "golden_merged"))
+    return right_merged (l, doc, why, len);
+  snprintf (why, len, "drift: %s is still there", golden);
+  for (i = 0; i < l->nr_nodes; ++i)
+    if (l->nodes[i]->kind == NODE_HIDDEN &&
+        strcmp (l->nodes[i]->label, golden) == 0 &&
+        right_document (l, l->nodes[i], doc, why, len)) {
+      met.destroyed++;
+      return true;
+    }
+  return false;
+}
+
+/* Nothing that has clones may be missing: a snapshot, or a destroyed one that
+ * the model remembers, or that a clone names.
+ */
+static bool
+has_all (struct lineage *l, json_t *goldens, char *why, size_t len)
+{
+  const struct node *node;
+  char name[64];
+  unsigned i;
+
+  for (i = 0; i < l->nr_nodes; ++i) {
+    node = l->nodes[i];
+    if (node->kind == NODE_VOLUME) {
+      if (node->lost_origin[0] == '\0' || node->origin_unsure)
+        continue;
+      strcpy (name, node->lost_origin);
+    }
+    else if (has_family (l, node) == 1)
+      node_name (node, name);
+    else
+      continue;
+    if (find_golden (goldens, name) == NULL) {
+      snprintf (why, len, "drift: %s is not among the golden images", name);
+      return false;
+    }
   }
   return true;
 }
@@ -238,38 +323,34 @@ right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
 {
   json_t *goldens = json_object_get (result, "goldens"), *doc;
   const struct node *node;
-  size_t nr = 0;
-  char name[64];
-  unsigned i;
-  int expected;
+  const char *name;
+  size_t i;
 
-  for (i = 0; i < l->nr_nodes; ++i) {
-    node = l->nodes[i];
-    if (node->kind != NODE_SNAPSHOT)
+  json_array_foreach (goldens, i, doc) {
+    name = json_string_value (json_object_get (doc, "golden"));
+    if (is_destroyed (name)) {
+      if (!right_destroyed (l, doc, why, len))
+        return false;
       continue;
-    doc = find_golden (goldens, node_name (node, name));
-    expected = has_family (l, node);
-    if (expected != -1 && (doc != NULL) != expected) {
-      snprintf (why, len, "drift: %s is%s among the golden images", name,
-                doc ? "" : " not");
+    }
+    node = lineage_find (l, name);
+    if (node == NULL || has_family (l, node) == 0) {
+      snprintf (why, len, "drift: %s is among the golden images", name);
       return false;
     }
-    if (doc && !right_document (l, node, doc, why, len))
+    if (!right_document (l, node, doc, why, len))
       return false;
-    nr += doc != NULL;
   }
-  if (json_array_size (goldens) != nr)
-    snprintf (why, len, "drift: %zu golden images, expected %zu",
-              json_array_size (goldens), nr);
-  else if (!are_by_name (goldens))
-    snprintf (why, len, "drift: the golden images are not in the order of "
-              "their names");
-  else
-    return true;
+  if (are_by_name (goldens))
+    return has_all (l, goldens, why, len);
+  snprintf (why, len, "drift: the golden images are not in the order of their "
+            "names");
   return false;
 }
 
-/* Without a name: every snapshot that others are cloned from. */
+/* Without a name: every snapshot that others are cloned from, destroyed ones
+ * too.
+ */
 static void
 compare_all (struct rng *rng)
 {
@@ -291,11 +372,14 @@ compare_each (struct rng *rng)
 
   for (i = 0; i < lineage.nr_nodes; ++i) {
     node = lineage.nodes[i];
-    if (node->kind != NODE_SNAPSHOT ||
+    if (node->kind == NODE_VOLUME ||
+        (node->kind == NODE_HIDDEN && has_family (&lineage, node) != 1) ||
         (has_family (&lineage, node) == 0 && !rng_percent (rng, 20)))
       continue;
     doc = drift (node_name (node, name), rng);
-    if (!right_document (&lineage, node, doc, why, sizeof why))
+    if (node->kind == NODE_SNAPSHOT ?
+        !right_document (&lineage, node, doc, why, sizeof why) :
+        !right_destroyed (&lineage, doc, why, sizeof why))
       die ("%s\n%s", why, json_dumps (doc, JSON_INDENT (1)));
     json_decref (doc);
   }
@@ -769,15 +853,16 @@ check_met (unsigned rounds)
           PRIu64 " clones: %" PRIu64 " of clones, %" PRIu64 " of destroyed "
           "snapshots, %" PRIu64 " without dedup\nblocks: zero %" PRIu64
           ", golden_same %" PRIu64 ", golden_moved %" PRIu64 ", sibling %"
-          PRIu64 ", unique %" PRIu64 "\ndestroyed on copies: %" PRIu64
+          PRIu64 ", unique %" PRIu64 "\ndestroyed golden images: %" PRIu64
+          ", %" PRIu64 " more had merged\ndestroyed on copies: %" PRIu64
           " clones, %" PRIu64 " sets; %" PRIu64 " gave something back\n"
           "%" PRIu64 " families had to be sorted in pieces; drift while "
           "others worked: %" PRIu64 " times, %" PRIu64 " of them really\n",
           met.families, met.unsure, met.clones, met.further,
           met.through_destroyed, met.without_dedup, met.zero,
           met.golden_same, met.golden_moved, met.sibling, met.unique,
-          met.only_here, met.sets, met.freed_something, met.large,
-          met.sightings, met.overlapping);
+          met.destroyed, met.merged, met.only_here, met.sets,
+          met.freed_something, met.large, met.sightings, met.overlapping);
   if (rounds < 100)
     return;
   if (met.unsure * 10 > met.families + met.unsure)
@@ -785,7 +870,7 @@ check_met (unsigned rounds)
   if (met.further == 0 || met.through_destroyed == 0 ||
       met.without_dedup == 0 || met.zero == 0 || met.golden_same == 0 ||
       met.golden_moved == 0 || met.sibling == 0 || met.unique == 0 ||
-      met.only_here == 0 || met.sets == 0 || met.freed_something == 0 ||
+      met.destroyed == 0 || met.merged == 0 || met.only_here == 0 || met.sets == 0 || met.freed_something == 0 ||
       met.large == 0 || met.overlapping == 0)
     die ("something was never met");
 }

@@ -195,7 +195,8 @@ stop_at_once (void *opaque, uint64_t done, uint64_t total)
 static void
 test_interrupted (void)
 {
-  if (history_drift (pool, NULL, 0, true, stop_at_once, NULL) != NULL ||
+  if (history_drift (pool, (struct drift_golden) { NULL, 0 }, 0, true,
+                     stop_at_once, NULL) != NULL ||
       errno != EINTR)
     fatal ("drift was not interrupted");
   if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||
@@ -240,14 +241,19 @@ test_names (void)
                              "recursive", 1, "force", 1, "wait", 1));
   run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "brass",
                              "recursive", 1, "force", 1, "wait", 1));
-  /* Now what the documents say: two of brass's, one of the second gold. */
+  /* No clone remembers the second gold: what the documents say, two of them
+   * brass's.  Clones remember brass.
+   */
   expect_samples ("gold@v1", 3);
-  expect_samples ("brass@v1", 1);
+  expect_samples ("brass@v1", 3);
+  expect_samples ("brass@v1 (destroyed)", 3);
   expect_samples (NULL, 5);
-  json_decref (newest (0, "silver@v1 ", NULL));
+  json_decref (newest (0, "brass@v1 (destroyed) silver@v1 ", NULL));
+  json_decref (record ("brass@v1"));
+  expect_samples ("brass@v1", 4);
   must (nbdedup_pool_close (pool));
   open_pool ();
-  expect_samples (NULL, 5);
+  expect_samples (NULL, 6);
   samples = samples_of ("silver@v1");
   if (json_array_size (samples) != 1)
     fatal ("the history is not what it was before the pool was closed");
