@@ -250,6 +250,9 @@ seg_punch (struct space *space, uint32_t id)
   assert_held (&space->lock);
   seg_remove (space, id);
   space->segs[id].backed = 0;
+  /* It may have been chosen for a batch that then had no memory. */
+  if (space->current == id)
+    space->current = NONE;
   lock_release (&space->lock);
   /* If this fails the space stays with the file until the segment is used
    * again: no harm.

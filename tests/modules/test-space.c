@@ -28,9 +28,28 @@
 #include <unistd.h>
 #include <sys/resource.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "format/segment.h"
 #include "models/space-model.h"
+
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+
+/* (A sanitizer's cannot be replaced.) */
+extern void *__libc_calloc (size_t nr, size_t len);
+
+static bool calloc_fails;
+
+void *
+calloc (size_t nr, size_t len)
+{
+  if (!calloc_fails)
+    return __libc_calloc (nr, len);
+  errno = ENOMEM;
+  return NULL;
+}
+
+#endif
 
 static char dir[] = "space-XXXXXX";
 
@@ -479,6 +498,34 @@ test_damage (void)
   close_space ();
 }
 
+/* What was chosen for a batch that had no memory is punched, and not written to
+ * afterwards.
+ */
+static void
+test_no_memory (void)
+{
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+  uint32_t size = 4000;
+  struct space_info info;
+  unsigned i;
+
+  budget = 1 << 20;
+  start (512);
+  for (i = 0; i < 2 * (SPACE_SPARE_SEGMENTS + 2); ++i)
+    assert (alloc (1, &size) == 1);
+  backoff_is_off = calloc_fails = true;
+  assert (alloc (1, &size) == 0 && errno == ENOMEM);
+  backoff_is_off = calloc_fails = false;
+  fold (100);
+  space_get_info (space, &info);
+  assert (info.nr_segments == SPACE_SPARE_SEGMENTS);
+  assert (alloc (1, &size) == 1);
+  check_info ();
+  fold (100);
+  close_space ();
+#endif
+}
+
 int
 main (void)
 {
@@ -503,6 +550,7 @@ main (void)
     test_lost_chunks (sector);
   }
   test_damage ();
+  test_no_memory ();
   forget_rows ();
   assert (chdir ("..") == 0);
   snprintf (cmd, sizeof cmd, "rm -rf %s", dir);
