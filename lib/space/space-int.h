@@ -2,10 +2,11 @@
 
 /* Inside of the allocator: space.c (its life, and records that come and
  * go), space-place.c (where records go), space-promise.c (reservations),
- * space-segs.c (what is known of each segment) and space-maps.c (the maps
- * in memory) share this.
+ * space-segs.c (what is known of each segment), space-maps.c (the maps in
+ * memory) and space-consistent.c (its invariants) share this.
  *
- * All functions here want space->lock to be held.
+ * Functions with "_locked" need space->lock; the others look only at what
+ * they are given, and at what never changes.
  */
 
 #ifndef NBDEDUP_SPACE_INT_H
@@ -15,6 +16,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "disk/store.h"
 #include "format/segment.h"
@@ -93,7 +95,13 @@ struct space {
   struct entry_list *hash;      /* owned; nr_hash is a power of two */
   uint32_t nr_hash, nr_entries, max_entries;
   struct entry_queue lru;       /* first: most recently used */
+
+  size_t changes;               /* for invariant_is_due */
 };
+
+/* space-consistent.c: what is true whenever the lock is not held. */
+extern void space_assert_consistent_locked (struct space *space);
+DEFINE_WITH_CONSISTENT (space)
 
 /*----------------------------------------------------------------------
  * space-segs.c: what is known of each segment.
@@ -113,7 +121,7 @@ seg_usable_sectors (const struct space *space, uint32_t id)
 }
 
 static inline bool
-seg_is_empty (const struct space *space, uint32_t id)
+seg_is_empty_locked (const struct space *space, uint32_t id)
 {
   return space->segs[id].nr_free == seg_usable_sectors (space, id);
 }
@@ -121,60 +129,62 @@ seg_is_empty (const struct space *space, uint32_t id)
 /* Take a segment out of its list and out of all sums, before it changes,
  * and put it back.  They do nothing with an ABSENT one.
  */
-extern void seg_remove (struct space *space, uint32_t id);
-extern void seg_insert (struct space *space, uint32_t id);
+extern void seg_remove_locked (struct space *space, uint32_t id);
+extern void seg_insert_locked (struct space *space, uint32_t id);
 
 /* Of a segment that is taken out. */
 extern void seg_set_slots (struct seg *s, bool known, unsigned slots);
 
 /* Take what is known of a segment from its map. */
-extern void seg_refresh (struct space *space, const struct segment_map *map);
+extern void seg_refresh_locked (struct space *space,
+                                const struct segment_map *map);
 
 /* Its map cannot be read: nothing is placed in it any more. */
-extern void seg_mark_damaged (struct space *space, uint32_t id);
+extern void seg_mark_damaged_locked (struct space *space, uint32_t id);
 
 /* Make the table at least 'nr' long; new ones are ABSENT. */
-extern int seg_extend (struct space *space, uint64_t nr);
-extern void seg_set_absent (struct space *space, uint32_t id, bool absent);
+extern int seg_extend_locked (struct space *space, uint64_t nr);
+extern void seg_set_absent_locked (struct space *space, uint32_t id,
+                                   bool absent);
 
 /* ABSENT becomes BACKED and empty. */
-extern int seg_back (struct space *space, uint32_t id);
+extern int seg_back_locked (struct space *space, uint32_t id);
 
 /* Take a new segment: the first ABSENT one, else one past the end. */
-extern int seg_grow (struct space *space);
+extern int seg_grow_locked (struct space *space);
 
 /* One of the empty segments: the last or the first in the file, among the
  * 64 that were emptied last.
  */
-extern uint32_t seg_pick_empty (const struct space *space, bool last);
+extern uint32_t seg_pick_empty_locked (const struct space *space, bool last);
 
 /* An empty segment becomes ABSENT.  The lock is let go of meanwhile. */
-extern void seg_punch (struct space *space, uint32_t id);
+extern void seg_punch_locked (struct space *space, uint32_t id);
 
 /* Give back empty segments beyond the spare ones, as far as what is
  * reserved does not need them.  The lock is let go of meanwhile.
  */
-extern void seg_punch_empty (struct space *space);
+extern void seg_punch_empty_locked (struct space *space);
 
 /*----------------------------------------------------------------------
  * space-maps.c: the maps in memory.
  */
 
 /* NULL: it is not in memory.  A pinned one always is. */
-extern struct entry *space_entry_find (struct space *space, uint32_t id);
+extern struct entry *space_entry_find_locked (struct space *space, uint32_t id);
 
 /* The map of a BACKED segment, from memory or from pool.db.  NULL on error;
  * a segment whose map is damaged is not used any more.
  */
-extern struct entry *space_entry_get (struct space *space, uint32_t id);
-extern void space_entry_free (struct space *space, struct entry *e);
+extern struct entry *space_entry_get_locked (struct space *space, uint32_t id);
+extern void space_entry_free_locked (struct space *space, struct entry *e);
 
 /* Unpin once.  A segment without records that is not held becomes an empty
  * one: its chunks go, and its map.  May free 'e', and let go of the lock
  * meanwhile.
  */
-extern void space_entry_pin (struct space *space, struct entry *e);
-extern void space_entry_unpin (struct space *space, struct entry *e);
+extern void space_entry_pin_locked (struct space *space, struct entry *e);
+extern void space_entry_unpin_locked (struct space *space, struct entry *e);
 
 /*----------------------------------------------------------------------
  * space-promise.c: what reservations count on.
@@ -189,7 +199,7 @@ extern unsigned space_whole (const struct space *space, unsigned class,
                              unsigned largest, unsigned slots);
 
 /* The class of the largest records that are reserved. */
-extern unsigned space_top_class (const struct space *space);
+extern unsigned space_top_class_locked (const struct space *space);
 
 /*----------------------------------------------------------------------
  * space-place.c: where records go.
@@ -198,13 +208,14 @@ extern unsigned space_top_class (const struct space *space);
 /* Place the first of 'nr' records, or all of them together, or something
  * in between.  Returns how many, -1 on error.
  */
-extern int space_place_some (struct space *space, unsigned nr,
-                             const uint32_t *nr_sectors,
-                             struct placement *out);
+extern int space_place_some_locked (struct space *space, unsigned nr,
+                                    const uint32_t *nr_sectors,
+                                    struct placement *out);
 
 /* One, in none of these segments.  0, or -1. */
-extern int space_place_apart (struct space *space, uint32_t nr_sectors,
-                              const uint64_t *segments, unsigned nr_segments,
-                              struct placement *out);
+extern int space_place_apart_locked (struct space *space, uint32_t nr_sectors,
+                                     const uint64_t *segments,
+                                     unsigned nr_segments,
+                                     struct placement *out);
 
 #endif /* NBDEDUP_SPACE_INT_H */

@@ -21,18 +21,18 @@
 #include "space/space-int.h"
 
 static struct entry_list *
-hash_list (struct space *space, uint32_t id)
+hash_list_locked (struct space *space, uint32_t id)
 {
   return &space->hash[(id * UINT32_C (2654435761) >> 7) &
                       (space->nr_hash - 1)];
 }
 
 struct entry *
-space_entry_find (struct space *space, uint32_t id)
+space_entry_find_locked (struct space *space, uint32_t id)
 {
   struct entry *e;
 
-  LIST_FOREACH (e, hash_list (space, id), hash_link)
+  LIST_FOREACH (e, hash_list_locked (space, id), hash_link)
     if (e->id == id)
       return e;
   return NULL;
@@ -40,7 +40,7 @@ space_entry_find (struct space *space, uint32_t id)
 
 /* Twice as many hash lists; it is no error if that is not possible. */
 static void
-grow_hash (struct space *space)
+grow_hash_locked (struct space *space)
 {
   struct entry_list *old = space->hash, *lists;
   const uint32_t nr_old = space->nr_hash;
@@ -55,13 +55,13 @@ grow_hash (struct space *space)
   for (i = 0; i < nr_old; ++i)
     while ((e = LIST_FIRST (&old[i])) != NULL) {
       LIST_REMOVE (e, hash_link);
-      LIST_INSERT_HEAD (hash_list (space, e->id), e, hash_link);
+      LIST_INSERT_HEAD (hash_list_locked (space, e->id), e, hash_link);
     }
   free (old);
 }
 
 void
-space_entry_free (struct space *space, struct entry *e)
+space_entry_free_locked (struct space *space, struct entry *e)
 {
   LIST_REMOVE (e, hash_link);
   if (e->pins == 0)
@@ -75,50 +75,50 @@ space_entry_free (struct space *space, struct entry *e)
  * does not know is forgotten, and its free slots are part of a promise.
  */
 static bool
-evict (struct space *space, struct entry *e)
+evict_locked (struct space *space, struct entry *e)
 {
   const struct seg *s = &space->segs[e->id];
-  const unsigned c = space_top_class (space);
+  const unsigned c = space_top_class_locked (space);
   const bool known = s->slots_known;
   const unsigned slots = seg_slots (s);
 
   assert (e->pins == 0);
   if (e->chunks_dirty) {
-    seg_remove (space, e->id);
+    seg_remove_locked (space, e->id);
     seg_set_slots (&space->segs[e->id], false, 0);
-    seg_insert (space, e->id);
+    seg_insert_locked (space, e->id);
     if (space->room[c] < space->reserved_sectors) {
-      seg_remove (space, e->id);
+      seg_remove_locked (space, e->id);
       seg_set_slots (&space->segs[e->id], known, slots);
-      seg_insert (space, e->id);
+      seg_insert_locked (space, e->id);
       return false;
     }
   }
-  space_entry_free (space, e);
+  space_entry_free_locked (space, e);
   return true;
 }
 
 /* Make room for one more map. */
 static void
-evict_some (struct space *space)
+evict_some_locked (struct space *space)
 {
   struct entry *e, *prev;
 
   for (e = TAILQ_LAST (&space->lru, entry_queue);
        e != NULL && space->nr_entries >= space->max_entries; e = prev) {
     prev = TAILQ_PREV (e, entry_queue, lru_link);
-    evict (space, e);
+    evict_locked (space, e);
   }
 }
 
 static struct segment_map *
-load_map (struct space *space, uint32_t id)
+load_map_locked (struct space *space, uint32_t id)
 {
   CLEANUP_FREE uint8_t *buf = NULL;
   size_t len;
 
   /* An empty segment has no row, or not for long. */
-  if (seg_is_empty (space, id))
+  if (seg_is_empty_locked (space, id))
     return segment_map_new (id, space->sector_bytes);
 
   switch (space->ops.load (space->ops.opaque, id, &buf, &len)) {
@@ -134,13 +134,13 @@ load_map (struct space *space, uint32_t id)
 }
 
 struct entry *
-space_entry_get (struct space *space, uint32_t id)
+space_entry_get_locked (struct space *space, uint32_t id)
 {
   struct entry *e;
   int err;
 
   assert_held (&space->lock);
-  e = space_entry_find (space, id);
+  e = space_entry_find_locked (space, id);
   if (e != NULL) {
     if (e->pins == 0) {
       TAILQ_REMOVE (&space->lru, e, lru_link);
@@ -152,38 +152,38 @@ space_entry_get (struct space *space, uint32_t id)
   if (space->segs[id].damaged)
     return nbdedup_fail_null (EIO, "space: segment %" PRIu32 ": its map is "
                               "damaged: run nbdedup check --repair", id);
-  evict_some (space);
+  evict_some_locked (space);
   e = patient_calloc (1, sizeof *e);
   if (e == NULL)
     return nbdedup_fail_null (ENOMEM, "space: no memory for a map");
   e->id = id;
-  e->map = load_map (space, id);
+  e->map = load_map_locked (space, id);
   if (e->map == NULL) {
     err = errno;
     free (e);
     if (err == EIO)
-      seg_mark_damaged (space, id);
+      seg_mark_damaged_locked (space, id);
     errno = err;
     return NULL;
   }
   if (space->nr_entries >= space->nr_hash)
-    grow_hash (space);
-  LIST_INSERT_HEAD (hash_list (space, id), e, hash_link);
+    grow_hash_locked (space);
+  LIST_INSERT_HEAD (hash_list_locked (space, id), e, hash_link);
   TAILQ_INSERT_HEAD (&space->lru, e, lru_link);
   space->nr_entries++;
-  seg_refresh (space, e->map);
+  seg_refresh_locked (space, e->map);
   return e;
 }
 
 void
-space_entry_pin (struct space *space, struct entry *e)
+space_entry_pin_locked (struct space *space, struct entry *e)
 {
   if (e->pins++ == 0)
     TAILQ_REMOVE (&space->lru, e, lru_link);
 }
 
 void
-space_entry_unpin (struct space *space, struct entry *e)
+space_entry_unpin_locked (struct space *space, struct entry *e)
 {
   assert (e->pins > 0);
   if (--e->pins > 0)
@@ -192,9 +192,9 @@ space_entry_unpin (struct space *space, struct entry *e)
   if (!segment_map_is_empty (e->map))
     return;
   segment_map_reset (e->map);
-  seg_refresh (space, e->map);
+  seg_refresh_locked (space, e->map);
   if (space->current == e->id)
     space->current = NONE;
-  space_entry_free (space, e);
-  seg_punch_empty (space);
+  space_entry_free_locked (space, e);
+  seg_punch_empty_locked (space);
 }

@@ -82,8 +82,8 @@ add_chunk (struct segment_map *map)
  * do not fit.
  */
 static bool
-place (struct space *space, struct entry *e, unsigned nr,
-       const uint32_t *nr_sectors, uint64_t total, struct placement *out)
+place_locked (struct space *space, struct entry *e, unsigned nr,
+              const uint32_t *nr_sectors, uint64_t total, struct placement *out)
 {
   struct segment_map *map = e->map;
   const uint64_t base = map->id * space->nr_sectors;
@@ -115,11 +115,11 @@ place (struct space *space, struct entry *e, unsigned nr,
     out[i].slot = r;
     out[i].chunk_addr = base + map->chunks[r / spc];
     sector += nr_sectors[i];
-    space_entry_pin (space, e);
+    space_entry_pin_locked (space, e);
   }
   if (nr_added > 0)
     e->chunks_dirty = true;
-  seg_refresh (space, map);
+  seg_refresh_locked (space, map);
   return true;
 
  no_room:
@@ -131,7 +131,8 @@ place (struct space *space, struct entry *e, unsigned nr,
 
 /* The first list, from 'len' on, that is not empty; UINT_MAX: none. */
 static unsigned
-find_bucket (const struct space *space, const struct buckets *b, uint64_t len)
+find_bucket_locked (const struct space *space, const struct buckets *b,
+                    uint64_t len)
 {
   unsigned w;
   uint64_t word;
@@ -152,10 +153,12 @@ find_bucket (const struct space *space, const struct buckets *b, uint64_t len)
  * has free slots, or 'len_without' if it has none.  NONE if there is none.
  */
 static uint32_t
-find_segment (const struct space *space, uint64_t len, uint64_t len_without)
+find_segment_locked (const struct space *space, uint64_t len,
+                     uint64_t len_without)
 {
-  const unsigned b0 = find_bucket (space, &space->with_slots, len);
-  const unsigned b1 = find_bucket (space, &space->without_slots, len_without);
+  const unsigned b0 = find_bucket_locked (space, &space->with_slots, len);
+  const unsigned b1 = find_bucket_locked (space, &space->without_slots,
+                                          len_without);
 
   if (b0 <= b1)
     return b0 == UINT_MAX ? NONE : space->with_slots.heads[b0];
@@ -166,20 +169,20 @@ find_segment (const struct space *space, uint64_t len, uint64_t len_without)
  * turned out to be damaged, -1 on error.
  */
 static int
-try_segment (struct space *space, uint32_t id, unsigned nr,
-             const uint32_t *nr_sectors, uint64_t total,
-             struct placement *out)
+try_segment_locked (struct space *space, uint32_t id, unsigned nr,
+                    const uint32_t *nr_sectors, uint64_t total,
+                    struct placement *out)
 {
-  struct entry *e = space_entry_get (space, id);
+  struct entry *e = space_entry_get_locked (space, id);
 
   if (e == NULL)
     return errno == EIO ? 0 : -1;
-  return place (space, e, nr, nr_sectors, total, out);
+  return place_locked (space, e, nr, nr_sectors, total, out);
 }
 
 int
-space_place_some (struct space *space, unsigned nr,
-                  const uint32_t *nr_sectors, struct placement *out)
+space_place_some_locked (struct space *space, unsigned nr,
+                         const uint32_t *nr_sectors, struct placement *out)
 {
   uint64_t total = 0, surely;
   uint32_t id;
@@ -193,7 +196,7 @@ space_place_some (struct space *space, unsigned nr,
   /* All of them in the current segment. */
   id = space->current;
   if (id != NONE && space->segs[id].largest >= total) {
-    r = try_segment (space, id, nr, nr_sectors, total, out);
+    r = try_segment_locked (space, id, nr, nr_sectors, total, out);
     if (r != 0)
       return r == 1 ? (int) nr : -1;
   }
@@ -202,9 +205,9 @@ space_place_some (struct space *space, unsigned nr,
   if (nr > 1) {
     surely = total + (uint64_t) space->chunk_cost *
       ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
-    id = find_segment (space, surely, surely);
+    id = find_segment_locked (space, surely, surely);
     if (id != NONE) {
-      r = try_segment (space, id, nr, nr_sectors, total, out);
+      r = try_segment_locked (space, id, nr, nr_sectors, total, out);
       if (r == 1)
         space->current = id;
       if (r != 0)
@@ -216,27 +219,27 @@ space_place_some (struct space *space, unsigned nr,
    * were not known, they are now: the next search will not find it again.
    */
   for (;;) {
-    id = find_segment (space, nr_sectors[0],
-                       nr_sectors[0] + space->chunk_cost);
+    id = find_segment_locked (space, nr_sectors[0],
+                              nr_sectors[0] + space->chunk_cost);
     if (id == NONE)
       break;
     known = space->segs[id].slots_known;
-    r = try_segment (space, id, 1, nr_sectors, nr_sectors[0], out);
+    r = try_segment_locked (space, id, 1, nr_sectors, nr_sectors[0], out);
     if (r != 0)
       return r;
     if (known && !space->segs[id].damaged)
-      seg_mark_damaged (space, id);
+      seg_mark_damaged_locked (space, id);
   }
 
   /* A new segment. */
-  if (space->empty == NONE && seg_grow (space) == -1)
+  if (space->empty == NONE && seg_grow_locked (space) == -1)
     return -1;
-  id = seg_pick_empty (space, false);
+  id = seg_pick_empty_locked (space, false);
   space->current = id;
-  r = nr > 1 ? try_segment (space, id, nr, nr_sectors, total, out) : 0;
+  r = nr > 1 ? try_segment_locked (space, id, nr, nr_sectors, total, out) : 0;
   if (r != 0)
     return r == 1 ? (int) nr : -1;
-  r = try_segment (space, id, 1, nr_sectors, nr_sectors[0], out);
+  r = try_segment_locked (space, id, 1, nr_sectors, nr_sectors[0], out);
   if (r == 0)
     return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
                          "too large", nr_sectors[0]);
@@ -258,14 +261,14 @@ is_one_of (uint32_t id, const uint64_t *segments, unsigned nr)
  * none of these.  NONE if there is none.
  */
 static uint32_t
-find_apart (const struct space *space, const struct buckets *b, uint64_t len,
-            const uint64_t *segments, unsigned nr)
+find_apart_locked (const struct space *space, const struct buckets *b,
+                   uint64_t len, const uint64_t *segments, unsigned nr)
 {
   unsigned bucket;
   uint32_t id;
 
-  for (bucket = find_bucket (space, b, len); bucket != UINT_MAX;
-       bucket = find_bucket (space, b, (uint64_t) bucket + 1))
+  for (bucket = find_bucket_locked (space, b, len); bucket != UINT_MAX;
+       bucket = find_bucket_locked (space, b, (uint64_t) bucket + 1))
     for (id = b->heads[bucket]; id != NONE; id = space->segs[id].next)
       if (!is_one_of (id, segments, nr))
         return id;
@@ -274,8 +277,8 @@ find_apart (const struct space *space, const struct buckets *b, uint64_t len,
 
 /* The first empty one of those that were emptied last; NONE. */
 static uint32_t
-find_empty_apart (const struct space *space, const uint64_t *segments,
-                  unsigned nr)
+find_empty_apart_locked (const struct space *space, const uint64_t *segments,
+                         unsigned nr)
 {
   uint32_t id, n, best = NONE;
 
@@ -286,36 +289,37 @@ find_empty_apart (const struct space *space, const uint64_t *segments,
   return best;
 }
 
-/* As space_place_some does with the first one. */
+/* As space_place_some_locked does with the first one. */
 int
-space_place_apart (struct space *space, uint32_t nr_sectors,
-                   const uint64_t *segments, unsigned nr_segments,
-                   struct placement *out)
+space_place_apart_locked (struct space *space, uint32_t nr_sectors,
+                          const uint64_t *segments, unsigned nr_segments,
+                          struct placement *out)
 {
   uint32_t id;
   bool known;
   int r;
 
   for (;;) {
-    id = find_apart (space, &space->with_slots, nr_sectors, segments,
-                     nr_segments);
+    id = find_apart_locked (space, &space->with_slots, nr_sectors, segments,
+                            nr_segments);
     if (id == NONE)
-      id = find_apart (space, &space->without_slots,
-                       nr_sectors + space->chunk_cost, segments, nr_segments);
+      id = find_apart_locked (space, &space->without_slots,
+                              nr_sectors + space->chunk_cost, segments,
+                              nr_segments);
     if (id == NONE)
       break;
     known = space->segs[id].slots_known;
-    r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
+    r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
     if (r != 0)
       return r == 1 ? 0 : -1;
     if (known && !space->segs[id].damaged)
-      seg_mark_damaged (space, id);
+      seg_mark_damaged_locked (space, id);
   }
   /* Each time it is another one. */
-  while ((id = find_empty_apart (space, segments, nr_segments)) == NONE)
-    if (seg_grow (space) == -1)
+  while ((id = find_empty_apart_locked (space, segments, nr_segments)) == NONE)
+    if (seg_grow_locked (space) == -1)
       return -1;
-  r = try_segment (space, id, 1, &nr_sectors, nr_sectors, out);
+  r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
   if (r == 0)
     return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
                          "too large", nr_sectors);

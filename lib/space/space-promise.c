@@ -103,7 +103,7 @@ space_whole (const struct space *space, unsigned class, unsigned largest,
 }
 
 unsigned
-space_top_class (const struct space *space)
+space_top_class_locked (const struct space *space)
 {
   unsigned c = NR_CLASSES - 1;
 
@@ -116,6 +116,7 @@ void
 space_set_max (struct space *space, uint64_t max_bytes)
 {
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   space->max_sectors = max_bytes / space->sector_bytes;
   if (max_bytes > 0 && space->max_sectors == 0)
@@ -144,14 +145,14 @@ sectors_of (const struct space *space, uint32_t lsize, uint64_t nr)
  * its size?
  */
 static bool
-fits_alone (const struct space *space, unsigned class, unsigned nr)
+fits_alone_locked (const struct space *space, unsigned class, unsigned nr)
 {
   return space->reserved_records[class] == space->reserved_nr &&
     space->whole[class] >= space->reserved_nr + nr;
 }
 
 static bool
-exceeds_max (const struct space *space, uint64_t sectors, uint64_t nr)
+exceeds_max_locked (const struct space *space, uint64_t sectors, uint64_t nr)
 {
   uint64_t chunks = (space->reserved_nr + nr) / space->slots_per_chunk + 1;
 
@@ -179,9 +180,9 @@ space_segments_for (struct space *space, uint32_t lsize, uint64_t nr)
   unsigned c;
   WITH_LOCK (&space->lock);
 
-  if (exceeds_max (space, need, nr))
+  if (exceeds_max_locked (space, need, nr))
     return UINT64_MAX;
-  c = space_top_class (space);
+  c = space_top_class_locked (space);
   if (c < class)
     c = class;
   by_room = segments_missing (space->reserved_sectors + need, space->room[c],
@@ -202,19 +203,20 @@ space_reserve (struct space *space, uint32_t lsize, unsigned nr)
   unsigned c;
   int err;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
-  if (exceeds_max (space, need, nr))
+  if (exceeds_max_locked (space, need, nr))
     return nbdedup_fail (ENOSPC, "the pool has reached its max-size: free "
                          "some space in it, or raise max-size");
 
-  c = space_top_class (space);
+  c = space_top_class_locked (space);
   if (c < class)
     c = class;
   while (space->room[c] < space->reserved_sectors + need &&
-         !fits_alone (space, class, nr))
-    if (seg_grow (space) == -1) {
+         !fits_alone_locked (space, class, nr))
+    if (seg_grow_locked (space) == -1) {
       err = errno;
-      seg_punch_empty (space);
+      seg_punch_empty_locked (space);
       errno = err;
       return -1;
     }
@@ -230,11 +232,12 @@ space_unreserve (struct space *space, uint32_t lsize, unsigned nr)
   const uint64_t sectors = sectors_of (space, lsize, nr);
   const unsigned class = class_of (lsize);
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   assert (space->reserved_records[class] >= nr);
   assert (space->reserved_sectors >= sectors);
   space->reserved_records[class] -= nr;
   space->reserved_nr -= nr;
   space->reserved_sectors -= sectors;
-  seg_punch_empty (space);
+  seg_punch_empty_locked (space);
 }

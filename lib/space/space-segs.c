@@ -13,8 +13,8 @@
  *
  * The sums of room count BACKED segments that are not damaged: see
  * space-promise.c.  Whatever changes a segment takes it out of its list and
- * of all sums first (seg_remove) and puts it back afterwards (seg_insert),
- * so that lists and sums are never found to be wrong.
+ * of all sums first (seg_remove_locked) and puts it back afterwards
+ * (seg_insert_locked), so that lists and sums are never found to be wrong.
  */
 
 #include <config.h>
@@ -33,14 +33,14 @@
  * ones.  NULL: none.
  */
 static uint32_t *
-seg_list (struct space *space, uint32_t id, struct buckets **buckets)
+seg_list_locked (struct space *space, uint32_t id, struct buckets **buckets)
 {
   struct seg *s = &space->segs[id];
 
   *buckets = NULL;
   if (!s->backed || s->damaged)
     return NULL;
-  if (seg_is_empty (space, id))
+  if (seg_is_empty_locked (space, id))
     return &space->empty;
   if (s->largest == 0)
     return NULL;
@@ -50,7 +50,7 @@ seg_list (struct space *space, uint32_t id, struct buckets **buckets)
 }
 
 void
-seg_remove (struct space *space, uint32_t id)
+seg_remove_locked (struct space *space, uint32_t id)
 {
   struct seg *s = &space->segs[id];
   struct buckets *buckets;
@@ -60,7 +60,7 @@ seg_remove (struct space *space, uint32_t id)
   assert_held (&space->lock);
   if (!s->backed)
     return;
-  head = seg_list (space, id, &buckets);
+  head = seg_list_locked (space, id, &buckets);
   if (head != NULL) {
     if (s->prev != NONE)
       space->segs[s->prev].next = s->next;
@@ -84,7 +84,7 @@ seg_remove (struct space *space, uint32_t id)
 }
 
 void
-seg_insert (struct space *space, uint32_t id)
+seg_insert_locked (struct space *space, uint32_t id)
 {
   struct seg *s = &space->segs[id];
   struct buckets *buckets;
@@ -94,7 +94,7 @@ seg_insert (struct space *space, uint32_t id)
   assert_held (&space->lock);
   if (!s->backed)
     return;
-  head = seg_list (space, id, &buckets);
+  head = seg_list_locked (space, id, &buckets);
   if (head != NULL) {
     s->prev = NONE;
     s->next = *head;
@@ -127,20 +127,20 @@ seg_set_slots (struct seg *s, bool known, unsigned slots)
 }
 
 void
-seg_refresh (struct space *space, const struct segment_map *map)
+seg_refresh_locked (struct space *space, const struct segment_map *map)
 {
   const uint32_t id = map->id;
   unsigned start;
 
-  seg_remove (space, id);
+  seg_remove_locked (space, id);
   space->segs[id].nr_free = map->nr_sectors - map->nr_used;
   space->segs[id].largest = segment_map_largest_run (map, &start);
   seg_set_slots (&space->segs[id], true, segment_map_nr_free_slots (map));
-  seg_insert (space, id);
+  seg_insert_locked (space, id);
 }
 
 void
-seg_set_absent (struct space *space, uint32_t id, bool absent)
+seg_set_absent_locked (struct space *space, uint32_t id, bool absent)
 {
   const uint64_t bit = UINT64_C (1) << id % 64;
 
@@ -151,7 +151,7 @@ seg_set_absent (struct space *space, uint32_t id, bool absent)
 }
 
 int
-seg_extend (struct space *space, uint64_t nr)
+seg_extend_locked (struct space *space, uint64_t nr)
 {
   struct seg *segs;
   uint64_t *absent;
@@ -177,7 +177,7 @@ seg_extend (struct space *space, uint64_t nr)
   }
   for (; space->nr_segs < nr; space->nr_segs++) {
     memset (&space->segs[space->nr_segs], 0, sizeof space->segs[0]);
-    seg_set_absent (space, space->nr_segs, true);
+    seg_set_absent_locked (space, space->nr_segs, true);
   }
   return 0;
 
@@ -187,23 +187,23 @@ seg_extend (struct space *space, uint64_t nr)
 }
 
 int
-seg_back (struct space *space, uint32_t id)
+seg_back_locked (struct space *space, uint32_t id)
 {
   struct seg *s = &space->segs[id];
 
   assert (!s->backed);
   if (store_allocate_segment (space->store, id) == -1)
     return -1;
-  seg_set_absent (space, id, false);
+  seg_set_absent_locked (space, id, false);
   s->backed = 1;
   s->nr_free = s->largest = seg_usable_sectors (space, id);
   seg_set_slots (s, true, 0);
-  seg_insert (space, id);
+  seg_insert_locked (space, id);
   return 0;
 }
 
 int
-seg_grow (struct space *space)
+seg_grow_locked (struct space *space)
 {
   uint32_t id = space->nr_segs;
   uint32_t w;
@@ -214,20 +214,20 @@ seg_grow (struct space *space)
       break;
     }
   if (id == space->nr_segs) {
-    if (seg_extend (space, (uint64_t) id + 1) == -1)
+    if (seg_extend_locked (space, (uint64_t) id + 1) == -1)
       return -1;
-    if (seg_back (space, id) == -1) {
-      seg_set_absent (space, id, false);
+    if (seg_back_locked (space, id) == -1) {
+      seg_set_absent_locked (space, id, false);
       space->nr_segs--;
       return -1;
     }
     return 0;
   }
-  return seg_back (space, id);
+  return seg_back_locked (space, id);
 }
 
 uint32_t
-seg_pick_empty (const struct space *space, bool last)
+seg_pick_empty_locked (const struct space *space, bool last)
 {
   uint32_t id, n, best = space->empty;
 
@@ -243,16 +243,17 @@ seg_pick_empty (const struct space *space, bool last)
  * BACKED nor ABSENT, so no allocation takes it.
  */
 void
-seg_punch (struct space *space, uint32_t id)
+seg_punch_locked (struct space *space, uint32_t id)
 {
   const uint32_t base = id == 0 ? space->base_sectors : 0;
 
   assert_held (&space->lock);
-  seg_remove (space, id);
+  seg_remove_locked (space, id);
   space->segs[id].backed = 0;
   /* It may have been chosen for a batch that then had no memory. */
   if (space->current == id)
     space->current = NONE;
+  space_assert_consistent_locked (space);
   lock_release (&space->lock);
   /* If this fails the space stays with the file until the segment is used
    * again: no harm.
@@ -260,31 +261,32 @@ seg_punch (struct space *space, uint32_t id)
   store_punch (space->store, (uint64_t) id * space->nr_sectors + base,
                space->nr_sectors - base);
   lock_acquire (&space->lock);
-  seg_set_absent (space, id, true);
+  assert (!space->segs[id].backed);
+  seg_set_absent_locked (space, id, true);
 }
 
 /* As much as the spare ones hold is kept on top of what is reserved, else a
  * full pool would punch and allocate a segment with every write.
  */
 void
-seg_punch_empty (struct space *space)
+seg_punch_empty_locked (struct space *space)
 {
-  const unsigned c = space_top_class (space);
+  const unsigned c = space_top_class_locked (space);
   const uint64_t fresh = space_room (space, c, space->nr_sectors, 0);
 
   while (space->nr_empty > SPACE_SPARE_SEGMENTS &&
          space->room[c] >= space->reserved_sectors +
          SPACE_SPARE_SEGMENTS * fresh)
-    seg_punch (space, seg_pick_empty (space, true));
+    seg_punch_locked (space, seg_pick_empty_locked (space, true));
 }
 
 void
-seg_mark_damaged (struct space *space, uint32_t id)
+seg_mark_damaged_locked (struct space *space, uint32_t id)
 {
-  seg_remove (space, id);
+  seg_remove_locked (space, id);
   space->nr_damaged += !space->segs[id].damaged;
   space->segs[id].damaged = 1;
-  seg_insert (space, id);
+  seg_insert_locked (space, id);
   if (space->current == id)
     space->current = NONE;
 }

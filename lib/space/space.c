@@ -95,11 +95,11 @@ space_destroy (struct space *space)
   if (space->segs != NULL) {
     WITH_LOCK (&space->lock);
     while (space->empty != NONE)
-      seg_punch (space, space->empty);
+      seg_punch_locked (space, space->empty);
   }
   for (i = 0; space->hash != NULL && i < space->nr_hash; ++i)
     while ((e = LIST_FIRST (&space->hash[i])) != NULL)
-      space_entry_free (space, e);
+      space_entry_free_locked (space, e);
   free (space->hash);
   free (space->with_slots.heads);
   free (space->without_slots.heads);
@@ -117,6 +117,7 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
   uint64_t length;
   struct seg *s;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   if (store_length (space->store, &length) == -1)
     return -1;
@@ -137,17 +138,17 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
     nr_free = largest_run = 0;
     is_known = false;
   }
-  if (seg_extend (space, segment + 1) == -1)
+  if (seg_extend_locked (space, segment + 1) == -1)
     return -1;
-  seg_set_absent (space, segment, false);
+  seg_set_absent_locked (space, segment, false);
   s = &space->segs[segment];
   s->backed = 1;
   s->nr_free = nr_free;
   s->largest = largest_run;
   seg_set_slots (s, false, 0);
-  seg_insert (space, segment);
+  seg_insert_locked (space, segment);
   if (!is_known)
-    seg_mark_damaged (space, segment);
+    seg_mark_damaged_locked (space, segment);
   return 0;
 }
 
@@ -157,16 +158,18 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
 
 /* Take back an allocation that could not be completed. */
 static void
-undo (struct space *space, const struct placement *p, uint32_t nr_sectors)
+undo_locked (struct space *space, const struct placement *p,
+             uint32_t nr_sectors)
 {
-  struct entry *e = space_entry_find (space, p->addr / space->nr_sectors);
+  const uint32_t id = p->addr / space->nr_sectors;
+  struct entry *e = space_entry_find_locked (space, id);
 
   if (segment_map_clear (e->map, p->addr % space->nr_sectors,
                          nr_sectors) == -1 ||
       segment_map_clear_slot (e->map, p->slot) == -1)
     abort ();                   /* we set them */
-  seg_refresh (space, e->map);
-  space_entry_unpin (space, e);
+  seg_refresh_locked (space, e->map);
+  space_entry_unpin_locked (space, e);
 }
 
 int
@@ -176,15 +179,17 @@ space_alloc (struct space *space, unsigned nr, const uint32_t *nr_sectors,
   unsigned done, i;
   int r, err;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   for (i = 0; i < nr; ++i)
     assert (nr_sectors[i] > 0);
   for (done = 0; done < nr; done += r) {
-    r = space_place_some (space, nr - done, nr_sectors + done, out + done);
+    r = space_place_some_locked (space, nr - done, nr_sectors + done,
+                                 out + done);
     if (r == -1) {
       err = errno;
       while (done-- > 0)
-        undo (space, &out[done], nr_sectors[done]);
+        undo_locked (space, &out[done], nr_sectors[done]);
       errno = err;
       return -1;
     }
@@ -198,8 +203,10 @@ space_alloc_apart (struct space *space, uint32_t nr_sectors,
                    struct placement *out)
 {
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
-  return space_place_apart (space, nr_sectors, segments, nr_segments, out);
+  return space_place_apart_locked (space, nr_sectors, segments, nr_segments,
+                                   out);
 }
 
 void
@@ -207,8 +214,9 @@ space_undo (struct space *space, const struct placement *p,
             uint32_t nr_sectors)
 {
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
-  undo (space, p, nr_sectors);
+  undo_locked (space, p, nr_sectors);
 }
 
 int
@@ -223,6 +231,7 @@ space_claim (struct space *space, const struct placement *p,
   bool lost;
   int err;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   if (store_length (space->store, &known) == -1)
     return -1;
@@ -237,11 +246,11 @@ space_claim (struct space *space, const struct placement *p,
     return nbdedup_fail (EIO, "space: the journal names sectors %" PRIu64
                          " + %" PRIu32 ", chunk %" PRIu64 ": cannot be",
                          p->addr, nr_sectors, p->chunk_addr);
-  if (segment >= space->nr_segs && seg_extend (space, segment + 1) == -1)
+  if (segment >= space->nr_segs && seg_extend_locked (space, segment + 1) == -1)
     return -1;
-  if (!space->segs[segment].backed && seg_back (space, segment) == -1)
+  if (!space->segs[segment].backed && seg_back_locked (space, segment) == -1)
     return -1;
-  e = space_entry_get (space, segment);
+  e = space_entry_get_locked (space, segment);
   if (e == NULL)
     goto fail;
 
@@ -263,11 +272,11 @@ space_claim (struct space *space, const struct placement *p,
   }
   else if (segment_map_set (e->map, sector, nr_sectors) == -1 ||
            segment_map_set_slot (e->map, p->slot) == -1) {
-    seg_refresh (space, e->map);
+    seg_refresh_locked (space, e->map);
     goto contradicted;
   }
-  space_entry_pin (space, e);
-  seg_refresh (space, e->map);
+  space_entry_pin_locked (space, e);
+  seg_refresh_locked (space, e->map);
   return 0;
 
  contradicted:
@@ -276,9 +285,9 @@ space_claim (struct space *space, const struct placement *p,
   /* Other records of the journal may be in there: it must not be punched
    * as an empty one when the pool is closed now.
    */
-  if (seg_is_empty (space, segment)) {
+  if (seg_is_empty_locked (space, segment)) {
     err = errno;
-    seg_mark_damaged (space, segment);
+    seg_mark_damaged_locked (space, segment);
     errno = err;
   }
   return -1;
@@ -293,10 +302,11 @@ space_committed (struct space *space, uint64_t addr)
 {
   struct entry *e;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
-  e = space_entry_find (space, addr / space->nr_sectors);
+  e = space_entry_find_locked (space, addr / space->nr_sectors);
   assert (e != NULL);
-  space_entry_unpin (space, e);
+  space_entry_unpin_locked (space, e);
 }
 
 int
@@ -305,14 +315,15 @@ space_unlink (struct space *space, uint64_t addr)
   const uint64_t segment = addr / space->nr_sectors;
   struct entry *e;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   if (segment >= space->nr_segs || !space->segs[segment].backed)
     return nbdedup_fail (EIO, "space: sector %" PRIu64 ": there is no record",
                          addr);
-  e = space_entry_get (space, segment);
+  e = space_entry_get_locked (space, segment);
   if (e == NULL)
     return -1;
-  space_entry_pin (space, e);
+  space_entry_pin_locked (space, e);
   return 0;
 }
 
@@ -327,8 +338,9 @@ release_in_segment (struct space *space, const struct space_freed *freed,
   struct entry *e;
   size_t i;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
-  e = space_entry_find (space, freed[0].addr / space->nr_sectors);
+  e = space_entry_find_locked (space, freed[0].addr / space->nr_sectors);
   assert (e != NULL);
   /* If the map disagrees the sectors stay in use: a leak, which check
    * finds, and not two records in one place.
@@ -337,9 +349,9 @@ release_in_segment (struct space *space, const struct space_freed *freed,
     if (segment_map_clear (e->map, freed[i].addr % space->nr_sectors,
                            freed[i].nr_sectors) == 0)
       segment_map_clear_slot (e->map, freed[i].slot);
-  seg_refresh (space, e->map);
+  seg_refresh_locked (space, e->map);
   for (i = 0; i < nr; ++i)      /* the last one may drop the map */
-    space_entry_unpin (space, e);
+    space_entry_unpin_locked (space, e);
 }
 
 void
@@ -367,11 +379,12 @@ space_get_chunks (struct space *space, uint64_t segment, uint16_t **chunks,
 {
   struct entry *e;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   if (segment >= space->nr_segs || !space->segs[segment].backed)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is not in use",
                          segment);
-  e = space_entry_get (space, segment);
+  e = space_entry_get_locked (space, segment);
   if (e == NULL)
     return -1;
   *nr_chunks = e->map->nr_chunks;
@@ -388,20 +401,20 @@ space_get_chunks (struct space *space, uint64_t segment, uint16_t **chunks,
  */
 
 static void
-set_damaged (struct space *space, uint32_t id, bool damaged)
+set_damaged_locked (struct space *space, uint32_t id, bool damaged)
 {
   struct seg *s = &space->segs[id];
 
   if (damaged == s->damaged)
     return;
   if (damaged) {
-    seg_mark_damaged (space, id);
+    seg_mark_damaged_locked (space, id);
     return;
   }
-  seg_remove (space, id);
+  seg_remove_locked (space, id);
   s->damaged = 0;
   space->nr_damaged--;
-  seg_insert (space, id);
+  seg_insert_locked (space, id);
 }
 
 int
@@ -411,27 +424,28 @@ space_hold (struct space *space, uint64_t segment)
   unsigned c;
   bool was;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
   if (store_length (space->store, &length) == -1)
     return -1;
   if (segment >= length / SEGMENT_BYTES || segment >= NONE)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
                          "records", segment);
-  if (segment >= space->nr_segs && seg_extend (space, segment + 1) == -1)
+  if (segment >= space->nr_segs && seg_extend_locked (space, segment + 1) == -1)
     return -1;
   if (!space->segs[segment].backed) {
     if (!(space->absent[segment / 64] >> segment % 64 & 1))
       return nbdedup_fail (EIO, "space: segment %" PRIu64 " is being given "
                            "back: try again", segment);
-    if (seg_back (space, segment) == -1)
+    if (seg_back_locked (space, segment) == -1)
       return -1;
   }
   was = space->segs[segment].damaged;
-  set_damaged (space, segment, true);
-  c = space_top_class (space);
+  set_damaged_locked (space, segment, true);
+  c = space_top_class_locked (space);
   while (space->room[c] < space->reserved_sectors)
-    if (seg_grow (space) == -1) {
-      set_damaged (space, segment, was);
+    if (seg_grow_locked (space) == -1) {
+      set_damaged_locked (space, segment, was);
       return -1;
     }
   return 0;
@@ -444,18 +458,19 @@ space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
   struct seg *s = &space->segs[segment];
   struct entry *e;
   WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
 
-  e = space_entry_find (space, segment);
+  e = space_entry_find_locked (space, segment);
   if (e != NULL && e->pins > 0)
     return;
   if (e != NULL)
-    space_entry_free (space, e);
-  seg_remove (space, segment);
+    space_entry_free_locked (space, e);
+  seg_remove_locked (space, segment);
   s->nr_free = nr_free;
   s->largest = largest_run;
-  seg_set_slots (s, seg_is_empty (space, segment), 0);
-  seg_insert (space, segment);
-  set_damaged (space, segment, false);
+  seg_set_slots (s, seg_is_empty_locked (space, segment), 0);
+  seg_insert_locked (space, segment);
+  set_damaged_locked (space, segment, false);
 }
 
 void
