@@ -11,6 +11,7 @@
 
 #include "base/backoff.h"
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "base/hashtable.h"
 #include "core/ddt.h"
@@ -51,9 +52,84 @@ struct ddt {
   size_t nr_clean;
   unsigned open;                /* parity of the open txg */
   uint64_t hits, misses;
+  size_t changes;               /* for invariant_is_due */
 
-  atomic_size_t pending_bytes;
+  atomic_size_t pending_bytes;  /* written under the lock, read without */
 };
+
+/*----------------------------------------------------------------------
+ * What is true whenever the lock is not held, besides what ddt.h says:
+ *
+ *  (4) CLEAN entries are within their budget, on the LRU list, and indexed.
+ *
+ *  (5) A ref with a NEW entry has its address, and owns it.
+ *
+ *  (6) A txg that has never taken a reference has none to add; the open one
+ *      has never taken any to a dead record.
+ *
+ *  (7) pending_bytes counts all refs and all NEW entries.
+ *
+ * (5) to (7), and invariant (1) of ddt.h, cost a look at all refs.
+ */
+
+#define REF_BYTES (sizeof (struct ref) + 16)
+#define NEW_BYTES (sizeof (struct ddt_entry) + 16)
+
+struct ddt_sums {
+  const struct ddt *ddt;
+  size_t bytes;
+};
+
+static void
+assert_ref_locked (void *opaque, struct hashtable_link *l)
+{
+  const struct ref *r = hashtable_entry (l, struct ref, link);
+  struct ddt_sums *sums = opaque;
+  unsigned i;
+
+  for (i = 0; i < 2; ++i)
+    assert (r->taken[i] ? r->delta[i] >= 0 : r->delta[i] == 0);
+  assert (!r->dead || !r->taken[sums->ddt->open]);
+  sums->bytes += REF_BYTES;
+  if (r->entry == NULL)
+    return;
+  assert (r->entry->is_new && r->entry->record.ptr.addr == r->addr);
+  sums->bytes += NEW_BYTES;
+}
+
+static void
+assert_all_locked (struct ddt *ddt)
+{
+  struct ddt_sums sums = { .ddt = ddt };
+  const struct ddt_entry *e;
+  size_t nr = 0;
+
+  hashtable_visit (&ddt->refs, assert_ref_locked, &sums);
+  assert (sums.bytes == ddt->pending_bytes);
+  TAILQ_FOREACH (e, &ddt->lru, lru) {
+    assert (!e->is_new && e->record.flags & RECORD_INDEXED);
+    nr++;
+  }
+  assert (nr == ddt->nr_clean);
+}
+
+static void
+ddt_assert_consistent_locked (struct ddt *ddt)
+{
+  assert_held (&ddt->lock);
+  assert (ddt->open <= 1);
+  assert (ddt->nr_clean <= ddt->clean_max);
+  assert (TAILQ_EMPTY (&ddt->lru) == (ddt->nr_clean == 0));
+  assert (ddt->nr_clean <= ddt->by_digest.nr_entries);
+  assert (ddt->pending_bytes >= ddt->refs.nr_entries * REF_BYTES);
+  if (invariant_is_due (&ddt->changes, ddt->refs.nr_entries +
+                        ddt->refs.nr_buckets + ddt->nr_clean))
+    assert_all_locked (ddt);
+}
+
+DEFINE_WITH_CONSISTENT (ddt)
+
+/*----------------------------------------------------------------------*/
 
 struct ddt *
 ddt_new (struct meta *meta, uint64_t budget_bytes)
@@ -134,16 +210,18 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
     return nbdedup_fail_null (ENOMEM, "no memory for a reference");
   r->addr = addr;
   hashtable_insert (&ddt->refs, &r->link, hashtable_mix (addr));
-  ddt->pending_bytes += sizeof *r + 16;
+  ddt->pending_bytes += REF_BYTES;
   return r;
 }
 
 static void
 drop_ref_locked (struct ddt *ddt, struct ref *r)
 {
+  assert_held (&ddt->lock);
+  assert (r->entry == NULL);
   hashtable_remove (&ddt->refs, &r->link);
   free (r);
-  ddt->pending_bytes -= sizeof *r + 16;
+  ddt->pending_bytes -= REF_BYTES;
 }
 
 static bool
@@ -176,7 +254,8 @@ find_entry_locked (struct ddt *ddt, const struct digest *digest,
 static void
 drop_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 {
-  assert (!e->is_new);
+  assert_held (&ddt->lock);
+  assert (!e->is_new && ddt->nr_clean > 0);
   TAILQ_REMOVE (&ddt->lru, e, lru);
   hashtable_remove (&ddt->by_digest, &e->link);
   ddt->nr_clean--;
@@ -186,6 +265,8 @@ drop_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 static void
 add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 {
+  assert_held (&ddt->lock);
+  assert (e->record.flags & RECORD_INDEXED);
   e->is_new = false;
   TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
   ddt->nr_clean++;
@@ -236,6 +317,7 @@ lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   struct ddt_entry *e;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   e = find_entry_locked (ddt, digest, lsize, domain);
   if (e == NULL)
     return 0;
@@ -269,6 +351,7 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
   int n, found = 0;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   for (off = 0; off < row->records.len; off += (size_t) n) {
     n = record_unpack (row->group, row->records.p + off,
                        row->records.len - off, &r);
@@ -329,6 +412,7 @@ ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   r = lookup_meta (ddt, c, digest, lsize, domain, ptr);
   meta_reader_put (ddt->meta, c);
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   ddt->misses++;
   return r;
 }
@@ -341,7 +425,9 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
   struct ref *ref;
   int r = 0;
 
+  assert (record->ptr.addr > 0 && record->lsize > 0);
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   if (record->flags & RECORD_INDEXED)
     old = find_entry_locked (ddt, &record->digest, record->lsize,
                              record->domain);
@@ -363,7 +449,7 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
   ref->entry = e;
   ref->new_in = (uint8_t) ddt->open;
   ref->taken[ddt->open] = true;
-  ddt->pending_bytes += sizeof *e + 16;
+  ddt->pending_bytes += NEW_BYTES;
   if (old) {
     /* The journal knows this record already: it stays, unreferenced and
      * invisible, until the fold frees it.
@@ -393,6 +479,7 @@ ddt_insert_copy (struct ddt *ddt, const struct record *record,
   struct pointer ptr;
 
   assert (!(record->flags & RECORD_INDEXED));
+  assert (copy_of != 0 && copy_of != record->ptr.addr);
   return insert (ddt, record, chunk_addr, copy_of, &ptr);
 }
 
@@ -425,6 +512,7 @@ ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta)
   struct ref *r;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   r = get_ref_locked (ddt, addr);
   if (r == NULL)
     return -1;
@@ -440,6 +528,7 @@ ddt_unref (struct ddt *ddt, uint64_t addr)
   struct ref *r;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   r = find_ref_locked (ddt, addr);
   assert (r && r->delta[ddt->open] > 0);
   /* A count of 0 stays: the fold must still look at a NEW record. */
@@ -450,6 +539,7 @@ void
 ddt_cut (struct ddt *ddt)
 {
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   ddt->open ^= 1;
 }
 
@@ -460,7 +550,7 @@ struct changes {
 };
 
 static void
-add_change (void *opaque, struct hashtable_link *l)
+add_change_locked (void *opaque, struct hashtable_link *l)
 {
   struct ref *r = hashtable_entry (l, struct ref, link);
   struct changes *c = opaque;
@@ -493,12 +583,13 @@ ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
 
   {
     WITH_LOCK (&ddt->lock);
+    WITH_CONSISTENT (ddt, ddt);
     c.parity = ddt->open ^ 1;
     c.p = malloc ((ddt->refs.nr_entries + 1) * sizeof *c.p);
     if (c.p == NULL)
       return nbdedup_fail (ENOMEM, "no memory for %zu changes",
                            ddt->refs.nr_entries);
-    hashtable_visit (&ddt->refs, add_change, &c);
+    hashtable_visit (&ddt->refs, add_change_locked, &c);
   }
   qsort (c.p, c.nr, sizeof *c.p, compare_changes);
   *changes = c.p;
@@ -514,6 +605,7 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   struct ref *r;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   r = get_ref_locked (ddt, addr);
   if (r == NULL || r->taken[ddt->open])
     return false;               /* without memory it dies another day */
@@ -536,7 +628,7 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
 }
 
 static void
-fold_ref (void *opaque, struct hashtable_link *l)
+fold_ref_locked (void *opaque, struct hashtable_link *l)
 {
   struct ref *r = hashtable_entry (l, struct ref, link);
   struct ddt *ddt = opaque;
@@ -548,7 +640,7 @@ fold_ref (void *opaque, struct hashtable_link *l)
   if (r->entry && r->new_in == folding) {
     e = r->entry;
     r->entry = NULL;
-    ddt->pending_bytes -= sizeof *e + 16;
+    ddt->pending_bytes -= NEW_BYTES;
     if (!r->dead && (e->record.flags & RECORD_INDEXED))
       add_clean_locked (ddt, e);
     else {
@@ -565,7 +657,8 @@ void
 ddt_fold_done (struct ddt *ddt)
 {
   WITH_LOCK (&ddt->lock);
-  hashtable_visit (&ddt->refs, fold_ref, ddt);
+  WITH_CONSISTENT (ddt, ddt);
+  hashtable_visit (&ddt->refs, fold_ref_locked, ddt);
 }
 
 void
@@ -574,6 +667,7 @@ ddt_forget (struct ddt *ddt, uint64_t addr)
   struct ref *r;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   r = find_ref_locked (ddt, addr);
   assert (r && r->dead && r->entry == NULL);
   assert (!r->taken[0] && !r->taken[1]);
@@ -586,6 +680,7 @@ ddt_forget_clean (struct ddt *ddt)
   struct ddt_entry *e;
 
   WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
   while ((e = TAILQ_FIRST (&ddt->lru)) != NULL)
     drop_clean_locked (ddt, e);
 }
