@@ -54,8 +54,8 @@ const char keys_help[] =
 "                          Requests of one connection at the same time, or\n"
 "                          one by one (default: auto, what this nbdkit\n"
 "                          survives).\n"
-"read-only=on|off|force    Write to no file of the pool; force: even if flushed\n"
-"                          data is missing from what can be read\n"
+"read-only=on|off|force    Write to no file of the pool; force: even if\n"
+"                          flushed data is missing from what can be read\n"
 "                          (default: off).\n"
 "attach=shared|exclusive   Whether a volume takes more than one client\n"
 "                          (default: shared).";

@@ -118,7 +118,8 @@ print_reports (const json_t *status)
           json_size (damage, "damaged_segments"));
   if (json_is_object (recovery)) {
     printf ("recovery    %s: %" PRIu64 " batches, %" PRIu64 " blocks; %" PRIu64
-            " dropped, %" PRIu64 " lost\n", describe_time (recovery, "time", buf),
+            " dropped, %" PRIu64 " lost\n",
+            describe_time (recovery, "time", buf),
             json_size (recovery, "batches"), json_size (recovery, "blocks"),
             json_size (recovery, "dropped_blocks"),
             json_size (recovery, "lost_blocks"));

@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Milliseconds since an unknown moment.  It only goes forward, whatever the administrator sets. */
+/* Milliseconds since an unknown moment.  It only goes forward, whatever the
+ * administrator sets.
+ */
 static inline uint64_t
 clock_ms (void)
 {

@@ -7,7 +7,8 @@
  *
  *   pool->drift, scrub->one  ->  pool->admin  ->  watch->lock
  *     ->  inside a txg (txg_enter)
- *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock  ->  map->lock, ddt->lock
+ *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock
+ *     ->  map->lock, ddt->lock
  *     ->  volumes->lock  ->  space->lock, journal->lock,
  *                                meta->copying  ->  meta->lock
  *

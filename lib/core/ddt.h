@@ -26,10 +26,10 @@
  *  (3) The fold kills a record only under the lock, and only if the open
  *      txg has never taken a reference to it, not even one that it has
  *      given back: the journal may hold that pointer, durable, and what
- *      displaced it may be lost in a crash.  From then on it is dead: every lookup
- *      misses it, also one that read an older state of pool.db, until
- *      no thread that could have read that is left (quiesce.h); only then its
- *      space goes to the allocator and the mark goes.
+ *      displaced it may be lost in a crash.  From then on it is dead: every
+ *      lookup misses it, also one that read an older state of pool.db,
+ *      until no thread that could have read that is left (quiesce.h); only
+ *      then its space goes to the allocator and the mark goes.
  *
  * So looking up, referring and freeing are atomic with respect to each
  * other, and a race costs at most a second record of the same content.

@@ -115,8 +115,8 @@ int
 txg_check (struct txg *t)
 {
   if (t->failed && t->no_memory)
-    return nbdedup_fail (EIO, "the pool has stopped, there was no memory; close "
-                         "and open it again");
+    return nbdedup_fail (EIO, "the pool has stopped, there was no memory; "
+                         "close and open it again");
   if (t->failed && t->inconsistent)
     return nbdedup_fail (EIO, "the pool has stopped, the tables of pool.db are "
                          "damaged or contradict each other; stop the server, "

@@ -35,7 +35,8 @@ refuse (struct volume *v, int err, const char *why)
 }
 
 /* Before a request, and after one that looked at data: what the volume has is
- * given back after 'gone' is set, so that a request that missed it sees it here.
+ * given back after 'gone' is set, so that a request that missed it sees it
+ * here.
  */
 static int
 check_gone (struct volume *v)

@@ -24,10 +24,11 @@
  *     says that m was on disk.  Then m was folded before, or it is found
  *     by every later replay, and folded before the next session.  So when
  *     replay has found nothing at n, no batch can have durable >= n; if one
- *     has, n was damaged, and is to be found by what is left of it.  Likewise "folded" is only ever what pool.db had
- *     durably, so no batch can have folded > F, unless pool.db went back
- *     in time; nor an epoch above E.  Batches of earlier laps have lower
- *     values in all of these: they are normal.
+ *     has, n was damaged, and is to be found by what is left of it.
+ *     Likewise "folded" is only ever what pool.db had durably, so no batch
+ *     can have folded > F, unless pool.db went back in time; nor an epoch
+ *     above E.  Batches of earlier laps have lower values in all of these:
+ *     they are normal.
  *
  * (d) A batch is overwritten only after journal_trim, so what overwrites it
  *     has folded >= its number: a pool.db that is too old to know that finds

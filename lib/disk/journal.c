@@ -42,8 +42,8 @@ check_header (const char *path, const struct file_header *h)
 
   if (end < JOURNAL_MIN_BYTES || end > JOURNAL_MAX_BYTES ||
       end % JOURNAL_ALIGN != 0)
-    return nbdedup_fail (EIO, "%s: damaged header: size %" PRIu64 ": " RESTORE_OR_DROP,
-                         path, end);
+    return nbdedup_fail (EIO, "%s: damaged header: size %" PRIu64 ": "
+                         RESTORE_OR_DROP, path, end);
   return 0;
 }
 
@@ -65,7 +65,8 @@ read_header (struct journal *j, const uint8_t *uuid)
   if (fstat (j->fd, &st) == -1)
     return nbdedup_fail (EIO, "%s: %s", j->path, strerror (errno));
   if (!S_ISREG (st.st_mode))
-    return nbdedup_fail (EIO, "%s: is not a regular file: " RESTORE_OR_DROP, j->path);
+    return nbdedup_fail (EIO, "%s: is not a regular file: " RESTORE_OR_DROP,
+                         j->path);
   if (st.st_size < JOURNAL_HEADER_BYTES)
     return nbdedup_fail (EIO, "%s: too short for a journal (%" PRIu64
                          " bytes): " RESTORE_OR_DROP, j->path,
@@ -120,8 +121,8 @@ put_aside (const char *path)
   struct stat st;
 
   if (lstat (path, &st) == -1 && errno == ENOENT) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: was missing, and a new one is begun: "
-                 "what was flushed after the last fold is lost", path);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: was missing, and a new one is "
+                 "begun: what was flushed after the last fold is lost", path);
     return 0;
   }
   snprintf (aside, sizeof aside, "%s.damaged", path);

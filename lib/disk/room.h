@@ -55,7 +55,8 @@ struct room;
 #define ROOM_FOLD_PAGES 48
 
 /* The WAL has room for so many pages always, if pool.db has as many, and more
- * if there are copies: for a leaf that is given back, or ROOM_BATCH_BLOCKS, each in a leaf of its own.
+ * if there are copies: for a leaf that is given back, or ROOM_BATCH_BLOCKS,
+ * each in a leaf of its own.
  */
 #define ROOM_WAL_MIN_PAGES (ROOM_HOLES_PAGES + ROOM_FOLD_PAGES)
 #define ROOM_BATCH_BLOCKS \

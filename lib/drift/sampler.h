@@ -35,7 +35,8 @@ extern struct sampler *sampler_start (struct nbdedup_pool *pool,
                                       uint64_t interval_s);
 
 /* Let a sample under way end soon, and begin no other, so that a thread that
- * waits for it, or for pool->drift, can go on.  NULL is allowed, here and below.
+ * waits for it, or for pool->drift, can go on.  NULL is allowed, here and
+ * below.
  */
 extern void sampler_cancel (struct sampler *sampler);
 /* Stop the thread, and free. */

@@ -223,8 +223,9 @@ meta_conn_open_readonly (struct meta_conn *c, const char *path,
   snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
             cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
   /* Exclusive: SQLite's index of the WAL needs no shared memory. */
-  if (meta_exec (c, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA temp_store = MEMORY;"
-            "PRAGMA foreign_keys = OFF;", "opening") == -1 ||
+  if (meta_exec (c, "PRAGMA locking_mode = EXCLUSIVE;"
+                 "PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;",
+                 "opening") == -1 ||
       meta_exec (c, sql, "cache size") == -1) {
     meta_conn_close (c);
     return -1;

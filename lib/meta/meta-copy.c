@@ -45,7 +45,9 @@ struct meta_copy {
 
   struct lock building;         /* held by the one that uses 'conn' */
 
-  /* Innermost but for the mirror's events: "lost" takes it inside of a write. */
+  /* Innermost but for the mirror's events: "lost" takes it inside of a
+   * write.
+   */
   struct lock lock;             /* protects everything below */
   pthread_cond_t wake;
   struct meta_mark mark;        /* as on disk, if */

@@ -19,8 +19,8 @@
  *
  * It is overwritten in place, one block after the other, a sync between them:
  * a full disk cannot keep it from saying that the copy is not current.  The
- * copy is current only if each valid block says so, and pool.db distrusted if one
- * does: something else wrote to it while it was open (cksum-mirror.h).
+ * copy is current only if each valid block says so, and pool.db distrusted if
+ * one does: something else wrote to it while it was open (cksum-mirror.h).
  */
 
 #ifndef NBDEDUP_META_MARK_H

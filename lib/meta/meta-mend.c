@@ -3,11 +3,11 @@
 /* Put a table right, some of whose pages are lost in all copies.
  *
  * SQLite cannot change a tree with a page that it cannot read.  So the writer
- * gets, for a moment, other pages in the place of the lost ones (cksum-graft.h):
- * empty ones but for a row that SQLite needs, and that could stand there.  Then
- * one ordinary transaction deletes these rows, inserts what the caller says of
- * the range of keys that is lost, and writes all the pages that it changes.
- * Killed before it is durable, nothing has happened.
+ * gets, for a moment, other pages in the place of the lost ones
+ * (cksum-graft.h): empty ones but for a row that SQLite needs, and that could
+ * stand there.  Then one ordinary transaction deletes these rows, inserts what
+ * the caller says of the range of keys that is lost, and writes all the pages
+ * that it changes.  Killed before it is durable, nothing has happened.
  *
  * A row whose data go on on a lost page is lost, too; that page is replaced by
  * one that ends there, or goes on on others (see below).

@@ -5,9 +5,9 @@
  * What is believed, and what follows from it:
  *
  *   maps     say which blocks there are; what pages of them that are lost in
- *            all copies said is lost (mend.h).  A pointer that nothing describes
- *            any more makes its block lost, but only if its bytes were read
- *            and are others: what can be read stays as it is
+ *            all copies said is lost (mend.h).  A pointer that nothing
+ *            describes any more makes its block lost, but only if its bytes
+ *            were read and are others: what can be read stays as it is
  *   records  follow from the maps (their counts) and, where a row is gone,
  *            from the pointers and the summaries in "records"
  *   copies   are believed if both they and their primaries are there, and
@@ -478,8 +478,8 @@ static int
 run_passes (struct repair *rp)
 {
   static int (*const passes[]) (struct repair *rp) = {
-    repair_leaves, repair_copies, repair_records, repair_space, repair_index, repair_limbo,
-    repair_totals,
+    repair_leaves, repair_copies, repair_records, repair_space, repair_index,
+    repair_limbo, repair_totals,
   };
   size_t i;
 

@@ -116,7 +116,9 @@ problem (struct check *ck, const char *fmt, ...)
     json_array_append_new (ck->problems, json_string (text));
 }
 
-/* What failed did so for lack of memory, or the like: not the pool's problem. */
+/* What failed did so for lack of memory, or the like: not the pool's
+ * problem.
+ */
 static bool
 is_no_problem (void)
 {

@@ -381,7 +381,8 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   parts = (struct txg_parts) {
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
-    .quiesce = &pool->quiesce, .copies = &pool->copies, .wal_max_bytes = wal_max (pool->path),
+    .quiesce = &pool->quiesce, .copies = &pool->copies,
+    .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
     .background_rows = background_rows (budget / SHARE_PENDING),

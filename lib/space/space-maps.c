@@ -126,8 +126,8 @@ load_map_locked (struct space *space, uint32_t id)
     return segment_map_unpack (id, space->sector_bytes, buf, len);
   case 0:
     return nbdedup_fail_null (EIO, "space: segment %" PRIu32 " has records, "
-                              "but no row in pool.db: run nbdedup check --repair",
-                              id);
+                              "but no row in pool.db: run nbdedup check "
+                              "--repair", id);
   default:
     return NULL;
   }

@@ -357,8 +357,8 @@ struct collected {
 };
 
 /* Out of the list go those that no struct volume has.  Gone and dying
- * ones that stay are cut loose, so that no pointer leads from a layer that stays
- * to one that goes.
+ * ones that stay are cut loose, so that no pointer leads from a layer that
+ * stays to one that goes.
  */
 static int
 take_gone (struct collected *cd)

@@ -21,6 +21,8 @@ FILE: WHAT; exit status 1 if there is any.
    its path below tests/), for what a .bats or .bash file loads, and for the
    programs and scripts of other rooms that it starts.  At the top of tests/
    stands only what people start by name.
+ - Lines of lib/, plugin/ and tools/ have at most COLUMNS_MAX columns, and no
+   tabs; manual pages may have longer ones.
  - Every source file has its licence, and not more than LINES_MAX lines;
    lib/, plugin/, tools/ and tests/ list all of theirs in Makefile.am.
 """
@@ -30,6 +32,7 @@ import re
 import sys
 
 LINES_MAX = 1000
+COLUMNS_MAX = 80
 FOLDERS = ("lib", "plugin", "tools")
 LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 # Whoever implements or records something of it includes the public header.
@@ -284,6 +287,15 @@ def has_shebang(path):
         return f.read(2) == b"#!"
 
 
+def check_lines(path, text):
+    for i, line in enumerate(text.split("\n"), 1):
+        if len(line) > COLUMNS_MAX:
+            problem("%s:%d" % (path, i), "has %d columns: at most %d"
+                    % (len(line), COLUMNS_MAX))
+        if "\t" in line:
+            problem("%s:%d" % (path, i), "has a tab")
+
+
 # Libtool writes wrappers of the programs into a build directory: scripts,
 # but no sources.
 def is_generated(text):
@@ -303,6 +315,7 @@ def main():
     check_layers(sorted(files))
     for path in sorted(files):
         check_knowledge(path, files)
+        check_lines(path, read(path))
         folder, name = path.split("/", 1)
         if not re.search(r"(?<![\w./-])%s(?![\w.-])" % re.escape(name),
                          read(folder + "/Makefile.am")):

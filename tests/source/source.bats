@@ -143,6 +143,19 @@ planted ()
     planted tests/bats/golden.bats "$(yes '#' | head -n 900)" "lines: at most 1000"
 }
 
+@test "a line that is too long or has a tab is found" {
+    local long
+
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    long=$(printf '/* %075d */' 0)
+    planted lib/base/clock.h "$long" "has 81 columns: at most 80"
+    planted plugin/keys.c "$long" "has 81 columns: at most 80"
+    planted tools/run.c $'\t/* */' "has a tab"
+    printf '%s\n' "${long/0/}" >>tree/lib/base/clock.h
+    run -0 rules tree
+}
+
 @test "the plugin exports what nbdkit looks up, and nothing else" {
     run -0 nm -D --defined-only "$plugin"
     assert_eq "$(awk '{ print $3 }' <<<"$output" |
