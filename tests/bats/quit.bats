@@ -54,6 +54,59 @@ writer ()
     done
 }
 
+# all_traced PID
+all_traced ()
+{
+    [ "$(cat /proc/"$1"/task/*/status | grep -c '^TracerPid:.*[1-9]')" = \
+      "$(find "/proc/$1/task" -mindepth 1 -maxdepth 1 | wc -l)" ]
+}
+
+# ends_at_once: the server is told to end, and no thread of it then sleeps
+# until a time that it had set.
+ends_at_once ()
+{
+    local trace="$BATS_TEST_TMPDIR/trace" tracer
+
+    strace -f -o "$trace" -p "$server_pid" 2>/dev/null 3>&- 4>&- &
+    tracer=$!
+    wait_for 20 all_traced "$server_pid" || return
+    kill -TERM "$server_pid"
+    wait "$tracer" || :
+    grep -q -e '--- SIGTERM' "$trace" || return
+    rm -f "$BATS_TEST_TMPDIR/pid0"
+    servers=()
+    ! sed '1,/--- SIGTERM/d' "$trace" |
+        grep -E 'ETIMEDOUT|= 0 \(Timeout\)|nanosleep'
+}
+
+# A thread that looks at the file system now and then may do so just then; it
+# does not three times.
+always_ends_at_once ()
+{
+    local i
+
+    for i in 1 2 3; do
+        ! ends_at_once || return 0
+        serve "$pool" commit-interval=3600
+        "$@"
+    done
+    fail "$*: waits when it is told to end"
+}
+
+@test "a server that is told to end sleeps no more" {
+    need strace -o /dev/null true
+
+    always_ends_at_once :
+
+    serve "$pool" commit-interval=3600
+    io "$(uri_of v)" 'write -P 0x66 1 600000' 'flush'
+    always_ends_at_once io "$(uri_of v)" 'write -P 0x67 1 600000' 'flush'
+
+    serve "$pool" commit-interval=3600
+    hold "$(uri_of v)" 'write -P 0x68 1 600000'
+    always_ends_at_once hold "$(uri_of v)" 'write -P 0x69 1 600000'
+}
+
 @test "a client that connects again loses nothing when the server is restarted" {
     local args=() i
 
