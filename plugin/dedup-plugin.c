@@ -242,6 +242,7 @@ static int
 plugin_after_fork (void)
 {
   nbdedup_set_log (log_line);
+  listeners_remember ();
   pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
                             NBDEDUP_OPEN_SERVER);
   if (pool == NULL) {
@@ -279,6 +280,8 @@ plugin_cleanup (void)
   if (pool != NULL && nbdedup_pool_close (pool) == -1)
     fail ("closing the pool");
   pool = NULL;
+  /* Not before: the next server could listen then, but not open the pool. */
+  listeners_remove ();
 }
 
 static void

@@ -16,9 +16,16 @@
 #include "listeners.h"
 
 #define NOTED_MAX 64
+#define NAMES_MAX 8
 
 static ino_t noted[NOTED_MAX];  /* of sockets */
 static unsigned nr_noted;
+
+static struct name {
+  struct sockaddr_un addr;
+  struct stat st;               /* of the file of that name */
+} names[NAMES_MAX];             /* of nbdkit's listeners */
+static unsigned nr_names;
 
 int
 each_descriptor (void (*fn) (int fd))
@@ -70,33 +77,64 @@ listeners_note (void)
   each_descriptor (note);
 }
 
-static void
-remove_name (int fd)
+/* Does it belong to who started nbdkit? */
+static bool
+is_noted (const struct stat *st)
 {
-  struct sockaddr_un addr;
-  socklen_t len = sizeof addr - 1;      /* so that the path ends */
+  unsigned i;
+
+  for (i = 0; i < nr_noted && i < NOTED_MAX; ++i)
+    if (noted[i] == st->st_ino)
+      return true;
+  return nr_noted > NOTED_MAX;
+}
+
+static void
+remember (int fd)
+{
+  struct name *name = &names[nr_names];
+  socklen_t len = sizeof name->addr - 1;        /* so that the path ends */
   struct stat st;
 
-  memset (&addr, 0, sizeof addr);
-  if (getsockname (fd, (struct sockaddr *) &addr, &len) == 0 &&
-      addr.sun_family == AF_UNIX && addr.sun_path[0] == '/' &&
-      lstat (addr.sun_path, &st) == 0 && S_ISSOCK (st.st_mode))
-    unlink (addr.sun_path);
+  if (nr_names == NAMES_MAX || !is_listener (fd, &st) || is_noted (&st))
+    return;
+  memset (&name->addr, 0, sizeof name->addr);
+  if (getsockname (fd, (struct sockaddr *) &name->addr, &len) == 0 &&
+      name->addr.sun_family == AF_UNIX && name->addr.sun_path[0] == '/' &&
+      lstat (name->addr.sun_path, &name->st) == 0 &&
+      S_ISSOCK (name->st.st_mode))
+    nr_names++;
+}
+
+void
+listeners_remember (void)
+{
+  nr_names = 0;
+  each_descriptor (remember);
+}
+
+void
+listeners_remove (void)
+{
+  struct name *name;
+  struct stat st;
+
+  /* Another server may have taken its place. */
+  for (name = names; name < names + nr_names; ++name)
+    if (lstat (name->addr.sun_path, &st) == 0 &&
+        st.st_dev == name->st.st_dev && st.st_ino == name->st.st_ino)
+      unlink (name->addr.sun_path);
+  nr_names = 0;
 }
 
 static void
 give_up (int fd)
 {
   struct stat st;
-  unsigned i;
   int client;
 
-  if (!is_listener (fd, &st))
+  if (!is_listener (fd, &st) || is_noted (&st))
     return;
-  for (i = 0; i < nr_noted; ++i)
-    if (noted[i] == st.st_ino)
-      return;
-  remove_name (fd);
   /* Of the socket, not of the descriptor: other processes have it, too.
    * From now on accept does not wait.
    */
@@ -109,6 +147,6 @@ give_up (int fd)
 void
 listeners_give_up (void)
 {
-  if (nr_noted <= NOTED_MAX)
-    each_descriptor (give_up);
+  listeners_remove ();
+  each_descriptor (give_up);
 }

@@ -454,6 +454,58 @@ read_until_logged ()
     random_data 1M 4 >"$BATS_TEST_TMPDIR/data"
     tls="nbds+unix://alice@/v?socket=$sock&tls-psk-file=$BATS_TEST_TMPDIR/psk"
     nbdcopy --flush "$BATS_TEST_TMPDIR/data" "$tls"
+@test "a server that has ended leaves no socket, but one that is another's" {
+    local socket="$BATS_TEST_TMPDIR/s" pid signal
+    local preload=(env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"})
+
+    make_pool
+    nbdedup create v 1M
+    for signal in TERM INT; do
+        nbdkit -P "$BATS_TEST_TMPDIR/p" -U "$socket" "$plugin" "$pool"
+        nbdinfo --size "nbd+unix:///v?socket=$socket"
+        pid=$(cat "$BATS_TEST_TMPDIR/p")
+        kill "-$signal" "$pid"
+        wait_for 30 server_is_gone "$pid"
+        [ ! -e "$socket" ]
+    done
+
+    # One that took its place stays.
+    nbdkit -P "$BATS_TEST_TMPDIR/p" -U "$socket" "$plugin" "$pool"
+    mv "$socket" "$socket.before"
+    mkfifo "$socket"
+    pid=$(cat "$BATS_TEST_TMPDIR/p")
+    kill "$pid"
+    wait_for 30 server_is_gone "$pid"
+    [ -p "$socket" ]
+    rm "$socket"
+
+    # A dead one is removed as the manual page says, a living one stays.
+    serve "$pool"
+    page=$(sed -n '/^=head2 After a crash of/,/^=head2 Socket/p' \
+               "$top_srcdir/plugin/nbdkit-dedup-plugin.pod" |
+               sed -n '/^ nbdinfo/,/rm -f/p' | sed "s,/run/nbdedup.sock,$sock,")
+    [[ $page == *nbdinfo*"||"*"rm -f $sock" ]] || fail "$page"
+    eval "$page"
+    [ -S "$sock" ]
+    crash
+    [ -S "$sock" ]
+    run nbdkit -U "$sock" "$plugin" "$pool"
+    [[ $status = 1 && $output == *"Address already in use"* ]]
+    eval "$page"
+    [ ! -e "$sock" ]
+
+    # One that was handed to it belongs to who did that.
+    need perl -MIO::Socket::UNIX -e 1
+    "${preload[@]}" perl "$top_srcdir/tests/bats/socket-activate.pl" \
+        "$socket" nbdkit -f -P "$BATS_TEST_TMPDIR/p2" "$plugin" "$pool" \
+        3>&- 4>&- &
+    wait_for 30 nbdinfo --size "nbd+unix:///v?socket=$socket"
+    pid=$(cat "$BATS_TEST_TMPDIR/p2")
+    kill "$pid"
+    wait_for 30 server_is_gone "$pid"
+    [ -S "$socket" ]
+}
+
     nbdcopy "$tls" "$BATS_TEST_TMPDIR/back"
     cmp "$BATS_TEST_TMPDIR/data" "$BATS_TEST_TMPDIR/back"
     run ! nbdinfo --size "$(uri_of v)"
