@@ -221,6 +221,14 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
   __attribute__ ((nonnull (1, 2), warn_unused_result));
 extern void nbdedup_volume_close (struct nbdedup_volume *volume);
 
+/* Before its first request: a name for the client, which all its connections
+ * have and no other has, or "".  The log hears of a volume to which two
+ * clients write at the same time.
+ */
+extern void nbdedup_volume_set_peer (struct nbdedup_volume *volume,
+                                     const char *peer)
+  __attribute__ ((nonnull (1, 2)));
+
 /* As they were when the volume was opened. */
 extern uint64_t nbdedup_volume_size (struct nbdedup_volume *volume);
 extern uint32_t nbdedup_volume_block_size (struct nbdedup_volume *volume);

@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -36,6 +35,7 @@
 #include "keys.h"
 #include "listeners.h"
 #include "nbdedup.h"
+#include "peer.h"
 #include "quit.h"
 #include "refusals.h"
 #include "startup.h"
@@ -408,40 +408,6 @@ plugin_default_export (int readonly, int is_tls)
   return r;
 }
 
-/* Only a Unix socket knows its peer's uid; for others nbdkit would report
- * an error each time.
- */
-static int64_t
-peer_uid (void)
-{
-  struct sockaddr_storage addr;
-  socklen_t len = sizeof addr;
-
-  if (nbdkit_peer_name ((struct sockaddr *) &addr, &len) == -1 ||
-      addr.ss_family != AF_UNIX)
-    return -1;
-  return nbdkit_peer_uid ();
-}
-
-/* The peer's TLS identity, which the caller frees; NULL if it has none, or
- * if this nbdkit cannot tell.
- */
-static char *
-peer_tls_identity (void)
-{
-#if HAVE_DECL_NBDKIT_PEER_TLS_DN
-  char *dn = nbdkit_peer_tls_dn ();
-
-  if (dn != NULL && dn[0] == '\0') {
-    free (dn);
-    dn = NULL;
-  }
-  return dn;
-#else
-  return NULL;
-#endif
-}
-
 static void *
 plugin_open (int readonly)
 {
@@ -451,6 +417,7 @@ plugin_open (int readonly)
    * export.  That damage has cost a volume its data must be an I/O error.
    */
   unsigned flags = NBDEDUP_VOLUME_LOST;
+  char peer[PEER_MAX];
   struct handle *h;
   QUIT_REQUEST (began);
 
@@ -493,6 +460,8 @@ plugin_open (int readonly)
     return NULL;
   }
   h->is_snapshot = is_snapshot_name (name);
+  peer_name (peer, sizeof peer);
+  nbdedup_volume_set_peer (h->volume, peer);
 
   pthread_mutex_lock (&handles_lock);
   LIST_INSERT_HEAD (&handles, h, link);

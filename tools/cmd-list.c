@@ -221,6 +221,19 @@ add_time (struct table *table, const json_t *snapshot)
     table_add (table, "%s", buf);
 }
 
+/* More than one writes: nearly always a mistake. */
+static void
+add_clients (struct table *table, const json_t *of)
+{
+  const uint64_t clients = json_size (of, "clients");
+  const uint64_t writers = json_size (of, "writers");
+
+  if (writers > 1)
+    table_add (table, "%" PRIu64 " (%" PRIu64 " write)", clients, writers);
+  else
+    table_add (table, "%" PRIu64, clients);
+}
+
 static void
 add_line (struct table *table, const struct entry *e, unsigned depth)
 {
@@ -239,7 +252,7 @@ add_line (struct table *table, const struct entry *e, unsigned depth)
              human_bytes (json_size (e->volume, "block_size"), buf));
   table_add (table, "%s", human_bytes (json_size (of, "logical_bytes"), buf));
   table_add (table, "%s", human_bytes (json_size (of, "own_bytes"), buf));
-  table_add (table, "%" PRIu64, json_size (of, "clients"));
+  add_clients (table, of);
   if (e->snapshot) {
     add_time (table, e->snapshot);
     table_add (table, "-");

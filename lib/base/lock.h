@@ -14,11 +14,11 @@
  *
  * Those separated by a comma are never held together.  The cache of
  * records, the list of readers, the merger, the sampler, the scrubber, the
- * copier, and what "status" tells of a scrub have locks of their own,
- * innermost; so have the second copy of pool.db (first the lock of who builds
- * it, then those of its two files, then that which is held while pool.db is
- * changed, then its state's), the room of its files (outside of that which is
- * held while pool.db is changed) and its VFS.
+ * copier, the writers of a volume, and what "status" tells of a scrub have
+ * locks of their own, innermost; so have the second copy of pool.db (first
+ * the lock of who builds it, then those of its two files, then that which is
+ * held while pool.db is changed, then its state's), the room of its files
+ * (outside of that which is held while pool.db is changed) and its VFS.
  *
  * Reading and writing of records, hashing and compression run with none of
  * them held; being inside a txg is no lock, but a cut waits for it.

@@ -220,6 +220,7 @@ nbdedup_volume_write (struct nbdedup_volume *h, const void *buf, uint32_t len,
     return -1;
   if (len == 0)
     return 0;
+  writers_note (h);
   range_begin (v, &range, len, offset);
   while (len > 0 && r == 0) {
     in_block = offset % v->block_size;
@@ -316,6 +317,7 @@ nbdedup_volume_zero (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
     return -1;
   if (len == 0)
     return 0;
+  writers_note (h);
   range_begin (v, &range, len, offset);
   r = zero_range (v, len, offset, v->size);
   range_end (v, &range);

@@ -19,6 +19,7 @@
 #include <sys/queue.h>
 
 #include "base/lock.h"
+#include "data/writers.h"
 #include "format/codec.h"
 #include "format/dedup-mode.h"
 #include "format/layer.h"
@@ -74,6 +75,7 @@ struct volume {
   LIST_HEAD (, nbdedup_volume) clients;
   bool exclusive;               /* a client wants to be the only one */
   bool in_list;
+  struct writers writers;
 
   atomic_bool gone;             /* destroyed: ESHUTDOWN */
 
@@ -83,6 +85,8 @@ struct volume {
   TAILQ_HEAD (, range) ranges;  /* mutations under way */
 };
 
+#define PEER_NAME_MAX 63
+
 struct nbdedup_volume {
   LIST_ENTRY (nbdedup_volume) link;     /* in volume->clients */
   struct volume *volume;        /* counted in nr_clients */
@@ -91,6 +95,9 @@ struct nbdedup_volume {
   bool lost;                    /* as struct layer has it */
   int64_t uid;                  /* -1: not known */
   char *tls_identity;           /* owned; NULL: none */
+  char peer[PEER_NAME_MAX + 1]; /* "": not known */
+  atomic_bool writes;           /* is in volume->writers */
+  LIST_ENTRY (nbdedup_volume) writer_link;
 };
 
 struct layers {

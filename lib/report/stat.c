@@ -197,7 +197,7 @@ list_run (struct nbdedup_pool *pool)
   for (i = 0; i < pool->volumes->list.nr; ++i) {
     v = pool->volumes->list.p[i];
     size = v->size;
-    row = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I}",
+    row = json_pack ("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I}",
                      "name", v->name, "size", (json_int_t) size,
                      "block_size", (json_int_t) v->block_size,
                      "logical_bytes", (json_int_t)
@@ -206,7 +206,8 @@ list_run (struct nbdedup_pool *pool)
                      (v->layer->pointers * v->block_size),
                      "origin", volume_origin_json (v),
                      "snapshots", list_snapshots (v),
-                     "clients", (json_int_t) v->nr_clients);
+                     "clients", (json_int_t) v->nr_clients,
+                     "writers", (json_int_t) v->writers.nr);
     if (v->importing)
       json_object_set_new (row, "importing", json_true ());
     json_array_append_new (volumes, row);

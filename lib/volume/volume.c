@@ -175,6 +175,7 @@ volume_free (struct volume *v)
   free (v->domain_name);
   free (v->allow);
   free (v->label);
+  writers_destroy (&v->writers);
   free (v);
 }
 
@@ -224,6 +225,7 @@ init_lists (struct volume *v)
   TAILQ_INIT (&v->open_list);
   TAILQ_INIT (&v->inflight_list);
   TAILQ_INIT (&v->ranges);
+  writers_init (&v->writers);
 }
 
 struct volume *
@@ -523,6 +525,12 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
 }
 
 void
+nbdedup_volume_set_peer (struct nbdedup_volume *h, const char *peer)
+{
+  snprintf (h->peer, sizeof h->peer, "%s", peer);
+}
+
+void
 nbdedup_volume_close (struct nbdedup_volume *h)
 {
   struct volume *v;
@@ -530,6 +538,7 @@ nbdedup_volume_close (struct nbdedup_volume *h)
   if (h == NULL)
     return;
   v = h->volume;
+  writers_forget (h);
   {
     WITH_LOCK (&v->pool->volumes->lock);
     assert (v->nr_clients > 0);

@@ -255,6 +255,44 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     wait_for 30 nbdinfo --size "$(uri_of one)"
 }
 
+@test "a second writer on a volume is logged, and listed" {
+    local first
+
+    make_pool
+    nbdedup create v 1M
+    serve "$pool"
+    # A second client that reads is no writer, and the first one is alone.
+    hold "$(uri_of v)" 'write -P 0x61 0 4k'
+    io "$(uri_of v)" 'read -P 0x61 0 4k'
+    assert_eq "$(nbdedup list --json | jq '.volumes[0].writers')" 1
+    run ! grep 'writes to it' "$server_log"
+
+    first=$holder
+    hold "$(uri_of v)" 'write -P 0x62 8k 4k' 'write -z 16k 4k'
+    assert_eq "$(grep -c 'writes to it' "$server_log")" 1
+    grep "volume v: process $holder (qemu-io) writes to it, and so does process $first (qemu-io): " "$server_log"
+    assert_eq "$(nbdedup list --json | jq '.volumes[0].writers')" 2
+    nbdedup list | grep -E '^v .* 2 \(2 write\) '
+    nbdedup list --tree | grep -E '^v .* 2 \(2 write\) '
+
+    let_go
+    kill -9 "$first"
+    wait_for 30 no_clients
+    assert_eq "$(nbdedup list --json | jq '.volumes[0].writers')" 0
+}
+
+@test "connections of one client are one writer" {
+    make_pool
+    nbdedup create v 8M
+    serve "$pool"
+    random_data 8M >data
+    nbdcopy --connections=4 --requests=1 --request-size=65536 data "$(uri_of v)"
+    run ! grep 'writes to it' "$server_log"
+    # By another process, when the first has gone.
+    io "$(uri_of v)" 'write -P 0x61 0 4k'
+    run ! grep 'writes to it' "$server_log"
+}
+
 @test "a volume with allow= is refused to other users" {
     make_pool
     nbdedup create v 1M
@@ -416,44 +454,6 @@ read_until_logged ()
     cp "$BATS_TEST_TMPDIR/journal" "$pool/journal"
 }
 
-@test "--run has the command's status, and the pool is closed after it" {
-    make_pool
-    nbdedup create v 1M
-    run -3 nbdkit -U - "$plugin" "$pool" --run \
-        'unset LD_PRELOAD
-         qemu-io -f raw -c "write -P 5 1 70000" "$uri" >/dev/null && exit 3'
-    run -0 nbdkit -U - "$plugin" "$pool" --run \
-        'unset LD_PRELOAD; qemu-io -f raw -c "read -P 5 1 70000" "$uri"'
-    [[ $output != *failed* ]]
-    nbdedup check
-}
-
-@test "socket activation as systemd does it" {
-    need perl -MIO::Socket::UNIX -e 1
-    make_pool
-    nbdedup create v 1M
-    sock="$BATS_TEST_TMPDIR/s"
-    LD_PRELOAD="$sanitizer_preload" perl "$top_srcdir/tests/bats/socket-activate.pl" \
-        "$sock" "$(type -P nbdkit)" -P "$BATS_TEST_TMPDIR/pid" \
-        "$plugin" "$pool" 3>&- 4>&- &
-    wait_for 30 test -s "$BATS_TEST_TMPDIR/pid"
-    io "$(uri_of v)" 'write -P 1 0 1M' 'read -P 1 0 1M'
-    kill "$(cat "$BATS_TEST_TMPDIR/pid")"
-    wait_for 30 server_is_gone "$(cat "$BATS_TEST_TMPDIR/pid")"
-}
-
-@test "TLS with pre-shared keys, and none without" {
-    local tls
-
-    need psktool --version
-    make_pool
-    nbdedup create v 1M
-    psktool -u alice -p "$BATS_TEST_TMPDIR/psk" >/dev/null
-    nbdkit_args=(--tls=require "--tls-psk=$BATS_TEST_TMPDIR/psk")
-    serve "$pool"
-    random_data 1M 4 >"$BATS_TEST_TMPDIR/data"
-    tls="nbds+unix://alice@/v?socket=$sock&tls-psk-file=$BATS_TEST_TMPDIR/psk"
-    nbdcopy --flush "$BATS_TEST_TMPDIR/data" "$tls"
 @test "a server that has ended leaves no socket, but one that is another's" {
     local socket="$BATS_TEST_TMPDIR/s" pid signal
     local preload=(env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"})
@@ -506,6 +506,44 @@ read_until_logged ()
     [ -S "$socket" ]
 }
 
+@test "--run has the command's status, and the pool is closed after it" {
+    make_pool
+    nbdedup create v 1M
+    run -3 nbdkit -U - "$plugin" "$pool" --run \
+        'unset LD_PRELOAD
+         qemu-io -f raw -c "write -P 5 1 70000" "$uri" >/dev/null && exit 3'
+    run -0 nbdkit -U - "$plugin" "$pool" --run \
+        'unset LD_PRELOAD; qemu-io -f raw -c "read -P 5 1 70000" "$uri"'
+    [[ $output != *failed* ]]
+    nbdedup check
+}
+
+@test "socket activation as systemd does it" {
+    need perl -MIO::Socket::UNIX -e 1
+    make_pool
+    nbdedup create v 1M
+    sock="$BATS_TEST_TMPDIR/s"
+    LD_PRELOAD="$sanitizer_preload" perl "$top_srcdir/tests/bats/socket-activate.pl" \
+        "$sock" "$(type -P nbdkit)" -P "$BATS_TEST_TMPDIR/pid" \
+        "$plugin" "$pool" 3>&- 4>&- &
+    wait_for 30 test -s "$BATS_TEST_TMPDIR/pid"
+    io "$(uri_of v)" 'write -P 1 0 1M' 'read -P 1 0 1M'
+    kill "$(cat "$BATS_TEST_TMPDIR/pid")"
+    wait_for 30 server_is_gone "$(cat "$BATS_TEST_TMPDIR/pid")"
+}
+
+@test "TLS with pre-shared keys, and none without" {
+    local tls
+
+    need psktool --version
+    make_pool
+    nbdedup create v 1M
+    psktool -u alice -p "$BATS_TEST_TMPDIR/psk" >/dev/null
+    nbdkit_args=(--tls=require "--tls-psk=$BATS_TEST_TMPDIR/psk")
+    serve "$pool"
+    random_data 1M 4 >"$BATS_TEST_TMPDIR/data"
+    tls="nbds+unix://alice@/v?socket=$sock&tls-psk-file=$BATS_TEST_TMPDIR/psk"
+    nbdcopy --flush "$BATS_TEST_TMPDIR/data" "$tls"
     nbdcopy "$tls" "$BATS_TEST_TMPDIR/back"
     cmp "$BATS_TEST_TMPDIR/data" "$BATS_TEST_TMPDIR/back"
     run ! nbdinfo --size "$(uri_of v)"

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "data/volume-types.h"
+#include "data/writers.h"
+
+void
+writers_init (struct writers *writers)
+{
+  lock_init (&writers->lock);
+  LIST_INIT (&writers->list);
+}
+
+void
+writers_destroy (struct writers *writers)
+{
+  assert (LIST_EMPTY (&writers->list));
+  lock_destroy (&writers->lock);
+}
+
+/* Another connection of the client that writes, or NULL; *other is set to one
+ * of another client, if any writes.
+ */
+static const struct nbdedup_volume *
+find_locked (const struct writers *writers, const struct nbdedup_volume *h,
+             const struct nbdedup_volume **other)
+{
+  const struct nbdedup_volume *w, *same = NULL;
+
+  LIST_FOREACH (w, &writers->list, writer_link)
+    if (w == h)
+      continue;
+    else if (strcmp (w->peer, h->peer) == 0)
+      same = w;
+    else if (other)
+      *other = w;
+  return same;
+}
+
+/* True if it is a second client: the names of both are set. */
+static bool
+add (struct writers *writers, struct nbdedup_volume *h,
+     char names[2][PEER_NAME_MAX + 1])
+{
+  const struct nbdedup_volume *other = NULL;
+
+  WITH_LOCK (&writers->lock);
+  if (h->writes)                /* a request beside this one was first */
+    return false;
+  if (find_locked (writers, h, &other) != NULL)
+    other = NULL;
+  else
+    writers->nr++;
+  LIST_INSERT_HEAD (&writers->list, h, writer_link);
+  h->writes = true;
+  if (other) {
+    memcpy (names[0], h->peer, sizeof h->peer);
+    memcpy (names[1], other->peer, sizeof other->peer);
+  }
+  return other != NULL;
+}
+
+void
+writers_note (struct nbdedup_volume *h)
+{
+  char names[2][PEER_NAME_MAX + 1];
+
+  if (h->writes || h->peer[0] == '\0' ||
+      !add (&h->volume->writers, h, names))
+    return;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s: %s writes to it, and so does "
+               "%s: that spoils a file system unless it is made for it; "
+               "attach=exclusive refuses a second client", h->volume->name,
+               names[0], names[1]);
+}
+
+void
+writers_forget (struct nbdedup_volume *h)
+{
+  struct writers *writers = &h->volume->writers;
+
+  WITH_LOCK (&writers->lock);
+  if (!h->writes)
+    return;
+  LIST_REMOVE (h, writer_link);
+  h->writes = false;
+  if (find_locked (writers, h, NULL) == NULL)
+    writers->nr--;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Who writes to a volume.
+ *
+ * Two clients that write to one disk at the same time nearly always spoil the
+ * file system on it.  A client that only reads cannot be told from one that
+ * may write before it does.  So a client counts as a writer from its first
+ * write until it detaches, and the log hears of a second one.
+ *
+ * Connections of the same peer (nbdedup_volume_set_peer) are one client.  One
+ * whose peer is not known does not count.
+ *
+ * Threads: any.
+ */
+
+#ifndef NBDEDUP_WRITERS_H
+#define NBDEDUP_WRITERS_H
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/lock.h"
+
+struct nbdedup_volume;
+
+struct writers {
+  atomic_uint nr;               /* of different clients */
+  struct lock lock;             /* innermost; protects the list */
+  LIST_HEAD (, nbdedup_volume) list;    /* connections; by writer_link */
+};
+
+extern void writers_init (struct writers *writers);
+extern void writers_destroy (struct writers *writers);
+
+/* It is about to write. */
+extern void writers_note (struct nbdedup_volume *h);
+
+/* It detaches. */
+extern void writers_forget (struct nbdedup_volume *h);
+
+#endif /* NBDEDUP_WRITERS_H */

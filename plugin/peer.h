@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What this nbdkit tells of the client of a connection, in .open. */
+
+#ifndef PEER_H
+#define PEER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* -1: not known. */
+extern int64_t peer_uid (void);
+
+/* The peer's TLS identity, which the caller frees; NULL if it has none, or
+ * if this nbdkit cannot tell.
+ */
+extern char *peer_tls_identity (void);
+
+/* A name that connections of one client share: its process, or its address
+ * without the port.  Empty: not known.
+ */
+extern void peer_name (char *buf, size_t len);
+#define PEER_MAX 64
+
+#endif /* PEER_H */
