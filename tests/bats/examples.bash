@@ -1,0 +1,253 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# examples.bash SCENARIO: run what examples.py made of a section of a manual
+# page, on a machine of machine.bash.  Its lines call the functions below.
+#
+# A command that fails ends it.
+
+set -euo pipefail
+
+# Commands that cannot run here, and why.
+declare -A cannot=(
+    ['nbd-client -N web1 -b 4096 -C 4 -unix /run/nbdedup.sock /dev/nbd0']="
+        needs the kernel's nbd module, and a device of its own in /dev:
+        vm/guest-nbd.bats and vm/kernel-nbd.bats attach one"
+    ['mkfs.ext4 /dev/nbd0']="needs that device"
+)
+
+tests=$(dirname "$(readlink -f "$0")")
+
+#----------------------------------------------------------------------
+# What a page takes for granted
+
+# file NAME [SIZE] [SEED]: compressible data.
+file ()
+{
+    mkdir -p "$(dirname "$1")"
+    seq -f "line %.0f of seed ${3:-1}" 1000000 | head -c "${2:-1M}" >"$1" || :
+    truncate -s 4M "$1"
+}
+
+# image NAME FORMAT [SEED]
+image ()
+{
+    file "$1.raw" 1M "${3:-1}"
+    qemu-img convert -q -f raw -O "$2" "$1.raw" "$1"
+    rm "$1.raw"
+}
+
+# pool [NAME...]: a pool with these volumes and snapshots, for all commands.
+pool ()
+{
+    local name
+
+    export NBDEDUP_POOL=/srv/pool
+    [ -e /srv/pool ] || nbdedup init
+    for name; do
+        case $name in
+            *@*) nbdedup snapshot "$name" ;;
+            *) file volume.raw
+               nbdedup import "$name" volume.raw
+               rm volume.raw ;;
+        esac
+    done
+}
+
+# clones of golden@v1, and some history.
+fleet ()
+{
+    pool golden golden@v1
+    nbdedup clone golden@v1 web --count 4
+    nbdedup drift --record >/dev/null
+}
+
+server ()
+{
+    nbdkit -U /run/nbdedup.sock dedup /srv/pool
+}
+
+# certificates: of an authority, and of this server.
+certificates ()
+{
+    mkdir -p /etc/pki/nbdkit
+    cd /etc/pki/nbdkit
+    certtool --generate-privkey --key-type ecdsa --outfile ca-key.pem
+    printf '%s\n' 'cn = CA' ca cert_signing_key >template
+    certtool --generate-self-signed --load-privkey ca-key.pem \
+             --template template --outfile ca-cert.pem
+    certtool --generate-privkey --key-type ecdsa --outfile server-key.pem
+    printf '%s\n' 'cn = server' 'dns_name = server' tls_www_server >template
+    certtool --generate-certificate --load-ca-certificate ca-cert.pem \
+             --load-ca-privkey ca-key.pem --load-privkey server-key.pem \
+             --template template --outfile server-cert.pem
+    cd - >/dev/null
+}
+
+# given SCENARIO: before the first command of a page.
+given ()
+{
+    case $1 in
+        nbdedup) mkdir /srv/pool && file debian.raw ;;
+        nbdedup-check | nbdedup-create) pool ;;
+        nbdedup-clone) pool golden golden@v1 ;;
+        nbdedup-destroy)
+            fleet
+            nbdedup snapshot web1@monday
+            nbdedup clone golden@v1 desk --count 9 ;;
+        nbdedup-diff)
+            pool web1 web1@mon
+            # shellcheck disable=SC2016
+            nbdkit -U - dedup /srv/pool --run 'qemu-io -c "w 1M 64k" "$uri"'
+            pool web1@tue ;;
+        nbdedup-drift) fleet && mkdir -p /srv/www ;;
+        nbdedup-estimate)
+            for i in 1 2; do
+                image "/var/lib/libvirt/images/web$i.qcow2" qcow2
+                file /dev/vg/web$i
+            done
+            file disk.raw ;;
+        nbdedup-export)
+            pool web1 golden golden@v1
+            mkdir /srv-of-other
+            NBDEDUP_POOL='' nbdedup init /srv-of-other/pool
+            nbdkit memory 4M ;;
+        nbdedup-get | nbdedup-resize | nbdedup-set | nbdedup-status)
+            pool web1 ;;
+        nbdedup-import)
+            pool
+            file debian.raw 1M 1
+            file fedora.raw 1M 2
+            zstd -q --rm fedora.raw
+            file old.raw 1M 3
+            image web1.vmdk vmdk 4
+            image base.qcow2 qcow2 5
+            qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 overlay.qcow2
+            nbdkit pattern 4M
+            server ;;
+        nbdedup-list | nbdedup-rollback)
+            fleet
+            pool desktop1 web1@before-upgrade ;;
+        nbdedup-rebase) fleet && pool golden@v2 ;;
+        nbdedup-recover) pool web1 && rm /srv/pool/pool.db ;;
+        nbdedup-rename) pool debian && file debian.raw 1M 2 ;;
+        nbdedup-scrub)
+            pool web1
+            image /backup/web1.qcow2 qcow2
+            image /backup/web2.qcow2 qcow2 2 ;;
+        nbdedup-init) : >/dev/disk/by-id/ata-EXAMPLE ;;
+        nbdedup-snapshot) pool golden && server ;;
+        nbdedup-stat) fleet ;;
+        *": A disk of a virtual machine") pool web1 && server ;;
+        *": Copy an image in and out")
+            pool web1 && server && image disk.qcow2 qcow2 2 ;;
+        *": A golden image, and machines made from it")
+            pool && file debian.raw ;;
+        *": A pool on a read-only medium")
+            pool web1
+            mkdir /mnt/backup
+            mv /srv/pool /mnt/backup/
+            mount --bind -o ro /mnt/backup /mnt/backup ;;
+        *": Over TLS, with certificates") pool web1 && certificates ;;
+        *": One volume only, to one client" | \
+            *": Without a server that stays" | *": With filters" | \
+            *": Over TLS, with pre-shared keys" | \
+            *": Socket activation by systemd") pool web1 ;;
+    esac
+}
+
+#----------------------------------------------------------------------
+# What a scenario calls
+
+# step LEAD: what the page says above the commands that follow.
+step ()
+{
+    echo "# $1"
+    case $1 in
+        # In the middle of a page.
+        "After the loss of the journal's disk:") rm /srv/pool/journal ;;
+        "Get a volume out of a pool that is damaged"*)
+            nbdedup create web1 1M
+            stop_servers
+            printf damage | dd of=/srv/pool/pool.db seek=40960 bs=1 \
+                               conv=notrunc status=none ;;
+    esac
+}
+
+failed ()
+{
+    echo "FAILED: $*"
+    exit 1
+}
+
+command ()
+{
+    local output=$HOME/.output
+
+    echo "\$ $1"
+    if [ -n "${cannot["$1"]-}" ]; then
+        echo "(not run: ${cannot["$1"]})"
+        return
+    fi
+    # "export" must have its effect here.
+    eval "$1" >"$output" </dev/null || failed "status $?"
+    cat "$output"
+    # A key that JSON does not have is null.
+    [[ $1 != *"| jq"* ]] || grep -qvx null "$output" || failed "prints nothing"
+}
+
+# metrics TEXT: those that it names are there.
+metrics ()
+{
+    local name
+
+    nbdedup stat --prometheus >metrics
+    while read -r name; do
+        grep -q "^$name" metrics || failed "nbdedup has no metric $name"
+    done < <(grep -o 'nbdedup_[a-z_]*' <<<"$1")
+}
+
+listen ()
+{
+    listen=$1
+}
+
+# service COMMAND: of the unit whose socket was printed before.
+service ()
+{
+    local args
+
+    read -ra args <<<"$1"
+    perl "$tests/socket-activate.pl" "$listen" "${args[@]}" -f &
+    until [ -S "$listen" ]; do
+        kill -0 $! || failed "$1"
+        sleep 0.1
+    done
+    nbdinfo "nbd+unix:///web1?socket=$listen"
+}
+
+# stop_servers: those of this machine.
+stop_servers ()
+{
+    local pid here
+
+    here=$(readlink /proc/self/ns/net)
+    for pid in $(pgrep -x nbdkit); do
+        [ "$(readlink "/proc/$pid/ns/net")" = "$here" ] || continue
+        kill "$pid"
+        tail -f /dev/null --pid="$pid"
+    done
+}
+
+#----------------------------------------------------------------------
+
+scenario=$1
+trap stop_servers EXIT
+cd
+given "$(basename "$scenario")"
+# shellcheck source=/dev/null
+source "$scenario"
+stop_servers
+for pool in /srv/*/pool.db; do
+    [ ! -e "$pool" ] || nbdedup -p "$(dirname "$pool")" check
+done

@@ -1,0 +1,133 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# The EXAMPLES of the manual pages, as they are printed, each page on a machine
+# of its own: examples.py reads them, machine.bash makes the machine, and
+# examples.bash puts there what the page takes for granted.
+
+load ../rigs/helpers
+
+setup ()
+{
+    need unshare -rmn true
+    need ip -V
+    need nbdinfo --version
+    need qemu-system-x86_64 --version
+    here="$top_srcdir/tests/bats"
+    cd "$BATS_TEST_TMPDIR" || return
+    mkdir bin scenarios
+    make_programs
+    PATH="$BATS_TEST_TMPDIR/bin:$PATH"
+}
+
+# examples.bash has checked the pools, where their paths lead somewhere.
+teardown ()
+{
+    :
+}
+
+# make_programs: that stand before the real ones.
+make_programs ()
+{
+    # There is no other machine.
+    cat >bin/ssh <<'END'
+#!/bin/sh
+# ssh HOST COMMAND...: HOST is this machine with another /srv.
+shift
+exec unshare -m --propagation unchanged \
+     sh -c 'mount --bind /srv-of-other /srv && exec "$@"' - "$@"
+END
+    # There is no screen, and the disks are empty.
+    cat >bin/qemu-system-x86_64 <<END
+#!/bin/sh
+# The real one, until it has opened its drives; it must not complain.
+out=\$(printf 'info block\nquit\n' | $(type -P qemu-system-x86_64) "\$@" \
+          -S -display none -monitor stdio 2>&1) || exit
+echo "\$out"
+case \$out in
+    *WARNING* | *warning*) exit 1 ;;
+    *": nbd+unix:"*) ;;
+    *) exit 1 ;;
+esac
+END
+    chmod +x bin/*
+}
+
+# read_pages POD...: their scenarios.
+read_pages ()
+{
+    rm -f scenarios/*
+    python3 "$here/examples.py" scenarios "$@"
+}
+
+# play SCENARIO
+play ()
+{
+    local root
+
+    root=$(mktemp -d "$BATS_TEST_TMPDIR/rootXXXX")
+    timeout 300 unshare -rmn \
+        bash "$here/machine.bash" "$root" "$plugin" \
+        bash "$here/examples.bash" "$PWD/scenarios/$1" 3>&- 4>&-
+}
+
+# play_all: every scenario; all that fail are shown.
+play_all ()
+{
+    local scenario failed=()
+
+    for scenario in scenarios/*; do
+        scenario=$(basename "$scenario")
+        echo "== $scenario"
+        play "$scenario" >log 2>&1 || { cat log; failed+=("$scenario"); }
+    done
+    assert_eq "${failed[*]}" ""
+}
+
+@test "the examples of the command's pages do what they say" {
+    need zstd --version
+    read_pages "$top_srcdir"/tools/*.pod
+    # No page is without any, and none was overlooked.
+    assert_eq "$(cd scenarios && printf '%s\n' * | sort)" \
+              "$(cd "$top_srcdir/tools" && basename -s .pod -- *.pod | sort)"
+    play_all
+}
+
+@test "the examples of the plugin's page do what they say" {
+    need certtool --version
+    need psktool --version
+    read_pages "$top_srcdir"/{lib,plugin}/*.pod
+    assert_eq "$(cd scenarios && printf '%s\n' * | sort)" \
+              "$(sed -n '/^=head1 EXAMPLES/,/^=head1 PARA/s/^=head2 /nbdkit-dedup-plugin: /p' \
+                     "$top_srcdir/plugin/nbdkit-dedup-plugin.pod" | sort)"
+    play_all
+}
+
+@test "an example that is wrong is found" {
+    while IFS= read -r line; do
+        printf '=head1 EXAMPLES\n\n nbdedup create web1 20G\n %s\n' "$line" \
+               >nbdedup-create.pod
+        read_pages nbdedup-create.pod
+        run ! play nbdedup-create
+        [[ $output == *"FAILED"* ]] || fail "$line: $output"
+    done <<'END'
+nbdedup create web2 --size 20G
+nbdedup check | false
+nbdedup stat --json | jq .pool.nothing
+nbdedup export web1 /nowhere/web1.raw && true
+END
+    printf '=head1 EXAMPLES\n\n nbdedup create "web1\n' >nbdedup-create.pod
+    run -1 read_pages nbdedup-create.pod
+    [[ $output == *'this is no command: nbdedup create "web1'* ]]
+}
+
+@test "what is not run is printed in a page" {
+    read_pages "$top_srcdir"/*/*.pod
+    entries=$(sed -n "s/^    \['\(.*\)'\]=.*/command '\1'/p" \
+                  "$here/examples.bash")
+    assert_eq "$(wc -l <<<"$entries")" 2
+    while IFS= read -r entry; do
+        cat scenarios/* | grep -qxF -e "$entry" || fail "$entry"
+    done <<<"$entries"
+}
