@@ -1,17 +1,77 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Arrays that grow one by one, and those that are in order. */
+/* Arrays that grow, and those that are in order.  Inline, so that each place
+ * that asks for memory is one that the fault tests can choose.
+ */
 
 #ifndef NBDEDUP_ARRAY_H
 #define NBDEDUP_ARRAY_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
-/* One more element, all zero, of an array that is doubled at each power of
- * two.  'array' is the address of the pointer to it (owned, to be freed),
- * '*nr' how many it has of 'size' bytes each.  NULL: no memory.
+#include "base/error.h"
+
+/* Room for 'need' elements of 'size' bytes in an array that has room for
+ * '*cap', which is doubled until it suffices.  'array' is the address of the
+ * pointer to it (owned, to be freed); 'again' is realloc, or patient_realloc.
+ * -1: no memory, and nothing has changed.
  */
-extern void *array_add (void *array, size_t *nr, size_t size);
+static inline int
+array_grow (void *array, size_t *cap, size_t need, size_t size,
+            void *(*again) (void *, size_t))
+{
+  size_t n = *cap ? *cap : 1;
+  void *p;
+
+  if (need <= *cap)
+    return 0;
+  if (need > SIZE_MAX / 2 / size)
+    return nbdedup_fail (ENOMEM, "no memory");
+  while (n < need)
+    n *= 2;
+  memcpy (&p, array, sizeof p);
+  p = again (p, n * size);
+  if (p == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  memcpy (array, &p, sizeof p);
+  *cap = n;
+  return 0;
+}
+
+static inline int
+array_reserve (void *array, size_t *cap, size_t need, size_t size)
+{
+  return array_grow (array, cap, need, size, realloc);
+}
+
+/* One more element, all zero, of an array of '*nr' that has no other room than
+ * up to the next power of two.  NULL: no memory.
+ */
+static inline void *
+array_add (void *array, size_t *nr, size_t size)
+{
+  size_t cap = *nr;
+  char *p;
+
+  if ((*nr & (*nr - 1)) == 0 &&
+      array_reserve (array, &cap, *nr + 1, size) == -1)
+    return NULL;
+  memcpy (&p, array, sizeof p);
+  return memset (p + (*nr)++ * size, 0, size);
+}
+
+/* The same, and it gets the value that is the last argument.  -1: no memory. */
+#define array_push(array, nr, ...)                              \
+  ({                                                            \
+    __typeof__ (*(array)) _new = array_add (array, nr, sizeof *_new); \
+                                                                \
+    if (_new)                                                   \
+      *_new = __VA_ARGS__;                                      \
+    _new ? 0 : -1;                                              \
+  })
 
 /* Of 'nr' elements in order, the index of the first one for which 'before',
  * an expression of 'i', is false; 'nr': there is none.

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "core/fold-int.h"
 
@@ -27,22 +28,23 @@
 #define SCAN_ROWS 16384
 #define COPIES_PER_LEAF 32
 
-struct change {
-  struct fold *f;
-  struct meta_conn *c;
-  struct vec released;          /* uint64_t: copies */
-
-  /* Too many: rows that a scan found, to be written when it is over. */
-  struct vec rows;              /* struct row */
-  unsigned keep;                /* copies of a record, at the most */
-  size_t max, seen;
-  uint64_t cursor;              /* where it stopped; 0: at the end */
-};
-
 struct row {
   uint64_t addr;
   uint64_t copies[COPIES_BESIDE];
   unsigned nr;
+};
+
+struct change {
+  struct fold *f;
+  struct meta_conn *c;
+  struct addrs released;        /* copies */
+
+  /* Too many: rows that a scan found, to be written when it is over. */
+  struct row *rows;
+  size_t nr_rows;
+  unsigned keep;                /* copies of a record, at the most */
+  size_t max, seen;
+  uint64_t cursor;              /* where it stopped; 0: at the end */
 };
 
 /* -1 after a call for the table has failed. */
@@ -56,19 +58,14 @@ table_failed (struct change *ch)
 static int
 release (struct change *ch, uint64_t copy)
 {
-  uint64_t *u = vec_add (&ch->released, sizeof *u);
-
-  if (u == NULL)
-    return -1;
-  *u = copy;
-  return 0;
+  return array_push (&ch->released.p, &ch->released.nr, copy);
 }
 
 /* The primaries that died take their copies with them. */
 static int
 release_of_dead (struct change *ch, size_t nr_gone)
 {
-  const struct space_freed *gone = ch->f->gone.p;
+  const struct space_freed *gone = ch->f->gone;
   uint64_t copies[COPIES_BESIDE];
   unsigned nr, k;
   size_t i;
@@ -139,14 +136,14 @@ note_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
   struct change *ch = opaque;
   struct row *row;
 
-  if (ch->seen == SCAN_ROWS || ch->rows.nr >= ch->max) {
+  if (ch->seen == SCAN_ROWS || ch->nr_rows >= ch->max) {
     ch->cursor = addr;
     return 1;
   }
   ch->seen++;
   if (nr <= ch->keep)
     return 0;
-  row = vec_add (&ch->rows, sizeof *row);
+  row = array_add (&ch->rows, &ch->nr_rows, sizeof *row);
   if (row == NULL)
     return -1;
   *row = (struct row) { .addr = addr, .nr = nr };
@@ -176,8 +173,8 @@ release_surplus (struct change *ch)
   if (meta_copies_scan (ch->c, copies->under_way == f->copies_wanted
                         ? copies->cursor : 0, note_row, ch) == -1)
     return errno == ENOMEM ? -1 : table_failed (ch);
-  row = ch->rows.p;
-  for (i = 0; i < ch->rows.nr; ++i) {
+  row = ch->rows;
+  for (i = 0; i < ch->nr_rows; ++i) {
     if (meta_copies_put (ch->c, row[i].addr, row[i].copies, ch->keep) == -1)
       return table_failed (ch);
     for (k = ch->keep; k < row[i].nr; ++k)
@@ -205,7 +202,7 @@ int
 fold_copies (struct fold *f, struct meta_conn *c)
 {
   struct change ch = { .f = f, .c = c };
-  int r = change_table (&ch, f->gone.nr);
+  int r = change_table (&ch, f->nr_gone);
 
   if (r == 0 && ch.released.nr > 0)
     r = fold_release_copies (f, c, ch.released.p, ch.released.nr);
@@ -214,6 +211,6 @@ fold_copies (struct fold *f, struct meta_conn *c)
       meta_copies_put_sectors (c, f->state.copy_sectors) == -1)
     r = table_failed (&ch);
   free (ch.released.p);
-  free (ch.rows.p);
+  free (ch.rows);
   return r;
 }

@@ -9,14 +9,10 @@
 
 #include "core/fold.h"
 
-/* A growable array. */
-struct vec {
-  void *p;
-  size_t nr, cap;
+struct addrs {
+  uint64_t *p;                  /* owned */
+  size_t nr;
 };
-
-/* Room for one more element; NULL: no memory. */
-extern void *vec_add (struct vec *v, size_t size);
 
 /* What one fold does to a layer. */
 struct layer_delta {
@@ -40,13 +36,16 @@ struct fold {
   size_t nr_changes;
 
   /* Made again by each fold_write_tables. */
-  struct vec displaced;         /* uint64_t: lost one reference each */
-  struct vec layers;            /* struct layer_delta */
-  struct vec gone;              /* struct space_freed */
-  struct vec unlinked;          /* uint64_t: pinned by space_unlink */
-  struct vec inserted;          /* uint64_t: NEW records now in pool.db */
-  struct vec index;             /* struct fold_index_op */
-  struct vec reached;           /* uint64_t: records that may have copies now */
+  struct addrs displaced;       /* lost one reference each */
+  struct addrs unlinked;        /* pinned by space_unlink */
+  struct addrs inserted;        /* NEW records now in pool.db */
+  struct addrs reached;         /* records that may have copies now */
+  struct layer_delta *layers;
+  size_t nr_layers;
+  struct space_freed *gone;
+  size_t nr_gone;
+  struct fold_index_op *index;
+  size_t nr_index;
   bool has_more;
   bool index_damaged;
   bool repairing;
@@ -62,7 +61,7 @@ struct fold {
 
 /* These addresses lose one reference each. */
 extern int fold_add_displaced (struct fold *f, const uint64_t *addrs,
-                               unsigned nr);
+                               size_t nr);
 /* The layer's delta, made if needed; valid until the next is made.  NULL:
  * no memory.
  */

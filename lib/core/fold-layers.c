@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/error.h"
 #include "core/fold-int.h"
 
 /* Rows of others that one fold steps over: with those that it deals with
@@ -44,7 +43,8 @@ struct scan {
   struct layer **layers;        /* of one branch, ascending by seq */
   size_t nr;
   struct budget *budget;
-  struct vec rows;              /* struct row */
+  struct row *rows;
+  size_t nr_rows;
   bool stopped;
   uint64_t stopped_at;          /* leaf */
 };
@@ -89,7 +89,7 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
   if (!is_ours)
     return 0;
   s->budget->work--;
-  row = vec_add (&s->rows, sizeof *row);
+  row = array_add (&s->rows, &s->nr_rows, sizeof *row);
   if (row == NULL)
     return -1;
   row->layer = layer;
@@ -146,9 +146,9 @@ reap_branch (struct fold *f, struct meta_conn *c, struct layer **layers,
   size_t i;
   int r = scan_branch (&s, c);
 
-  for (i = 0; i < s.rows.nr && r == 0; ++i)
-    r = reap_row (f, c, (struct row *) s.rows.p + i);
-  free (s.rows.p);
+  for (i = 0; i < s.nr_rows && r == 0; ++i)
+    r = reap_row (f, c, &s.rows[i]);
+  free (s.rows);
   for (i = 0; i < nr && r == 0; ++i) {
     ld = fold_delta (f, layers[i]);
     if (ld == NULL)
@@ -273,12 +273,12 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
   if (trim)
     begin_trim (layer);
   r = scan_branch (&s, c);
-  for (i = 0; i < s.rows.nr && r == 0; ++i) {
-    row = (struct row *) s.rows.p + i;
+  for (i = 0; i < s.nr_rows && r == 0; ++i) {
+    row = &s.rows[i];
     r = trim ? trim_row (f, c, row)
       : fold_push_leaf (f, c, source, row->leaf, &row->content, true);
   }
-  free (s.rows.p);
+  free (s.rows);
   if (r == -1 || (ld = fold_delta (f, source)) == NULL)
     return -1;
   ld->has_cursor = true;
@@ -294,8 +294,13 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
 
 /*----------------------------------------------------------------------*/
 
+struct layers {
+  struct layer **p;             /* owned */
+  size_t nr;
+};
+
 struct work {
-  struct vec dying, merging;    /* struct layer * */
+  struct layers dying, merging;
   bool failed;
 };
 
@@ -303,12 +308,9 @@ static void
 collect (void *arg, struct layer *layer)
 {
   struct work *w = arg;
-  struct layer **p = vec_add (layer->dying ? &w->dying : &w->merging,
-                              sizeof *p);
+  struct layers *layers = layer->dying ? &w->dying : &w->merging;
 
-  if (p)
-    *p = layer;
-  else
+  if (array_push (&layers->p, &layers->nr, layer) == -1)
     w->failed = true;           /* another fold takes it */
 }
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -208,17 +209,14 @@ static int
 give_space (struct pass *p, const struct record *r)
 {
   struct fold *f = p->f;
-  uint64_t *u;
   int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
 
   if (ret != 1)
     return ret;
   if (clear_space (p, r) == -1)
     return 0;
-  u = vec_add (&f->unlinked, sizeof *u);
-  if (u == NULL)
+  if (array_push (&f->unlinked.p, &f->unlinked.nr, r->ptr.addr) == -1)
     return -1;
-  *u = r->ptr.addr;
   if (space_unlink (f->parts->space, r->ptr.addr) == 0)
     return 1;
   f->unlinked.nr--;
@@ -240,14 +238,9 @@ take_back (struct pass *p, const struct record *r)
 static int
 add_gone (struct fold *f, const struct record *r)
 {
-  struct space_freed *g = vec_add (&f->gone, sizeof *g);
-
-  if (g == NULL)
-    return -1;
-  *g = (struct space_freed) {
+  return array_push (&f->gone, &f->nr_gone, (struct space_freed) {
     r->ptr.addr, sectors_of (r->ptr.psize, f->sector_bytes), r->slot,
-  };
-  return 0;
+  });
 }
 
 static int
@@ -257,7 +250,7 @@ add_index_op (struct fold *f, const struct record *r, bool add)
 
   if (!(r->flags & RECORD_INDEXED))
     return 0;
-  op = vec_add (&f->index, sizeof *op);
+  op = array_add (&f->index, &f->nr_index, sizeof *op);
   if (op == NULL)
     return -1;
   index_entry_make (&r->digest, r->ptr.addr, &op->entry);
@@ -285,16 +278,11 @@ static int
 note_reached (struct fold *f, const struct record *r, uint64_t old)
 {
   const struct copies *copies = f->parts->copies;
-  uint64_t *u;
 
   if (r->flags & RECORD_COPY || copies_wanted (copies, r->refcount) == 0 ||
       copies_wanted (copies, old) > 0)
     return 0;
-  u = vec_add (&f->reached, sizeof *u);
-  if (u == NULL)
-    return -1;
-  *u = r->ptr.addr;
-  return 0;
+  return array_push (&f->reached.p, &f->reached.nr, r->ptr.addr);
 }
 
 /* A record of pool.db gains or loses references. */
@@ -347,7 +335,6 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
   struct fold *f = p->f;
   struct group *g = p->group;
   struct record r = *ch->record;
-  uint64_t *u;
   unsigned i;
 
   if (delta < 0)
@@ -375,10 +362,9 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
            (g->nr - i) * sizeof g->records[0]);
   g->records[i] = r;
   g->nr++;
-  u = vec_add (&f->inserted, sizeof *u);
-  if (u == NULL || add_index_op (f, &r, true) == -1)
+  if (array_push (&f->inserted.p, &f->inserted.nr, r.ptr.addr) == -1 ||
+      add_index_op (f, &r, true) == -1)
     return -1;
-  *u = r.ptr.addr;
   return take_space (p, &r);
 }
 
@@ -547,15 +533,9 @@ int
 fold_release_copies (struct fold *f, struct meta_conn *c,
                      const uint64_t *addrs, size_t nr)
 {
-  size_t i;
-  uint64_t *u;
-
   f->displaced.nr = 0;          /* they are done */
-  for (i = 0; i < nr; ++i) {
-    if ((u = vec_add (&f->displaced, sizeof *u)) == NULL)
-      return -1;
-    *u = addrs[i];
-  }
+  if (fold_add_displaced (f, addrs, nr) == -1)
+    return -1;
   return fold_from (f, c, f->nr_changes, true);
 }
 

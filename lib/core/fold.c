@@ -7,27 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "core/fold-index.h"
 #include "core/fold-int.h"
-
-void *
-vec_add (struct vec *v, size_t size)
-{
-  size_t cap = v->cap ? v->cap * 2 : 64;
-  void *p;
-
-  if (v->nr == v->cap) {
-    p = realloc (v->p, cap * size);
-    if (p == NULL)
-      return nbdedup_fail_null (ENOMEM, "no memory for a fold");
-    v->p = p;
-    v->cap = cap;
-  }
-  return (char *) v->p + v->nr++ * size;
-}
 
 struct fold *
 fold_new (const struct txg_parts *parts, const struct meta_state *state)
@@ -57,11 +42,11 @@ fold_free (struct fold *f)
   free (f->map_changes);
   free (f->changes);
   free (f->displaced.p);
-  free (f->layers.p);
-  free (f->gone.p);
+  free (f->layers);
+  free (f->gone);
   free (f->unlinked.p);
   free (f->inserted.p);
-  free (f->index.p);
+  free (f->index);
   free (f->reached.p);
   free (f);
 }
@@ -130,33 +115,28 @@ fold_has_more (struct fold *f)
  */
 
 int
-fold_add_displaced (struct fold *f, const uint64_t *addrs, unsigned nr)
+fold_add_displaced (struct fold *f, const uint64_t *addrs, size_t nr)
 {
-  uint64_t *p;
-  unsigned i;
+  size_t i;
 
-  for (i = 0; i < nr; ++i) {
-    if ((p = vec_add (&f->displaced, sizeof *p)) == NULL)
+  for (i = 0; i < nr; ++i)
+    if (array_push (&f->displaced.p, &f->displaced.nr, addrs[i]) == -1)
       return -1;
-    *p = addrs[i];
-  }
   return 0;
 }
 
 struct layer_delta *
 fold_delta (struct fold *f, struct layer *layer)
 {
-  struct layer_delta *ld = f->layers.p;
+  const unsigned i = layer->delta_index;
 
-  if (layer->delta_index < f->layers.nr &&
-      ld[layer->delta_index].layer == layer)
-    return &ld[layer->delta_index];
-  ld = vec_add (&f->layers, sizeof *ld);
-  if (ld == NULL)
+  if (i < f->nr_layers && f->layers[i].layer == layer)
+    return &f->layers[i];
+  if (array_push (&f->layers, &f->nr_layers,
+                  (struct layer_delta) { .layer = layer }) == -1)
     return NULL;
-  *ld = (struct layer_delta) { .layer = layer };
-  layer->delta_index = (unsigned) (f->layers.nr - 1);
-  return ld;
+  layer->delta_index = (unsigned) (f->nr_layers - 1);
+  return &f->layers[layer->delta_index];
 }
 
 int
@@ -235,8 +215,8 @@ fold_layers (struct fold *f, struct meta_conn *c)
   struct meta_layer l;
   size_t i;
 
-  for (i = 0; i < f->layers.nr; ++i) {
-    ld = (struct layer_delta *) f->layers.p + i;
+  for (i = 0; i < f->nr_layers; ++i) {
+    ld = &f->layers[i];
     parent = ld->layer->parent;
     if (ld->reaped) {
       if (meta_layer_delete (c, ld->layer->id) == -1)
@@ -267,9 +247,9 @@ reset (struct fold *f)
   size_t i;
 
   for (i = 0; i < f->unlinked.nr; ++i)
-    space_committed (f->parts->space, ((uint64_t *) f->unlinked.p)[i]);
-  f->displaced.nr = f->layers.nr = f->gone.nr = 0;
-  f->unlinked.nr = f->inserted.nr = f->index.nr = f->reached.nr = 0;
+    space_committed (f->parts->space, f->unlinked.p[i]);
+  f->displaced.nr = f->unlinked.nr = f->inserted.nr = f->reached.nr = 0;
+  f->nr_layers = f->nr_gone = f->nr_index = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
   f->nr_contradictions = 0;
   f->state = f->base;
@@ -287,7 +267,7 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
   if (fold_background (f, c) == -1 || fold_layers (f, c) == -1 ||
       fold_records (f, c) == -1 || fold_copies (f, c) == -1)
     return -1;
-  if (with_index && fold_index (c, f->index.p, f->index.nr,
+  if (with_index && fold_index (c, f->index, f->nr_index,
                                 &f->state.index_entries) == -1) {
     f->index_damaged = meta_is_damaged (c);
     return -1;
@@ -319,12 +299,11 @@ void
 fold_finish (struct fold *f)
 {
   const struct txg_parts *parts = f->parts;
-  const struct space_freed *g;
   struct layer_delta *ld;
   size_t i;
 
-  for (i = 0; i < f->layers.nr; ++i) {
-    ld = (struct layer_delta *) f->layers.p + i;
+  for (i = 0; i < f->nr_layers; ++i) {
+    ld = &f->layers[i];
     ld->layer->pointers = layer_count (ld->layer->pointers, ld->pointers);
     ld->layer->blocks = layer_count (ld->layer->blocks, ld->blocks);
     if (ld->has_cursor)
@@ -334,26 +313,25 @@ fold_finish (struct fold *f)
   }
   ddt_fold_done (parts->ddt);
   map_fold_done (parts->map);
-  for (i = 0; i < f->layers.nr; ++i) {
-    ld = (struct layer_delta *) f->layers.p + i;
+  for (i = 0; i < f->nr_layers; ++i) {
+    ld = &f->layers[i];
     if (ld->reaped) {
       map_forget_layer (parts->map, ld->layer);
       parts->layer_gone (parts->opaque, ld->layer);
     }
   }
   for (i = 0; i < f->inserted.nr; ++i)
-    space_committed (parts->space, ((uint64_t *) f->inserted.p)[i]);
+    space_committed (parts->space, f->inserted.p[i]);
   note_copies (f);
   if (f->nr_contradictions > 1)
     nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: %" PRIu64 " more such "
                  "contradictions", f->nr_contradictions - 1);
-  if (f->gone.nr == 0)
+  if (f->nr_gone == 0)
     return;
   quiesce_wait (parts->quiesce);
-  g = f->gone.p;
-  for (i = 0; i < f->gone.nr; ++i) {
-    parts->forget_record (parts->opaque, g[i].addr);
-    ddt_forget (parts->ddt, g[i].addr);
+  for (i = 0; i < f->nr_gone; ++i) {
+    parts->forget_record (parts->opaque, f->gone[i].addr);
+    ddt_forget (parts->ddt, f->gone[i].addr);
   }
-  space_release (parts->space, g, f->gone.nr);
+  space_release (parts->space, f->gone, f->nr_gone);
 }

@@ -152,16 +152,12 @@ find_change (const struct leaf_changes *lc, unsigned index)
 static int
 grow_changes (struct map *map, struct leaf_changes *lc)
 {
-  unsigned cap = lc->cap ? lc->cap * 2 : 1;
-  struct block_change *p;
+  size_t cap = lc->cap;
 
-  if (lc->nr < lc->cap)
-    return 0;
-  p = patient_realloc (lc->blocks, cap * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for a map change");
-  map->pending_bytes += (cap - lc->cap) * sizeof *p;
-  lc->blocks = p;
+  if (array_grow (&lc->blocks, &cap, lc->nr + 1u, sizeof *lc->blocks,
+                  patient_realloc) == -1)
+    return -1;
+  map->pending_bytes += (cap - lc->cap) * sizeof *lc->blocks;
   lc->cap = (uint8_t) cap;
   return 0;
 }

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/txg-int.h"
@@ -27,7 +28,7 @@ struct replay {
   struct replay_report *report;
   /* Addresses of records that a suspect batch named and that are not there. */
   uint64_t *lost;               /* owned */
-  size_t nr_lost, max_lost;
+  size_t nr_lost;
   bool sorted;
   bool is_partial;              /* not every layer is known */
   bool is_anew;                 /* the store is read from the disk */
@@ -56,19 +57,8 @@ is_lost (struct replay *rp, uint64_t addr)
 static int
 add_lost (struct replay *rp, uint64_t addr)
 {
-  const size_t max = rp->max_lost ? rp->max_lost * 2 : 64;
-  uint64_t *p;
-
-  if (rp->nr_lost == rp->max_lost) {
-    p = realloc (rp->lost, max * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory for replay");
-    rp->lost = p;
-    rp->max_lost = max;
-  }
-  rp->lost[rp->nr_lost++] = addr;
   rp->sorted = false;
-  return 0;
+  return array_push (&rp->lost, &rp->nr_lost, addr);
 }
 
 static int
@@ -87,12 +77,8 @@ note (struct replay_ranges *ranges, uint64_t layer, uint64_t block,
   }
   if (ranges->nr == REPLAY_RANGES_MAX)
     return 0;
-  p = realloc (ranges->p, (ranges->nr + 1) * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for replay");
-  ranges->p = p;
-  p[ranges->nr++] = (struct replay_range) { layer, block, count };
-  return 0;
+  return array_push (&ranges->p, &ranges->nr,
+                     (struct replay_range) { layer, block, count });
 }
 
 static int

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/map.h"
@@ -155,23 +156,13 @@ static void
 buffer_put_locked (struct writeback *wb, uint8_t *buf, uint32_t size)
 {
   unsigned i = (unsigned) __builtin_ctz (size);
-  size_t cap;
-  uint8_t **p;
 
   assert_held (&wb->lock);
-  if (wb->bytes + wb->spare_bytes + size > wb->max) {
+  if (wb->bytes + wb->spare_bytes + size > wb->max ||
+      array_reserve (&wb->spare[i].p, &wb->spare[i].cap, wb->spare[i].nr + 1,
+                     sizeof *wb->spare[i].p) == -1) {
     free (buf);
     return;
-  }
-  if (wb->spare[i].nr == wb->spare[i].cap) {
-    cap = wb->spare[i].cap ? wb->spare[i].cap * 2 : 64;
-    p = realloc (wb->spare[i].p, cap * sizeof *p);
-    if (p == NULL) {
-      free (buf);
-      return;
-    }
-    wb->spare[i].p = p;
-    wb->spare[i].cap = cap;
   }
   wb->spare[i].p[wb->spare[i].nr++] = buf;
   wb->spare_bytes += size;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/fullio.h"
 #include "disk/sorter.h"
@@ -52,7 +53,7 @@ struct sorter {
   bool finished;
 
   struct run *runs;             /* owned */
-  size_t nr_runs, cap_runs;
+  size_t nr_runs;
   size_t *heap;                 /* owned; runs, the least item first */
   size_t nr_heap;
   bool advance;                 /* the first one's item has been taken */
@@ -185,17 +186,8 @@ fill (struct sorter *s, struct run *run, size_t max)
 static int
 add_run (struct sorter *s, uint64_t offset, uint64_t end)
 {
-  struct run *p;
-
-  if (s->nr_runs == s->cap_runs) {
-    s->cap_runs = s->cap_runs ? 2 * s->cap_runs : 16;
-    p = realloc (s->runs, s->cap_runs * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
-    s->runs = p;
-  }
-  s->runs[s->nr_runs++] = (struct run) { .offset = offset, .end = end };
-  return 0;
+  return array_push (&s->runs, &s->nr_runs,
+                     (struct run) { .offset = offset, .end = end });
 }
 
 static uint64_t

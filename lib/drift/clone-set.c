@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "drift/clone-set.h"
@@ -16,7 +17,7 @@ struct member {
 
 struct members {
   struct member *p;             /* owned */
-  size_t nr, cap;
+  size_t nr;
 };
 
 static void
@@ -45,17 +46,7 @@ static int
 add_member (struct members *m, const struct volume *golden,
             const struct volume *v)
 {
-  struct member *p;
-
-  if (m->nr == m->cap) {
-    m->cap = m->cap ? 2 * m->cap : 64;
-    p = realloc (m->p, m->cap * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory for a list of clones");
-    m->p = p;
-  }
-  m->p[m->nr++] = (struct member) { golden, part_of (v) };
-  return 0;
+  return array_push (&m->p, &m->nr, (struct member) { golden, part_of (v) });
 }
 
 /* The volume counts in the clone set of each snapshot on the line back, also

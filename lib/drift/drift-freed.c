@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
@@ -45,20 +46,12 @@ struct names {
 static int
 add_name (struct names *names, struct view_name *n)
 {
-  struct view_name **p;
   size_t i;
 
   for (i = 0; i < names->nr; ++i)
     if (names->p[i] == n)
       return 0;
-  if ((names->nr & (names->nr - 1)) == 0) {
-    p = realloc (names->p, (names->nr ? 2 * names->nr : 1) * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
-    names->p = p;
-  }
-  names->p[names->nr++] = n;
-  return 0;
+  return array_push (&names->p, &names->nr, n);
 }
 
 /* A volume does not go without its snapshots. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
@@ -117,26 +118,17 @@ struct recording {
 
 struct times {
   struct retention_sample *p;   /* owned */
-  size_t nr, cap;
+  size_t nr;
 };
 
 static int
 add_time (void *opaque, uint64_t id, uint64_t time_s, bool asked)
 {
   struct times *t = opaque;
-  struct retention_sample *p;
 
-  if (t->nr == t->cap) {
-    t->cap = t->cap ? 2 * t->cap : 1024;
-    p = realloc (t->p, t->cap * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory for the drift history");
-    t->p = p;
-  }
-  t->p[t->nr++] = (struct retention_sample) {
+  return array_push (&t->p, &t->nr, (struct retention_sample) {
     .id = id, .time = time_s, .asked = asked,
-  };
-  return 0;
+  });
 }
 
 static int

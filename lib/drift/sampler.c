@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -52,7 +53,7 @@ struct sampler {
   struct lock lock;             /* protects everything below; innermost */
   pthread_cond_t wake;          /* asked, or stop */
   uint64_t *asked;              /* owned; ids of golden images */
-  size_t nr_asked, cap_asked;
+  size_t nr_asked;
   uint64_t asked_ms;            /* when the first of them was */
   uint64_t nr_samples, nr_skipped;
   char error[512];              /* of the last pass that tried; "": none */
@@ -83,22 +84,11 @@ is_asked_locked (const struct sampler *s, uint64_t id)
 static void
 ask_locked (struct sampler *s, uint64_t id)
 {
-  size_t cap = s->cap_asked ? 2 * s->cap_asked : 16;
-  uint64_t *p;
-
   assert_held (&s->lock);
   if (is_asked_locked (s, id))
     return;
-  if (s->nr_asked == s->cap_asked) {
-    p = realloc (s->asked, cap * sizeof *p);
-    if (p == NULL)
-      return;
-    s->asked = p;
-    s->cap_asked = cap;
-  }
-  if (s->nr_asked == 0)
+  if (array_push (&s->asked, &s->nr_asked, id) == 0 && s->nr_asked == 1)
     s->asked_ms = clock_ms ();
-  s->asked[s->nr_asked++] = id;
 }
 
 void
@@ -191,7 +181,7 @@ take_asked (struct sampler *s, size_t *nr)
 {
   WITH_LOCK (&s->lock);
   *nr = s->nr_asked;
-  s->nr_asked = s->cap_asked = 0;
+  s->nr_asked = 0;
   return TAKE_PTR (s->asked);
 }
 

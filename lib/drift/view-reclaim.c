@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/array.h"
 #include "drift/view.h"
 
 /* A layer in which something is given back. */
@@ -30,7 +30,7 @@ struct loser {
 struct losers {
   struct view *v;
   struct loser *p;              /* owned */
-  size_t nr, cap;
+  size_t nr;
 };
 
 /*----------------------------------------------------------------------
@@ -88,18 +88,7 @@ reclaim_begin (struct view *v)
 static int
 add_loser (struct losers *losers, struct view_layer *l, bool only_new)
 {
-  size_t cap = losers->cap ? 2 * losers->cap : 64;
-  struct loser *p;
-
-  if (losers->nr == losers->cap) {
-    p = realloc (losers->p, cap * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
-    losers->p = p;
-    losers->cap = cap;
-  }
-  losers->p[losers->nr++] = (struct loser) { l, only_new };
-  return 0;
+  return array_push (&losers->p, &losers->nr, (struct loser) { l, only_new });
 }
 
 /*----------------------------------------------------------------------
@@ -270,17 +259,8 @@ struct touched {
 static int
 touch (struct touched *t, struct view_layer *l)
 {
-  struct view_layer **p;
-
   l->is_touched = true;
-  if ((t->nr & (t->nr - 1)) == 0) {
-    p = realloc (t->p, (t->nr ? 2 * t->nr : 1) * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory");
-    t->p = p;
-  }
-  t->p[t->nr++] = l;
-  return 0;
+  return array_push (&t->p, &t->nr, l);
 }
 
 /* Do the names below and including this one end here?  Then what is further

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/array.h"
 #include "base/backoff.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
@@ -22,6 +23,9 @@
 #include "vfs/cksum-chain.h"
 #include "vfs/cksum-vfs.h"
 
+/* As much room as most rows need is there at once. */
+#define BLOB_MIN 256
+
 void
 blob_free (struct blob *b)
 {
@@ -29,34 +33,17 @@ blob_free (struct blob *b)
   memset (b, 0, sizeof *b);
 }
 
-static int
-reserve (struct blob *b, size_t len, bool patient)
-{
-  size_t cap = b->cap ? b->cap : 256;
-  uint8_t *p;
-
-  if (len <= b->cap)
-    return 0;
-  while (cap < len)
-    cap *= 2;
-  p = patient ? patient_realloc (b->p, cap) : realloc (b->p, cap);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for %zu bytes", cap);
-  b->p = p;
-  b->cap = cap;
-  return 0;
-}
-
 int
 blob_reserve (struct blob *b, size_t len)
 {
-  return reserve (b, len, false);
+  return array_reserve (&b->p, &b->cap, len < BLOB_MIN ? BLOB_MIN : len, 1);
 }
 
 int
 blob_reserve_patient (struct blob *b, size_t len)
 {
-  return reserve (b, len, true);
+  return array_grow (&b->p, &b->cap, len < BLOB_MIN ? BLOB_MIN : len, 1,
+                     patient_realloc);
 }
 
 /* SQLite has one text for all errors of files. */

@@ -337,7 +337,7 @@ mark_others (struct mend *md)
 static int
 find_orphans (struct mend *md, uint32_t free_list)
 {
-  uint32_t number, *p;
+  uint32_t number;
 
   if (mark_others (md) == -1 || mark_free (md, free_list) == -1)
     return -1;
@@ -345,10 +345,8 @@ find_orphans (struct mend *md, uint32_t free_list)
     if (md->seen[number / 8] & 1u << number % 8 ||
         number == LOCK_BYTE / META_PAGE_BYTES + 1)
       continue;
-    p = array_add (&md->orphans, &md->nr_orphans, sizeof *p);
-    if (p == NULL)
+    if (array_push (&md->orphans, &md->nr_orphans, number) == -1)
       return -1;
-    *p = number;
   }
   return 0;
 }
@@ -515,7 +513,6 @@ graft_row (struct mend *md, const struct lost *l, struct leaf_key *last,
 static int
 graft_overflow (struct mend *md, const struct lost *l)
 {
-  struct leaf_key *key;
   uint32_t next;
   uint8_t *image;
 
@@ -525,11 +522,7 @@ graft_overflow (struct mend *md, const struct lost *l)
   if (image == NULL)
     return -1;
   btree_make_overflow (image, next);
-  key = array_add (&md->rows, &md->nr_rows, sizeof *key);
-  if (key == NULL)
-    return -1;
-  *key = l->key;
-  return 0;
+  return array_push (&md->rows, &md->nr_rows, l->key);
 }
 
 /* There are enough orphans. */

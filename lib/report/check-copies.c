@@ -61,7 +61,7 @@ static int
 judge_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
 {
   struct copies_scan *s = opaque;
-  struct row row = { .addr = addr }, *p;
+  struct row row = { .addr = addr };
   struct record primary;
   unsigned i;
   int found, good;
@@ -83,11 +83,7 @@ judge_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
   }
   if (row.nr == nr && nr > 0)
     return 0;
-  p = array_add (&s->rows, &s->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = row;
-  return 0;
+  return array_push (&s->rows, &s->nr, row);
 }
 
 static int

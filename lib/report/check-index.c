@@ -10,7 +10,6 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
-#include "base/error.h"
 #include "core/ddt.h"
 #include "core/fold-index.h"
 #include "data/verify.h"
@@ -53,13 +52,8 @@ is_row_in_order (uint64_t low, const uint8_t *buf, size_t len)
 static int
 add_op (struct index_scan *s, const struct index_entry *e, bool add)
 {
-  struct fold_index_op *op = array_add (&s->ops, &s->nr_ops, sizeof *op);
-
-  if (op == NULL)
-    return -1;
-  op->entry = *e;
-  op->add = add;
-  return 0;
+  return array_push (&s->ops, &s->nr_ops,
+                     (struct fold_index_op) { .entry = *e, .add = add });
 }
 
 static int
@@ -68,7 +62,6 @@ look_at_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
   struct index_scan *s = opaque;
   struct index_entry e;
   struct record r;
-  uint64_t *bad;
   size_t off;
   int found;
 
@@ -78,11 +71,7 @@ look_at_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
     return 1;
   }
   if (!is_row_in_order (low, buf, len)) {
-    bad = array_add (&s->bad_rows, &s->nr_bad_rows, sizeof *bad);
-    if (bad == NULL)
-      return -1;
-    *bad = low;
-    return 0;
+    return array_push (&s->bad_rows, &s->nr_bad_rows, low);
   }
   for (off = 0; off < len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (buf + off, &e);
@@ -232,7 +221,6 @@ static int
 note_limbo (void *opaque, uint64_t addr)
 {
   struct limbo *l = opaque;
-  uint64_t *p;
 
   if (addr < l->next)
     return 0;
@@ -240,11 +228,7 @@ note_limbo (void *opaque, uint64_t addr)
     l->rp->more = true;
     return 1;
   }
-  p = array_add (&l->addrs, &l->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = addr;
-  return 0;
+  return array_push (&l->addrs, &l->nr, addr);
 }
 
 static int

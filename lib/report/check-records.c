@@ -73,12 +73,7 @@ struct window {
 static int
 note_damaged_group (struct window *w, uint64_t group)
 {
-  uint64_t *p = array_add (&w->damaged, &w->nr_damaged, sizeof *p);
-
-  if (p == NULL)
-    return -1;
-  *p = group;
-  return 0;
+  return array_push (&w->damaged, &w->nr_damaged, group);
 }
 
 static int
@@ -172,7 +167,6 @@ count_pointer (struct repair *rp, struct stray *s)
 {
   struct window *w = rp->arg;
   struct entry *e = find_entry (w, s->ptr.addr);
-  struct stray *p;
 
   if (e != NULL && is_equal (&e->r, &s->ptr, s->lsize)) {
     e->equal++;
@@ -185,11 +179,7 @@ count_pointer (struct repair *rp, struct stray *s)
     shrink_strays (w);
   if (!w->collecting || w->nr_strays == STRAYS_MAX || group_of (s) >= w->end)
     return 0;
-  p = array_add (&w->strays, &w->nr_strays, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = *s;
-  return 0;
+  return array_push (&w->strays, &w->nr_strays, *s);
 }
 
 static int
@@ -303,11 +293,9 @@ set_indexed (struct repair *rp, struct record *r)
 static int
 add_fresh (struct repair *rp, struct window *w, const struct record *r)
 {
-  struct entry *p = array_add (&w->fresh, &w->nr_fresh, sizeof *p);
-
-  if (p == NULL)
+  if (array_push (&w->fresh, &w->nr_fresh,
+                  (struct entry) { .r = *r, .changed = true }) == -1)
     return -1;
-  *p = (struct entry) { .r = *r, .changed = true };
   if (w->nr_rebuilt++ < LOG_LINES_MAX)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
                  PRIu64 " is known again, from its summary", rp->pool->path,
@@ -320,15 +308,9 @@ static int
 merge_fresh (struct window *w)
 {
   size_t i = w->nr, j = w->nr_fresh, k = w->nr + w->nr_fresh;
-  struct entry *p;
 
-  if (k > w->cap) {
-    p = realloc (w->entries, k * sizeof *p);
-    if (p == NULL)
-      return nbdedup_fail (ENOMEM, "no memory to repair");
-    w->entries = p;
-    w->cap = k;
-  }
+  if (array_reserve (&w->entries, &w->cap, k, sizeof *w->entries) == -1)
+    return -1;
   w->nr = k;
   while (j > 0)
     w->entries[--k] = i > 0 && w->entries[i - 1].r.ptr.addr >

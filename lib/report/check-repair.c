@@ -82,13 +82,8 @@ static int
 collect_layer (void *opaque, const struct meta_layer *ml)
 {
   struct repair *rp = opaque;
-  struct repair_layer *l = array_add (&rp->layers, &rp->nr_layers,
-                                      sizeof *l);
-
-  if (l == NULL)
-    return -1;
-  *l = (struct repair_layer) { .row = *ml, .end = UINT64_MAX };
-  return 0;
+  return array_push (&rp->layers, &rp->nr_layers,
+                     (struct repair_layer) { .row = *ml, .end = UINT64_MAX });
 }
 
 static int
@@ -237,7 +232,7 @@ judge_row (void *opaque, uint64_t branch, uint64_t leaf, uint64_t seq,
 {
   struct repair *rp = opaque;
   struct fixes *fixes = rp->arg;
-  struct fix fix = { .branch = branch, .leaf = leaf, .seq = seq }, *p;
+  struct fix fix = { .branch = branch, .leaf = leaf, .seq = seq };
 
   if (!judge_leaf (repair_find_layer (rp, branch, seq), leaf, buf, len, &fix))
     return 0;
@@ -245,11 +240,7 @@ judge_row (void *opaque, uint64_t branch, uint64_t leaf, uint64_t seq,
     rp->more = true;
     return 1;
   }
-  p = array_add (&fixes->p, &fixes->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = fix;
-  return 0;
+  return array_push (&fixes->p, &fixes->nr, fix);
 }
 
 static int
@@ -391,11 +382,11 @@ static void
 wrong_blocks (void *opaque, uint64_t layer, uint64_t stored, uint64_t found)
 {
   struct totals *t = opaque;
-  struct right_blocks *b = array_add (&t->blocks, &t->nr_blocks, sizeof *b);
 
   (void) stored;
-  if (b != NULL)                /* else the check that follows tells */
-    *b = (struct right_blocks) { layer, found };
+  /* If there is no memory the check that follows tells. */
+  (void) array_push (&t->blocks, &t->nr_blocks,
+                     (struct right_blocks) { layer, found });
 }
 
 static int

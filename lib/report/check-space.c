@@ -105,12 +105,8 @@ note_row (void *opaque, uint64_t segment, uint32_t nr_free,
           uint32_t largest_run)
 {
   struct scan *s = opaque;
-  struct seg_row *row = array_add (&s->rows, &s->nr_rows, sizeof *row);
-
-  if (row == NULL)
-    return -1;
-  *row = (struct seg_row) { segment, nr_free, largest_run };
-  return 0;
+  return array_push (&s->rows, &s->nr_rows,
+                     (struct seg_row) { segment, nr_free, largest_run });
 }
 
 static int
@@ -142,18 +138,14 @@ find_segment (struct scan *s, uint64_t from)
 static int
 look_at_segment (struct scan *s, uint64_t segment)
 {
-  struct held *h;
   int r = make_map (s, segment);
 
   if (r == 1)
     r = is_stored (s, segment);
   if (r != 0)
     return r == -1 ? -1 : 0;
-  h = array_add (&s->held, &s->nr_held, sizeof *h);
-  if (h == NULL)
-    return -1;
-  h->segment = segment;
-  return 0;
+  return array_push (&s->held, &s->nr_held,
+                     (struct held) { .segment = segment });
 }
 
 static int

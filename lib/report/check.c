@@ -209,7 +209,6 @@ take_sectors (struct check *ck, const struct record *r)
 {
   uint32_t per = SEGMENT_BYTES / ck->state.sector_bytes;
   uint64_t segment = r->ptr.addr / per;
-  uint16_t *slot;
 
   if (ck->map && ck->map->id != segment && end_segment (ck) == -1)
     return -1;
@@ -217,10 +216,8 @@ take_sectors (struct check *ck, const struct record *r)
     ck->map = segment_map_new (segment, ck->state.sector_bytes);
   if (ck->map == NULL)
     return -1;
-  slot = array_add (&ck->slots, &ck->nr_slots, sizeof *slot);
-  if (slot == NULL)
+  if (array_push (&ck->slots, &ck->nr_slots, r->slot) == -1)
     return -1;
-  *slot = r->slot;
   if (r->ptr.addr % per + sectors_of (r->ptr.psize, ck->state.sector_bytes)
       > per ||
       segment_map_set (ck->map, r->ptr.addr % per,
@@ -395,17 +392,12 @@ static int
 collect_layer (void *opaque, const struct meta_layer *ml)
 {
   struct check *ck = opaque;
-  struct layer_count *p;
 
-  p = array_add (&ck->layers, &ck->nr_layers, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = (struct layer_count) {
+  return array_push (&ck->layers, &ck->nr_layers, (struct layer_count) {
     .id = ml->id, .branch = ml->branch, .seq = ml->seq,
     .pointers = ml->pointers, .block_size = ml->block_size,
     .end = UINT64_MAX,
-  };
-  return 0;
+  });
 }
 
 /* Where each volume's and snapshot's own pointers must end. */

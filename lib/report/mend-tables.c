@@ -182,7 +182,6 @@ judge_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   struct bad_maps *bad = opaque;
   struct blob b CLEANUP_BLOB = { NULL };
   struct segment_map *map;
-  uint64_t *p;
   int good = 0;
 
   (void) nr_free;
@@ -197,11 +196,7 @@ judge_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   segment_map_free (map);
   if (good != 0)
     return good == 1 ? 0 : -1;
-  p = array_add (&bad->segments, &bad->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = segment;
-  return 0;
+  return array_push (&bad->segments, &bad->nr, segment);
 }
 
 static int

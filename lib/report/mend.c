@@ -173,11 +173,8 @@ note (struct mend *md, struct layer *layer, uint64_t leaf)
     p->count++;
     return 0;
   }
-  p = array_add (&md->lost, &md->nr_lost, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = (struct lost_range) { layer, leaf, 1 };
-  return 0;
+  return array_push (&md->lost, &md->nr_lost,
+                     (struct lost_range) { layer, leaf, 1 });
 }
 
 static int

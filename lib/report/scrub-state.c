@@ -3,9 +3,9 @@
 #include <config.h>
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -100,13 +100,13 @@ load_damaged (struct scrub *s, const json_t *damaged)
   size_t i, nr = json_array_size (damaged);
   uint64_t addr, last = 0;
 
-  s->f.damaged = calloc (nr ? nr : 1, sizeof *s->f.damaged);
-  if (s->f.damaged == NULL)
-    return nbdedup_fail (ENOMEM, "no memory to scrub");
   for (i = 0; i < nr; ++i) {
     addr = (uint64_t) json_integer_value (json_array_get (damaged, i));
-    if (addr > last)
-      s->f.damaged[s->f.nr_damaged++] = last = addr;
+    if (addr <= last)
+      continue;
+    if (array_push (&s->f.damaged, &s->f.nr_damaged, addr) == -1)
+      return -1;
+    last = addr;
   }
   return 0;
 }

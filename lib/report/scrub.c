@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -84,17 +85,13 @@ has_summary (struct scrub *s, const struct segment_map *map,
 static int
 note_summary (struct scrub *s, uint64_t segment, unsigned index)
 {
-  struct chunk_id *p = s->suspects;
+  const struct chunk_id *p = s->suspects;
 
   if (s->nr_suspects > 0 && p[s->nr_suspects - 1].segment == segment &&
       p[s->nr_suspects - 1].index == index)
     return 0;
-  p = realloc (p, (s->nr_suspects + 1) * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory to scrub");
-  s->suspects = p;
-  p[s->nr_suspects++] = (struct chunk_id) { segment, index };
-  return 0;
+  return array_push (&s->suspects, &s->nr_suspects,
+                     (struct chunk_id) { segment, index });
 }
 
 static int
@@ -146,17 +143,10 @@ repair_summaries (struct scrub *s)
 static int
 note_damaged (struct scrub *s, uint64_t addr)
 {
-  uint64_t *p;
-
   s->f.errors++;
   if (s->f.nr_damaged == DAMAGED_MAX)
     return 0;
-  p = realloc (s->f.damaged, (s->f.nr_damaged + 1) * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory to scrub");
-  s->f.damaged = p;
-  p[s->f.nr_damaged++] = addr;
-  return 0;
+  return array_push (&s->f.damaged, &s->f.nr_damaged, addr);
 }
 
 static int
@@ -323,13 +313,7 @@ look_again (struct scrub *s,
 static int
 note_wanted (struct scrub *s, const struct record *r)
 {
-  struct record *p = realloc (s->wanted, (s->nr_wanted + 1) * sizeof *p);
-
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory to scrub");
-  s->wanted = p;
-  p[s->nr_wanted++] = *r;
-  return 0;
+  return array_push (&s->wanted, &s->nr_wanted, *r);
 }
 
 static int

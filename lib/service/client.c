@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -202,7 +203,7 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
 {
   struct control_frame f;
   bool cancelled = false;
-  char *p;
+  size_t cap = 0;
 
   for (;;) {
     if (channel_recv (ch, &f) == -1)
@@ -223,12 +224,10 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
 
     if (f.payload > CONTROL_RESULT_MAX - *len)
       break;
-    p = realloc (*text, *len + f.payload + 1);
-    if (p == NULL) {
+    if (array_reserve (text, &cap, *len + f.payload + 1, 1) == -1) {
       shutdown (ch->fd, SHUT_RDWR);
-      return nbdedup_fail (ENOMEM, "no memory for the server's answer");
+      return -1;
     }
-    *text = p;
     if (f.payload > 0 &&
         control_recv_bytes (ch->fd, *text + *len, f.payload) != 1)
       break;

@@ -24,14 +24,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "vfs/cksum-int.h"
 
 /* Checksums by number; FRAME_UNKNOWN where there is none. */
+#define SUMS_MIN 1024
 struct sums {
   uint64_t *p;                  /* owned */
-  uint64_t nr;                  /* with room in the table */
+  size_t nr;                    /* with room in the table */
 };
 
 struct cksum_shared {
@@ -237,20 +239,15 @@ sums_get (const struct sums *sums, uint64_t i)
 static int
 sums_set (struct sums *sums, uint64_t i, uint64_t sum)
 {
-  uint64_t n, *p;
+  const size_t nr = sums->nr;
 
-  if (i >= sums->nr) {
+  if (i >= nr) {
     if (sum == FRAME_UNKNOWN)
       return SQLITE_OK;
-    n = sums->nr > 0 ? sums->nr : 1024;
-    while (n <= i)
-      n *= 2;
-    p = realloc (sums->p, n * sizeof p[0]);
-    if (p == NULL)
+    if (array_reserve (&sums->p, &sums->nr, i < SUMS_MIN ? SUMS_MIN : i + 1,
+                       sizeof sums->p[0]) == -1)
       return SQLITE_IOERR_NOMEM;
-    memset (&p[sums->nr], 0, (n - sums->nr) * sizeof p[0]);
-    sums->p = p;
-    sums->nr = n;
+    memset (&sums->p[nr], 0, (sums->nr - nr) * sizeof sums->p[0]);
   }
   sums->p[i] = sum;
   return SQLITE_OK;

@@ -34,15 +34,10 @@ int
 lost_leaves_note (struct lost_leaves *lost, struct layer *layer,
                   uint64_t leaf, uint64_t count, uint64_t blocks)
 {
-  struct lost_range *p;
-
   WITH_LOCK (&lost->lock);
   lost->blocks += blocks;
-  p = array_add (&lost->p, &lost->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = (struct lost_range) { layer, leaf, count };
-  return 0;
+  return array_push (&lost->p, &lost->nr,
+                     (struct lost_range) { layer, leaf, count });
 }
 
 void

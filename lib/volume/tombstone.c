@@ -13,10 +13,8 @@
 
 #include <config.h>
 
-#include <stdlib.h>
 
 #include "base/array.h"
-#include "base/error.h"
 #include "core/engine.h"
 #include "meta/meta.h"
 #include "volume/volume-int.h"
@@ -24,12 +22,7 @@
 static int
 add (struct tombstones *tombstones, struct volume *g)
 {
-  struct volume **p = array_add (&tombstones->p, &tombstones->nr, sizeof *p);
-
-  if (p == NULL)
-    return -1;
-  *p = g;
-  return 0;
+  return array_push (&tombstones->p, &tombstones->nr, g);
 }
 
 /* One less has this origin: was it the last? */

@@ -83,15 +83,9 @@ is_victim (const struct destroy *d, const struct volume *v)
 static int
 add_victim (struct destroy *d, struct volume *v)
 {
-  struct volume **p;
-
   if (is_victim (d, v))
     return 0;
-  p = array_add (&d->victims, &d->nr, sizeof *p);
-  if (p == NULL)
-    return -1;
-  *p = v;
-  return 0;
+  return array_push (&d->victims, &d->nr, v);
 }
 
 /* -r, or all that it has are named. */

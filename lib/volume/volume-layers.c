@@ -20,19 +20,8 @@ int
 layers_reserve (struct volumes *vs, size_t nr)
 {
   WITH_LOCK (&vs->lock);
-  size_t need = vs->layers.nr + nr, cap = vs->layers.cap;
-  struct layer **p;
-
-  if (need <= cap)
-    return 0;
-  while (cap < need)
-    cap = cap ? cap * 2 : 16;
-  p = realloc (vs->layers.p, cap * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  vs->layers.p = p;
-  vs->layers.cap = cap;
-  return 0;
+  return array_reserve (&vs->layers.p, &vs->layers.cap, vs->layers.nr + nr,
+                        sizeof *vs->layers.p);
 }
 
 struct layer *

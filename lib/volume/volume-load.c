@@ -225,9 +225,8 @@ static int
 load_volume (void *opaque, const struct meta_volume *mv)
 {
   struct load *ld = opaque;
-  struct meta_volume *p;
+  struct meta_volume *p = array_add (&ld->volumes, &ld->nr, sizeof *p);
 
-  p = array_add (&ld->volumes, &ld->nr, sizeof *p);
   if (p == NULL)
     return -1;
   *p = *mv;
@@ -238,15 +237,9 @@ load_volume (void *opaque, const struct meta_volume *mv)
 static int
 add_link (struct load *ld, struct volume *v, uint64_t origin)
 {
-  struct link *l;
-
   if (origin == 0)
     return 0;
-  l = array_add (&ld->links, &ld->nr_links, sizeof *l);
-  if (l == NULL)
-    return -1;
-  *l = (struct link) { v, origin };
-  return 0;
+  return array_push (&ld->links, &ld->nr_links, (struct link) { v, origin });
 }
 
 /* No read needs it. */
@@ -380,7 +373,7 @@ static int
 load_snapshot (void *opaque, const struct meta_snapshot *ms)
 {
   struct load *ld = opaque;
-  struct volume *of = NULL, *s, **p;
+  struct volume *of = NULL, *s;
 
   if (ms->volume) {
     of = find_by_id (ld->vs, ms->volume);
@@ -393,10 +386,8 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
   s = of ? make_snapshot (ld, ms, of) : make_tombstone (ld, ms);
   if (s == NULL)
     return ld->salvage && errno != ENOMEM ? 0 : -1;
-  p = array_add (&ld->snapshots, &ld->nr_snapshots, sizeof *p);
-  if (p == NULL)
+  if (array_push (&ld->snapshots, &ld->nr_snapshots, s) == -1)
     return -1;
-  *p = s;
   return add_link (ld, s, ms->origin);
 }
 

@@ -91,19 +91,7 @@ list_find (const struct volume_list *list, const char *name)
 int
 list_reserve (struct volume_list *list, size_t nr)
 {
-  size_t cap = list->cap;
-  struct volume **p;
-
-  if (list->nr + nr <= cap)
-    return 0;
-  while (cap < list->nr + nr)
-    cap = cap ? cap * 2 : 4;
-  p = realloc (list->p, cap * sizeof *p);
-  if (p == NULL)
-    return nbdedup_fail (ENOMEM, "no memory");
-  list->p = p;
-  list->cap = cap;
-  return 0;
+  return array_reserve (&list->p, &list->cap, list->nr + nr, sizeof *list->p);
 }
 
 int
