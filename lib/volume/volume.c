@@ -305,7 +305,8 @@ snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms)
   *ms = (struct meta_snapshot) {
     .id = s->id, .volume = s->of ? s->of->id : 0,
     .name = s->label ? s->label : s->name,
-    .layer = s->label ? s->remains : s->layer->id, .size = s->size, .time = s->time,
+    .layer = s->label ? s->remains : s->layer->id,
+    .size = s->size, .time = s->time,
     .origin = s->origin ? s->origin->id : 0,
   };
 }

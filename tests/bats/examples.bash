@@ -67,6 +67,28 @@ server ()
     nbdkit -U /run/nbdedup.sock dedup /srv/pool
 }
 
+server_has_gone ()
+{
+    ! nbdinfo --list "nbd+unix:///?socket=/run/nbdedup.sock" >/dev/null 2>&1 &&
+        nbdedup list >/dev/null
+}
+
+# writers NAME: two at once, until the end.
+writers ()
+{
+    local i
+
+    server
+    for i in 1 2; do
+        { echo "write ${i}M 64k"; tail -f /dev/null --pid=$$; } |
+            qemu-io -f raw "nbd+unix:///$1?socket=/run/nbdedup.sock" &
+    done
+    until nbdedup list --json |
+            jq -e '.volumes[] | select (.writers > 1)'; do
+        sleep 0.1
+    done
+}
+
 # certificates: of an authority, and of this server.
 certificates ()
 {
@@ -138,7 +160,10 @@ given ()
         nbdedup-init) : >/dev/disk/by-id/ata-EXAMPLE ;;
         nbdedup-snapshot) pool golden && server ;;
         nbdedup-stat) fleet ;;
-        *": A disk of a virtual machine") pool web1 && server ;;
+        *": After a crash of the server")
+            pool web1 && server
+            pkill -9 --ns $$ --nslist net -x nbdkit
+            until server_has_gone; do sleep 0.1; done ;;
         *": Copy an image in and out")
             pool web1 && server && image disk.qcow2 qcow2 2 ;;
         *": A golden image, and machines made from it")
@@ -149,7 +174,8 @@ given ()
             mv /srv/pool /mnt/backup/
             mount --bind -o ro /mnt/backup /mnt/backup ;;
         *": Over TLS, with certificates") pool web1 && certificates ;;
-        *": One volume only, to one client" | \
+        *": A disk of a virtual machine" | \
+            *": One volume only, to one client" | \
             *": Without a server that stays" | *": With filters" | \
             *": Over TLS, with pre-shared keys" | \
             *": Socket activation by systemd") pool web1 ;;
@@ -165,6 +191,7 @@ step ()
     echo "# $1"
     case $1 in
         # In the middle of a page.
+        "The volumes to which two clients write:") writers web1 ;;
         "After the loss of the journal's disk:") rm /srv/pool/journal ;;
         "Get a volume out of a pool that is damaged"*)
             nbdedup create web1 1M

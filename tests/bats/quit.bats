@@ -34,7 +34,7 @@ writer ()
     local args=() i
 
     for i in {1..150}; do
-        args+=(-c "aio_write -P $i $((i * 300007)) 250000" -c 'sleep 20')
+        args+=(-c "aio_write -P $i $((i * 300007)) 250000" -c 'sleep 40')
     done
     qemu-io -t writeback "${args[@]}" -c aio_flush --image-opts \
         "driver=nbd,server.type=unix,server.path=$sock,export=v,reconnect-delay=60" \
@@ -112,7 +112,7 @@ always_ends_at_once ()
 
     writer
     for i in 1 2 3; do
-        sleep 0.7
+        sleep 0.9
         kill -0 "$holder"
         restart TERM
     done
