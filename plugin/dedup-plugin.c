@@ -443,7 +443,7 @@ plugin_open (int readonly)
 
   if (readonly)
     flags |= NBDEDUP_VOLUME_READONLY;
-  if (keys.exclusive)
+  if (keys.exclusive && !is_snapshot_name (name))
     flags |= NBDEDUP_VOLUME_EXCLUSIVE;
 
   h = malloc (sizeof *h);
@@ -542,8 +542,9 @@ plugin_can_cache (void *handle)
 static int
 plugin_can_multi_conn (void *handle)
 {
-  (void) handle;
-  return !keys.exclusive;
+  struct handle *h = handle;
+
+  return !keys.exclusive || h->is_snapshot;
 }
 
 static int

@@ -253,6 +253,15 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     assert_eq "$(nbdinfo --size "$(uri_of two)")" 2097152
     let_go
     wait_for 30 nbdinfo --size "$(uri_of one)"
+    # A snapshot does not change: any number may read it.
+    nbdedup snapshot two@s
+    qemu-io -r -f raw "$(uri_of two@s)" -c 'sleep 3600000' >/dev/null 2>&1 \
+        3>&- 4>&- &
+    holder=$!
+    wait_for 30 snapshot_has_client
+    assert_eq "$(nbdinfo --size "$(uri_of two@s)")" 2097152
+    assert_eq "$(nbdinfo --json "$(uri_of two@s)" |
+                 jq '.exports[0].can_multi_conn')" true
 }
 
 @test "a second writer on a volume is logged, and listed" {
@@ -319,6 +328,11 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     assert_eq "$(nbdedup list --json | jq '.volumes[0].clients')" 1
     let_go
     wait_for 30 no_clients
+}
+
+snapshot_has_client ()
+{
+    [ "$(nbdedup list --json | jq '.volumes[].snapshots[].clients')" = 1 ]
 }
 
 no_clients ()

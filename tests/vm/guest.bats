@@ -156,3 +156,29 @@ SCRIPT
     nbdedup scrub
     nbdedup check
 }
+
+@test "a snapshot boots, read-only: what the guest writes is gone with it" {
+    local before
+
+    nbdedup snapshot golden@v1
+    before=$(nbdedup stat --json golden | jq -c '.pool.stored_bytes')
+    guest_script <<'SCRIPT'
+#!/bin/sh
+set -ex
+seq 100000 >/srv/numbers
+sync
+sha256sum /srv/numbers >/dev/virtio-ports/report
+SCRIPT
+    TMPDIR=$BATS_TEST_TMPDIR start_guest golden@v1
+    finish_guest
+    assert_eq "$(cut -c1-64 "$report")" "$(seq 100000 | sha256sum | cut -c1-64)"
+    # Its overlay, too.
+    assert_eq "$(find "$BATS_TEST_TMPDIR" -name 'nbdedup-boot.*')" ""
+    nbdcopy "$(uri_of golden@v1)" - | cmp - "$image"
+    nbdcopy "$(uri_of golden)" - | cmp - "$image"
+    assert_eq "$(nbdedup stat --json golden | jq -c '.pool.stored_bytes')" "$before"
+
+    run -1 "$top_srcdir/vm-images/boot" --accel tcg --image "$image" \
+        --poweroff "$(uri_of golden@v2)"
+    [[ $output == *"boot: "*"golden@v2"*"is there such a snapshot"* ]]
+}
