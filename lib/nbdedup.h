@@ -289,11 +289,24 @@ extern json_t *nbdedup_call (struct nbdedup_pool *pool,
 
 struct nbdedup_client;
 
+/* A client waits: why (one line), and for which process. */
+struct nbdedup_wait {
+  const char *why;
+  const char *who;              /* its name, as it told it; "": not known */
+  long pid;                     /* 0: not known */
+  uint64_t waited_ms, longest_ms;
+};
+
+/* Asked several times a second while a client waits: 0 to go on.  EINTR: do
+ * not.  EDEADLK: there is no use in it, as that process waits for this one.
+ */
+typedef int nbdedup_wait_fn (const struct nbdedup_wait *wait);
+
 /* Get at the pool in directory 'path': open it here, or, when a server has
  * it, connect to the server; wait up to 30 s for another *command* to
  * finish, then fail with EBUSY and say which.  'who' as in
  * nbdedup_pool_open, and 'settings' for a pool opened here (or NULL).
- * 'is_unwanted' (or NULL) is asked while it waits: EINTR, if it says so.
+ * 'on_wait' may be NULL.
  *
  * With settings->read_only the client changes nothing, in a server neither:
  * nbdedup_client_call of a command that would is EROFS, and volumes are
@@ -301,7 +314,7 @@ struct nbdedup_client;
  */
 extern struct nbdedup_client *
 nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
-                     const char *who, bool (*is_unwanted) (void))
+                     const char *who, nbdedup_wait_fn *on_wait)
   __attribute__ ((nonnull (1, 3), warn_unused_result));
 
 /* Closing a pool opened here makes everything durable, hence may fail. */
@@ -345,7 +358,7 @@ extern int nbdedup_client_repair (struct nbdedup_client *client,
  * the sizes of files and what is free, and what else is not known is null.
  */
 extern json_t *nbdedup_status (const char *path, bool force, const char *who,
-                               bool (*is_unwanted) (void))
+                               nbdedup_wait_fn *on_wait)
   __attribute__ ((nonnull (1, 3), warn_unused_result));
 
 /* The least "memory" that the engine's drift works with. */

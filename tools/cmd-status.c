@@ -9,6 +9,7 @@
 
 #include "interrupt.h"
 #include "tools.h"
+#include "wait.h"
 
 /* As plugins of monitoring systems have it. */
 enum {
@@ -212,7 +213,7 @@ cmd_status (int argc, char **argv, const char *pool)
     usage_error (&opts, "which pool? Give -p POOL or set NBDEDUP_POOL");
   status = nbdedup_status (opts.pool,
                            opts.read_only == NBDEDUP_READ_ONLY_FORCE,
-                           "nbdedup status", interrupted);
+                           "nbdedup status", wait_silently);
   if (status == NULL) {
     fail ("status: %s", nbdedup_error ());
     return STATUS_UNKNOWN;

@@ -9,6 +9,7 @@
 #include "interrupt.h"
 #include "progress.h"
 #include "tools.h"
+#include "wait.h"
 
 /* Servers that go down, one after the other, while we ask. */
 #define TRIES_MAX 10
@@ -26,7 +27,8 @@ client_open (const struct options *opts)
   nbdedup_settings_init (&settings);
   settings.read_only = opts->read_only;
   settings.repair = opts->repair;
-  client = nbdedup_client_open (opts->pool, &settings, who, interrupted);
+  wait_set_command (opts->command);
+  client = nbdedup_client_open (opts->pool, &settings, who, wait_for_pool);
   if (client == NULL)
     fail ("%s: %s", opts->command, nbdedup_error ());
   return client;

@@ -134,6 +134,7 @@ static void
 read_holder (int fd, struct lockfile_holder *holder)
 {
   char text[TEXT_MAX + 1];
+  struct stat st;
   int64_t len;
 
   memset (holder, 0, sizeof *holder);
@@ -152,6 +153,8 @@ read_holder (int fd, struct lockfile_holder *holder)
   text[len] = '\0';
   if (!parse_text (text, holder))
     memset (holder, 0, sizeof *holder);
+  else if (fstat (fd, &st) == 0)
+    holder->since = st.st_mtim.tv_sec;  /* the text is written first */
 }
 
 static int

@@ -13,12 +13,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <time.h>
 
 struct lockfile_holder {
   bool server;                  /* listens on control.sock */
   bool reader;                  /* one at least that only reads; no text */
   bool reader_is_server;        /* ... and serves: it may take long */
   pid_t pid;
+  time_t since;                 /* when it took the lock; 0: not known */
   char who[128];
 };
 

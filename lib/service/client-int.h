@@ -30,7 +30,7 @@ struct client_patience {
 };
 extern struct nbdedup_client *client_open_within
   (const char *path, const struct nbdedup_settings *settings, const char *who,
-   bool (*is_unwanted) (void), struct client_patience patience,
+   nbdedup_wait_fn *on_wait, struct client_patience patience,
    struct lockfile_holder *holder)
   __attribute__ ((nonnull (1, 3, 6), warn_unused_result));
 

@@ -70,20 +70,10 @@ busy_space (const char *path)
                     "writable_min_bytes", "full");
 }
 
-/* A command writes the lock file when it takes it.  0: not known. */
-static time_t
-busy_since (const char *path)
-{
-  CLEANUP_FREE char *lock = pool_file (path, "lock");
-  struct stat st;
-
-  return lock && stat (lock, &st) == 0 ? st.st_mtim.tv_sec : 0;
-}
-
 static json_t *
 busy_status (const char *path, const struct lockfile_holder *holder)
 {
-  const time_t now = time (NULL), since = busy_since (path);
+  const time_t now = time (NULL), since = holder->since;
   CLEANUP_FREE char *real = realpath (path, NULL);
   json_t *status;
 
@@ -136,7 +126,7 @@ add_open (json_t *status, bool is_remote,
 
 static json_t *
 try_status (const char *path, const struct nbdedup_settings *settings,
-            const char *who, bool (*is_unwanted) (void))
+            const char *who, nbdedup_wait_fn *on_wait)
 {
   struct lockfile_holder holder = { 0 }, in_the_way;
   struct nbdedup_client *client;
@@ -146,7 +136,7 @@ try_status (const char *path, const struct nbdedup_settings *settings,
   /* Before we are one of them. */
   if (lockfile_take (path, false, NULL, &holder) == -1 && errno != EBUSY)
     holder = (struct lockfile_holder) { 0 };
-  client = client_open_within (path, settings, who, is_unwanted, patience,
+  client = client_open_within (path, settings, who, on_wait, patience,
                                &in_the_way);
   if (client == NULL)
     return errno == EBUSY && in_the_way.pid != 0 && !in_the_way.server
@@ -167,7 +157,7 @@ try_status (const char *path, const struct nbdedup_settings *settings,
 
 json_t *
 nbdedup_status (const char *path, bool force, const char *who,
-                bool (*is_unwanted) (void))
+                nbdedup_wait_fn *on_wait)
 {
   struct nbdedup_settings settings;
   unsigned tries;
@@ -176,7 +166,7 @@ nbdedup_status (const char *path, bool force, const char *who,
   nbdedup_settings_init (&settings);
   settings.read_only = force ? NBDEDUP_READ_ONLY_FORCE : NBDEDUP_READ_ONLY_ON;
   for (tries = 1; ; ++tries) {
-    status = try_status (path, &settings, who, is_unwanted);
+    status = try_status (path, &settings, who, on_wait);
     if (status || errno != ESHUTDOWN || tries == TRIES_MAX)
       return status;
   }

@@ -44,6 +44,19 @@ test_lock (struct nbdedup_client *client, struct lockfile_holder *holder)
     : lockfile_take (client->path, false, NULL, holder);
 }
 
+static void
+fail_busy (const struct nbdedup_client *client,
+           const struct lockfile_holder *holder)
+{
+  char since[32] = "";
+  struct tm tm;
+
+  if (holder->since && localtime_r (&holder->since, &tm))
+    strftime (since, sizeof since, " since %Y-%m-%d %H:%M:%S", &tm);
+  nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld)%s", client->path,
+                holder->who, (long) holder->pid, since);
+}
+
 /* Get at the pool once.  Returns 1 if it worked, 0 if it may work later
  * (the text says what is in the way, and *holder who), -1 if it will not.
  */
@@ -84,8 +97,7 @@ try_open (struct nbdedup_client *client,
       nbdedup_fail (EBUSY, "pool %s is in use by another process",
                     client->path);
     else
-      nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld)", client->path,
-                    holder->who, (long) holder->pid);
+      fail_busy (client, holder);
     return 0;
   }
   ch = channel_new (client->path, client->who, client->greet_s);
@@ -113,14 +125,38 @@ client_free (struct nbdedup_client *client)
   free (client);
 }
 
+/* Ask if it should go on, after try_open said why. */
+static int
+keep_waiting (nbdedup_wait_fn *on_wait, const struct lockfile_holder *holder,
+              uint64_t waited_ms, uint64_t longest_ms)
+{
+  CLEANUP_FREE char *why = strdup (nbdedup_error ());
+  const struct nbdedup_wait wait = {
+    .why = why ? why : "no memory", .who = holder->who, .pid = holder->pid,
+    .waited_ms = waited_ms, .longest_ms = longest_ms,
+  };
+
+  switch (on_wait ? on_wait (&wait) : 0) {
+  case 0:
+    return 0;
+  case EDEADLK:
+    return nbdedup_fail (EDEADLK, "%s, which waits for this command at the "
+                         "other end of a pipe: let a server have the pool, "
+                         "or put a file in between", wait.why);
+  default:
+    return nbdedup_fail (EINTR, "interrupted");
+  }
+}
+
 struct nbdedup_client *
 client_open_within (const char *path, const struct nbdedup_settings *settings,
-                    const char *who, bool (*is_unwanted) (void),
+                    const char *who, nbdedup_wait_fn *on_wait,
                     struct client_patience patience,
                     struct lockfile_holder *holder)
 {
   struct nbdedup_client *client = calloc (1, sizeof *client);
   const uint64_t begun = clock_ms ();
+  uint64_t waited_ms, longest_ms;
   unsigned free_tries = 0;
   int r, err;
 
@@ -141,14 +177,12 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
     r = try_open (client, settings, &free_tries, holder);
     if (r == 1)
       return client;
-    if (r == -1 ||
-        clock_ms () - begun >= (holder->server ? patience.server_s * 1000
-                                : patience.command_ms))
+    waited_ms = clock_ms () - begun;
+    longest_ms = holder->server ? patience.server_s * 1000
+      : patience.command_ms;
+    if (r == -1 || waited_ms >= longest_ms ||
+        keep_waiting (on_wait, holder, waited_ms, longest_ms) == -1)
       break;
-    if (is_unwanted && is_unwanted ()) {
-      nbdedup_fail (EINTR, "interrupted");
-      break;
-    }
     nanosleep (&(struct timespec) { .tv_nsec = POLL_MS * 1000000 }, NULL);
   }
   err = errno;
@@ -159,11 +193,11 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
 
 struct nbdedup_client *
 nbdedup_client_open (const char *path, const struct nbdedup_settings *settings,
-                     const char *who, bool (*is_unwanted) (void))
+                     const char *who, nbdedup_wait_fn *on_wait)
 {
   struct lockfile_holder holder;
 
-  return client_open_within (path, settings, who, is_unwanted,
+  return client_open_within (path, settings, who, on_wait,
                              (struct client_patience) {
                                CONTROL_TIMEOUT_S, WAIT_MS
                              }, &holder);
