@@ -57,7 +57,7 @@ extern int verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
  * written.
  */
 extern int verify_write_again (struct verifier *v, const struct record *r,
-                               const uint8_t *content, uint32_t len);
+                               const uint8_t *content_locked, uint32_t len);
 
 /* The same from another record of these bytes: a duplicate, or a copy. */
 extern int verify_write_from (struct verifier *v, const struct record *r,

@@ -52,8 +52,8 @@ struct events {
 };
 
 static void
-look_at_used (struct watch *w, const struct capacity *cap,
-              struct events *events)
+look_at_used_locked (struct watch *w, const struct capacity *cap,
+                     struct events *events)
 {
   assert_held (&w->lock);
   if (!w->warned)
@@ -95,7 +95,7 @@ watch_look (struct nbdedup_pool *pool, bool now)
     w->last_ms = ms;
     /* What fails here is no event: what it stops will tell. */
     if (capacity_used (pool, &cap) == 0)
-      look_at_used (w, &cap, &events);
+      look_at_used_locked (w, &cap, &events);
     if (w->full && is_room_again (pool)) {
       events.room = true;
       w->full = false;

@@ -324,7 +324,7 @@ install_locked (struct worker *w, const struct dirty_batch *b)
 
   for (i = 0; i < b->nr && r == 0; ++i) {
     it = &w->items[i];
-    if (!is_wanted (b->blocks[i])) {
+    if (!is_wanted_locked (b->blocks[i])) {
       if (it->outcome != ZERO)
         ddt_unref (pool->ddt, it->ptr.addr);
     }

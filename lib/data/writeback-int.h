@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by writeback.c (the dirty blocks) and write.c (the workers). */
+/* Shared by writeback.c (the dirty blocks), writeback-consistent.c (what is
+ * always true of them) and write.c (the workers).
+ */
 
 #ifndef NBDEDUP_WRITEBACK_INT_H
 #define NBDEDUP_WRITEBACK_INT_H
@@ -8,6 +10,7 @@
 #include <sys/queue.h>
 
 #include "base/hashtable.h"
+#include "base/invariant.h"
 #include "core/engine.h"
 #include "format/codec.h"
 #include "format/dedup-mode.h"
@@ -67,20 +70,25 @@ struct writeback {
     size_t nr, cap;
   } spare[21];
   uint64_t spare_bytes;
+  size_t changes;               /* for invariant_is_due */
 };
+
+/* writeback-consistent.c: what is true whenever the lock is not held. */
+extern void writeback_assert_consistent_locked (struct writeback *wb);
+DEFINE_WITH_CONSISTENT (writeback)
 
 /* Take the next batch; 0: stop. */
 extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);
 
-/* Is this inflight version still wanted?  With the lock held. */
+/* Is this inflight version still wanted? */
 static inline bool
-is_wanted (const struct dirty *d)
+is_wanted_locked (const struct dirty *d)
 {
   return !d->superseded;
 }
 
 /* The batch's versions are installed (or lost: the txg has failed): drop
- * them.  With the lock held.
+ * them.
  */
 extern void writeback_done_locked (struct writeback *wb,
                                    struct dirty_batch *batch);

@@ -145,6 +145,7 @@ buffer_get_locked (struct writeback *wb, uint32_t size)
   unsigned i = (unsigned) __builtin_ctz (size);
 
   assert_held (&wb->lock);
+  assert (size > 0 && (size & (size - 1)) == 0);
   if (wb->spare[i].nr > 0) {
     wb->spare_bytes -= size;
     return wb->spare[i].p[--wb->spare[i].nr];
@@ -158,6 +159,7 @@ buffer_put_locked (struct writeback *wb, uint8_t *buf, uint32_t size)
   unsigned i = (unsigned) __builtin_ctz (size);
 
   assert_held (&wb->lock);
+  assert (buf != NULL && (size & (size - 1)) == 0);
   if (wb->bytes + wb->spare_bytes + size > wb->max ||
       array_reserve (&wb->spare[i].p, &wb->spare[i].cap, wb->spare[i].nr + 1,
                      sizeof *wb->spare[i].p) == -1) {
@@ -189,7 +191,7 @@ trim_spare_locked (struct writeback *wb)
  * snapshot's) gets its turn although small ones overlap all the time.
  */
 static bool
-must_wait (const struct volume *v, const struct range *range)
+must_wait_locked (const struct volume *v, const struct range *range)
 {
   const struct range *r;
 
@@ -203,11 +205,12 @@ void
 writeback_range_begin (struct writeback *wb, struct volume *v,
                        struct range *range, uint64_t first, uint64_t last)
 {
+  assert (first <= last);
   WITH_LOCK (&wb->lock);
   range->first = first;
   range->last = last;
   TAILQ_INSERT_TAIL (&v->ranges, range, link);
-  while (must_wait (v, range))
+  while (must_wait_locked (v, range))
     lock_wait (&wb->lock, &wb->range_free);
 }
 
@@ -216,6 +219,7 @@ writeback_range_end (struct writeback *wb, struct volume *v,
                      struct range *range)
 {
   WITH_LOCK (&wb->lock);
+  assert (!TAILQ_EMPTY (&v->ranges));
   TAILQ_REMOVE (&v->ranges, range, link);
   pthread_cond_broadcast (&wb->range_free);
 }
@@ -247,7 +251,7 @@ find_locked (struct writeback *wb, struct volume *v, uint64_t block)
 
 /* What the block holds now, or NULL: it is not here (or became a hole). */
 static const uint8_t *
-content (const struct dirty *d)
+content_locked (const struct dirty *d)
 {
   if (d->open)
     return d->open;
@@ -261,9 +265,10 @@ writeback_read (struct writeback *wb, struct volume *v, uint64_t block,
   const uint8_t *p;
   struct dirty *d;
 
+  assert (offset <= v->block_size && len <= v->block_size - offset);
   WITH_LOCK (&wb->lock);
   d = find_locked (wb, v, block);
-  p = d ? content (d) : NULL;
+  p = d ? content_locked (d) : NULL;
   if (p)
     memcpy (buf, p + offset, len);
   return p != NULL;
@@ -277,12 +282,13 @@ writeback_present (struct writeback *wb, struct volume *v, uint64_t first,
   struct dirty *d;
   unsigned i;
 
+  assert (nr <= 64);
   WITH_LOCK (&wb->lock);
   if (TAILQ_EMPTY (&v->open_list) && TAILQ_EMPTY (&v->inflight_list))
     return 0;
   for (i = 0; i < nr; ++i) {
     d = find_locked (wb, v, first + i);
-    if (d && content (d))
+    if (d && content_locked (d))
       bits |= UINT64_C (1) << i;
   }
   return bits;
@@ -301,6 +307,7 @@ drop_if_empty_locked (struct writeback *wb, struct dirty *d)
 static void
 add_open_locked (struct writeback *wb, struct dirty *d, uint8_t *buf)
 {
+  assert (d->open == NULL && buf != NULL);
   d->open = buf;
   d->open_seq = ++wb->seq;
   d->urgent = false;
@@ -314,6 +321,7 @@ add_open_locked (struct writeback *wb, struct dirty *d, uint8_t *buf)
 static void
 unqueue_open_locked (struct writeback *wb, struct dirty *d)
 {
+  assert (d->open != NULL);
   TAILQ_REMOVE (d->urgent ? &wb->urgent : &wb->queue, d, queue);
   TAILQ_REMOVE (&d->volume->open_list, d, vlink);
 }
@@ -330,6 +338,7 @@ unreserve (struct writeback *wb, struct volume *v)
 static void
 release_version_locked (struct writeback *wb, struct volume *v, uint8_t *buf)
 {
+  assert (wb->bytes >= v->block_size);
   wb->bytes -= v->block_size;
   buffer_put_locked (wb, buf, v->block_size);
   unreserve (wb, v);
@@ -345,7 +354,7 @@ drop_open_locked (struct writeback *wb, struct dirty *d)
 }
 
 static int
-can_accept (struct writeback *wb, struct volume *v)
+can_accept_locked (struct writeback *wb, struct volume *v)
 {
   if (txg_check (wb->pool->txg) == -1)
     return -1;
@@ -359,12 +368,12 @@ static int
 wait_for_room_locked (struct writeback *wb, struct volume *v)
 {
   while (wb->bytes + v->block_size > wb->max) {
-    if (wb->stop || can_accept (wb, v) == -1)
+    if (wb->stop || can_accept_locked (wb, v) == -1)
       return wb->stop ? nbdedup_fail (ESHUTDOWN, "the pool is closing") : -1;
     pthread_cond_broadcast (&wb->work);
     lock_wait_ms (&wb->lock, &wb->room, 1000);
   }
-  return can_accept (wb, v);
+  return can_accept_locked (wb, v);
 }
 
 /* Make the open version of a block that has none, from 'base' (NULL: the
@@ -468,16 +477,18 @@ writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
   const uint8_t *old;
   struct dirty *d;
 
+  assert (len > 0 && offset <= v->block_size &&
+          len <= v->block_size - offset);
   {
     WITH_LOCK (&wb->lock);
-    if (can_accept (wb, v) == -1)
+    if (can_accept_locked (wb, v) == -1)
       return -1;
     d = find_locked (wb, v, block);
     if (d && d->open) {
       memcpy (d->open + offset, buf, len);
       return 0;
     }
-    if (!whole && base == NULL && !(d && content (d)))
+    if (!whole && base == NULL && !(d && content_locked (d)))
       return 1;
   }
   if (reserve (wb, v, block) == -1) {
@@ -486,11 +497,12 @@ writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
     return -1;
   }
   WITH_LOCK (&wb->lock);
+  WITH_CONSISTENT (writeback, wb);
   /* The worker may have installed the inflight version meanwhile; it is
    * then what a reader finds, and the caller reads it.
    */
   d = find_locked (wb, v, block);
-  old = base ? base : d ? content (d) : NULL;
+  old = base ? base : d ? content_locked (d) : NULL;
   if (!whole && old == NULL) {
     unreserve (wb, v);
     return 1;
@@ -548,7 +560,8 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
   txg_enter (pool->txg, 0, leaves * ROOM_HOLES_PAGES);
   {
     WITH_LOCK (&wb->lock);
-    r = can_accept (wb, v);
+    WITH_CONSISTENT (writeback, wb);
+    r = can_accept_locked (wb, v);
     if (r == 0) {
       r = txg_set_holes (pool->txg, v->layer, first, count);
       /* From here on a worker that has an older version does not install
@@ -569,6 +582,7 @@ writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
 {
   uint64_t n, leaves;
 
+  assert (first + count >= first);
   for (; count > 0; first += n, count -= n) {
     /* When space is short a fold takes only so much. */
     leaves = txg_leaves_at_once (wb->pool->txg);
@@ -590,7 +604,7 @@ writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
  * any, is done.
  */
 static struct dirty *
-takeable (struct dirty_list *list)
+takeable_locked (struct dirty_list *list)
 {
   struct dirty *d;
 
@@ -603,6 +617,7 @@ takeable (struct dirty_list *list)
 static void
 take_locked (struct writeback *wb, struct dirty_batch *b, struct dirty *d)
 {
+  assert (d->inflight == NULL && b->nr < BATCH_BLOCKS);
   unqueue_open_locked (wb, d);
   d->inflight = d->open;
   d->inflight_seq = d->open_seq;
@@ -620,12 +635,13 @@ writeback_take (struct writeback *wb, struct dirty_batch *b)
   struct volume *v;
 
   WITH_LOCK (&wb->lock);
+  WITH_CONSISTENT (writeback, wb);
   for (;;) {
     list = &wb->urgent;
-    d = takeable (list);
+    d = takeable_locked (list);
     if (d == NULL && wb->bytes > wb->max / BACKGROUND_SHARE) {
       list = &wb->queue;
-      d = takeable (list);
+      d = takeable_locked (list);
     }
     if (d)
       break;
@@ -658,10 +674,12 @@ writeback_done_locked (struct writeback *wb, struct dirty_batch *b)
 {
   struct dirty *d;
   unsigned i;
+  WITH_CONSISTENT (writeback, wb);
 
   assert_held (&wb->lock);
   for (i = 0; i < b->nr; ++i) {
     d = b->blocks[i];
+    assert (d->inflight != NULL);
     TAILQ_REMOVE (&d->volume->inflight_list, d, flink);
     release_version_locked (wb, d->volume, d->inflight);
     d->inflight = NULL;
@@ -690,7 +708,7 @@ make_urgent_locked (struct writeback *wb, struct dirty *d)
 
 /* Has the volume a version up to 'seq'? */
 static bool
-has_versions (const struct volume *v, uint64_t seq)
+has_versions_locked (const struct volume *v, uint64_t seq)
 {
   const struct dirty *d = TAILQ_FIRST (&v->open_list);
 
@@ -711,7 +729,7 @@ drain_volume_locked (struct writeback *wb, struct volume *v)
   TAILQ_FOREACH (d, &v->open_list, vlink)
     make_urgent_locked (wb, d);
   pthread_cond_broadcast (&wb->work);
-  while (has_versions (v, seq)) {
+  while (has_versions_locked (v, seq)) {
     if (v->gone)
       return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
     lock_wait (&wb->lock, &wb->installed);
@@ -755,6 +773,7 @@ writeback_drain (struct writeback *wb, struct volume *v)
 {
   {
     WITH_LOCK (&wb->lock);
+    WITH_CONSISTENT (writeback, wb);
     if (v == NULL)
       drain_all_locked (wb);
     else if (drain_volume_locked (wb, v) == -1)
@@ -796,6 +815,7 @@ writeback_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
     return writeback_drain (wb, v);
   {
     WITH_LOCK (&wb->lock);
+    WITH_CONSISTENT (writeback, wb);
     seq = wb->seq;
     range_has_versions_locked (wb, v, first, count, seq, true);
     pthread_cond_broadcast (&wb->work);
@@ -814,6 +834,7 @@ writeback_settle (struct writeback *wb, struct volume *v)
   struct dirty *d;
 
   WITH_LOCK (&wb->lock);
+  WITH_CONSISTENT (writeback, wb);
   assert (v->gone);
   /* Who waits for these finds the volume gone. */
   pthread_cond_broadcast (&wb->installed);
