@@ -2,10 +2,12 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/leaf-cache.h"
+#include "format/format.h"
 
 int
 leaf_cache_init (struct leaf_cache *c, size_t max_bytes)
@@ -71,6 +73,7 @@ size_of (const struct cached_leaf *cl)
 void
 leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl)
 {
+  assert (c->bytes >= size_of (cl));
   c->bytes -= size_of (cl);
   TAILQ_REMOVE (&c->lru, cl, lru);
   hashtable_remove (&c->table, &cl->link);
@@ -83,6 +86,7 @@ leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
 {
   struct cached_leaf *cl = find (c, key, leaf);
 
+  assert (key != 0 && len <= LEAF_LEN_MAX);
   if (cl)
     leaf_cache_drop (c, cl);
   if (c->max == 0)
@@ -99,4 +103,23 @@ leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
   c->bytes += size_of (cl);
   while (c->bytes > c->max)
     leaf_cache_drop (c, TAILQ_FIRST (&c->lru));
+}
+
+void
+leaf_cache_assert_consistent (const struct leaf_cache *c, bool all)
+{
+  const struct cached_leaf *cl;
+  size_t bytes = 0, nr = 0;
+
+  assert (c->bytes <= c->max);
+  assert (TAILQ_EMPTY (&c->lru) == (c->table.nr_entries == 0));
+  if (!all)
+    return;
+  TAILQ_FOREACH (cl, &c->lru, lru) {
+    assert (cl->key != 0);
+    bytes += size_of (cl);
+    nr++;
+  }
+  assert (bytes == c->bytes);
+  assert (nr == c->table.nr_entries);
 }

@@ -8,6 +8,7 @@
 #ifndef NBDEDUP_LEAF_CACHE_H
 #define NBDEDUP_LEAF_CACHE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -38,5 +39,11 @@ extern struct cached_leaf *leaf_cache_find (struct leaf_cache *c,
 extern void leaf_cache_put (struct leaf_cache *c, uint64_t key,
                             uint64_t leaf, const uint8_t *buf, size_t len);
 extern void leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl);
+
+/* It is within its budget, and its list is empty if its table is; if 'all' also
+ * each leaf is in both, and they have so many bytes.
+ */
+extern void leaf_cache_assert_consistent (const struct leaf_cache *c,
+                                          bool all);
 
 #endif /* NBDEDUP_LEAF_CACHE_H */

@@ -11,6 +11,7 @@
 #include "base/array.h"
 #include "base/backoff.h"
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "base/hashtable.h"
 #include "core/leaf-cache.h"
@@ -46,9 +47,67 @@ struct map {
   struct leaf_cache cache;
   uint64_t next_key;            /* of layers, in the cache; 0: none */
   uint64_t generation;          /* folds done */
+  size_t nr_changes;            /* for invariant_is_due */
 
-  atomic_size_t pending_bytes;
+  atomic_size_t pending_bytes;  /* written under the lock, read without */
 };
+
+#define CHANGES_BYTES (sizeof (struct leaf_changes) + 16)
+
+/*----------------------------------------------------------------------
+ * What is true whenever the lock is not held:
+ *
+ *  (1) What the open and the folding txg say of a leaf is sorted, says
+ *      something new of each block that it names, and never "inherit".
+ *
+ *  (2) pending_bytes counts all of that.
+ *
+ *  (3) The cache of leaves is within its budget.
+ *
+ * (1) and (2) cost a look at all changes.
+ */
+
+static void
+assert_leaf_locked (void *opaque, struct hashtable_link *l)
+{
+  const struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes,
+                                                   link);
+  size_t *bytes = opaque;
+  unsigned i;
+
+  assert (lc->nr <= lc->cap && lc->cap <= LEAF_BLOCKS);
+  for (i = 0; i < lc->nr; ++i) {
+    assert (lc->blocks[i].index < LEAF_BLOCKS);
+    assert (lc->blocks[i].state != MAP_INHERIT);
+    assert (i == 0 || lc->blocks[i].index > lc->blocks[i - 1].index);
+  }
+  *bytes += CHANGES_BYTES + lc->cap * sizeof *lc->blocks;
+}
+
+static void
+map_assert_consistent_locked (struct map *map)
+{
+  const size_t nr = map->changes[0].nr_entries + map->changes[1].nr_entries;
+  size_t bytes = 0;
+  bool all;
+
+  assert_held (&map->lock);
+  all = invariant_is_due (&map->nr_changes, nr + map->cache.table.nr_entries +
+                          map->changes[0].nr_buckets +
+                          map->changes[1].nr_buckets);
+  assert (map->open <= 1 && map->next_key > 0);
+  assert (map->pending_bytes >= nr * CHANGES_BYTES);
+  leaf_cache_assert_consistent (&map->cache, all);
+  if (!all)
+    return;
+  hashtable_visit (&map->changes[0], assert_leaf_locked, &bytes);
+  hashtable_visit (&map->changes[1], assert_leaf_locked, &bytes);
+  assert (bytes == map->pending_bytes);
+}
+
+DEFINE_WITH_CONSISTENT (map)
+
+/*----------------------------------------------------------------------*/
 
 struct map *
 map_new (struct meta *meta, uint64_t budget_bytes)
@@ -73,7 +132,7 @@ free_changes (void *opaque, struct hashtable_link *l)
   struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes, link);
   struct map *map = opaque;
 
-  map->pending_bytes -= sizeof *lc + 16 + lc->cap * sizeof *lc->blocks;
+  map->pending_bytes -= CHANGES_BYTES + lc->cap * sizeof *lc->blocks;
   free (lc->blocks);
   free (lc);
 }
@@ -102,7 +161,7 @@ leaf_hash (const struct layer *layer, uint64_t leaf)
 }
 
 static struct leaf_changes *
-find_changes (struct hashtable *t, struct layer *layer, uint64_t leaf)
+find_changes_locked (struct hashtable *t, struct layer *layer, uint64_t leaf)
 {
   struct hashtable_link *l;
   struct leaf_changes *lc;
@@ -119,7 +178,7 @@ static struct leaf_changes *
 get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
 {
   struct hashtable *t = &map->changes[map->open];
-  struct leaf_changes *lc = find_changes (t, layer, leaf);
+  struct leaf_changes *lc = find_changes_locked (t, layer, leaf);
 
   assert_held (&map->lock);
   if (lc)
@@ -130,7 +189,7 @@ get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
   lc->layer = layer;
   lc->leaf = leaf;
   hashtable_insert (t, &lc->link, leaf_hash (layer, leaf));
-  map->pending_bytes += sizeof *lc + 16;
+  map->pending_bytes += CHANGES_BYTES;
   return lc;
 }
 
@@ -150,10 +209,11 @@ find_change (const struct leaf_changes *lc, unsigned index)
 }
 
 static int
-grow_changes (struct map *map, struct leaf_changes *lc)
+grow_changes_locked (struct map *map, struct leaf_changes *lc)
 {
   size_t cap = lc->cap;
 
+  assert_held (&map->lock);
   if (array_grow (&lc->blocks, &cap, lc->nr + 1u, sizeof *lc->blocks,
                   patient_realloc) == -1)
     return -1;
@@ -183,7 +243,9 @@ set_block (struct map *map, struct layer *layer, uint64_t block,
   struct block_change *bc;
   int r = 0;
 
+  assert (state != MAP_INHERIT && (ptr != NULL) == (state == MAP_POINTER));
   WITH_LOCK (&map->lock);
+  WITH_CONSISTENT (map, map);
   lc = get_changes_locked (map, layer, block / LEAF_BLOCKS);
   if (lc == NULL)
     return -1;
@@ -196,7 +258,7 @@ set_block (struct map *map, struct layer *layer, uint64_t block,
     }
   }
   else {
-    if (grow_changes (map, lc) == -1)
+    if (grow_changes_locked (map, lc) == -1)
       return -1;
     bc = &lc->blocks[i];
     memmove (bc + 1, bc, (lc->nr - i) * sizeof *bc);
@@ -233,6 +295,7 @@ map_set_holes (struct map *map, struct layer *layer, uint64_t leaf,
   unsigned i;
 
   WITH_LOCK (&map->lock);
+  WITH_CONSISTENT (map, map);
   lc = get_changes_locked (map, layer, leaf);
   if (lc == NULL)
     return -1;
@@ -265,7 +328,7 @@ apply (const struct leaf_changes *lc, struct leaf *leaf)
  */
 
 static uint64_t
-key_of (struct map *map, uint64_t *key)
+key_of_locked (struct map *map, uint64_t *key)
 {
   assert_held (&map->lock);
   if (*key == 0)
@@ -323,7 +386,7 @@ get_block (const struct get *g, unsigned i, uint8_t state, const uint8_t *ptr)
  * Returns how many are left, or -1.
  */
 static int
-get_from_changes (const struct get *g, const struct leaf_changes *lc)
+get_from_changes_locked (const struct get *g, const struct leaf_changes *lc)
 {
   struct block_change *bc;
   unsigned i;
@@ -363,8 +426,8 @@ get_from_leaf (const struct get *g, const struct leaf *leaf, uint64_t limit)
 }
 
 static int
-get_from_cached (const struct get *g, const struct cached_leaf *cl,
-                 uint64_t limit)
+get_from_cached_locked (const struct get *g, const struct cached_leaf *cl,
+                        uint64_t limit)
 {
   struct leaf leaf;
 
@@ -380,23 +443,24 @@ static int
 get_own_from_memory (struct map *map, const struct get *g,
                      uint64_t *generation, uint64_t *key)
 {
+  struct leaf_changes *lc;
   struct cached_leaf *cl;
   unsigned i;
   int left;
 
   WITH_LOCK (&map->lock);
   for (i = 0; i < 2; ++i) {     /* the open txg first, then the folding */
-    left = get_from_changes (g, find_changes (&map->changes[map->open ^ i],
-                                              g->layer, g->leaf));
+    lc = find_changes_locked (&map->changes[map->open ^ i], g->layer, g->leaf);
+    left = get_from_changes_locked (g, lc);
     if (left <= 0)
       return left == 0 ? 1 : -1;
   }
   *generation = map->generation;
-  *key = key_of (map, &g->layer->own_key);
+  *key = key_of_locked (map, &g->layer->own_key);
   cl = leaf_cache_find (&map->cache, *key, g->leaf);
   if (cl == NULL)
     return 0;
-  return get_from_cached (g, cl, UINT64_MAX) == -1 ? -1 : 1;
+  return get_from_cached_locked (g, cl, UINT64_MAX) == -1 ? -1 : 1;
 }
 
 static int
@@ -418,6 +482,7 @@ get_own (struct map *map, const struct get *g)
     return -1;
   {
     WITH_LOCK (&map->lock);
+    WITH_CONSISTENT (map, map);
     if (map->generation == generation && g->layer->own_key == key &&
         !g->layer->frozen)
       leaf_cache_put (&map->cache, key, g->leaf, buf, len);
@@ -454,10 +519,10 @@ get_resolved (struct map *map, const struct get *g, struct layer *layer,
 
   {
     WITH_LOCK (&map->lock);
-    key = key_of (map, &layer->resolved_key);
+    key = key_of_locked (map, &layer->resolved_key);
     cl = leaf_cache_find (&map->cache, key, g->leaf);
     if (cl)
-      return get_from_cached (g, cl, limit);
+      return get_from_cached_locked (g, cl, limit);
   }
   memset (leaf.state, MAP_INHERIT, sizeof leaf.state);
   c = meta_reader_get (map->meta);
@@ -467,6 +532,7 @@ get_resolved (struct map *map, const struct get *g, struct layer *layer,
     return -1;
   {
     WITH_LOCK (&map->lock);
+    WITH_CONSISTENT (map, map);
     if (layer->frozen && !layer->unstable && layer->resolved_key == key)
       put_resolved_locked (map, key, g->leaf, &leaf);
   }
@@ -484,7 +550,7 @@ map_get (struct map *map, struct layer *layer, uint64_t block, unsigned nr,
   uint64_t limit = UINT64_MAX;
   unsigned i;
 
-  assert (g.first + nr <= LEAF_BLOCKS);
+  assert (nr > 0 && g.first + nr <= LEAF_BLOCKS);
   memset (states, MAP_INHERIT, nr);
   if (!layer->frozen) {
     if (get_own (map, &g) == -1)
@@ -522,6 +588,7 @@ void
 map_cut (struct map *map)
 {
   WITH_LOCK (&map->lock);
+  WITH_CONSISTENT (map, map);
   map->open ^= 1;
   assert (map->changes[map->open].nr_entries == 0);
 }
@@ -532,7 +599,7 @@ struct collect {
 };
 
 static void
-collect_change (void *opaque, struct hashtable_link *l)
+collect_change_locked (void *opaque, struct hashtable_link *l)
 {
   struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes, link);
   struct collect *c = opaque;
@@ -563,7 +630,7 @@ map_get_changes (struct map *map, struct map_change **changes, size_t *nr)
     if (c.p == NULL)
       return nbdedup_fail (ENOMEM, "no memory for %zu changed leaves",
                            t->nr_entries);
-    hashtable_visit (t, collect_change, &c);
+    hashtable_visit (t, collect_change_locked, &c);
   }
   qsort (c.p, c.nr, sizeof *c.p, compare_changes);
   *changes = c.p;
@@ -612,6 +679,8 @@ map_apply (const struct map_change *change, struct leaf *leaf,
   uint8_t was;
   unsigned i;
 
+  assert (!has_parent ||
+          memchr (below->state, MAP_INHERIT, sizeof below->state) == NULL);
   *nr_displaced = 0;
   *pointers = *blocks = 0;
   apply (lc, leaf);
@@ -646,7 +715,7 @@ map_get_below (struct map *map, struct meta_conn *c, struct layer *layer,
   if (parent) {
     WITH_LOCK (&map->lock);
     cl = parent->unstable ? NULL :
-      leaf_cache_find (&map->cache, key_of (map, &parent->resolved_key),
+      leaf_cache_find (&map->cache, key_of_locked (map, &parent->resolved_key),
                        leaf);
     if (cl) {
       if (leaf_unpack (cl->data, cl->len, below) == -1)
@@ -662,11 +731,11 @@ map_get_below (struct map *map, struct meta_conn *c, struct layer *layer,
 }
 
 static void
-update_cached (void *opaque, struct hashtable_link *l)
+update_cached_locked (void *opaque, struct hashtable_link *l)
 {
   struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes, link);
   struct map *map = opaque;
-  uint64_t key = key_of (map, &lc->layer->own_key);
+  uint64_t key = key_of_locked (map, &lc->layer->own_key);
   struct cached_leaf *cl = leaf_cache_find (&map->cache, key, lc->leaf);
   uint8_t buf[LEAF_LEN_MAX];
   struct leaf leaf;
@@ -689,9 +758,10 @@ void
 map_fold_done (struct map *map)
 {
   WITH_LOCK (&map->lock);
+  WITH_CONSISTENT (map, map);
   struct hashtable *t = &map->changes[map->open ^ 1];
 
-  hashtable_visit (t, update_cached, map);
+  hashtable_visit (t, update_cached_locked, map);
   hashtable_clear (t);
   map->generation++;
 }
