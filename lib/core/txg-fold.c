@@ -33,6 +33,8 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   int r;
 
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
+  assert (!t->cutting && !t->folding);
   t->cutting = true;
   while (t->nr_inside > 0)
     lock_wait (&t->lock, &t->all_out);
@@ -44,7 +46,9 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   map_cut (t->parts.map);
   ddt_cut (t->parts.ddt);
   room_cut (t->room);
+  assert (t->nr_inside == 0);
   t->cutting = false;
+  t->folding = true;
   pthread_cond_broadcast (&t->may_enter);
   return r;
 }
@@ -141,6 +145,7 @@ static int
 wait_for_space (struct txg *t, struct requests *taken)
 {
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
   nbdedup_fail (ENOSPC, "the pool's file system is full, there is no room "
                 "for pool.db: free some");
   finish_requests_locked (t, taken, -1);
@@ -204,6 +209,7 @@ wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
                  "writes wait until there is some", nbdedup_error ());
   pause_ms = backoff_ms (tries);
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
   if (*tries > BACKOFF_TRIES) {
     nbdedup_fail (ENOMEM, "no memory to write to pool.db");
     finish_requests_locked (t, taken, -1);
@@ -325,6 +331,8 @@ static void
 finish_requests (struct txg *t, struct requests *taken, int result)
 {
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
+  t->folding = false;
   finish_requests_locked (t, taken, result);
 }
 
@@ -381,6 +389,9 @@ run_fold (struct txg *t, struct requests *taken,
     r = 0;
     {
       WITH_LOCK (&t->lock);
+      WITH_CONSISTENT (txg, t);
+      assert (fold_state (f)->fold == t->state.fold + 1);
+      assert (fold_state (f)->next_id >= t->state.next_id);
       t->state = *fold_state (f);
       t->more = fold_has_more (f);
     }

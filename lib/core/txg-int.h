@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "core/txg-log.h"
 #include "core/txg.h"
@@ -44,6 +45,7 @@ struct txg {
   pthread_cond_t folded;        /* a fold ended, or a request did */
   unsigned nr_inside;
   bool cutting, kicked, more;
+  bool folding;                 /* from a cut to the end of its fold */
   bool give_back;               /* room that nothing needs */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
@@ -56,6 +58,21 @@ struct txg {
   atomic_bool inconsistent;     /* ... because of what pool.db says */
   atomic_bool repairing;        /* as txg_parts has it */
 };
+
+/* What is true whenever the lock is not held:
+ *
+ *  (1) There is one fold at a time, and no cut within it.
+ *
+ *  (2) A request that is in the list has not been answered, nor has it failed.
+ *
+ *  (3) Without a folding thread there is one request at the most: that of the
+ *      thread which folds by itself.
+ *
+ * A look at all requests is a look at those who wait for a fold: cheap, but
+ * not for each write, so that (2) is an expensive one.
+ */
+extern void txg_assert_consistent_locked (struct txg *t);
+DEFINE_WITH_CONSISTENT (txg)
 
 /* Fold what has been accepted, for the requests that wait; in the folding
  * thread, or before it runs.  -1: the txg has failed.

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "core/txg-log.h"
 #include "meta/meta.h"               /* struct blob */
@@ -60,8 +61,36 @@ struct txg_log {
   uint64_t cut_seq;             /* ... and with this batch */
   bool dropped;                 /* entries went into the folding txg without
                                  * being in the journal */
-  atomic_size_t bytes;
+  atomic_size_t bytes;          /* written under the lock, read without */
 };
+
+/* What is true whenever the lock is not held; "settled" and "place" are
+ * explained in txg-log.h.
+ *
+ *  (1) No header says more than is true, and no place is past the end.
+ *
+ *  (2) What a batch needs was written: it stands before the buffer.
+ *
+ *  (3) The sums are those of the buffer.
+ */
+static void
+txg_log_assert_consistent_locked (struct txg_log *log)
+{
+  const struct pending *p = &log->pending;
+
+  assert_held (&log->lock);
+  assert (log->told <= log->settled);
+  assert (log->synced <= log->start.records + p->records.len);
+  assert (log->needed <= log->start.records);
+  assert (log->cut.records <= log->start.records + p->records.len);
+  assert (log->cut.maps <= log->start.maps + p->maps.len);
+  assert (p->last_pointers == SIZE_MAX || p->last_pointers < p->maps.len);
+  assert (p->records.len % JE_RECORD_LEN == 0);
+  assert ((p->record_bytes > 0) == (p->records.len > 0));
+  assert (log->bytes == p->records.len + p->maps.len);
+}
+
+DEFINE_WITH_CONSISTENT (txg_log)
 
 struct txg_log *
 txg_log_new (struct journal *journal, struct store *store,
@@ -99,6 +128,7 @@ txg_log_free (struct txg_log *log)
 static void
 remove_front (struct blob *b, size_t len)
 {
+  assert (len <= b->len);
   b->len -= len;
   memmove (b->p, b->p + len, b->len);
 }
@@ -153,12 +183,13 @@ end_locked (const struct txg_log *log)
  * (the page cache, as a rule).
  */
 static int
-inline_records (struct txg_log *log, struct blob *out)
+inline_records_locked (struct txg_log *log, struct blob *out)
 {
   const struct blob *in = &log->pending.records;
   struct journal_entry e;
   size_t off, padded;
 
+  assert_held (&log->lock);
   for (off = 0; off < in->len; off += JE_RECORD_LEN) {
     if (je_unpack (in->p + off, in->len - off, &e) == -1)
       return -1;
@@ -264,7 +295,7 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
   iov[1] = (struct iovec) { p->maps.p, end->maps - log->start.maps };
   if (carry) {
     assert (iov[0].iov_len == p->records.len);
-    if (inline_records (log, &data) == -1)
+    if (inline_records_locked (log, &data) == -1)
       return errno == ENOMEM ? 1 : -1;
     iov[0] = (struct iovec) { data.p, data.len };
   }
@@ -313,6 +344,7 @@ txg_log_add_record (struct txg_log *log, const struct record *r,
   struct blob *b = &log->pending.records;
 
   WITH_LOCK (&log->lock);
+  WITH_CONSISTENT (txg_log, log);
   if (blob_reserve_patient (b, b->len + JE_RECORD_LEN) == -1)
     return -1;
   je_record_pack (r, chunk_addr, false, b->p + b->len);
@@ -323,7 +355,7 @@ txg_log_add_record (struct txg_log *log, const struct record *r,
 
 /* Can the last entry take this block as its next? */
 static bool
-grows_last (const struct pending *p, uint64_t layer, uint64_t block)
+grows_last_locked (const struct pending *p, uint64_t layer, uint64_t block)
 {
   const uint8_t *e;
   unsigned count;
@@ -345,9 +377,10 @@ txg_log_add_pointer (struct txg_log *log, uint64_t layer, uint64_t block,
   unsigned count;
 
   WITH_LOCK (&log->lock);
+  WITH_CONSISTENT (txg_log, log);
   if (blob_reserve_patient (b, b->len + JE_POINTERS_LEN + POINTER_LEN) == -1)
     return -1;
-  if (!grows_last (p, layer, block)) {
+  if (!grows_last_locked (p, layer, block)) {
     p->last_pointers = b->len;
     je_pointers_pack (layer, block, 0, b->p + b->len);
     b->len += JE_POINTERS_LEN;
@@ -370,6 +403,7 @@ add_range (struct txg_log *log, uint64_t layer, uint64_t block,
   struct blob *b = &log->pending.maps;
 
   WITH_LOCK (&log->lock);
+  WITH_CONSISTENT (txg_log, log);
   if (blob_reserve_patient (b, b->len + JE_HOLES_LEN) == -1)
     return -1;
   pack (layer, block, count, b->p + b->len);
@@ -406,10 +440,11 @@ struct flush {
 };
 
 static uint64_t
-last_seq (struct txg_log *log)
+last_seq_locked (struct txg_log *log)
 {
   uint64_t seq, position;
 
+  assert_held (&log->lock);
   journal_get_end (log->journal, &seq, &position);
   return seq;
 }
@@ -422,7 +457,7 @@ want_sync_locked (struct txg_log *log, struct flush *f)
 {
   assert_held (&log->lock);
   f->sync_end = f->written ? log->start : f->end;
-  f->sync_seq = last_seq (log);
+  f->sync_seq = last_seq_locked (log);
   return SYNC_STORE;
 }
 
@@ -439,7 +474,7 @@ begin_flush_locked (struct txg_log *log, struct flush *f)
   if (log->needed <= log->synced && p->record_bytes <= INLINE_MAX) {
     if (!pending_is_empty (p))
       return append_locked (log, &f->end, p->records.len > 0, &f->seq);
-    f->seq = last_seq (log);
+    f->seq = last_seq_locked (log);
     return log->told == f->seq ? 0
       : append_empty_locked (log, &f->seq);
   }
@@ -465,13 +500,13 @@ go_on_locked (struct txg_log *log, struct flush *f)
   /* Another thread has written it, or there was nothing. */
   if (!f->written) {
     f->written = true;
-    f->written_seq = last_seq (log);
+    f->written_seq = last_seq_locked (log);
   }
   if (log->needed <= log->synced)
-    log->settled = last_seq (log);
+    log->settled = last_seq_locked (log);
   if (log->settled < f->written_seq)
     return want_sync_locked (log, f);
-  f->seq = last_seq (log);
+  f->seq = last_seq_locked (log);
   if (log->told >= f->written_seq)
     return 0;
   return append_empty_locked (log, &f->seq);
@@ -485,12 +520,14 @@ txg_log_flush (struct txg_log *log)
 
   {
     WITH_LOCK (&log->lock);
+    WITH_CONSISTENT (txg_log, log);
     r = begin_flush_locked (log, &f);
   }
   while (r == SYNC_STORE) {
     if (store_sync (log->store) == -1)
       return -1;
     WITH_LOCK (&log->lock);
+    WITH_CONSISTENT (txg_log, log);
     r = go_on_locked (log, &f);
   }
   return r ? r : journal_sync (log->journal, f.seq);
@@ -502,6 +539,7 @@ txg_log_cut (struct txg_log *log, uint64_t *seq, uint64_t *position)
   int r;
 
   WITH_LOCK (&log->lock);
+  WITH_CONSISTENT (txg_log, log);
   r = append_all_locked (log);
   if (r == -1)
     return -1;
@@ -520,6 +558,7 @@ bool
 txg_log_folded (struct txg_log *log)
 {
   WITH_LOCK (&log->lock);
+  WITH_CONSISTENT (txg_log, log);
   const bool dropped = log->dropped;
 
   log->dropped = false;

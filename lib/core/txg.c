@@ -87,7 +87,8 @@ txg_free (struct txg *t)
 {
   if (t == NULL)
     return;
-  assert (TAILQ_EMPTY (&t->requests));
+  assert (TAILQ_EMPTY (&t->requests) && t->nr_inside == 0);
+  assert (!t->has_thread);
   txg_log_free (t->log);
   room_free (t->room);
   pthread_cond_destroy (&t->folded);
@@ -140,10 +141,24 @@ txg_pending_bytes (struct txg *t)
     txg_log_bytes (t->log);
 }
 
+void
+txg_assert_consistent_locked (struct txg *t)
+{
+  const struct request *first = TAILQ_FIRST (&t->requests), *q;
+
+  assert_held (&t->lock);
+  assert (!t->cutting || !t->folding);
+  assert (first == NULL || t->has_thread || TAILQ_NEXT (first, link) == NULL);
+  if (NBDEDUP_EXPENSIVE_ASSERTS)
+    TAILQ_FOREACH (q, &t->requests, link)
+      assert (!q->finished && q->result == 0);
+}
+
 static void
 kick (struct txg *t)
 {
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
   t->kicked = true;
   pthread_cond_signal (&t->wake);
 }
@@ -167,6 +182,7 @@ txg_throttle (struct txg *t)
   if (bytes <= t->budget)
     return;
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
   while (txg_pending_bytes (t) > t->budget && !t->failed && !t->stuck &&
          !t->stop) {
     t->kicked = true;
@@ -179,6 +195,7 @@ void
 txg_enter (struct txg *t, unsigned nr, uint64_t pages)
 {
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
   for (;;) {
     if (t->cutting) {
       lock_wait (&t->lock, &t->may_enter);
@@ -190,6 +207,7 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
     pthread_cond_signal (&t->wake);
     lock_wait_ms (&t->lock, &t->folded, 100);
   }
+  assert (!t->cutting);
   t->nr_inside++;
 }
 
@@ -197,6 +215,7 @@ void
 txg_leave (struct txg *t)
 {
   WITH_LOCK (&t->lock);
+  WITH_CONSISTENT (txg, t);
   assert (t->nr_inside > 0);
   if (--t->nr_inside == 0 && t->cutting)
     pthread_cond_signal (&t->all_out);
@@ -360,6 +379,7 @@ run (struct txg *t, uint64_t pages,
       : nbdedup_fail (EROFS, "the pool is open read-only");
   {
     WITH_LOCK (&t->lock);
+    WITH_CONSISTENT (txg, t);
     TAILQ_INSERT_TAIL (&t->requests, &q, link);
     pthread_cond_signal (&t->wake);
     if (t->has_thread)
@@ -527,6 +547,7 @@ txg_stop (struct txg *t)
     r = txg_check (t);
   {
     WITH_LOCK (&t->lock);
+    WITH_CONSISTENT (txg, t);
     t->stop = true;
     pthread_cond_signal (&t->wake);
   }
