@@ -14,6 +14,50 @@
 #include "core/fold-index.h"
 #include "core/fold-int.h"
 
+/* What is true of a fold between its steps.  It has no lock: it belongs to the
+ * folding thread.
+ *
+ *  (1) The changes ascend, each address and each leaf once.
+ *
+ *  (2) A record that is gone was in pool.db, and is pinned there, or was a NEW
+ *      one, which is then not inserted.
+ *
+ *  (3) The state is that of the next fold, or still that of the last one; no
+ *      ID is given twice.
+ *
+ *  (4) A layer knows its delta.
+ *
+ * (1) and (4) cost a look at all changes.
+ */
+static void
+assert_changes (const struct fold *f)
+{
+  const struct layer_delta *ld = f->layers;
+  const struct map_change *mc = f->map_changes;
+  size_t i;
+
+  for (i = 1; i < f->nr_changes; ++i)
+    assert (f->changes[i - 1].addr < f->changes[i].addr);
+  for (i = 1; i < f->nr_map_changes; ++i)
+    assert (mc[i - 1].layer->id < mc[i].layer->id ||
+            (mc[i - 1].layer == mc[i].layer && mc[i - 1].leaf < mc[i].leaf));
+  for (i = 0; i < f->nr_layers; ++i)
+    assert (ld[i].layer->delta_index == i);
+}
+
+static void
+fold_assert_consistent (const struct fold *f)
+{
+  assert (f->segment_sectors * f->sector_bytes == SEGMENT_BYTES);
+  assert (f->unlinked.nr <= f->nr_gone);
+  assert (f->nr_gone - f->unlinked.nr + f->inserted.nr <= f->nr_changes);
+  assert (f->state.fold - f->base.fold <= 1);
+  assert (f->state.next_id >= f->base.next_id);
+  assert (f->state.sector_bytes == f->base.sector_bytes);
+  if (NBDEDUP_EXPENSIVE_ASSERTS)
+    assert_changes (f);
+}
+
 struct fold *
 fold_new (const struct txg_parts *parts, const struct meta_state *state)
 {
@@ -31,6 +75,7 @@ fold_new (const struct txg_parts *parts, const struct meta_state *state)
     fold_free (f);
     return NULL;
   }
+  fold_assert_consistent (f);
   return f;
 }
 
@@ -253,6 +298,7 @@ reset (struct fold *f)
   f->has_more = f->looked_at_copies = f->inconsistent = false;
   f->nr_contradictions = 0;
   f->state = f->base;
+  fold_assert_consistent (f);
 }
 
 int
@@ -273,6 +319,7 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
     return -1;
   }
   f->state.fold++;
+  fold_assert_consistent (f);
   return 0;
 }
 
@@ -302,6 +349,8 @@ fold_finish (struct fold *f)
   struct layer_delta *ld;
   size_t i;
 
+  fold_assert_consistent (f);
+  assert (f->state.fold == f->base.fold + 1);
   for (i = 0; i < f->nr_layers; ++i) {
     ld = &f->layers[i];
     ld->layer->pointers = layer_count (ld->layer->pointers, ld->pointers);
