@@ -70,14 +70,10 @@ make_environment (struct setup *s)
   static char listen_fds[] = "LISTEN_FDS=1", locale[] = "LC_ALL=C";
   static char listen_pid[] = "LISTEN_PID=0000000000";
   const char *path = getenv ("PATH");
-  char *path_env;
   size_t nr = 0;
 
-  s->env = calloc (5, sizeof *s->env);
-  if (s->env == NULL ||
-      asprintf (&path_env, "PATH=%s", path != NULL ? path : "") == -1)
-    exit (fail ("out of memory"));
-  s->env[nr++] = path_env;
+  s->env = check_memory (calloc (5, sizeof *s->env));
+  s->env[nr++] = make_string ("PATH=%s", path != NULL ? path : "");
   s->env[nr++] = locale;
   if (s->listenfd != -1) {
     s->env[nr++] = listen_fds;

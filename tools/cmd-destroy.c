@@ -80,9 +80,8 @@ cmd_destroy (int argc, char **argv, const char *pool)
   unsigned i;
   int r = EXIT_FAILURE;
 
-  opts.common.list = calloc ((size_t) argc, sizeof *opts.common.list);
-  if (opts.common.list == NULL)
-    return fail ("destroy: no memory");
+  opts.common.list = check_memory (calloc ((size_t) argc,
+                                           sizeof *opts.common.list));
   options_parse (&opts.common, argc, argv, options, parse,
                  "NAME...\nNAME@SNAP...",
                  "Destroy volumes NAME, or snapshots NAME@SNAP, at once; what "

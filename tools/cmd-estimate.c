@@ -89,10 +89,8 @@ parse_size_32 (struct argp_state *state, const char *what, const char *arg)
 static void
 parse_sizes (struct estimate *es, struct argp_state *state, const char *arg)
 {
-  char *copy = strdup (arg), *rest = copy, *word;
+  char *copy = copy_string (arg), *rest = copy, *word;
 
-  if (copy == NULL)
-    exit (fail ("out of memory"));
   es->has_sizes = true;
   es->settings.nr_block_sizes = 0;
   while ((word = strsep (&rest, ",")) != NULL) {
@@ -295,10 +293,8 @@ cmd_estimate (int argc, char **argv, const char *pool)
   json_t *result;
   unsigned i;
 
-  es.common.list = calloc (argc, sizeof es.common.list[0]);
-  es.sources = calloc (argc, sizeof es.sources[0]);
-  if (es.common.list == NULL || es.sources == NULL)
-    return fail ("out of memory");
+  es.common.list = check_memory (calloc (argc, sizeof es.common.list[0]));
+  es.sources = check_memory (calloc (argc, sizeof es.sources[0]));
   options_parse (&es.common, argc, argv, options, parse, "FILE...",
                  "Tell what dedup and compression would save on disk images, "
                  "all of them in one pool: in any format that QEMU reads, "

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "tools.h"
 
 enum { KEY_TREE = 0x2000 };
@@ -45,26 +46,17 @@ struct entry {
 
 struct entries {
   struct entry *p;              /* owned */
-  size_t nr, max;
+  size_t nr;
 };
 
 static struct entry *
 add_entry (struct entries *list, const char *fmt, ...)
 {
-  struct entry *e;
+  struct entry *e = check_memory (array_add (&list->p, &list->nr, sizeof *e));
   va_list ap;
 
-  if (list->nr == list->max) {
-    list->max = list->max ? 2 * list->max : 64;
-    list->p = reallocarray (list->p, list->max, sizeof *list->p);
-    if (list->p == NULL)
-      exit (fail ("list: no memory"));
-  }
-  e = &list->p[list->nr++];
-  memset (e, 0, sizeof *e);
   va_start (ap, fmt);
-  if (vasprintf (&e->name, fmt, ap) == -1)
-    exit (fail ("list: no memory"));
+  e->name = make_string_va (fmt, ap);
   va_end (ap);
   return e;
 }

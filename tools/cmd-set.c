@@ -42,9 +42,7 @@ cmd_set (int argc, char **argv, const char *pool)
   equals = strchr (opts.args[0], '=');
   if (equals == NULL || equals == opts.args[0])
     usage_error (&opts, "'%s' is not PROPERTY=VALUE", opts.args[0]);
-  property = strndup (opts.args[0], equals - opts.args[0]);
-  if (property == NULL)
-    return fail ("out of memory");
+  property = check_memory (strndup (opts.args[0], equals - opts.args[0]));
 
   value = equals + 1;
   if (is_size_property (property) && *value >= '0' && *value <= '9') {

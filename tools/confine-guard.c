@@ -199,9 +199,7 @@ find_program (const char *argv0)
     }
     end += *end == ':';
   }
-  if (file == NULL && (file = strdup (argv0)) == NULL)
-    exit (fail ("out of memory"));
-  return file;
+  return file != NULL ? file : copy_string (argv0);
 }
 
 static int
@@ -215,10 +213,8 @@ get_sizes (struct guard *g)
     sizes.seccomp_notif : sizeof *g->request;
   g->response_bytes = sizes.seccomp_notif_resp > sizeof *g->response ?
     sizes.seccomp_notif_resp : sizeof *g->response;
-  g->request = calloc (1, g->request_bytes);
-  g->response = calloc (1, g->response_bytes);
-  if (g->request == NULL || g->response == NULL)
-    exit (fail ("out of memory"));
+  g->request = check_memory (calloc (1, g->request_bytes));
+  g->response = check_memory (calloc (1, g->response_bytes));
   return 0;
 }
 
@@ -253,10 +249,8 @@ start_thread (struct guard *g)
 struct guard *
 guard_start (struct confine *c, int sock, const char *argv0)
 {
-  struct guard *g = calloc (1, sizeof *g);
+  struct guard *g = check_memory (calloc (1, sizeof *g));
 
-  if (g == NULL)
-    exit (fail ("out of memory"));
   g->confine = c;
   g->program = find_program (argv0);
   g->listener = receive_listener (sock);

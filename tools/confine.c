@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "confine-int.h"
 #include "confine.h"
 #include "tools.h"
@@ -22,10 +23,8 @@
 struct confine *
 confine_new (void)
 {
-  struct confine *c = calloc (1, sizeof *c);
+  struct confine *c = check_memory (calloc (1, sizeof *c));
 
-  if (c == NULL)
-    exit (fail ("out of memory"));
   pthread_mutex_init (&c->lock, NULL);
   return c;
 }
@@ -67,25 +66,15 @@ confine_cpu_seconds (const struct confine *c)
   return c->cpu_seconds;
 }
 
-static char *
-copy_string (const char *s)
-{
-  char *copy = strdup (s);
-
-  if (copy == NULL)
-    exit (fail ("out of memory"));
-  return copy;
-}
-
 /* The caller has the lock, or is alone. */
 static void
 add_file (struct confine *c, const char *name, int fd, bool owned,
           bool writable)
 {
-  c->files = realloc (c->files, (c->nr_files + 1) * sizeof c->files[0]);
-  if (c->files == NULL)
-    exit (fail ("out of memory"));
-  c->files[c->nr_files++] = (struct confine_file) {
+  struct confine_file *f =
+    check_memory (array_add (&c->files, &c->nr_files, sizeof *f));
+
+  *f = (struct confine_file) {
     .name = copy_string (name), .fd = fd, .owned = owned,
     .writable = writable,
   };
@@ -103,11 +92,11 @@ confine_file (struct confine *c, const char *name, int fd, bool writable)
 void
 confine_directory (struct confine *c, const char *dir, const char *real)
 {
+  struct confine_dir *d;
+
   pthread_mutex_lock (&c->lock);
-  c->dirs = realloc (c->dirs, (c->nr_dirs + 1) * sizeof c->dirs[0]);
-  if (c->dirs == NULL)
-    exit (fail ("out of memory"));
-  c->dirs[c->nr_dirs++] = (struct confine_dir) {
+  d = check_memory (array_add (&c->dirs, &c->nr_dirs, sizeof *d));
+  *d = (struct confine_dir) {
     .name = copy_string (dir), .real = copy_string (real),
   };
   pthread_mutex_unlock (&c->lock);
@@ -246,16 +235,12 @@ find_file (const struct confine *c, const char *name)
 static char *
 real_name (const struct confine *c, const char *name)
 {
-  char *real;
   size_t i;
 
   for (i = 0; i < c->nr_dirs; ++i)
-    if (begins (name, c->dirs[i].name)) {
-      if (asprintf (&real, "%s%s", c->dirs[i].real,
-                    name + strlen (c->dirs[i].name)) == -1)
-        exit (fail ("out of memory"));
-      return real;
-    }
+    if (begins (name, c->dirs[i].name))
+      return make_string ("%s%s", c->dirs[i].real,
+                          name + strlen (c->dirs[i].name));
   return copy_string (name);
 }
 

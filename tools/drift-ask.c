@@ -4,14 +4,6 @@
 
 #include "drift-ask.h"
 
-static json_t *
-check_json (json_t *json)
-{
-  if (json == NULL)
-    exit (fail ("out of memory"));
-  return json;
-}
-
 static void
 set_memory (json_t *args, uint64_t memory)
 {
@@ -43,7 +35,7 @@ drift_ask_freed (const struct options *opts, json_t *names, uint64_t memory)
 static json_t *
 ask_samples (const struct options *opts, const char *golden, bool newest)
 {
-  json_t *samples = check_json (json_array ());
+  json_t *samples = check_memory (json_array ());
   json_t *after = NULL, *part;
 
   do {
@@ -68,7 +60,7 @@ drift_ask_history (const struct options *opts, const char *golden)
   json_t *samples = ask_samples (opts, golden, false);
 
   return samples == NULL ? NULL :
-    check_json (json_pack ("{s:o}", "samples", samples));
+    check_memory (json_pack ("{s:o}", "samples", samples));
 }
 
 json_t *
@@ -91,7 +83,7 @@ add_present (json_t *samples, json_t *document)
 json_t *
 drift_ask_histories (const struct options *opts, const json_t *documents)
 {
-  json_t *histories = check_json (json_array ());
+  json_t *histories = check_memory (json_array ());
   json_t *document, *history;
   size_t i;
 

@@ -151,14 +151,6 @@ drift_time (const json_t *document, const char *format, char *buf, size_t len)
  */
 
 static json_t *
-check_json (json_t *json)
-{
-  if (json == NULL)
-    exit (fail ("out of memory"));
-  return json;
-}
-
-static json_t *
 find_history (const json_t *histories, const json_t *document)
 {
   const char *golden = json_text (document, "golden");
@@ -180,7 +172,7 @@ add_document (json_t *histories, json_t *document)
   size_t i;
 
   if (history == NULL) {
-    history = check_json (json_array ());
+    history = check_memory (json_array ());
     for (i = 0; i < json_array_size (histories); ++i) {
       const json_t *other = json_array_get (histories, i);
 
@@ -196,7 +188,7 @@ add_document (json_t *histories, json_t *document)
 json_t *
 drift_histories (const json_t *samples)
 {
-  json_t *histories = check_json (json_array ());
+  json_t *histories = check_memory (json_array ());
   json_t *document;
   size_t i;
 
@@ -209,7 +201,7 @@ drift_histories (const json_t *samples)
 json_t *
 drift_by_time (const json_t *history)
 {
-  json_t *sorted = check_json (json_array ());
+  json_t *sorted = check_memory (json_array ());
   json_t *document;
   size_t i, j;
 
@@ -231,7 +223,7 @@ drift_documents (json_t *answer)
 
   if (goldens != NULL)
     return json_incref (goldens);
-  documents = check_json (json_array ());
+  documents = check_memory (json_array ());
   json_array_append (documents, answer);
   return documents;
 }

@@ -154,10 +154,9 @@ print_clones (const struct sample *samples, size_t nr, const char *clone,
     json_array_foreach (list, j, one) {
       if (clone != NULL && strcmp (clone, json_text (one, "name")) != 0)
         continue;
-      if (asprintf (&labels, "golden=\"%s\",clone=\"%s\"",
-                    json_text (samples[i].document, "golden"),
-                    json_text (one, "name")) == -1)
-        exit (fail ("out of memory"));
+      labels = make_string ("golden=\"%s\",clone=\"%s\"",
+                            json_text (samples[i].document, "golden"),
+                            json_text (one, "name"));
       drift_clone_read (samples[i].document, one, &figures);
       print (&figures, labels);
       free (labels);
@@ -185,9 +184,8 @@ drift_metrics_print (const json_t *documents, const char *name)
   json_t *document;
   size_t nr = 0, i;
 
-  samples = calloc (json_array_size (documents) + 1, sizeof *samples);
-  if (samples == NULL)
-    exit (fail ("out of memory"));
+  samples = check_memory (calloc (json_array_size (documents) + 1,
+                                  sizeof *samples));
   json_array_foreach (documents, i, document)
     if (is_asked (document, golden, clone)) {
       samples[nr].document = document;

@@ -29,9 +29,7 @@ page_clones (const json_t *document, size_t *nr)
   size_t i;
 
   *nr = json_array_size (list);
-  clones = calloc (*nr + 1, sizeof *clones);
-  if (clones == NULL)
-    exit (fail ("out of memory"));
+  clones = check_memory (calloc (*nr + 1, sizeof *clones));
   for (i = 0; i < *nr; ++i) {
     clones[i].clone = json_array_get (list, i);
     drift_clone_read (document, clones[i].clone, &clones[i].now);

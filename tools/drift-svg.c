@@ -52,14 +52,9 @@ static char *
 write_title (const char *name, const char *what)
 {
   const int len = strlen (name), half = NAME_MAX_SHOWN / 2;
-  char *title;
 
-  if (len <= NAME_MAX_SHOWN
-      ? asprintf (&title, "%s: %s", name, what) == -1
-      : asprintf (&title, "%.*s…%s: %s", half, name, name + len - half,
-                  what) == -1)
-    exit (fail ("out of memory"));
-  return title;
+  return len <= NAME_MAX_SHOWN ? make_string ("%s: %s", name, what)
+    : make_string ("%.*s…%s: %s", half, name, name + len - half, what);
 }
 
 /* The title is a label, because titles are centred. */

@@ -67,31 +67,6 @@ struct chain {
   uint64_t virtual_size;
 };
 
-static char *
-copy_string (const char *s)
-{
-  char *copy = strdup (s);
-
-  if (copy == NULL)
-    exit (fail ("out of memory"));
-  return copy;
-}
-
-static char * __attribute__ ((format (printf, 1, 2)))
-make_string (const char *fmt, ...)
-{
-  va_list ap;
-  char *s;
-  int r;
-
-  va_start (ap, fmt);
-  r = vasprintf (&s, fmt, ap);
-  va_end (ap);
-  if (r == -1)
-    exit (fail ("out of memory"));
-  return s;
-}
-
 /*----------------------------------------------------------------------
  * Files
  */
@@ -222,10 +197,8 @@ make_node (const struct chain *chain, unsigned first, bool deep)
       json_object_set (outer, "data-file", link->data_file);
     node = outer;
   }
-  json = json_dumps (node, JSON_COMPACT);
+  json = check_memory (json_dumps (node, JSON_COMPACT));
   json_decref (node);
-  if (json == NULL)
-    exit (fail ("out of memory"));
   text = make_string ("json:%s", json);
   free (json);
   return text;
@@ -592,12 +565,10 @@ struct chain *
 chain_open (const char *file, const char *format, bool allow_backing,
             bool *is_unreadable)
 {
-  struct chain *chain = calloc (1, sizeof *chain);
+  struct chain *chain = check_memory (calloc (1, sizeof *chain));
   struct link *link;
   int r = -1;
 
-  if (chain == NULL)
-    exit (fail ("out of memory"));
   *is_unreadable = false;
   chain->name = file;
   chain->allow_backing = allow_backing;

@@ -164,9 +164,7 @@ image_file_head (struct image *image, uint8_t *buf, uint32_t len)
   n = read_stream (f, buf, len);
   if (n <= 0)
     return n;
-  f->head = malloc (n);
-  if (f->head == NULL)
-    exit (fail ("out of memory"));
+  f->head = check_memory (malloc (n));
   memcpy (f->head, buf, n);
   f->head_len = n;
   return n;

@@ -161,8 +161,8 @@ judge (const char *file, const char *sign, char **format)
     return image_fail ("%s: its name says %s, its content looks like %s: say "
                        "which it is: --format %s, or --format %s", file,
                        suffix->format, sign, suffix->format, sign);
-  if (strcmp (sign, "raw") != 0 && (*format = strdup (sign)) == NULL)
-    exit (fail ("out of memory"));
+  if (strcmp (sign, "raw") != 0)
+    *format = copy_string (sign);
   return 0;
 }
 

@@ -51,18 +51,13 @@ struct qemu_image {
 static char *
 qemu_name (const char *file)
 {
-  char *cwd = NULL, *name;
+  char *cwd, *name;
 
   if (*file == '/')
-    name = strdup (file);
-  else {
-    cwd = getcwd (NULL, 0);
-    if (cwd == NULL || asprintf (&name, "%s/%s", cwd, file) == -1)
-      name = NULL;
-    free (cwd);
-  }
-  if (name == NULL)
-    exit (fail ("out of memory"));
+    return copy_string (file);
+  cwd = check_memory (getcwd (NULL, 0));
+  name = make_string ("%s/%s", cwd, file);
+  free (cwd);
   return name;
 }
 

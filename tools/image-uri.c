@@ -125,11 +125,10 @@ parse (struct image_uri *uri)
 struct image_uri *
 image_uri_parse (const char *name)
 {
-  struct image_uri *uri = calloc (1, sizeof *uri);
+  struct image_uri *uri = check_memory (calloc (1, sizeof *uri));
 
-  if (uri == NULL || (uri->name = strdup (name)) == NULL ||
-      (uri->text = strdup (name)) == NULL)
-    exit (fail ("out of memory"));
+  uri->name = copy_string (name);
+  uri->text = copy_string (name);
   if (parse (uri) == 0)
     return uri;
   image_uri_free (uri);

@@ -47,10 +47,9 @@ image_fail (const char *fmt, ...)
 void *
 image_new (size_t bytes, const struct image_ops *ops, const char *name)
 {
-  struct image *image = calloc (1, bytes);
+  struct image *image = check_memory (calloc (1, bytes));
 
-  if (image == NULL || (image->name = strdup (name)) == NULL)
-    exit (fail ("out of memory"));
+  image->name = copy_string (name);
   image->ops = ops;
   image->align = 4096;
   image->in_flight = 4;

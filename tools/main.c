@@ -149,7 +149,6 @@ main (int argc, char **argv)
 {
   static char name[] = "nbdedup";
   struct main_options opts = { .pool = getenv ("NBDEDUP_POOL") };
-  char *command_name;
   size_t i;
 
   if (argc < 1)
@@ -180,9 +179,7 @@ main (int argc, char **argv)
   argv += opts.command;
   for (i = 0; i < NR_COMMANDS; ++i)
     if (strcmp (argv[0], commands[i].name) == 0) {
-      if (asprintf (&command_name, "nbdedup %s", argv[0]) == -1)
-        return fail ("out of memory");
-      argv[0] = command_name;
+      argv[0] = make_string ("nbdedup %s", argv[0]);
       return commands[i].run (argc, argv, opts.pool);
     }
   note ("%s: unknown command (see 'nbdedup --help')", argv[0]);

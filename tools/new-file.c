@@ -24,16 +24,6 @@ fail_errno (const struct new_file *nf)
   return image_fail ("%s: %s", nf->path, strerror (errno));
 }
 
-static char *
-copy_string (const char *s)
-{
-  char *copy = strdup (s);
-
-  if (copy == NULL)
-    exit (fail ("out of memory"));
-  return copy;
-}
-
 int
 new_file_open (struct new_file *nf, const char *file)
 {
@@ -49,9 +39,8 @@ new_file_open (struct new_file *nf, const char *file)
   base = base == NULL ? nf->path : base + 1;
   if (*base == '\0')
     return image_fail ("%s: Is a directory", nf->path);
-  if (asprintf (&nf->dir, "%.*s%.*s.exporting-XXXXXX",
-                (int) (base - nf->path), nf->path, BASE_MAX, base) == -1)
-    exit (fail ("out of memory"));
+  nf->dir = make_string ("%.*s%.*s.exporting-XXXXXX", (int) (base - nf->path),
+                         nf->path, BASE_MAX, base);
   if (mkdtemp (nf->dir) == NULL) {
     const int err = errno;
 
@@ -60,8 +49,7 @@ new_file_open (struct new_file *nf, const char *file)
     errno = err;
     return fail_errno (nf);
   }
-  if (asprintf (&nf->temp, "%s/%s", nf->dir, base) == -1)
-    exit (fail ("out of memory"));
+  nf->temp = make_string ("%s/%s", nf->dir, base);
   fd = open (nf->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd == -1)
     return fail_errno (nf);

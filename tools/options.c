@@ -229,8 +229,7 @@ options_parse (struct options *opts, int argc, char **argv,
 
   opts->command = strchr (argv[0], ' ') + 1;
   program_name = argv[0];
-  if (asprintf (&argv[0], "nbdedup: %s", opts->command) == -1)
-    exit (fail ("%s: no memory", opts->command));
+  argv[0] = make_string ("nbdedup: %s", opts->command);
   opts->read_only = default_read_only;
   child[parse.nr_children++].argp = &help_argp;
   if (children & OPTIONS_JSON)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "progress.h"
 #include "tools.h"
 
@@ -160,14 +161,6 @@ struct table {
   size_t nr;
 };
 
-static void *
-check_memory (void *p)
-{
-  if (p == NULL)
-    exit (fail ("out of memory"));
-  return p;
-}
-
 struct table *
 table_new (const char *align)
 {
@@ -180,23 +173,13 @@ table_new (const char *align)
 void
 table_add (struct table *table, const char *fmt, ...)
 {
+  char **cell = check_memory (array_add (&table->cells, &table->nr,
+                                         sizeof *cell));
   va_list ap;
-  char *cell;
 
   va_start (ap, fmt);
-  if (vasprintf (&cell, fmt, ap) == -1)
-    cell = NULL;
+  *cell = make_string_va (fmt, ap);
   va_end (ap);
-  check_memory (cell);
-
-  /* Grow by doubling: a power of two is full. */
-  if ((table->nr & (table->nr - 1)) == 0) {
-    const size_t max = table->nr == 0 ? 1 : table->nr * 2;
-
-    table->cells =
-      check_memory (reallocarray (table->cells, max, sizeof (char *)));
-  }
-  table->cells[table->nr++] = cell;
 }
 
 void

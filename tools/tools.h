@@ -130,6 +130,16 @@ extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
 extern void check_stdout_at_exit (void);
 extern void set_failure_status (int status);
 
+/* memory.c: "out of memory", and the program ends, if there is none; what is
+ * returned belongs to the caller.
+ */
+extern void *check_memory (void *p);
+extern char *copy_string (const char *s);
+extern char *make_string (const char *fmt, ...)
+  __attribute__ ((format (printf, 1, 2)));
+extern char *make_string_va (const char *fmt, va_list ap)
+  __attribute__ ((format (printf, 1, 0)));
+
 /* write, until all is; -1 and errno. */
 extern int write_all (int fd, const char *p, size_t len);
 

@@ -11,7 +11,8 @@ FILE: WHAT; exit status 1 if there is any.
    headers of its own room and of rooms on the lines below; never of a line
    above, nor of a room beyond a "|".  A header is included by its path below
    lib/.  NAME-int.h is for its own room.
- - plugin/ and tools/ include only nbdedup.h and base/cleanup.h from lib/.
+ - plugin/ and tools/ include only nbdedup.h and array.h, cleanup.h and clock.h
+   of base/ from lib/.
  - SQL stands in lib/meta/; SQLite's functions there and in lib/vfs/.
  - nbdkit is known in plugin/ only; lib/ has not even its name, but in
    comments.
@@ -37,7 +38,7 @@ FOLDERS = ("lib", "plugin", "tools")
 LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 # Whoever implements or records something of it includes the public header.
 PUBLIC = "nbdedup.h"
-FOR_ALL = (PUBLIC, "base/cleanup.h")
+FOR_ALL = (PUBLIC, "base/array.h", "base/cleanup.h", "base/clock.h")
 # Parts of the tool's "drift".
 ENGINE_COMMANDS = ("drift-freed", "drift-history")
 # What stands in no room of tests/.
