@@ -2,6 +2,7 @@
 
 /* An intrusive hash table: chains of struct hashtable_link, doubled when the
  * load passes 1.  No locks, no ownership: it links what callers embed.
+ * Integer keys go through mix.h.
  */
 
 #ifndef NBDEDUP_HASHTABLE_H
@@ -24,17 +25,6 @@ struct hashtable {
 
 #define hashtable_entry(link, type, member) \
   ((type *) ((char *) (link) - offsetof (type, member)))
-
-/* Spread the bits of an integer key (the finaliser of SplitMix64). */
-static inline uint64_t
-hashtable_mix (uint64_t x)
-{
-  x ^= x >> 30;
-  x *= UINT64_C (0xbf58476d1ce4e5b9);
-  x ^= x >> 27;
-  x *= UINT64_C (0x94d049bb133111eb);
-  return x ^ x >> 31;
-}
 
 /* -1: no memory (errno ENOMEM). */
 static inline int

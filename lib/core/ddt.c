@@ -14,6 +14,7 @@
 #include "base/invariant.h"
 #include "base/lock.h"
 #include "base/hashtable.h"
+#include "base/mix.h"
 #include "core/ddt.h"
 
 /*  STATE   in LRU   may be evicted   left by
@@ -188,7 +189,7 @@ ddt_free (struct ddt *ddt)
 static struct ref *
 find_ref_locked (struct ddt *ddt, uint64_t addr)
 {
-  uint64_t hash = hashtable_mix (addr);
+  uint64_t hash = mix (addr);
   struct hashtable_link *l;
 
   assert_held (&ddt->lock);
@@ -209,7 +210,7 @@ get_ref_locked (struct ddt *ddt, uint64_t addr)
   if (r == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a reference");
   r->addr = addr;
-  hashtable_insert (&ddt->refs, &r->link, hashtable_mix (addr));
+  hashtable_insert (&ddt->refs, &r->link, mix (addr));
   ddt->pending_bytes += REF_BYTES;
   return r;
 }

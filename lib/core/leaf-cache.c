@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mix.h"
 #include "core/leaf-cache.h"
 #include "format/format.h"
 
@@ -35,7 +36,7 @@ leaf_cache_destroy (struct leaf_cache *c)
 static uint64_t
 hash_of (uint64_t key, uint64_t leaf)
 {
-  return hashtable_mix (key * UINT64_C (0x9e3779b97f4a7c15) + leaf);
+  return mix_two (key, leaf);
 }
 
 static struct cached_leaf *

@@ -14,6 +14,7 @@
 #include "base/invariant.h"
 #include "base/lock.h"
 #include "base/hashtable.h"
+#include "base/mix.h"
 #include "core/leaf-cache.h"
 #include "core/map.h"
 #include "core/resolve.h"
@@ -157,7 +158,7 @@ map_free (struct map *map)
 static uint64_t
 leaf_hash (const struct layer *layer, uint64_t leaf)
 {
-  return hashtable_mix (layer->id * UINT64_C (0x9e3779b97f4a7c15) + leaf);
+  return mix_two (layer->id, leaf);
 }
 
 static struct leaf_changes *

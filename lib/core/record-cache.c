@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/hashtable.h"
+#include "base/mix.h"
 #include "core/record-cache.h"
 
 struct cached {
@@ -85,7 +86,7 @@ find_locked (struct record_cache *c, uint64_t addr)
   struct hashtable_link *l;
 
   assert_held (&c->lock);
-  for (l = hashtable_chain (&c->table, hashtable_mix (addr)); l; l = l->next)
+  for (l = hashtable_chain (&c->table, mix (addr)); l; l = l->next)
     if (hashtable_entry (l, struct cached, link)->addr == addr)
       return hashtable_entry (l, struct cached, link);
   return NULL;
@@ -137,7 +138,7 @@ record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
     return;
   }
   c->bytes += size_of (e);
-  hashtable_insert (&c->table, &e->link, hashtable_mix (addr));
+  hashtable_insert (&c->table, &e->link, mix (addr));
   TAILQ_INSERT_TAIL (&c->lru, e, lru);
   while (c->bytes > c->max)
     drop_locked (c, TAILQ_FIRST (&c->lru));

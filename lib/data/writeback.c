@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/mix.h"
 #include "core/map.h"
 #include "core/txg.h"
 #include "data/volume-types.h"
@@ -231,7 +232,7 @@ writeback_range_end (struct writeback *wb, struct volume *v,
 static uint64_t
 hash_of (const struct volume *v, uint64_t block)
 {
-  return hashtable_mix (v->id * UINT64_C (0x9e3779b97f4a7c15) + block);
+  return mix_two (v->id, block);
 }
 
 static struct dirty *

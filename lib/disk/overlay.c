@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hashtable.h"
+#include "base/mix.h"
 #include "disk/overlay.h"
 
 struct piece {
@@ -56,7 +57,7 @@ find (const struct overlay *o, uint64_t addr)
   struct hashtable_link *l;
   struct piece *p;
 
-  for (l = hashtable_chain (&o->pieces, hashtable_mix (addr)); l; l = l->next) {
+  for (l = hashtable_chain (&o->pieces, mix (addr)); l; l = l->next) {
     p = hashtable_entry (l, struct piece, link);
     if (p->addr == addr)
       return p;
@@ -80,7 +81,7 @@ overlay_put (struct overlay *o, uint64_t addr, const void *buf, size_t len)
   p->addr = addr;
   p->len = len;
   memcpy (p->bytes, buf, len);
-  hashtable_insert (&o->pieces, &p->link, hashtable_mix (addr));
+  hashtable_insert (&o->pieces, &p->link, mix (addr));
   o->bytes += sizeof *p + len;
   return 0;
 }

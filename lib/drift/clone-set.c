@@ -7,6 +7,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/mix.h"
 #include "drift/clone-set.h"
 
 /* A member's part of the state of one clone set. */
@@ -24,15 +25,6 @@ static void
 cleanup_members (struct members *m)
 {
   free (m->p);
-}
-
-/* The finalizer of splitmix64: https://prng.di.unimi.it/splitmix64.c */
-static uint64_t
-mix (uint64_t z)
-{
-  z = (z ^ (z >> 30)) * UINT64_C (0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C (0x94d049bb133111eb);
-  return z ^ (z >> 31);
 }
 
 /* Summed over the members, in any order. */

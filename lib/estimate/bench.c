@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/mix.h"
 #include "format/codec.h"
 #include "format/hash.h"
 
@@ -138,21 +139,16 @@ median_of_runs (struct bench *b, bench_fn *fn, double *ns)
   return 0;
 }
 
-/* xorshift64: only has to look incompressible. */
+/* It only has to look incompressible. */
 static void
 fill_random (uint8_t *buf, size_t len)
 {
-  uint64_t x = UINT64_C (0x9e3779b97f4a7c15);
   uint8_t word[8];
   size_t i;
 
   for (i = 0; i < len; ++i) {
-    if (i % 8 == 0) {
-      x ^= x << 13;
-      x ^= x >> 7;
-      x ^= x << 17;
-      put_le64 (word, x * UINT64_C (0x2545f4914f6cdd1d));
-    }
+    if (i % 8 == 0)
+      put_le64 (word, mix_two (i, 0));
     buf[i] = word[i % 8];
   }
 }

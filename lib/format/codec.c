@@ -32,6 +32,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/mix.h"
 #include "format/codec.h"
 
 #define ZSTD_LEVEL_DEFAULT 3
@@ -209,7 +210,7 @@ repeats_position (uint32_t *table, const uint8_t *p, unsigned shift)
   uint32_t tag, old;
 
   memcpy (&w, p, 8);
-  w *= UINT64_C (0x9e3779b97f4a7c15);
+  w *= MIX_STEP;
   tag = w | 1;                  /* 0 is an empty place */
   old = table[w >> shift];
   table[w >> shift] = tag;

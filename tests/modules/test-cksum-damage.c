@@ -48,7 +48,7 @@ static void
 test_damaged_database (void)
 {
   struct model model;
-  struct content good;
+  struct file_bytes good;
   size_t page, nr_pages, i, nr_free, silent_pages = 0;
   unsigned silent, tried;
   sqlite3 *db;
@@ -143,7 +143,7 @@ static void
 test_damage_while_open (void)
 {
   struct model model;
-  struct content good;
+  struct file_bytes good;
   size_t page, nr_pages, offset, nr_free;
   unsigned silent = 0;
   sqlite3 *db;
@@ -182,7 +182,7 @@ test_damage_while_open (void)
 static void
 test_older_pages_while_open (void)
 {
-  struct content old, new;
+  struct file_bytes old, new;
   unsigned key, found = 0;
   struct model model;
   size_t offset;
@@ -246,7 +246,7 @@ test_blob_cut_off (void)
 
 /* A checkpoint of a damaged frame fails and leaves the database alone. */
 static void
-check_checkpoint_refuses (sqlite3 *db, const struct content *wal,
+check_checkpoint_refuses (sqlite3 *db, const struct file_bytes *wal,
                           const struct model *model)
 {
   size_t last = (wal->len - WAL_HEADER) / (FRAME_HEADER + 4096) - 1;
@@ -272,7 +272,7 @@ test_damaged_wal (void)
   };
   static const size_t frame_size = FRAME_HEADER + 4096;
   struct model model;
-  struct content wal;
+  struct file_bytes wal;
   size_t frame, nr_frames, offset, from, i;
   unsigned failures = 0, silent;
   enum verdict v;
@@ -332,7 +332,7 @@ static void
 test_damage_after_recovery (void)
 {
   struct model model;
-  struct content wal;
+  struct file_bytes wal;
   sqlite3 *db, *recovered;
   size_t frame, offset;
   unsigned failures = 0, nr = 0;
@@ -379,7 +379,7 @@ test_foreign_files (void)
     4096, "delete", "normal", "", "unix", 0,
   };
   struct model model, empty;
-  struct content c;
+  struct file_bytes c;
   uint8_t garbage[8192];
   int reserve = 0, rc;
   sqlite3 *db;

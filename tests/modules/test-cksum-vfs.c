@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "rigs/cksum-rig.h"
+#include "rigs/testutil.h"
 #include "vfs/cksum-vfs.h"
 
 /*----------------------------------------------------------------------
@@ -283,19 +284,18 @@ static void *
 writer_thread (void *arg)
 {
   sqlite3 *db = open_db (db_path, &normal);
-  uint64_t x = 12345;
+  struct rng rng = { 1 };
   char sql[256];
   int i;
 
   (void) arg;
   for (i = 0; i < 3000; ++i) {
-    x = x * UINT64_C (6364136223846793005) + 1442695040888963407;
     snprintf (sql, sizeof sql,
               "BEGIN IMMEDIATE;"
               "UPDATE a SET n = n + %d, v = randomblob (%d) WHERE k = %d;"
               "UPDATE a SET n = n - %d WHERE k = %d; COMMIT",
-              i, (int) (x >> 40) % 6000, (int) (x >> 33) % 200,
-              i, (int) (x >> 50) % 200);
+              i, (int) rng_below (&rng, 6000), (int) rng_below (&rng, 200),
+              i, (int) rng_below (&rng, 200));
     run (db, sql);
   }
   atomic_store (&stop, true);

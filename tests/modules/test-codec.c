@@ -20,32 +20,13 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "format/codec.h"
+#include "rigs/testutil.h"
 
 #define LEN_MAX (1 << 20)
 #define GUARD 64                /* bytes behind an output that must stay */
 
 static uint8_t src[LEN_MAX + 8], packed[LEN_MAX + GUARD], out[LEN_MAX + GUARD];
-static uint64_t random_state = 88172645463325252;
-
-static uint64_t
-random_u64 (void)
-{
-  random_state ^= random_state << 13;
-  random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return random_state * UINT64_C (0x2545f4914f6cdd1d);
-}
-
-static void
-fill_random (uint8_t *buf, size_t len)
-{
-  size_t i;
-
-  for (i = 0; i + 8 <= len; i += 8)
-    put_le64 (buf + i, random_u64 ());
-  for (; i < len; ++i)
-    buf[i] = random_u64 () >> 56;
-}
+static struct rng rng = { 1 };
 
 /* Something like log lines. */
 static void
@@ -60,8 +41,9 @@ fill_text (uint8_t *buf, size_t len)
 
   for (i = 0; i < len; ++i) {
     if (*w == '\0')
-      w = words[random_u64 () % (sizeof words / sizeof words[0])];
-    buf[i] = random_u64 () % 16 == 0 ? 'a' + (char) (random_u64 () % 26) : *w;
+      w = words[rng_next (&rng) % (sizeof words / sizeof words[0])];
+    buf[i] = rng_below (&rng, 16) == 0 ? 'a' + (char) rng_below (&rng, 26)
+      : *w;
     w++;
   }
 }
@@ -76,7 +58,7 @@ fill (enum kind kind, size_t len)
 {
   size_t i, period;
 
-  fill_random (src, len);
+  fill_random (src, len, rng_next (&rng));
   switch (kind) {
   case KIND_ZERO:
     memset (src, 0, len);
@@ -254,14 +236,14 @@ test_damaged_inputs (void)
 
       assert (dst != NULL);
       if (round % 3 == 0)
-        in_len = random_u64 () % n;             /* cut */
+        in_len = rng_next (&rng) % n; /* cut */
       in = malloc (in_len + 1);
       assert (in != NULL);
       memcpy (in, good, in_len);
       if (round % 3 == 1 || in_len == 0)
-        fill_random (in, in_len);               /* garbage */
+        fill_random (in, in_len, rng_next (&rng)); /* garbage */
       else
-        in[random_u64 () % in_len] ^= 1 << random_u64 () % 8;
+        in[rng_next (&rng) % in_len] ^= 1 << rng_next (&rng) % 8;
       errno = 0;
       if (codec_decompress (ctx, c.codec, in, in_len, dst, len) == -1)
         assert (errno == EIO);

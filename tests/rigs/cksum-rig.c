@@ -25,30 +25,28 @@
 #include "base/bytes.h"
 #include "base/fullio.h"
 #include "rigs/cksum-rig.h"
+#include "rigs/testutil.h"
 #include "vfs/cksum-vfs.h"
 
 static char dir[] = "/tmp/nbdedup-cksum-XXXXXX";
 char db_path[64], wal_path[80], other_path[64], other_wal[80];
 
-static uint64_t random_state = 88172645463325252;
-
 uint64_t
 random_u64 (void)
 {
-  random_state ^= random_state << 13;
-  random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return random_state * UINT64_C (0x2545f4914f6cdd1d);
+  static struct rng rng = { 1 };
+
+  return rng_next (&rng);
 }
 
 /*----------------------------------------------------------------------
  * Files
  */
 
-struct content
+struct file_bytes
 read_file (const char *path)
 {
-  struct content c = { NULL, 0 };
+  struct file_bytes c = { NULL, 0 };
   struct stat st;
   int fd = open (path, O_RDONLY);
 
@@ -88,7 +86,7 @@ patch_file (const char *path, uint64_t offset, const void *data, size_t len)
 void
 copy_file (const char *from, const char *to)
 {
-  struct content c = read_file (from);
+  struct file_bytes c = read_file (from);
 
   unlink (to);
   if (c.data)
@@ -188,17 +186,7 @@ row_len (unsigned key, unsigned version)
 static void
 row_fill (unsigned key, unsigned version, uint8_t *buf, size_t len)
 {
-  uint64_t x = ((uint64_t) key << 32 | version) + 1;
-  size_t i;
-
-  for (i = 0; i < len; ++i) {
-    if (i % 8 == 0) {
-      x ^= x << 13;
-      x ^= x >> 7;
-      x ^= x << 17;
-    }
-    buf[i] = x >> (i % 8 * 8);
-  }
+  fill_random (buf, len, (uint64_t) key << 32 | version);
 }
 
 #define ROW_MAX 32768
@@ -409,7 +397,7 @@ checkpoint (sqlite3 *db)
 void
 check_file (const char *path, size_t page_size)
 {
-  struct content c = read_file (path);
+  struct file_bytes c = read_file (path);
   size_t i;
 
   assert (c.len > 0 && c.len % page_size == 0);

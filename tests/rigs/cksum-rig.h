@@ -26,12 +26,12 @@ extern void cksum_end (void);
 extern uint64_t random_u64 (void);
 
 /* data: to be freed; NULL if there is no such file. */
-struct content {
+struct file_bytes {
   uint8_t *data;
   size_t len;
 };
 
-extern struct content read_file (const char *path);
+extern struct file_bytes read_file (const char *path);
 extern void write_file (const char *path, const void *data, size_t len);
 
 /* Change bytes of a file that may be open, without truncating it. */

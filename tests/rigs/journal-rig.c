@@ -17,10 +17,10 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include <xxhash.h>
 
 #include "base/error.h"
 #include "rigs/journal-rig.h"
+#include "rigs/testutil.h"
 
 #define SECTOR 512
 #define NR_DISK_SECTORS (JOURNAL_MAX_BYTES / SECTOR)
@@ -193,14 +193,7 @@ static uint32_t salts[NR_MAX];
 static void
 fill (uint8_t *buf, uint64_t seq)
 {
-  uint64_t x = XXH3_64bits_withSeed (&seq, sizeof seq, salts[seq]);
-  uint32_t i;
-
-  for (i = 0; i < lens[seq]; ++i) {
-    if (i % 8 == 0)
-      x = x * UINT64_C (6364136223846793005) + 1442695040888963407;
-    buf[i] = x >> (56 - i % 8 * 4);
-  }
+  fill_random (buf, lens[seq], mix_two (seq, salts[seq]));
 }
 
 static uint8_t body[JOURNAL_BODY_MAX], expected[JOURNAL_BODY_MAX];

@@ -19,6 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/mix.h"
+
 /* Print and end the program with status 1. */
 #define die(...)                                        \
   do {                                                  \
@@ -56,11 +59,7 @@ struct rng {
 static inline uint64_t
 rng_next (struct rng *rng)
 {
-  uint64_t z = (rng->state += UINT64_C (0x9e3779b97f4a7c15));
-
-  z = (z ^ (z >> 30)) * UINT64_C (0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C (0x94d049bb133111eb);
-  return z ^ (z >> 31);
+  return mix (rng->state += MIX_STEP);
 }
 
 /* A generator of its own for 'stream' (a thread, a round) of 'seed'. */
