@@ -8,11 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "base/clock.h"
 #include "refusals.h"
 
 /* It has ended when there were none for so long. */
@@ -34,15 +34,6 @@ static struct kind kinds[KINDS_MAX];    /* under 'lock' */
 static unsigned nr_kinds;
 static atomic_uint nr_going_on;         /* kinds with a count */
 static _Atomic uint64_t look_ms;        /* there is nothing to say before */
-
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
-}
 
 /* NULL: there are too many. */
 static struct kind *
@@ -86,7 +77,7 @@ tell_ended_locked (uint64_t now, uint64_t quiet_ms)
 void
 refusals_note (const char *request, const char *text)
 {
-  uint64_t now = now_ms ();
+  uint64_t now = clock_ms ();
   int err = errno;
   struct kind *k;
   bool is_first;
@@ -120,7 +111,7 @@ refusals_check (void)
 {
   uint64_t now;
 
-  if (nr_going_on == 0 || (now = now_ms ()) < look_ms)
+  if (nr_going_on == 0 || (now = clock_ms ()) < look_ms)
     return;
   pthread_mutex_lock (&lock);
   tell_ended_locked (now, QUIET_MS);
@@ -132,6 +123,6 @@ void
 refusals_end (void)
 {
   pthread_mutex_lock (&lock);
-  tell_ended_locked (now_ms (), 0);
+  tell_ended_locked (clock_ms (), 0);
   pthread_mutex_unlock (&lock);
 }

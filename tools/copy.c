@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "copy.h"
 #include "interrupt.h"
 #include "tools.h"
@@ -278,12 +279,7 @@ watch (struct copy *c, struct progress *progress)
 
   pthread_mutex_lock (&c->lock);
   while (c->nr_running > 0) {
-    clock_gettime (CLOCK_MONOTONIC, &ts);
-    ts.tv_nsec += INTERRUPT_MS * 1000000;
-    if (ts.tv_nsec >= 1000000000) {
-      ts.tv_sec++;
-      ts.tv_nsec -= 1000000000;
-    }
+    ts = clock_in_ms (INTERRUPT_MS);
     pthread_cond_timedwait (&c->changed, &c->lock, &ts);
     progress_update (progress, c->done, total);
     if (interrupted ())

@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "progress.h"
 #include "tools.h"
 
@@ -18,15 +18,6 @@
 /* The one whose bar is on the terminal, or NULL. */
 static struct progress *on_screen;
 
-static uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000) + ts.tv_nsec / 1000000;
-}
-
 void
 progress_start (struct progress *progress, const char *what,
                 enum progress_unit unit, bool force)
@@ -36,7 +27,7 @@ progress_start (struct progress *progress, const char *what,
   progress->unit = unit;
   progress->terminal = isatty (STDERR_FILENO);
   progress->shown = progress->terminal || force;
-  progress->start_ms = progress->last_ms = now_ms ();
+  progress->start_ms = progress->last_ms = clock_ms ();
 }
 
 static void
@@ -53,7 +44,7 @@ format_time (uint64_t s, char *buf, size_t len)
 static void
 format_bytes (const struct progress *p, char *buf, size_t len)
 {
-  const uint64_t ms = now_ms () - p->start_ms;
+  const uint64_t ms = clock_ms () - p->start_ms;
   const double rate = ms > 0 ? p->done * 1000.0 / ms : 0;
   char done[HUMAN_MAX], total[HUMAN_MAX], rates[HUMAN_MAX], left[32] = "";
 
@@ -116,7 +107,7 @@ progress_part (struct progress *p, uint64_t before, uint64_t whole)
 void
 progress_update (struct progress *p, uint64_t done, uint64_t total)
 {
-  const uint64_t now = now_ms ();
+  const uint64_t now = clock_ms ();
 
   p->done = p->before + done;
   p->total = p->is_part ? p->whole : total;

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 /* So often, in 4 seconds: it was no bottleneck of a moment. */
 #define BACKOFF_TRIES 12
@@ -26,14 +27,9 @@ backoff_ms (unsigned *tries)
 static inline bool
 backoff_sleep (unsigned *tries)
 {
-  uint64_t ms;
-  struct timespec ts;
-
   if (*tries >= BACKOFF_TRIES)
     return false;
-  ms = backoff_ms (tries);
-  ts = (struct timespec) { ms / 1000, ms % 1000 * 1000000 };
-  nanosleep (&ts, NULL);
+  clock_sleep_ms (backoff_ms (tries));
   return true;
 }
 

@@ -6,16 +6,44 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Milliseconds since an unknown moment.  It only goes forward, whatever the
- * administrator sets.
+/* Nanoseconds, and milliseconds, since an unknown moment.  It only goes
+ * forward, whatever the administrator sets.
  */
 static inline uint64_t
-clock_ms (void)
+clock_ns (void)
 {
   struct timespec ts;
 
   clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
+  return (uint64_t) ts.tv_sec * UINT64_C (1000000000) + (uint64_t) ts.tv_nsec;
+}
+
+static inline uint64_t
+clock_ms (void)
+{
+  return clock_ns () / 1000000;
+}
+
+/* 'ms' from now, for pthread_cond_timedwait with CLOCK_MONOTONIC. */
+static inline struct timespec
+clock_in_ms (uint64_t ms)
+{
+  const uint64_t ns = clock_ns () + ms % 1000 * 1000000;
+
+  return (struct timespec) {
+    .tv_sec = (time_t) (ns / 1000000000 + ms / 1000),
+    .tv_nsec = (long) (ns % 1000000000),
+  };
+}
+
+static inline void
+clock_sleep_ms (uint64_t ms)
+{
+  const struct timespec ts = {
+    .tv_sec = (time_t) (ms / 1000), .tv_nsec = (long) (ms % 1000 * 1000000),
+  };
+
+  nanosleep (&ts, NULL);
 }
 
 #endif /* NBDEDUP_CLOCK_H */

@@ -35,7 +35,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 struct lock {
   pthread_mutex_t mutex;
@@ -117,16 +118,9 @@ lock_wait (struct lock *l, pthread_cond_t *cond)
 static inline void
 lock_wait_ms (struct lock *l, pthread_cond_t *cond, uint64_t ms)
 {
-  struct timespec ts;
+  const struct timespec ts = clock_in_ms (ms);
 
   assert_held (l);
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  ts.tv_sec += ms / 1000;
-  ts.tv_nsec += (ms % 1000) * 1000000;
-  if (ts.tv_nsec >= 1000000000) {
-    ts.tv_sec++;
-    ts.tv_nsec -= 1000000000;
-  }
   atomic_store_explicit (&l->held, false, memory_order_relaxed);
   pthread_cond_timedwait (cond, &l->mutex, &ts);
   lock_set_owner (l);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "core/engine.h"
 #include "drift/drift-int.h"
@@ -56,13 +57,12 @@ int
 drift_begin (struct nbdedup_pool *pool, struct view *v,
              struct drift_progress *progress)
 {
-  const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
   int r;
 
   while (!lock_try (&pool->drift)) {
     if (look (progress) == -1)
       return -1;
-    nanosleep (&pause, NULL);
+    clock_sleep_ms (LOOK_MS);
   }
   {
     WITH_LOCK (&pool->admin);

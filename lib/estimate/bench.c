@@ -14,10 +14,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mix.h"
 #include "format/codec.h"
@@ -87,27 +87,18 @@ bench_decompress (struct bench *b, size_t i)
                            b->out, b->len);
 }
 
-static uint64_t
-now_ns (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000000000) + ts.tv_nsec;
-}
-
 static int
 run (struct bench *b, bench_fn *fn, double *ns)
 {
   uint64_t start, now, calls = 0, batch = 1, i;
 
-  start = now_ns ();
+  start = clock_ns ();
   do {
     for (i = 0; i < batch; ++i)
       if (fn (b, (calls + i) % b->nr_blocks) == -1)
         return -1;
     calls += batch;
-    now = now_ns ();
+    now = clock_ns ();
     if (now - start < RUN_NS / 16)
       batch *= 2;
   } while (now - start < RUN_NS);

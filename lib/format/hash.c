@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <openssl/crypto.h>
 #include <openssl/err.h>
@@ -28,6 +27,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "format/hash.h"
 
@@ -192,15 +192,6 @@ hasher_digest (struct hasher *hasher, uint64_t domain,
   return digest_evp (hasher, domain, buf, len, digest);
 }
 
-static uint64_t
-now_ns (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * UINT64_C (1000000000) + ts.tv_nsec;
-}
-
 /* The best time of one block, over AUTO_NS: other processes can only make
  * it longer.  0 if the hash does not work here.
  */
@@ -214,14 +205,14 @@ measure (const struct algorithm *a, const void *block)
   h = hasher_new (a->id);
   if (h == NULL)
     return 0;
-  end = now_ns () + AUTO_NS;
+  end = clock_ns () + AUTO_NS;
   do {
-    start = now_ns ();
+    start = clock_ns ();
     if (hasher_digest (h, 0, block, AUTO_BLOCK, &digest) == -1) {
       best = 0;
       break;
     }
-    t = now_ns ();
+    t = clock_ns ();
     if (t - start < best)
       best = t - start;
   } while (t < end);

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "core/engine.h"
@@ -22,19 +23,15 @@
 
 struct recovery {
   struct nbdedup_pool *pool;
-  struct timespec begin;
+  uint64_t begin_ns;            /* by clock_ns */
   struct replay_report replay;
   json_t *document;             /* owned */
 };
 
 static double
-seconds_since (const struct timespec *begin)
+seconds_of (const struct recovery *rec)
 {
-  struct timespec now;
-
-  clock_gettime (CLOCK_MONOTONIC, &now);
-  return (double) (now.tv_sec - begin->tv_sec) +
-    (double) (now.tv_nsec - begin->tv_nsec) / 1e9;
+  return (double) (clock_ns () - rec->begin_ns) / 1e9;
 }
 
 static json_t *
@@ -76,7 +73,7 @@ make_document (struct recovery *rec)
   return json_pack ("{s:I, s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, s:I, "
                     "s:o}",
                     "time", (json_int_t) time (NULL),
-                    "seconds", seconds_since (&rec->begin),
+                    "seconds", seconds_of (rec),
                     "batches", (json_int_t) r->batches,
                     "records", (json_int_t) r->records,
                     "blocks", (json_int_t) r->blocks,
@@ -139,7 +136,7 @@ log_recovery (const struct recovery *rec)
   nbdedup_log (NBDEDUP_LOG_INFO, "%s: recovered after a crash: %" PRIu64
                " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f s%s",
                path, r->batches, r->records, r->blocks,
-               seconds_since (&rec->begin), r->cut_short ?
+               seconds_of (rec), r->cut_short ?
                "; a batch behind them was being written" : "");
   if (r->dropped.blocks > 0)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
@@ -163,7 +160,7 @@ recovery_run (struct nbdedup_pool *pool)
   int r;
 
   WITH_LOCK (&pool->admin);     /* layers keep their names */
-  clock_gettime (CLOCK_MONOTONIC, &rec.begin);
+  rec.begin_ns = clock_ns ();
   r = txg_replay (pool->txg, &rec.replay, put_report, &rec);
   if (r == 0 && rec.document)
     log_recovery (&rec);

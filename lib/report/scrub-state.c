@@ -214,7 +214,6 @@ scrub_pace (struct scrub *s)
   const uint64_t bytes = s->f.bytes + s->metadata_bytes;
   struct pace *p = &s->pace;
   uint64_t due, now = clock_ms (), rest;
-  struct timespec pause = { .tv_sec = 0 };
 
   for (;;) {
     if (scrub_go_on (s) == -1)
@@ -232,7 +231,6 @@ scrub_pace (struct scrub *s)
       return 0;
     }
     rest = due - now < LOOK_MS ? due - now : LOOK_MS;
-    pause.tv_nsec = (long) rest * 1000000;
-    nanosleep (&pause, NULL);
+    clock_sleep_ms (rest);
   }
 }

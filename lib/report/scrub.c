@@ -23,6 +23,7 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "core/txg.h"
@@ -716,14 +717,13 @@ keep_scrubbed (struct scrub *s)
 static int
 lock_scrub (struct scrub *s)
 {
-  const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000 };
   int r = 0;
 
   /* The server's own one gives way. */
   s->pool->scrub->waiting += !s->args->scheduled;
   while (r == 0 && !lock_try (&s->pool->scrub->one)) {
     r = scrub_go_on (s);
-    nanosleep (&pause, NULL);
+    clock_sleep_ms (LOOK_MS);
   }
   s->pool->scrub->waiting -= !s->args->scheduled;
   return r;

@@ -183,7 +183,7 @@ client_open_within (const char *path, const struct nbdedup_settings *settings,
     if (r == -1 || waited_ms >= longest_ms ||
         keep_waiting (on_wait, holder, waited_ms, longest_ms) == -1)
       break;
-    nanosleep (&(struct timespec) { .tv_nsec = POLL_MS * 1000000 }, NULL);
+    clock_sleep_ms (POLL_MS);
   }
   err = errno;
   client_free (client);

@@ -578,7 +578,7 @@ accept_one (struct control *control)
      * poll would return at once.
      */
     if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
-      nanosleep (&(struct timespec) { .tv_nsec = 100000000 }, NULL);
+      clock_sleep_ms (100);
     return;
   }
   if (getsockopt (fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == -1 ||

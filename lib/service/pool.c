@@ -26,6 +26,7 @@
 
 #include "base/backoff.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "core/ddt.h"
@@ -547,14 +548,12 @@ bool
 pool_wait_for_command (const struct lockfile_holder *holder, bool server,
                        unsigned tries)
 {
-  const struct timespec pause = { .tv_nsec = 100000000 };
-
   if (!server || holder->reader_is_server ||
       tries == WAIT_FOR_COMMAND_TRIES ||
       (holder->server && (tries == WAIT_FOR_END_TRIES ||
                           !lockfile_holder_is_ending (holder))))
     return false;
-  nanosleep (&pause, NULL);
+  clock_sleep_ms (100);
   return true;
 }
 

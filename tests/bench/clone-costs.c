@@ -53,10 +53,7 @@ static unsigned depth;
 static double
 now (void)
 {
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec + ts.tv_nsec / 1e9;
+  return clock_ns () / 1e9;
 }
 
 /* Seconds that a command takes. */
@@ -417,9 +414,7 @@ measure_other (void (*meanwhile) (void), enum figure reads,
 static void
 nothing (void)
 {
-  struct timespec ts = { 3, 0 };
-
-  nanosleep (&ts, NULL);
+  clock_sleep_ms (3000);
 }
 
 static void

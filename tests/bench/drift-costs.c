@@ -45,10 +45,7 @@ static unsigned nr_rounds;
 static double
 now (void)
 {
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec + ts.tv_nsec / 1e9;
+  return clock_ns () / 1e9;
 }
 
 static int
@@ -266,11 +263,10 @@ stop_clients (void)
 static double
 rate_without (void)
 {
-  struct timespec ts = { WINDOW, 0 };
   double start = now ();
   uint64_t before = atomic_load (&answered);
 
-  nanosleep (&ts, NULL);
+  clock_sleep_ms (1000 * WINDOW);
   return (atomic_load (&answered) - before) / (now () - start);
 }
 

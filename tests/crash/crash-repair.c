@@ -58,15 +58,6 @@ static struct work works[NR_WORKS] = {
   { .name = "scrub", .takes = { { 60000, 200 }, { 300000, 60 } } },
 };
 
-static uint64_t
-now_us (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000000 + (uint64_t) ts.tv_nsec / 1000;
-}
-
 static void
 sleep_us (uint64_t us)
 {
@@ -163,7 +154,7 @@ kill_off (struct rng *rng, struct work *w, const char *const *args,
 static void
 complete (struct work *w, const char *const *args, bool served)
 {
-  uint64_t begin = now_us (), us, changes;
+  uint64_t begin = clock_ns (), us, changes;
   int status;
   pid_t pid;
 
@@ -172,7 +163,7 @@ complete (struct work *w, const char *const *args, bool served)
   status = process_wait (pid, 120, w->name);
   if (status != 0)
     work_failed (w, status);
-  us = now_us () - begin;
+  us = (clock_ns () - begin) / 1000;
   changes = powercut ? powercut_changes (undo_path) - changes : 0;
   if (us > w->takes[served].us)
     w->takes[served].us = us;
@@ -368,12 +359,12 @@ is_settled (bool copied)
 static void
 settle (bool copied)
 {
-  uint64_t end = now_ms () + GIVE_UP_MS;
+  uint64_t end = clock_ms () + GIVE_UP_MS;
 
   if (copied)
     MUST_RUN ("set", "copies=2:1");
   while (!is_settled (copied)) {
-    if (now_ms () > end) {
+    if (clock_ms () > end) {
       fprintf (stderr, "the server has not %s for %u s\n",
                copied ? "copied its records" : "freed what was destroyed",
                GIVE_UP_MS / 1000);

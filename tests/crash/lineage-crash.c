@@ -210,7 +210,6 @@ run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
            bool from_start, uint8_t told[2 * MAX_OPS + 2])
 {
   struct pollfd pfd = { .events = POLLIN };
-  struct timespec ts;
   int64_t deadline = -1, now;
   int fds[2], status;
   size_t len = 0;
@@ -230,8 +229,7 @@ run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
   close (fds[1]);
   pfd.fd = fds[0];
   for (;;) {
-    clock_gettime (CLOCK_MONOTONIC, &ts);
-    now = (int64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+    now = (int64_t) clock_ms ();
     if (deadline == -1 && ms >= 0 && (from_start || len > 0))
       deadline = now + ms;
     if (deadline != -1 && now >= deadline) {

@@ -136,11 +136,11 @@ request (void)
 static int
 load (unsigned nr)
 {
-  uint64_t end = now_ms () + 30000;
+  uint64_t end = clock_ms () + 30000;
   unsigned i;
   int err = 0;
 
-  for (i = 0; i < nr && err == 0 && now_ms () < end; ++i)
+  for (i = 0; i < nr && err == 0 && clock_ms () < end; ++i)
     err = request ();
   return err;
 }
@@ -152,15 +152,15 @@ load (unsigned nr)
 static int
 load_with_fault (const char *file)
 {
-  uint64_t end = now_ms () + (strstr (file, "-wal") ? 60000 : 3000);
+  uint64_t end = clock_ms () + (strstr (file, "-wal") ? 60000 : 3000);
   bool happened = false;
   int err = 0;
 
-  while (err == 0 && now_ms () < end) {
+  while (err == 0 && clock_ms () < end) {
     err = request ();
     if (!happened && fault_happened ()) {
       happened = true;
-      end = now_ms () + 1000;
+      end = clock_ms () + 1000;
     }
   }
   return err;

@@ -103,7 +103,7 @@ measurer (void *arg)
       try_late ("drift-history", json_pack ("{s:s}", "name", "s0@g0"));
     else
       try_late ("drift-freed", json_pack ("{s:[s]}", "names", "k1"));
-    sleep_ms (rng_below (&rng, 10));
+    clock_sleep_ms (rng_below (&rng, 10));
   }
   return NULL;
 }
@@ -150,7 +150,7 @@ cloner (void *arg)
       json_decref (try ("destroy", json_pack ("{s:s,s:b,s:b}", "name", name,
                                               "recursive", 1, "force", 1),
                         ANY_ERROR));
-    sleep_ms (rng_below (&rng, 3));
+    clock_sleep_ms (rng_below (&rng, 3));
   }
   free (buf);
   return NULL;
@@ -213,7 +213,7 @@ drifter (void *arg)
                                                 name), ENOENT));
     json_decref (try ("stat", json_pack ("{s:s,s:b}", "name", "g0@v1", "ddt",
                                          1), 0));
-    sleep_ms (rng_below (&rng, 5));
+    clock_sleep_ms (rng_below (&rng, 5));
   }
   return NULL;
 }

@@ -29,7 +29,7 @@ change_block (struct steady *s, struct nbdedup_volume *v, uint64_t block,
   if (n < 50)
     fill_content (buf, len, len, NR_DUPS, rng);
   else if (n < 85)
-    fill_compressible (buf, len, seed + now_ms () / EQUAL_MS);
+    fill_compressible (buf, len, seed + clock_ms () / EQUAL_MS);
   else
     memset (buf, 0, len);
   if (n < 93)
@@ -154,7 +154,7 @@ destroyer (void *arg)
                                            "block-size",
                                            4096 << rng_below (&rng, 3)),
                       EEXIST));
-    sleep_ms (rng_below (&rng, 15));
+    clock_sleep_ms (rng_below (&rng, 15));
     victim_name (&rng, name);
     force = rng_percent (&rng, 80);
     args = json_pack ("{s:s,s:b,s:b,s:b}", "name", name, "force", force,
@@ -223,7 +223,7 @@ guest (void *arg)
     if (v == NULL) {
       if (errno != ENOENT && errno != EBUSY)
         fatal ("%s: %s", name, nbdedup_error ());
-      sleep_ms (1);
+      clock_sleep_ms (1);
       continue;
     }
     for (i = rng_below (&rng, 200); i > 0 && !stop; --i) {
@@ -313,7 +313,7 @@ follower (void *arg)
     if (v == NULL) {
       if (errno != ENOENT && errno != EBUSY)
         fatal ("%s: %s", name, nbdedup_error ());
-      sleep_ms (1);
+      clock_sleep_ms (1);
       continue;
     }
     must (nbdedup_volume_read (v, buf, sizeof buf, 0));
@@ -325,7 +325,7 @@ follower (void *arg)
       fatal ("a write was not refused");
     nbdedup_volume_close (v);
     nr_requests += 3;
-    sleep_ms (rng_below (&rng, 5));
+    clock_sleep_ms (rng_below (&rng, 5));
   }
   return NULL;
 }

@@ -147,7 +147,7 @@ observer (void *arg)
     default:
       expect_sum ();
     }
-    sleep_ms (rng_below (&rng, 3));
+    clock_sleep_ms (rng_below (&rng, 3));
   }
   return NULL;
 }
@@ -178,7 +178,7 @@ setter (void *arg)
                            "value", knobs[k].values[value],
                            "name", knobs[k].of_pool ? NULL :
                            steady[rng_below (&rng, NR_STEADY)].name));
-    sleep_ms (rng_below (&rng, 10));
+    clock_sleep_ms (rng_below (&rng, 10));
   }
   return NULL;
 }
@@ -224,7 +224,7 @@ remote (void *arg)
     nr_commands++;
     use_remote (client, buf, &rng);
     must (nbdedup_client_close (client));
-    sleep_ms (rng_below (&rng, 5));
+    clock_sleep_ms (rng_below (&rng, 5));
   }
   free (buf);
   return NULL;
@@ -239,7 +239,7 @@ folder (void *arg)
   (void) arg;
   while (!stop) {
     must (txg_run (pool->txg, NULL, NULL, NULL));
-    sleep_ms (rng_below (&rng, 4));
+    clock_sleep_ms (rng_below (&rng, 4));
   }
   return NULL;
 }
@@ -309,7 +309,7 @@ run_all (uint64_t ms)
       if (pthread_create (&threads[nr++], NULL, kinds[i].fn,
                           (void *) id) != 0)
         die ("pthread_create failed");
-  sleep_ms (ms);
+  clock_sleep_ms (ms);
   stop = true;
   while (nr > 0)
     pthread_join (threads[--nr], NULL);

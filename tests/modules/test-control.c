@@ -54,11 +54,11 @@ start_server (void)
 static void
 stop_server (void)
 {
-  const uint64_t start = now_ms ();
+  const uint64_t start = clock_ms ();
 
   check (nbdedup_pool_close (pool) == 0, "close the pool");
-  if (now_ms () - start > 10000)
-    die ("closing took %" PRIu64 " ms", now_ms () - start);
+  if (clock_ms () - start > 10000)
+    die ("closing took %" PRIu64 " ms", clock_ms () - start);
 }
 
 /*----------------------------------------------------------------------
@@ -288,10 +288,10 @@ threads_with (int value)
 static void
 expect_nice (unsigned nr, int value)
 {
-  const uint64_t start = now_ms ();
+  const uint64_t start = clock_ms ();
 
   while (threads_with (value) != nr) {
-    if (now_ms () - start > 20000)
+    if (clock_ms () - start > 20000)
       die ("%u threads have nice value %d, expected %u", threads_with (value),
            value, nr);
     usleep (10000);

@@ -364,7 +364,7 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
   pick_settings (rng);
   make_pool (rng);
   open_pool ();
-  for (n = 0; n < nr && now_ms () < until; ++n) {
+  for (n = 0; n < nr && clock_ms () < until; ++n) {
     lineage_random (&lineage, mixtures[m].weights, rng, &op);
     if (op.kind == OP_DESTROY && lineage.block_size &&
         rng_percent (rng, 25) && lineage_expect (&lineage, &op) == EXPECT_OK)
@@ -402,7 +402,7 @@ remove_pool (void)
 int
 main (void)
 {
-  uint64_t until = now_ms () +
+  uint64_t until = clock_ms () +
     1000 * number_from_environment ("LINEAGE_SECONDS", 6);
   bool verify_each = number_from_environment ("LINEAGE_VERIFY", 0) != 0;
   struct rng rng;
@@ -412,7 +412,7 @@ main (void)
   fflush (stdout);
   atexit (print_last_ops);
   for (history = number_from_environment ("LINEAGE_HISTORY", 0);
-       now_ms () < until; ++history) {
+       clock_ms () < until; ++history) {
     rng = rng_make (seed, history);
     run_history (&rng, until, verify_each);
     remove_pool ();

@@ -399,7 +399,7 @@ equal_load (void *arg)
 
     /* Set between two barriers: all see the same in the same round. */
     pthread_barrier_wait (&barrier);
-    if (id == 0 && now_ms () > load_ms)
+    if (id == 0 && clock_ms () > load_ms)
       atomic_store (&stop, true);
     pthread_barrier_wait (&barrier);
     if (atomic_load (&stop))
@@ -510,12 +510,10 @@ overwrite_load (void *arg)
 static void *
 keep_folding (void *arg)
 {
-  struct timespec ts = { 0, 3 * 1000 * 1000 };
-
   (void) arg;
   while (!atomic_load (&stop)) {
     json_decref (call ("stat", json_object ()));
-    nanosleep (&ts, NULL);
+    clock_sleep_ms (3);
   }
   return NULL;
 }
@@ -524,7 +522,6 @@ static void
 run_threads (void *(*fn) (void *), bool with_folds)
 {
   pthread_t threads[NR_THREADS], folder;
-  struct timespec ts = { 0, 20 * 1000 * 1000 };
   uintptr_t i;
 
   atomic_store (&stop, false);
@@ -534,8 +531,8 @@ run_threads (void *(*fn) (void *), bool with_folds)
   if (with_folds && pthread_create (&folder, NULL, keep_folding, NULL) != 0)
     die ("pthread_create failed");
   if (fn != equal_load) {
-    while (now_ms () < load_ms)
-      nanosleep (&ts, NULL);
+    while (clock_ms () < load_ms)
+      clock_sleep_ms (20);
     atomic_store (&stop, true);
   }
   for (i = 0; i < NR_THREADS; ++i)
@@ -663,10 +660,10 @@ main (void)
   settings.commit_interval_ms = 200;
   settings.nr_workers = 4;
   open_pool (&settings);
-  load_ms = now_ms () + ms / 3;
+  load_ms = clock_ms () + ms / 3;
   run_threads (random_load, true);
   verify_all ("after random requests");
-  load_ms = now_ms () + ms / 6;
+  load_ms = clock_ms () + ms / 6;
   run_threads (equal_load, true);
   verify_all ("after equal contents");
   close_pool ();
@@ -674,16 +671,16 @@ main (void)
   settings.primarycache = NBDEDUP_CACHE_NONE;
   open_pool (&settings);
   verify_all ("after reopening");
-  load_ms = now_ms () + ms / 6;
+  load_ms = clock_ms () + ms / 6;
   run_threads (random_load, true);
   verify_all ("after random requests without caches");
   close_pool ();
 
   open_pool (NULL);
   verify_all ("after reopening again");
-  load_ms = now_ms () + ms / 6;
+  load_ms = clock_ms () + ms / 6;
   run_threads (random_load, false);
-  load_ms = now_ms () + ms / 6;
+  load_ms = clock_ms () + ms / 6;
   run_threads (equal_load, false);
   verify_all ("with default settings");
   close_pool ();
@@ -711,7 +708,7 @@ main (void)
   settings.ddt_cache_bytes = NBDEDUP_DDT_CACHE_MIN;
   settings.dirty_max_bytes = NBDEDUP_DIRTY_MAX_MIN;
   open_pool (&settings);
-  load_ms = now_ms () + ms / 4;
+  load_ms = clock_ms () + ms / 4;
   run_threads (overwrite_load, true);
   verify_all ("after overwriting");
   close_pool ();

@@ -41,12 +41,12 @@ sampler_count (const char *key)
 static void
 wait_for_count (const char *key, json_int_t n)
 {
-  uint64_t end = now_ms () + 60000;
+  uint64_t end = clock_ms () + 60000;
 
   while (sampler_count (key) < n) {
-    if (now_ms () > end)
+    if (clock_ms () > end)
       fatal ("gave up waiting for \"%s\" to become %d", key, (int) n);
-    sleep_ms (20);
+    clock_sleep_ms (20);
   }
 }
 
@@ -147,21 +147,21 @@ test_snapshots (void)
   unsigned i;
 
   serve (3600);
-  begin = now_ms ();
+  begin = clock_ms ();
   for (i = 0; i < 20; ++i) {
     change ("another", 100 + i);
     snprintf (name, sizeof name, "another@many%u", i);
     run ("snapshot", json_pack ("{s:s}", "name", name));
   }
   /* One waits a second for the next. */
-  most = (json_int_t) (now_ms () - begin) / 1000 + 1;
+  most = (json_int_t) (clock_ms () - begin) / 1000 + 1;
   wait_for_count ("samples", 1);
   run ("snapshot", json_pack ("{s:s}", "name", "another@same"));
   /* Snapshots that find nothing changed, once all of that is sampled. */
   for (i = 0; i < 20 && sampler_count ("skipped") == 0; ++i) {
     snprintf (name, sizeof name, "another@same%u", i);
     run ("snapshot", json_pack ("{s:s}", "name", name));
-    sleep_ms (1500);
+    clock_sleep_ms (1500);
   }
   if (i == 20)
     fatal ("each snapshot makes a sample");
@@ -216,10 +216,10 @@ test_restarts (void)
   json_decref (document);
   before = nr_samples ("silver@v1");
   must (nbdedup_pool_close (pool));
-  end = now_ms () + 60000;
+  end = clock_ms () + 60000;
   do {
     serve (5);
-    sleep_ms (1500);
+    clock_sleep_ms (1500);
     after = nr_samples ("silver@v1");
     samples = samples_of ("silver@v1");
     document = json_array_get (samples, after - 1);
@@ -228,7 +228,7 @@ test_restarts (void)
       fatal ("a sample was taken too early");
     json_decref (samples);
     must (nbdedup_pool_close (pool));
-  } while (after == before && now_ms () < end);
+  } while (after == before && clock_ms () < end);
   if (after != before + 1)
     fatal ("%zu samples were taken", after - before);
 }
@@ -236,7 +236,7 @@ test_restarts (void)
 static void
 test_sampler_error (void)
 {
-  uint64_t end = now_ms () + 60000;
+  uint64_t end = clock_ms () + 60000;
   json_t *info;
   bool failed;
 
@@ -247,8 +247,8 @@ test_sampler_error (void)
     failed = json_is_string (json_object_get (json_object_get (
       info, "sampler"), "error"));
     json_decref (info);
-    sleep_ms (20);
-  } while (!failed && now_ms () < end);
+    clock_sleep_ms (20);
+  } while (!failed && clock_ms () < end);
   if (!failed || sampler_count ("samples") != 0)
     fatal ("a sampler that fails does not say so");
   run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
@@ -274,10 +274,10 @@ test_close (void)
   for (i = 0; i < 20; ++i) {
     serve (1);
     change ("another", 1000 + i);
-    sleep_ms (rng_below (&rng, 300));
-    begin = now_ms ();
+    clock_sleep_ms (rng_below (&rng, 300));
+    begin = clock_ms ();
     must (nbdedup_pool_close (pool));
-    ms = now_ms () - begin;
+    ms = clock_ms () - begin;
     if (ms > worst)
       worst = ms;
   }
@@ -351,7 +351,7 @@ test_damaged_page (void)
     if (i == 3000)
       fatal ("gave up waiting for a line of the log");
     change ("clone-of-big-7", 1000 + i);
-    sleep_ms (20);
+    clock_sleep_ms (20);
   }
   try ("drift", json_pack ("{s:s, s:b}", "name", "big@v1", "record", 1), EIO);
   v = open_volume ("clone-of-big-7");

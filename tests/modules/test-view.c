@@ -51,15 +51,6 @@ static uint64_t seed;
 static atomic_bool stop;
 static pthread_barrier_t victims_attach, victims_gone;
 
-static uint64_t
-now (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 /*----------------------------------------------------------------------
  * Chains: write s of a chain goes to slot s * 7 % NR_SLOTS.
  */
@@ -94,9 +85,9 @@ write_chains (void *arg)
     if (c->nr + 2 < MAX_WRITES) {
       s = c->nr + 1;
       fill_slot (buf, n, s);
-      c->began[s] = now ();
+      c->began[s] = clock_ns ();
       must (nbdedup_volume_write (v, buf, SLOT, slot_offset (n, s)));
-      c->answered[s] = now ();
+      c->answered[s] = clock_ns ();
       c->nr = s;
     }
     pthread_mutex_unlock (&c->lock);
@@ -272,9 +263,9 @@ take (struct taken *t, unsigned nr)
   uint64_t asked, done;
 
   snprintf (t->name, sizeof t->name, "v@%u", nr);
-  asked = now ();
+  asked = clock_ns ();
   run ("snapshot", json_pack ("{s:s}", "name", t->name));
-  done = now ();
+  done = clock_ns ();
   read_chains (t->name, t->has);
   check_view (t->name, t->has, asked, done);
 }
@@ -296,7 +287,7 @@ administrate (uint64_t until, unsigned *nr_taken)
   struct taken taken[MAX_SNAPSHOTS];
   unsigned nr = 0, n, i;
 
-  for (n = 0; now () < until; ++n) {
+  for (n = 0; clock_ns () < until; ++n) {
     while (nr == MAX_SNAPSHOTS || (nr > 0 && rng_percent (&rng, 40))) {
       i = rng_below (&rng, nr);
       still_the_same (taken[i].name, &taken[i]);
@@ -379,7 +370,7 @@ main (void)
   for (i = 0; i < NR_VICTIMS; ++i)
     if (pthread_create (&victims[i], NULL, be_victim, (void *) i) != 0)
       die ("pthread_create failed");
-  administrate (now () + ms * 1000000, &nr);
+  administrate (clock_ns () + ms * 1000000, &nr);
   atomic_store (&stop, true);
   pthread_barrier_wait (&victims_attach);
   for (i = 0; i < NR_THREADS; ++i)

@@ -58,7 +58,7 @@ exit_status (int status)
 int
 process_wait (pid_t pid, unsigned seconds, const char *what)
 {
-  uint64_t end = now_ms () + seconds * UINT64_C (1000);
+  uint64_t end = clock_ms () + seconds * UINT64_C (1000);
   int status;
   pid_t r;
 
@@ -68,7 +68,7 @@ process_wait (pid_t pid, unsigned seconds, const char *what)
       return exit_status (status);
     if (r == -1 && errno != EINTR)
       die ("waitpid: %s", strerror (errno));
-    if (now_ms () > end) {
+    if (clock_ms () > end) {
       kill (pid, SIGKILL);
       waitpid (pid, &status, 0);
       die ("%s has not ended after %u seconds", what, seconds);
@@ -81,7 +81,7 @@ struct nbd_handle *
 server_connect (struct server_process *server, const char *name,
                 unsigned seconds)
 {
-  uint64_t end = now_ms () + seconds * UINT64_C (1000);
+  uint64_t end = clock_ms () + seconds * UINT64_C (1000);
   struct nbd_handle *nbd;
 
   for (;;) {
@@ -103,7 +103,7 @@ server_connect (struct server_process *server, const char *name,
       nbd_close (nbd);
       return NULL;
     }
-    if (now_ms () > end) {
+    if (clock_ms () > end) {
       fprintf (stderr, "the server does not listen after %u seconds\n",
                seconds);
       nbd_close (nbd);
@@ -172,7 +172,7 @@ command_output (const char *const *argv, unsigned seconds,
   int fds[2];
   pid_t pid;
   ssize_t r;
-  uint64_t end = now_ms () + seconds * UINT64_C (1000);
+  uint64_t end = clock_ms () + seconds * UINT64_C (1000);
   struct pollfd p;
 
   if (pipe2 (fds, O_CLOEXEC) == -1)
@@ -199,7 +199,7 @@ command_output (const char *const *argv, unsigned seconds,
           die ("out of memory");
       }
     }
-    if (now_ms () > end) {
+    if (clock_ms () > end) {
       kill (pid, SIGKILL);
       die ("%s %s %s %s: not done after %u seconds", argv[0],
            argv[1] ? argv[1] : "", argv[1] && argv[2] ? argv[2] : "",

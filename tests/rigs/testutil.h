@@ -210,23 +210,6 @@ number_from_environment (const char *name, uint64_t otherwise)
   return s && s[0] ? strtoull (s, NULL, 0) : otherwise;
 }
 
-static inline uint64_t
-now_ms (void)
-{
-  struct timespec ts;
-
-  clock_gettime (CLOCK_MONOTONIC, &ts);
-  return (uint64_t) ts.tv_sec * 1000 + (uint64_t) ts.tv_nsec / 1000000;
-}
-
-static inline void
-sleep_ms (uint64_t ms)
-{
-  const struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
-
-  nanosleep (&ts, NULL);
-}
-
 /* For SIGALRM. */
 static inline void
 too_long (int sig)

@@ -237,20 +237,20 @@ do_rename (struct rng *rng)
 static void
 shrink (struct image *volume, uint64_t size, struct rng *rng)
 {
-  const uint64_t end = now_ms () + GONE_MS;
+  const uint64_t end = clock_ms () + GONE_MS;
   json_t *result;
 
   volume->leave = true;
   while (volume->nr_handles > 0)
-    sleep_ms (1);
+    clock_sleep_ms (1);
   do {
     result = transport_command ("resize", json_pack
                                 ("{s:s, s:I, s:b}", "name", volume->name,
                                  "size", (json_int_t) size, "shrink", 1),
                                 soak.plugin ? EBUSY : 0, rng);
     if (result == NULL)
-      sleep_ms (5);
-  } while (result == NULL && now_ms () < end);
+      clock_sleep_ms (5);
+  } while (result == NULL && clock_ms () < end);
   if (result == NULL)
     fatal ("%s: its clients do not go away", volume->name);
   json_decref (result);
@@ -320,7 +320,7 @@ decide (struct window *window, struct image *snap, struct handle *h,
   uint64_t b, len;
 
   if (rng_percent (rng, 30))
-    sleep_ms (rng_below (rng, 50));
+    clock_sleep_ms (rng_below (rng, 50));
   for (b = 0; b < nr; ++b) {
     len = snap->size - b * bs < bs ? snap->size - b * bs : bs;
     memset (buf, 0, bs);
@@ -709,7 +709,7 @@ admin_client (void *arg)
 
   while (!stop) {
     do_any (&rng);
-    sleep_ms (rng_below (&rng, soak.operations ? 60 : 10));
+    clock_sleep_ms (rng_below (&rng, soak.operations ? 60 : 10));
   }
   return NULL;
 }

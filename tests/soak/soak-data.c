@@ -195,7 +195,7 @@ data_client (void *arg)
   while (!stop) {
     h = attach (&rng);
     if (h == NULL) {
-      sleep_ms (1);
+      clock_sleep_ms (1);
       continue;
     }
     n = rng_percent (&rng, 10) ? 2000 : rng_between (&rng, 1, 200);

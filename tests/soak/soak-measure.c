@@ -161,13 +161,13 @@ measure (void *arg)
     tenth = i / SAMPLES;
     sample = i % SAMPLES;
     while (nr_requests < soak.operations / nr * (i + 1))
-      sleep_ms (2);
+      clock_sleep_ms (2);
     note_memory ();
     note ("descriptors", "", count_descriptors (transport_pid ()));
     note_files ();
     note_pages ();
     note_stat (&rng);
-    ended_at[tenth] = now_ms ();
+    ended_at[tenth] = clock_ms ();
     if (sample == SAMPLES - 1) {
       printf ("# %u/%u after %" PRIu64 " requests\n", tenth + 1, TENTHS,
               (uint64_t) nr_requests);

@@ -121,7 +121,7 @@ run_all (uint64_t ms)
   if (soak.operations)
     start_thread (&threads[nr++], measure, 0);
   else {
-    sleep_ms (ms);
+    clock_sleep_ms (ms);
     stop = true;
   }
   while (nr > 0)
@@ -164,23 +164,23 @@ main (int argc, char *argv[])
   make_pool ();
   left = soak.seconds * 1000;
   phases = soak.operations ? 1 : 3 + soak.seconds / PHASE_SECONDS;
-  start = now_ms ();
+  start = clock_ms ();
   transport_start (cache);
   do {
     ms = (left + phases - phase - 1) / (phases - phase);
-    began = now_ms ();
+    began = clock_ms ();
     alarm (soak.operations ? 0 : (unsigned) (ms / 1000) + STOP_SECONDS);
     run_all (ms);
     alarm (STOP_SECONDS);
     left -= ms;
-    print_phase (phase++, cache, now_ms () - began);
+    print_phase (phase++, cache, clock_ms () - began);
     verify_all ("after a phase");
     stop_all ();
     cache = (cache + 1) % 3;
     transport_start (cache);
     verify_all ("after opening");
   } while (phase < phases);
-  ms = now_ms () - start;
+  ms = clock_ms () - start;
   stop_all ();
   transport_report ();
   if (soak.operations)
