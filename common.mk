@@ -39,3 +39,9 @@ SUFFIXES = .pod .1 .5 .7
 .pod.7:
 	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=7 \
 	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
+
+# A file as a C string, e.g. static const char schema_sql[]: set name and text.
+text_to_c = $(MKDIR_P) $(@D) && { echo '/* Made by make; do not edit. */' && \
+	    echo "static const char $$name[] =" && \
+	    $(SED) -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/.*/"&\\n"/' "$$text" && \
+	    echo ';'; } > $@-t && mv -f $@-t $@
