@@ -11,22 +11,10 @@
 #include "tools.h"
 
 const struct drift_class drift_classes[NR_CLASSES] = {
-  [CLASS_GOLDEN_SAME] = {
-    "golden_same", "SAME", "as in the golden image", "#0072b2",
-    "as in the golden image",
-  },
-  [CLASS_GOLDEN_MOVED] = {
-    "golden_moved", "MOVED", "in the golden image, elsewhere", "#56b4e9",
-    "moved",
-  },
-  [CLASS_SIBLING] = {
-    "sibling", "SIBLING", "only among siblings", "#e69f00",
-    "only among siblings",
-  },
-  [CLASS_UNIQUE] = {
-    "unique", "UNIQUE", "unique", "#d55e00",
-    "unique",
-  },
+  [CLASS_GOLDEN_SAME] = { "golden_same", "SAME", "as in the golden image" },
+  [CLASS_GOLDEN_MOVED] = { "golden_moved", "MOVED", "moved" },
+  [CLASS_SIBLING] = { "sibling", "SIBLING", "only among siblings" },
+  [CLASS_UNIQUE] = { "unique", "UNIQUE", "unique" },
 };
 
 static uint64_t

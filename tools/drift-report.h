@@ -27,7 +27,8 @@
  */
 
 /* What a block of a clone is that is not zero; the order is that in which
- * they are shown: from what costs nothing to what costs most.
+ * they are shown: from what costs nothing to what costs most.  The charts'
+ * words and colours for them are in drift-style.json, in the same order.
  */
 enum {
   CLASS_GOLDEN_SAME,
@@ -40,9 +41,6 @@ enum {
 struct drift_class {
   const char *key;              /* in the document */
   const char *head;             /* of a column */
-  const char *label;            /* of a legend */
-  const char *color;            /* "#RRGGBB": of Okabe and Ito's palette, which
-                                 * the colour-blind can tell apart */
   const char *phrase;           /* after a figure, in a sentence */
 };
 
@@ -121,10 +119,17 @@ extern void drift_print_history (const json_t *histories);
 extern void drift_print_csv (const json_t *documents);
 
 /*----------------------------------------------------------------------
+ * drift-view.c: what the templates of the page, of the picture and of their
+ * charts show (a new reference).  The clones of a golden image are in
+ * "clones", and those that have a chart in "drawn", the most diverged first.
+ */
+extern json_t *drift_view (const json_t *histories);
+
+/*----------------------------------------------------------------------
  * Forms in a file.  'file' is its name, for messages.  -1: image_error.
  */
 
-/* drift-svg.c, drift-html.c: with charts by gnuplot. */
+/* drift-draw.c: with charts by gnuplot. */
 extern int drift_write_svg (FILE *fp, const json_t *histories,
                             const char *file);
 extern int drift_write_html (FILE *fp, const json_t *histories,

@@ -2,8 +2,12 @@
 
 #include <config.h>
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "drift-series.h"
 #include "tools.h"
@@ -15,115 +19,158 @@
 #define MOMENT_BAR 0.5
 #define SINGLE_BAR 0.012
 
+struct point {
+  double time;
+  double values[NR_SERIES];
+};
+
 static uint64_t
 sample_time (const json_t *history, size_t i)
 {
   return json_size (json_array_get (history, i), "time");
 }
 
-void
-series_start (struct series *series)
+struct series_axis
+series_axis (const json_t *history)
 {
-  const json_t *history = series->chart->history;
+  const size_t last = json_array_size (history) - 1;
+  const time_t newest = (time_t) sample_time (history, last);
+  struct series_axis axis = {
+    .from = sample_time (history, 0), .to = sample_time (history, last),
+  };
+  struct tm tm;
 
-  series->from = sample_time (history, 0);
-  series->to = sample_time (history, json_array_size (history) - 1);
-  series->moment = series->to <= series->from;
-  if (series->moment) {
-    series->to = series->from + VIEW_SECONDS / 2;
-    series->from -= series->from < VIEW_SECONDS / 2 ?
-      series->from : VIEW_SECONDS / 2;
-    axis_moment (series->chart->script, series->from, series->to);
+  if (localtime_r (&newest, &tm) != NULL)
+    axis.offset = tm.tm_gmtoff;
+  axis.moment = axis.to <= axis.from;
+  if (axis.moment) {
+    axis.to = axis.from + VIEW_SECONDS / 2;
+    axis.from -= axis.from < VIEW_SECONDS / 2 ? axis.from : VIEW_SECONDS / 2;
   }
-  else
-    axis_time (series->chart->script, series->from, series->to,
-               series->chart->x_tics);
-}
-
-double
-series_greatest (const struct series *series, unsigned column)
-{
-  double values[SERIES_VALUES_MAX], greatest = 0;
-  const json_t *document;
-  size_t i;
-
-  json_array_foreach (series->chart->history, i, document)
-    if (series->get (document, series->clone, values))
-      greatest = fmax (greatest, values[column]);
-  return greatest;
+  return axis;
 }
 
 static void
-write_point (const struct series *series, double t, const double *values)
+set_classes (const struct drift_clone *figures, double *values)
 {
   unsigned i;
 
-  fprintf (series->chart->script, "%.0f", t);
-  for (i = 0; i < series->nr_values; ++i)
-    fprintf (series->chart->script, " %.6g", values[i] / series->unit);
-  putc ('\n', series->chart->script);
+  for (i = 0; i < NR_CLASSES; ++i) {
+    values[SERIES_CLASSES + i] = figures->class[i];
+    values[SERIES_HELD] += figures->class[i];
+  }
+  values[SERIES_DIVERGED] = drift_diverged (figures);
 }
 
-/* A point that has no neighbours would not be seen: make it a short bar. */
-static void
-write_single (const struct series *series, double t, const double *values)
-{
-  const double half = (series->to - series->from) / 2.0 *
-    (series->moment ? MOMENT_BAR : SINGLE_BAR);
-
-  write_point (series, t - half, values);
-  write_point (series, t + half, values);
-}
-
-/* Is sample 'i' the last one of its column of pixels?  Of one moment there is
- * one column.
- */
+/* Returns false if the clone was not there. */
 static bool
-is_visible (const struct series *series, size_t i)
+read_point (const json_t *document, const char *name, struct point *point)
 {
-  const json_t *history = series->chart->history;
-  const double pixel =
-    (double) (series->to - series->from) / series->chart->width;
+  struct drift_fleet fleet;
+  struct drift_clone figures;
+  const json_t *clone;
 
-  if (series->moment)
-    return i + 1 == json_array_size (history);
-  return i == 0 || i + 1 == json_array_size (history) ||
-    (uint64_t) ((sample_time (history, i) - series->from) / pixel) !=
-    (uint64_t) ((sample_time (history, i + 1) - series->from) / pixel);
+  *point = (struct point) { .time = json_size (document, "time") };
+  if (name == NULL) {
+    drift_fleet_read (document, &fleet);
+    set_classes (&fleet.clones, point->values);
+    point->values[SERIES_LOGICAL] = fleet.logical;
+    point->values[SERIES_DISTINCT] = fleet.distinct;
+    point->values[SERIES_STORED] = fleet.stored;
+    point->values[SERIES_RATIO] = fleet.ratio;
+    return true;
+  }
+  clone = drift_find_clone (document, name);
+  if (clone == NULL)
+    return false;
+  drift_clone_read (document, clone, &figures);
+  set_classes (&figures, point->values);
+  return true;
 }
 
-/* A line for each sample; an empty one where the clone was not there. */
-void
-series_write (const struct series *series)
+static void
+write_point (FILE *fp, const struct series_axis *axis, double delay,
+             const struct point *point)
 {
-  double values[SERIES_VALUES_MAX], held[SERIES_VALUES_MAX];
-  double held_time = 0;
-  const json_t *document;
-  unsigned run = 0, j;
+  unsigned i;
+
+  fprintf (fp, "%.0f", point->time + axis->offset + delay);
+  for (i = 0; i < NR_SERIES; ++i)
+    fprintf (fp, " %.6g", point->values[i]);
+  putc ('\n', fp);
+}
+
+/* Is sample 'i' the last one of its column?  Of one moment there is one. */
+static bool
+is_visible (const json_t *history, const struct series_axis *axis, size_t i,
+            unsigned columns)
+{
+  const double width = (double) (axis->to - axis->from) / columns;
+
+  if (i + 1 == json_array_size (history))
+    return true;
+  return !axis->moment &&
+    (i == 0 ||
+     (uint64_t) ((sample_time (history, i) - axis->from) / width) !=
+     (uint64_t) ((sample_time (history, i + 1) - axis->from) / width));
+}
+
+static void
+keep_greatest (double greatest[NR_SERIES], const struct point *point)
+{
+  unsigned i;
+
+  for (i = 0; i < NR_SERIES; ++i)
+    greatest[i] = fmax (greatest[i], point->values[i]);
+}
+
+/* A point that has no neighbours would not be seen: each run of points goes
+ * on at both ends, for half the width of a bar.
+ */
+static void
+write_lines (FILE *fp, const json_t *history, const char *clone,
+             unsigned columns, double greatest[NR_SERIES])
+{
+  const struct series_axis axis = series_axis (history);
+  const double half = (axis.to - axis.from) / 2.0 *
+    (axis.moment ? MOMENT_BAR : SINGLE_BAR);
+  struct point point, last;
+  bool there, was_there = false;
   size_t i;
 
-  fprintf (series->chart->script, "$data << END\n");
-  json_array_foreach (series->chart->history, i, document) {
-    if (!is_visible (series, i))
+  for (i = 0; i < json_array_size (history); ++i) {
+    there = read_point (json_array_get (history, i), clone, &point);
+    if (there)
+      keep_greatest (greatest, &point);
+    if (!is_visible (history, &axis, i, columns))
       continue;
-    if (series->get (document, series->clone, values)) {
-      /* The first of a run waits until there is a second. */
-      if (run++ == 1)
-        write_point (series, held_time, held);
-      if (run > 1)
-        write_point (series, json_size (document, "time"), values);
-      held_time = json_size (document, "time");
-      for (j = 0; j < series->nr_values; ++j)
-        held[j] = values[j];
-      continue;
+    if (there && !was_there)
+      write_point (fp, &axis, -half, &point);
+    if (there)
+      write_point (fp, &axis, 0, &point);
+    if (!there && was_there) {
+      write_point (fp, &axis, half, &last);
+      putc ('\n', fp);
     }
-    if (run == 1)
-      write_single (series, held_time, held);
-    if (run > 0)
-      putc ('\n', series->chart->script);
-    run = 0;
+    was_there = there;
+    last = point;
   }
-  if (run == 1)
-    write_single (series, held_time, held);
-  fprintf (series->chart->script, "END\n");
+  if (was_there)
+    write_point (fp, &axis, half, &last);
+}
+
+char *
+series_lines (const json_t *history, const char *clone, unsigned columns,
+              double greatest[NR_SERIES])
+{
+  char *lines = NULL;
+  size_t len;
+  FILE *fp = open_memstream (&lines, &len);
+
+  memset (greatest, 0, NR_SERIES * sizeof *greatest);
+  if (fp != NULL)
+    write_lines (fp, history, clone, columns, greatest);
+  if (fp == NULL || fclose (fp) != 0)
+    exit (fail ("out of memory"));
+  return lines;
 }

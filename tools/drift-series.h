@@ -1,41 +1,45 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The data of one chart: what is drawn from a history. */
+/* What charts are drawn from: the figures of a history over time. */
 
 #ifndef NBDEDUP_DRIFT_SERIES_H
 #define NBDEDUP_DRIFT_SERIES_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include <jansson.h>
 
-#include "drift-chart.h"
 #include "drift-report.h"
 
-#define SERIES_VALUES_MAX (NR_CLASSES + 1)
-
-/* The values of one sample: a column each.  Returns false if it has none. */
-typedef bool series_fn (const json_t *document, const char *clone,
-                        double *values);
-
-struct series {
-  const struct chart *chart;
-  const char *clone;            /* for 'get'; may be NULL */
-  series_fn *get;
-  unsigned nr_values;
-  double unit;                  /* by which values are divided */
-  uint64_t from, to;            /* of the x axis: series_start */
-  bool moment;                  /* all samples are of one time */
+/* The columns, behind the time: drift.gnuplot counts from 2. */
+enum {
+  SERIES_CLASSES,               /* NR_CLASSES of them, bytes */
+  SERIES_HELD = NR_CLASSES,     /* their sum */
+  SERIES_DIVERGED,
+  SERIES_LOGICAL,               /* from here on of the fleet only */
+  SERIES_DISTINCT,
+  SERIES_STORED,
+  SERIES_RATIO,
+  NR_SERIES,
 };
 
-/* Set up the chart's x axis. */
-extern void series_start (struct series *series);
+/* The x axis.  Gnuplot knows no time zones: it gets the seconds of the clock
+ * on the wall, by the zone's offset at the newest sample.
+ */
+struct series_axis {
+  uint64_t from, to;
+  bool moment;                  /* all samples are of one time */
+  long offset;
+};
 
-/* The greatest of all values in that column. */
-extern double series_greatest (const struct series *series, unsigned column);
+/* 'history' is sorted by time. */
+extern struct series_axis series_axis (const json_t *history);
 
-/* Write the data block "$data": the time, then the values. */
-extern void series_write (const struct series *series);
+/* The lines of a data block (owned by the caller): of the clone, or, with
+ * 'clone' NULL, of the sums over all clones and of the fleet.  There is no
+ * more detail than 'columns' can show.  'greatest' gets the greatest values.
+ */
+extern char *series_lines (const json_t *history, const char *clone,
+                           unsigned columns, double greatest[NR_SERIES]);
 
 #endif /* NBDEDUP_DRIFT_SERIES_H */

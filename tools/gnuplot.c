@@ -2,42 +2,18 @@
 
 #include <config.h>
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "child.h"
 #include "gnuplot.h"
 #include "image.h"
+#include "tools.h"
 
-void
-gnuplot_chart (FILE *script, const char *name, unsigned width,
-               unsigned height)
+static char *
+run_script (const char *script, size_t len, const char *file)
 {
-  /* "noenhanced": an underscore in a name is no subscript. */
-  fprintf (script,
-           "reset\n"
-           "set encoding utf8\n"
-           "set terminal svg dynamic size %u,%u name '%s' noenhanced "
-           "font 'system-ui,sans-serif,12'\n", width, height, name);
-}
-
-void
-gnuplot_string (FILE *script, const char *text)
-{
-  putc ('\'', script);
-  for (; *text != '\0'; ++text) {
-    if (*text == '\'')
-      putc ('\'', script);
-    putc ((unsigned char) *text < ' ' ? ' ' : *text, script);
-  }
-  putc ('\'', script);
-}
-
-char *
-gnuplot_run (const char *script, size_t len, const char *file)
-{
-  /* -d: nobody's ~/.gnuplot. */
+  /* -d: no ~/.gnuplot. */
   static const char *const argv[] = { "gnuplot", "-d", NULL };
   char *charts = NULL;
   struct child child;
@@ -54,34 +30,29 @@ gnuplot_run (const char *script, size_t len, const char *file)
   return charts;
 }
 
-/* What a browser would show as the tooltip of a line: "c1_plot_2". */
-static void
-copy_without_titles (FILE *fp, const char *text, const char *end)
-{
-  static const char open[] = "<title>", close[] = "</title>";
-  const char *title;
-
-  while ((title = strstr (text, open)) != NULL && title < end) {
-    fwrite (text, 1, title - text, fp);
-    text = strstr (title, close);
-    if (text == NULL || text > end)
-      return;
-    text += strlen (close);
-  }
-  fwrite (text, 1, end - text, fp);
-}
-
-int
-gnuplot_copy (FILE *fp, char **charts)
+static json_t *
+cut (const char *text)
 {
   static const char start[] = "</defs>", stop[] = "</svg>";
-  char *from = strstr (*charts, start);
-  char *to = from == NULL ? NULL : strstr (from, stop);
+  json_t *charts = json_array ();
+  const char *end;
 
-  if (to == NULL)
-    return image_fail ("this version of gnuplot writes SVG files that nbdedup "
-                       "does not understand");
-  copy_without_titles (fp, from + strlen (start), to);
-  *charts = to + strlen (stop);
-  return 0;
+  while ((text = strstr (text, start)) != NULL &&
+         (end = strstr (text, stop)) != NULL) {
+    text += strlen (start);
+    if (json_array_append_new (charts, json_stringn (text, end - text)) == -1)
+      exit (fail ("out of memory"));
+    text = end;
+  }
+  return charts;
+}
+
+json_t *
+gnuplot_run (const char *script, size_t len, const char *file)
+{
+  char *text = run_script (script, len, file);
+  json_t *charts = text == NULL ? NULL : cut (text);
+
+  free (text);
+  return charts;
 }

@@ -76,11 +76,10 @@ END
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    # Three of the fleet's bytes and ratio, two of all clones (for wide and
-    # narrow windows), one of each.
-    assert_eq "$(count '<svg ')" 12
-    assert_eq "$(count '<svg [^>]*role="img" aria-label="[^"]*over time of')" 12
-    assert_eq "$(count '<details>')" 0
+    # Three of the fleet's bytes and ratio, one of what the clones diverged,
+    # two of all clones (for wide and narrow windows), one of each.
+    assert_eq "$(count '<svg ')" 13
+    assert_eq "$(count '<svg [^>]*role="img" aria-label="[^"]*over time of')" 13
     # Areas and bars of each class, and a line of each kind.
     for colour in 0072b2 56b4e9 e69f00 d55e00; do
         assert_num "$(pixels "$colour") > 300"
@@ -95,8 +94,8 @@ END
     assert_num "$(stat -c %s "$page") < 4000000"
     open_page "$page"
     is_clean
-    assert_eq "$(count '<svg ')" 105
-    assert_eq "$(count '<summary>88 more clones')" 1
+    assert_eq "$(count '<svg ')" 106
+    assert_eq "$(count '<summary>Each clone, the most diverged first (100)')" 1
     # The table and the charts have this order.
     expected=$(jq -r '.[-1].clones | sort_by (-.sibling - .unique, .name) |
                    .[].name' "$BATS_TEST_TMPDIR/samples")
@@ -112,8 +111,8 @@ END
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    assert_eq "$(count '<svg ')" 205
-    assert_eq "$(count '<summary>188 more clones')" 1
+    assert_eq "$(count '<svg ')" 206
+    assert_eq "$(count '<summary>Each clone, the most diverged first (200)')" 1
     assert_eq "$(count 'The 800 least diverged are in the table only')" 1
     # Each of them, their sum, and no other.
     assert_eq "$(count '<th scope="row">')" 1001
@@ -124,7 +123,7 @@ END
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    assert_eq "$(count '<svg ')" 8
+    assert_eq "$(count '<svg ')" 9
     # The bar of all clones alone has more than the table's.
     assert_num "$(pixels 0072b2) > 20000"
     assert_num "$(pixels d55e00) > 1000"
@@ -144,6 +143,26 @@ END
     assert_eq "$(wc -l <"$seen/layout")" 7
     awk '$2 != 0 || $3 < ($1 ~ /p/ ? 5 : 9) { exit 1 }' "$seen/layout" ||
         fail "$(cat "$seen/layout")"
+}
+
+@test "on a phone, charts of each clone are folded away; on paper they are not" {
+    local clones
+
+    for clones in 2 9; do
+        fixture --clones "$clones" --samples 30 --days 42 |
+            "$test_programs/bats/drift-forms" html "$page"
+        open_page "$page" 360 1280 718p
+        # The fleet's three, one with a line for each of six, one of them all.
+        assert_eq "$(awk '{ print $1, $4 }' "$seen/layout" | xargs)" \
+                  "360 5 1280 5 718p $((clones + 5))"
+        assert_eq "$(count '<span class="key line" style=')" \
+                  $((clones < 6 ? clones : 6))
+    done
+    # Too many for paper.
+    fixture --clones 13 --samples 3 |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page" 718p
+    assert_eq "$(awk '{ print $4 }' "$seen/layout")" 5
 }
 
 @test "whatever a name has in it, it is text" {
@@ -171,7 +190,7 @@ END
         nbdedup drift --record --html "$page"
         open_page "$page"
         is_clean
-        assert_eq "$(count '<svg ')" 7
+        assert_eq "$(count '<svg ')" 8
         assert_num "$(pixels 0072b2) > 5000"
     done
 }

@@ -498,6 +498,10 @@ END
         forms svg "$BATS_TEST_TMPDIR/odd.svg"
     check_xml "$BATS_TEST_TMPDIR/odd.svg"
     grep -qF "a'b &lt;i>&amp;_{x}\`id\`: dedup ratio" "$BATS_TEST_TMPDIR/odd.svg"
+    fixture --golden $'a\nb\\' --clones 2 --samples 3 |
+        forms svg "$BATS_TEST_TMPDIR/odd.svg"
+    check_xml "$BATS_TEST_TMPDIR/odd.svg"
+    grep -qF '>a b\: dedup ratio<' "$BATS_TEST_TMPDIR/odd.svg"
     # One that is as long as names may be leaves room for what follows it.
     local name
 
@@ -507,6 +511,121 @@ END
     check_xml "$BATS_TEST_TMPDIR/long.svg"
     assert_eq "$(grep -cE ">an{23}…n{23}z: (bytes|what|dedup)" \
                       "$BATS_TEST_TMPDIR/long.svg")" 3
+}
+
+# labels FILE: of each chart what it shows, and the labels of its axes.
+labels ()
+{
+    python3 - "$1" <<'END'
+import re
+import sys
+with open(sys.argv[1], encoding="utf-8") as f:
+    for name, body in re.findall(
+            r'<svg[^>]* aria-label(?:ledby)?="([^"]*)"[^>]*>(.*?)</svg>',
+            f.read(), re.DOTALL):
+        print(name + ": " + "|".join(re.findall("<text>([^<]*)</text>", body)))
+END
+}
+
+@test "the axis of time has times on a pool's first day, in this time zone" {
+    local form minutes
+
+    need gnuplot --version
+    need python3 --version
+    # From 17:46:40 in UTC; no full hour is in the shortest.
+    for minutes in 0.1 12 58 300 1430; do
+        fixture --clones 2 --samples 4 --start 1795283200 \
+                --days "$(jq -n "$minutes / 1440")" >"$BATS_TEST_TMPDIR/first"
+        for form in svg html; do
+            TZ=Asia/Kolkata forms "$form" "$BATS_TEST_TMPDIR/x.$form" \
+                <"$BATS_TEST_TMPDIR/first"
+            labels "$BATS_TEST_TMPDIR/x.$form" >"$BATS_TEST_TMPDIR/labels"
+            run ! grep -F 'e+' "$BATS_TEST_TMPDIR/labels"
+            # Each chart has at least two times, and the date once or twice.
+            awk -F '[|]' '{ n = dates = 0
+                            for (i = 1; i <= NF; ++i) {
+                                n += $i ~ /[0-2][0-9]:[0-5][0-9](:[0-5][0-9])?$/
+                                dates += $i ~ /2[12] Nov 2026/
+                            }
+                            if (n < 2 || n > 3 * 14 || dates < 1) exit 1 }
+                          END { if (NR == 0) exit 1 }' "$BATS_TEST_TMPDIR/labels" ||
+                fail "$minutes: $(cat "$BATS_TEST_TMPDIR/labels")"
+        done
+    done
+    fixture --clones 2 --samples 4 --start 1795283200 --days 0.008 |
+        TZ=Asia/Kolkata forms svg "$BATS_TEST_TMPDIR/x.svg"
+    [[ $(labels "$BATS_TEST_TMPDIR/x.svg") == *"|23:18|23:20|23:22|23:24|23:26|23:28|golden@"*"|21 Nov 2026|"* ]]
+    # The only sample's own time.
+    fixture --clones 2 --samples 1 --start 1795283200 --days 0 |
+        TZ=Asia/Kolkata forms svg "$BATS_TEST_TMPDIR/x.svg"
+    [[ $(labels "$BATS_TEST_TMPDIR/x.svg") == *"|21 Nov 2026 23:16|"* ]]
+}
+
+@test "charts have several tics of time, however long the history is" {
+    local days
+
+    need gnuplot --version
+    need python3 --version
+    for days in 1.1 2 4 7 14 30 42 60 100 183 365 800 3000 7000; do
+        fixture --clones 3 --samples 20 --days "$days" |
+            forms html "$BATS_TEST_TMPDIR/x.html"
+        labels "$BATS_TEST_TMPDIR/x.html" >"$BATS_TEST_TMPDIR/labels"
+        assert_eq "$(wc -l <"$BATS_TEST_TMPDIR/labels")" 9
+        # Each 60 pixels have room for one.
+        awk -F '[|]' '{ n = 0
+                        for (i = 1; i <= NF; ++i)
+                            n += $i ~ /^([0-2][0-9]:00|([0-9]+ )?[A-Z][a-z][a-z]( 20[0-9][0-9])?|20[0-9][0-9])$/
+                        if ($0 ~ /:.*:/) n /= 2
+                        if (n < 2 || n > ($0 ~ /of all/ ? 9 : 5)) exit 1 }' \
+            "$BATS_TEST_TMPDIR/labels" || fail "$days: $(cat "$BATS_TEST_TMPDIR/labels")"
+    done
+    fixture --clones 3 --samples 20 --days 42 | forms html "$BATS_TEST_TMPDIR/x.html"
+    labels "$BATS_TEST_TMPDIR/x.html" >"$BATS_TEST_TMPDIR/labels"
+    assert_eq "$(grep -c '^Composition over time of [a-z]*: .*|1 Jan|15 Jan|29 Jan|12 Feb$' \
+                      "$BATS_TEST_TMPDIR/labels")" 3
+}
+
+@test "a line that is dashed is so in its legend" {
+    need gnuplot --version
+    fixture --clones 2 --samples 4 >"$BATS_TEST_TMPDIR/samples"
+    forms svg "$BATS_TEST_TMPDIR/x.svg" <"$BATS_TEST_TMPDIR/samples"
+    forms html "$BATS_TEST_TMPDIR/x.html" <"$BATS_TEST_TMPDIR/samples"
+    # The first stretch is the legend's: it has room for more than two dashes.
+    run -0 grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.svg"
+    assert_eq "$output" 1
+    grep -oP "rgb\\(128, 128, 128\\)' stroke-dasharray='\\K.*" "$BATS_TEST_TMPDIR/x.svg" |
+        tr -c '0-9.\n' ' ' >"$BATS_TEST_TMPDIR/dashes"
+    awk '{ exit !($5 - $3 > 2 * ($1 + $2)) }' "$BATS_TEST_TMPDIR/dashes" ||
+        fail "$(cat "$BATS_TEST_TMPDIR/dashes")"
+    # The page: logical bytes, in the chart that has them, and in its legend.
+    assert_eq "$(grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.html")" 1
+    assert_eq "$(grep -oP '^\.line\.\K[a-z]+(?=\{background:repeating)' \
+                      "$BATS_TEST_TMPDIR/x.html")" logical
+    grep -qP "stroke='rgb\\(128, 128, 128\\)' stroke-dasharray" "$BATS_TEST_TMPDIR/x.html"
+}
+
+@test "axes of bytes have whole bytes, and one tick without any" {
+    need gnuplot --version
+    need python3 --version
+    # shellcheck disable=SC2016
+    document='[{"golden": "e@a", "time": 1795283200, "block_size": $b, "golden_blocks": $n,
+                "clones": [{"name": "c", "zero": 9, "golden_same": 0, "golden_moved": 0,
+                            "sibling": 0, "unique": $n, "logical": $n, "only_here_bytes": 0}],
+                "fleet": {"logical": (2 * $n), "distinct": $n, "dedup_ratio": null,
+                          "distinct_stored_bytes": ($n * 3)}}]'
+    for n in 0 1 2; do
+        for form in svg html; do
+            jq -n --argjson b 512 --argjson n "$n" "$document" |
+                forms "$form" "$BATS_TEST_TMPDIR/x.$form"
+            labels "$BATS_TEST_TMPDIR/x.$form" >"$BATS_TEST_TMPDIR/labels"
+            run ! grep -P '[0-9]\.[0-9]+ (B|KiB)' "$BATS_TEST_TMPDIR/labels"
+            grep -qP '\|[0-9]+ (B|KiB)\|' "$BATS_TEST_TMPDIR/labels"
+        done
+    done
+    jq -n --argjson b 512 --argjson n 0 "$document" | forms html "$BATS_TEST_TMPDIR/x.html"
+    labels "$BATS_TEST_TMPDIR/x.html" >"$BATS_TEST_TMPDIR/labels"
+    assert_eq "$(grep -oP '[0-9.]+ [KMG]?i?B(?=\|)' "$BATS_TEST_TMPDIR/labels" | sort -u | xargs)" \
+              "0 B 1 B"
 }
 
 @test "no golden images, no clones, no data: charts are files all the same" {

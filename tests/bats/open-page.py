@@ -14,9 +14,10 @@ it and refuses.  Leaves in DIRECTORY
 
 and, if there are WIDTHs, in pixels of the window, or with a "p" of paper,
 
-  layout     a line for each: "WIDTH OVERFLOW LETTERS", where OVERFLOW says how
-             many pixels the page, or a part of it that scrolls, is wider than
-             there is room; LETTERS how high the smallest ones of a chart are
+  layout     a line for each: "WIDTH OVERFLOW LETTERS CHARTS", where OVERFLOW
+             says how many pixels the page, or a part of it that scrolls, is
+             wider than there is room; LETTERS how high the smallest ones of a
+             chart are; CHARTS how many of these are in sight
 """
 
 import collections
@@ -95,8 +96,11 @@ window.onload = function () {
     Array.from (d.querySelectorAll (".scroll")));
   const letters = Array.from (d.querySelectorAll ("svg text"))
     .map (t => t.getBoundingClientRect ().height).filter (h => h > 0);
+  const charts = Array.from (d.querySelectorAll ("svg"))
+    .filter (c => c.checkVisibility ());
   document.querySelector ("#layout").textContent =
-    Math.max (...parts.map (room)) + " " + Math.min (...letters).toFixed (1);
+    Math.max (...parts.map (room)) + " " + Math.min (...letters).toFixed (1) +
+    " " + charts.length;
 };
 </script>
 """

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "drift-report.h"
+#include "drift-series.h"
+#include "drift-style-json.h"
+#include "tools.h"
+
+/* Clones that have a chart: a browser takes long for thousands. */
+#define CLONES_DRAWN 200
+
+/* Clones that paper has room for. */
+#define CLONES_PRINTED 12
+
+/* A clone that is smaller than the largest by more than this would be a
+ * stripe on the common scale: it gets one of its own.
+ */
+#define OWN_SCALE 8
+
+/* Half the pixels of the widest chart, and of a clone's. */
+#define FLEET_COLUMNS 490
+#define CLONE_COLUMNS 150
+
+/* Of a golden image's part of the picture, in pixels. */
+#define PART_HEIGHT 910
+
+static json_t *
+pack (const char *format, ...)
+{
+  json_t *value;
+  va_list ap;
+
+  va_start (ap, format);
+  value = json_vpack_ex (NULL, 0, format, ap);
+  va_end (ap);
+  if (value == NULL)
+    exit (fail ("out of memory"));
+  return value;
+}
+
+static json_t *
+bytes_text (uint64_t bytes)
+{
+  char buf[HUMAN_MAX];
+
+  return pack ("s", human_bytes (bytes, buf));
+}
+
+/*----------------------------------------------------------------------
+ * Of clones
+ */
+
+static json_t *
+class_views (const json_t *style, const struct drift_clone *figures)
+{
+  json_t *views = json_deep_copy (json_object_get (style, "palette")), *view;
+  char percent[PERCENT_MAX], width[32];
+  size_t i;
+
+  json_array_foreach (views, i, view) {
+    const uint64_t bytes = figures->class[i];
+
+    snprintf (width, sizeof width, "%.2f", figures->logical == 0 ? 0 :
+              bytes * 100.0 / figures->logical);
+    json_object_update_new (view, pack (
+      "{s:o, s:s, s:s}", "bytes", bytes_text (bytes), "width", width,
+      "percent", drift_percent (bytes, figures->logical, percent)));
+  }
+  return views;
+}
+
+static json_t *
+clone_view (const json_t *style, const char *name,
+            const struct drift_clone *figures)
+{
+  return pack ("{s:s, s:o, s:o, s:o, s:o, s:o}",
+               "name", name,
+               "logical", bytes_text (figures->logical),
+               "diverged", bytes_text (drift_diverged (figures)),
+               "zero", bytes_text (figures->zero),
+               "only_here", bytes_text (figures->only_here),
+               "classes", class_views (style, figures));
+}
+
+struct clone {
+  const char *name;
+  struct drift_clone figures;
+};
+
+static int
+compare_clones (const void *pa, const void *pb)
+{
+  const struct clone *a = pa, *b = pb;
+  const uint64_t da = drift_diverged (&a->figures);
+  const uint64_t db = drift_diverged (&b->figures);
+
+  if (da != db)
+    return da > db ? -1 : 1;
+  return strcmp (a->name, b->name);
+}
+
+/* The most diverged first. */
+static json_t *
+clone_views (const json_t *style, const json_t *document)
+{
+  const json_t *list = json_object_get (document, "clones");
+  const size_t nr = json_array_size (list);
+  struct clone *clones = calloc (nr + 1, sizeof *clones);
+  json_t *views = pack ("[]"), *clone;
+  size_t i;
+
+  if (clones == NULL)
+    exit (fail ("out of memory"));
+  json_array_foreach (list, i, clone) {
+    clones[i].name = json_text (clone, "name");
+    drift_clone_read (document, clone, &clones[i].figures);
+  }
+  qsort (clones, nr, sizeof *clones, compare_clones);
+  for (i = 0; i < nr; ++i)
+    json_array_append_new (views, clone_view (style, clones[i].name,
+                                              &clones[i].figures));
+  free (clones);
+  return views;
+}
+
+/*----------------------------------------------------------------------
+ * Charts
+ */
+
+static void
+set_lines (json_t *view, const json_t *history, const char *clone,
+           unsigned columns, double greatest[NR_SERIES])
+{
+  char *text = series_lines (history, clone, columns, greatest);
+
+  json_object_set_new (view, "series", pack ("s", text));
+  free (text);
+}
+
+/* Give 'views', of clones, what their charts need. */
+static void
+set_clone_series (json_t *views, const json_t *history, const json_t *colors)
+{
+  double greatest[NR_SERIES], top = 0;
+  json_t *view;
+  size_t i;
+
+  json_array_foreach (views, i, view) {
+    set_lines (view, history, json_text (view, "name"), CLONE_COLUMNS,
+               greatest);
+    json_object_update_new (view, pack (
+      "{s:I, s:f, s:f, s:O*}", "n", (json_int_t) i + 1,
+      "top", greatest[SERIES_HELD], "top_diverged", greatest[SERIES_DIVERGED],
+      "color", json_array_get (colors, i)));
+    top = fmax (top, greatest[SERIES_HELD]);
+  }
+  json_array_foreach (views, i, view)
+    if (json_real_value (json_object_get (view, "top")) < top / OWN_SCALE)
+      json_object_set_new (view, "own_scale", json_true ());
+    else
+      json_object_set_new (view, "top", json_real (top));
+}
+
+static void
+set_fleet_series (json_t *view, const json_t *history)
+{
+  const struct series_axis axis = series_axis (history);
+  double greatest[NR_SERIES];
+
+  set_lines (view, history, NULL, FLEET_COLUMNS, greatest);
+  json_object_update_new (view, pack (
+    "{s:f, s:f, s:i, s:f, s:f, s:f, s:f}",
+    "from", (double) axis.from + axis.offset,
+    "to", (double) axis.to + axis.offset, "moment", (int) axis.moment,
+    "top_held", greatest[SERIES_HELD], "top_logical",
+    greatest[SERIES_LOGICAL], "top_distinct",
+    fmax (greatest[SERIES_DISTINCT], greatest[SERIES_STORED]),
+    "top_ratio", greatest[SERIES_RATIO]));
+}
+
+/*----------------------------------------------------------------------
+ * Of a golden image, and all
+ */
+
+static json_t *
+fleet_view (const json_t *style, const json_t *document)
+{
+  struct drift_fleet fleet;
+  char ratio[32];
+  json_t *view;
+
+  drift_fleet_read (document, &fleet);
+  view = clone_view (style, "all clones", &fleet.clones);
+  json_object_update_new (view, pack (
+    "{s:o, s:o, s:o, s:o, s:I, s:b, s:b}",
+    "held", bytes_text (fleet.clones.logical),
+    "logical", bytes_text (fleet.logical),
+    "distinct", bytes_text (fleet.distinct),
+    "stored", bytes_text (fleet.stored),
+    "nr_clones", (json_int_t) fleet.nr_clones,
+    "holds", fleet.clones.logical > 0,
+    "several", fleet.nr_clones > 1));
+  if (!isnan (fleet.ratio)) {
+    snprintf (ratio, sizeof ratio, "%.2f", fleet.ratio);
+    json_object_set_new (view, "ratio", pack ("s", ratio));
+  }
+  return view;
+}
+
+static json_t *
+golden_view (const json_t *style, const json_t *history, size_t nth)
+{
+  const json_t *document =
+    json_array_get (history, json_array_size (history) - 1);
+  json_t *view = fleet_view (style, document);
+  json_t *sorted = drift_by_time (history);
+  json_t *clones = clone_views (style, document), *drawn = json_copy (clones);
+  const size_t nr = json_array_size (clones);
+  char time[64];
+
+  while (json_array_size (drawn) > CLONES_DRAWN)
+    json_array_remove (drawn, json_array_size (drawn) - 1);
+  set_fleet_series (view, sorted);
+  set_clone_series (drawn, sorted, json_object_get (style, "clone_colors"));
+  json_object_update_new (view, pack (
+    "{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:b}", "nth", (json_int_t) nth,
+    "golden", json_text (document, "golden"),
+    "as_of", drift_time (document, "%Y-%m-%d %H:%M %Z", time, sizeof time),
+    "clones", clones, "drawn", drawn,
+    "nr_drawn", (json_int_t) json_array_size (drawn),
+    "not_drawn", (json_int_t) (nr - json_array_size (drawn)),
+    "printed", nr <= CLONES_PRINTED));
+  json_decref (sorted);
+  return view;
+}
+
+json_t *
+drift_view (const json_t *histories)
+{
+  const size_t nr = json_array_size (histories);
+  json_t *view = pack ("o", json_loads (drift_style_json, 0, NULL));
+  json_t *goldens = pack ("[]"), *history;
+  size_t i;
+
+  json_array_foreach (histories, i, history)
+    json_array_append_new (goldens, golden_view (view, history, i + 1));
+  json_object_update_new (view, pack (
+    "{s:s, s:b, s:i, s:I, s:o}", "generator", PACKAGE_STRING,
+    "several_goldens", nr > 1, "part_height", PART_HEIGHT,
+    "height", (json_int_t) PART_HEIGHT * (nr == 0 ? 1 : nr),
+    "goldens", goldens));
+  return view;
+}
