@@ -11,7 +11,7 @@
  *   COMMAND   ARGS                                      RESULT
  *   create    name(!) size(!) block-size compress       {}
  *             dedup domain allow
- *   list                                                contract's "list"
+ *   list                                                see nbdedup-list(1)
  *   get       property(!) ("all" or one)  name          {"properties":
  *                                                         {PROPERTY: VALUE}}
  *             (values are strings as "set" takes them; sizes in bytes as
@@ -32,11 +32,12 @@
  *   rebase    name(!) snapshot(!) dry-run (bool)        {"own_bytes_before",
  *                                                       "own_bytes_after",
  *                                                       "given_back_bytes"}
- *   diff      from(!) to(!) (snapshots)                 {"extents":
- *                                                         contract's "diff"}
- *   drift     name (a snapshot's)  memory (bytes)      contract's "drift":
- *             record (bool: also keep it in the history)
- *             one document, or, without a name,         {"goldens": [...]}
+ *   diff      from(!) to(!) (snapshots)                 {"extents": see
+ *                                                         nbdedup-diff(1)}
+ *   drift     name (a snapshot's)  memory (bytes)       see nbdedup-drift(1):
+ *             record (bool: also keep it in the history) one document, or,
+ *                                                       without a name,
+ *                                                       {"goldens": [...]}
  *   drift-history  name (a snapshot's)  after           {"samples": [such
  *             (oldest first; in parts: "next" is        documents], "next": N}
  *             'after' of the next call, and missing in the last part)
@@ -44,7 +45,7 @@
  *             name that it has now; without name)
  *   drift-freed  names(!) (an array)  memory            {"names": [all],
  *             (volumes go with their snapshots)          "freed_bytes": N}
- *   stat      name  ddt (bool)                          contract's "stat"
+ *   stat      name  ddt (bool)                          see nbdedup-stat(1)
  *             (a snapshot's: of its clones; with ddt also pool.ddt.histogram
  *             and, with a name, "ddt": {"name", "histogram"})
  *   check     repair (bool)                             {"errors": N,

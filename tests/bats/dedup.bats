@@ -275,7 +275,7 @@ assert_stat ()
     assert_stat dedup_ratio 2
 }
 
-@test "block sizes other than the contract's are refused" {
+@test "block sizes other than those of nbdedup-create(1) are refused" {
     make_pool
     for bs in 0 512 2K 4095 5K 2M 1G 4294967296 -4096 x; do
         run nbdedup create v 1M --block-size $bs

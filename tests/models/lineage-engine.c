@@ -69,7 +69,9 @@ apply_data (struct nbdedup_pool *pool, struct lineage *l,
   return r;
 }
 
-/* The blocks that differ, as the contract has it: padded with zeroes. */
+/* The blocks that differ, as nbdedup-diff(1) defines it: the last one is
+ * padded with zeroes.
+ */
 static void
 check_diff (struct lineage *l, const struct op *op, json_t *extents)
 {

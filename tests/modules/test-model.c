@@ -131,7 +131,9 @@ struct figures {
   uint64_t records, record_bytes; /* the least possible */
 };
 
-/* Count as the contract says, by comparing everything with everything. */
+/* Count as nbdedup-stat(1) defines the figures, by comparing everything with
+ * everything.
+ */
 static struct figures
 count_figures (void)
 {

@@ -88,7 +88,7 @@ near ()
     near "$(jq '.volumes[] | select (.name == "copy") | .logical_bytes' "$stat")" \
          "$(jq '.volumes[1].logical_bytes' "$figures")" 1e-9
 
-    # The ratios are what contract and figures say.
+    # The ratios are what nbdedup-stat(1) and the figures say.
     near "$(jq '.pool.compress_ratio' "$stat")" \
          "$(jq '.pool.record_bytes / .pool.stored_bytes' "$stat")" 1e-6
     near "$(jq '.pool.reduction' "$stat")" \
