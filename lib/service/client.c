@@ -110,9 +110,11 @@ try_open (struct nbdedup_client *client,
   if (errno != ENOENT && errno != ECONNREFUSED && errno != EIO &&
       errno != EAGAIN && errno != ESHUTDOWN)
     return -1;
-  nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which does not "
-                "answer on %s", client->path, holder->who, (long) holder->pid,
-                CONTROL_SOCKET);
+  nbdedup_fail (EBUSY, "pool %s is in use by %s (PID %ld), which %s on %s",
+                client->path, holder->who, (long) holder->pid,
+                errno == ENOENT || errno == ECONNREFUSED
+                ? "is starting or ending: it does not listen"
+                : "does not answer", CONTROL_SOCKET);
   return 0;
 }
 

@@ -84,6 +84,8 @@ interrupt ()
 
 @test "Ctrl-C ends drift in a server, which goes on" {
     sanitizer_preload=$slow_disk serve "$pool" drift-interval=0
+    # Its disk is slow while it starts, too: drift would say that it waits.
+    wait_for 60 test -S "$pool/control.sock"
     for option in "" --record; do
         drift $option
         interrupt "$server_pid"
