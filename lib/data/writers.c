@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "core/engine.h"
 #include "data/volume-types.h"
 #include "data/writers.h"
 
@@ -69,15 +70,19 @@ add (struct writers *writers, struct nbdedup_volume *h,
 void
 writers_note (struct nbdedup_volume *h)
 {
-  char names[2][PEER_NAME_MAX + 1];
+  char names[2][PEER_NAME_MAX + 1], volume[VOLUME_FULL_NAME_MAX];
 
   if (h->writes || h->peer[0] == '\0' ||
       !add (&h->volume->writers, h, names))
     return;
+  {
+    WITH_LOCK (&h->volume->pool->volumes->lock);        /* against renaming */
+    volume_full_name (h->volume, volume);
+  }
   nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s: %s writes to it, and so does "
                "%s: that spoils a file system unless it is made for it; "
-               "attach=exclusive refuses a second client", h->volume->name,
-               names[0], names[1]);
+               "attach=exclusive refuses a second client", volume, names[0],
+               names[1]);
 }
 
 void

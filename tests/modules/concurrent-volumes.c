@@ -294,21 +294,42 @@ mover (void *arg)
   return NULL;
 }
 
-/* Attaches to it whatever its name is, and asks for what is refused:
- * messages have the volume's name.
+/* Writes zeroes, as a client of its own: the log names the volume if another
+ * one is attached.
+ */
+static void
+write_too (const char *name, const char *peer)
+{
+  struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, 0, NULL);
+
+  if (v == NULL) {
+    if (errno != ENOENT && errno != EBUSY)
+      fatal ("%s: %s", name, nbdedup_error ());
+    return;
+  }
+  nbdedup_volume_set_peer (v, peer);
+  must (nbdedup_volume_zero (v, 512, 0));
+  clock_sleep_ms (2);
+  nbdedup_volume_close (v);
+}
+
+/* Attaches to it whatever its name is, writes beside another follower, and
+ * asks for what is refused: messages have the volume's name.
  */
 void *
 follower (void *arg)
 {
-  struct rng rng = rng_make (seed, 500);
+  const unsigned id = (uintptr_t) arg;
+  struct rng rng = rng_make (seed, 500 + id);
   struct nbdedup_volume *v;
+  char name[8], peer[16];
   uint8_t buf[512];
-  char name[8];
   int r;
 
-  (void) arg;
+  snprintf (peer, sizeof peer, "follower %u", id);
   while (!stop) {
     snprintf (name, sizeof name, "m%u", (unsigned) rng_below (&rng, 3));
+    write_too (name, peer);
     v = nbdedup_volume_open (pool, name, NBDEDUP_VOLUME_READONLY, 0, NULL);
     if (v == NULL) {
       if (errno != ENOENT && errno != EBUSY)
