@@ -52,6 +52,7 @@ tools/nbdedup-set.pod|C<nbdedup set ddt-cache=1G>|no property: ddt-cache
 tools/nbdedup-set.pod| nbdedup -p /srv/pool send web1@a|no command: nbdedup send
 tools/nbdedup-set.pod|See L<nbdedup-fsck(1)>.|no page: nbdedup-fsck
 plugin/nbdkit-dedup-plugin.pod| nbdkit -U /run/a.sock dedup /srv/pool cache=1G|no parameter or property: cache=
+CONTRIBUTING.md|`configure --enable-asserts`|no option: --enable-asserts
 README.md|Run `nbdedup check --all`.|no option of check: --all
 END
 }

@@ -27,11 +27,11 @@ PROSE = set("command does knows needs pool".split())
 # Options of other programs, and who has them.
 OTHERS = {
     "--chown": "rsync", "--discard": "blkdiscard", "--dump-config": "nbdkit",
-    "--dump-plugin": "nbdkit", "--enable-sanitizers": "configure",
-    "--filter": "nbdkit", "--flush": "nbdcopy", "--keep": "tests/chroot",
-    "--list": "nbdinfo", "--map": "nbdinfo", "--output": "qemu-img",
-    "--run": "nbdkit", "--tls": "nbdkit", "--tls-certificates": "nbdkit",
-    "--tls-psk": "nbdkit", "--tls-verify-peer": "nbdkit",
+    "--dump-plugin": "nbdkit", "--filter": "nbdkit", "--flush": "nbdcopy",
+    "--keep": "tests/chroot", "--list": "nbdinfo", "--map": "nbdinfo",
+    "--output": "qemu-img", "--run": "nbdkit", "--tls": "nbdkit",
+    "--tls-certificates": "nbdkit", "--tls-psk": "nbdkit",
+    "--tls-verify-peer": "nbdkit",
 }
 
 # KEY=VALUE of others, and who has it.
@@ -69,12 +69,20 @@ class Existing:
             name: set(ANY_OPTION.findall(output(nbdedup, name, "--help")))
             for name in names}
         self.options = set().union(*self.commands.values())
+        self.configure = self.read_configure()
         self.parameters = set(re.findall(
             r"^\[?([a-z-]+)=", output("nbdkit", plugin, "--help"),
             re.MULTILINE))
         self.properties = self.read_properties(nbdedup)
         self.pages = {os.path.basename(path).removesuffix(".pod")
                       for path in glob.glob(f"{tree}/*/*.pod")}
+
+    @staticmethod
+    def read_configure():
+        path = os.path.join(os.path.dirname(__file__), "../../configure.ac")
+        with open(path, encoding="utf-8") as file:
+            return set(re.findall(r"AS_HELP_STRING\(\[(--[a-z-]+)",
+                                  file.read()))
 
     @staticmethod
     def read_properties(nbdedup):
@@ -153,8 +161,9 @@ def wrong_options(text, existing, own):
         if before and before[1] in existing.commands:
             if option not in existing.commands[before[1]]:
                 yield f"no option of {before[1]}: {option}"
-        elif option not in OTHERS and option not in (
-                own | existing.shared if own else existing.options):
+        elif (option not in OTHERS and option not in existing.configure and
+              option not in (own | existing.shared if own
+                             else existing.options)):
             yield f"no option: {option}"
 
 
