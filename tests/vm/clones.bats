@@ -141,8 +141,8 @@ persist_script ()
 set -e
 start_client ()
 {
-    nbd-client -nonetlink -nofork -persist 10.0.2.100 10809 /dev/nbd0 \
-               -N disk $* &
+    /usr/local/bin/nbd-client -nonetlink -nofork -persist \
+        10.0.2.100 10809 /dev/nbd0 -N disk $* &
     client=\$!
 }
 SCRIPT
@@ -190,7 +190,7 @@ sha256sum file* | sed 's/^/SUM /'
 cd /
 umount /mnt
 e2fsck -fn /dev/nbd0
-nbd-client -nonetlink -d /dev/nbd0
+/usr/local/bin/nbd-client -nonetlink -d /dev/nbd0
 SCRIPT
 }
 
@@ -261,7 +261,7 @@ fs_guest ()
     shift 4
     guest_script <<SCRIPT
 set -ex
-nbd-client 10.0.2.100 10809 /dev/nbd0 -N $volume -b 512
+/usr/local/bin/nbd-client 10.0.2.100 10809 /dev/nbd0 -N $volume -b 512
 $prepare
 $mount
 cd /mnt
@@ -289,7 +289,7 @@ sha256sum -c sums >/tmp/checked
 cd /
 umount /mnt
 $check
-nbd-client -d /dev/nbd0
+/usr/local/bin/nbd-client -d /dev/nbd0
 SCRIPT
     nbd_guest "$@"
 }

@@ -26,14 +26,14 @@ set -ex
 connect ()
 {
     # With larger blocks than -b the end of the volume would be missing.
-    nbd-client 10.0.2.100 10809 /dev/nbd0 -N disk -b 512
+    /usr/local/bin/nbd-client 10.0.2.100 10809 /dev/nbd0 -N disk -b 512
     # nbd-client may end before the kernel has taken over.
     for i in $(seq 100); do
         [ "$(blockdev --getsize64 /dev/nbd0)" = 0 ] || break
         sleep 0.1
     done
 }
-disconnect () { nbd-client -d /dev/nbd0; }
+disconnect () { /usr/local/bin/nbd-client -d /dev/nbd0; }
 small_files () ( set +x; for i in $(seq 100); do seq 1000 >small$i; done )
 fsync ()
 (
