@@ -238,6 +238,41 @@ give_up (const char *why)
   return -1;
 }
 
+/* The same after an error of the engine. */
+static int
+give_up_after (const char *what)
+{
+  CLEANUP_FREE char *text = NULL;
+  int r = asprintf (&text, "%s: %s", what, nbdedup_error ());
+
+  fail (what);
+  if (r == -1)
+    text = NULL;
+  return give_up (text != NULL ? text : "no memory");
+}
+
+static int
+close_pool (void)
+{
+  nbdedup_pool_close (pool);
+  pool = NULL;
+  return -1;
+}
+
+/* With only=on a name that the pool does not have would serve nothing. */
+static int
+check_only (void)
+{
+  struct nbdedup_volume *v;
+
+  if (!keys.only)
+    return 0;
+  v = nbdedup_volume_open (pool, keys.volume, NBDEDUP_VOLUME_READONLY, -1,
+                           NULL);
+  nbdedup_volume_close (v);
+  return v == NULL && errno == ENOENT ? -1 : 0;
+}
+
 static int
 plugin_after_fork (void)
 {
@@ -245,20 +280,16 @@ plugin_after_fork (void)
   listeners_remember ();
   pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
                             NBDEDUP_OPEN_SERVER);
-  if (pool == NULL) {
-    CLEANUP_FREE char *text = NULL;
-    int r = asprintf (&text, "%s: %s", keys.pool, nbdedup_error ());
-
-    fail (keys.pool);
-    if (r == -1)
-      text = NULL;
-    return give_up (text != NULL ? text : "no memory");
-  }
+  if (pool == NULL)
+    return give_up_after (keys.pool);
   nbdkit_debug ("dedup: pool %s is open", keys.pool);
+  if (check_only () == -1) {
+    give_up_after ("only=on");
+    return close_pool ();
+  }
   if (quit_start ("control.sock") == -1) {
-    nbdedup_pool_close (pool);
-    pool = NULL;
-    return give_up ("cannot wait for signals");
+    give_up ("cannot wait for signals");
+    return close_pool ();
   }
   startup_report (NULL);
   return 0;

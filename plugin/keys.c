@@ -11,10 +11,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
@@ -118,10 +120,31 @@ parse_name (const char *key, const char *value, const char *const *names)
   return -1;
 }
 
+/* nbdkit's suffixes that the command does not have: bytes, sectors, P, E. */
+static bool
+has_suffix_of_nbdkit (const char *value)
+{
+  const size_t digits = strspn (value, "0123456789");
+
+  return digits > 0 && value[digits] != '\0' &&
+    strchr ("bBsSpPeE", value[digits]) && value[digits + 1] == '\0';
+}
+
+/* nbdkit_parse_size alone would not say for which key. */
 static int
 parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
 {
-  int64_t size = nbdkit_parse_size (value);
+  uint64_t bytes;
+  int64_t size;
+
+  if (has_suffix_of_nbdkit (value))
+    size = nbdkit_parse_size (value);
+  else if (nbdedup_parse_size (value, &bytes) == -1) {
+    nbdkit_error ("%s=%s: %s", key, value, nbdedup_error ());
+    return -1;
+  }
+  else
+    size = bytes > INT64_MAX ? INT64_MAX : (int64_t) bytes;
 
   if (size == -1)
     return -1;
@@ -136,6 +159,22 @@ parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
   }
   *r = size;
   return 0;
+}
+
+/* As nbdkit_parse_bool, which would not say for which key. */
+static int
+parse_bool (const char *key, const char *value, const char *expected)
+{
+  static const char *const words[] = {
+    "0", "f", "false", "n", "no", "off", "1", "on", "t", "true", "y", "yes",
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof words / sizeof words[0]; ++i)
+    if (strcasecmp (value, words[i]) == 0)
+      return nbdkit_parse_bool (value);
+  nbdkit_error ("%s=%s: expected %s", key, value, expected);
+  return -1;
 }
 
 /* Decimal seconds ("5", "0.25") to milliseconds: neither strtod, which
@@ -207,8 +246,9 @@ parse_volume (const char *value, const char **r)
   return 0;
 
  invalid:
-  nbdkit_error ("volume=: expected the name of a volume (letters, digits, "
-                "'.', '_', '-', at most 255), or VOLUME@SNAPSHOT");
+  nbdkit_error ("volume=%.64s: expected the name of a volume (letters, "
+                "digits, '.', '_', '-', at most 255), or VOLUME@SNAPSHOT",
+                value);
   return -1;
 }
 
@@ -244,7 +284,7 @@ keys_parse (struct keys *keys, const char *key, const char *value)
     return parse_volume (value, &keys->volume);
 
   if (strcmp (key, "only") == 0) {
-    r = nbdkit_parse_bool (value);
+    r = parse_bool (key, value, "on or off");
     if (r == -1)
       return -1;
     keys->only = r;
@@ -295,7 +335,7 @@ keys_parse (struct keys *keys, const char *key, const char *value)
 
   if (strcmp (key, "read-only") == 0) {
     r = strcmp (value, "force") == 0 ? NBDEDUP_READ_ONLY_FORCE
-      : nbdkit_parse_bool (value);
+      : parse_bool (key, value, "on, off or force");
     if (r == -1)
       return -1;
     s->read_only = (enum nbdedup_read_only) r;
@@ -310,8 +350,8 @@ keys_parse (struct keys *keys, const char *key, const char *value)
     return 0;
   }
 
-  nbdkit_error ("unknown parameter '%s'; 'nbdkit dedup --help' lists them",
-                key);
+  nbdkit_error ("unknown parameter %s=%.64s; 'nbdkit dedup --help' lists them",
+                key, value);
   return -1;
 }
 

@@ -40,7 +40,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
 
 @test "an unknown parameter is an error" {
     make_pool
-    refused "'compress'" "$pool" compress=lz4
+    refused "compress=lz4" "$pool" compress=lz4
 }
 
 @test "a path that is no pool is refused, and stays as it was" {
@@ -312,7 +312,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     assert_eq "$(nbdinfo --size "$(uri_of v)")" 1048576
     # What can never match is refused, and changes nothing.
     for bad in root 99999999999 "" "1000," CN=web1,example; do
-        run -1 nbdedup set "allow=$bad" v
+        run -2 nbdedup set "allow=$bad" v
         [[ $output == "nbdedup: set: allow: "* ]] || fail "$output"
     done
     assert_eq "$(nbdedup get allow v)" "$(id -u)"
