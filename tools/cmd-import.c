@@ -66,6 +66,7 @@ struct import {
   struct image *source;
   struct nbdedup_client *client;
   struct nbdedup_handle *remote;        /* NULL: the volume is not open */
+  char *misuse;                 /* owned; an option's value that is none */
   struct progress progress;
   uint64_t size;                /* the volume's, now */
 };
@@ -175,7 +176,12 @@ create_volume (struct import *im)
                             "size", (json_int_t) im->size, "importing", 1);
 
   volume_options_add (&im->volume, &im->common, args);
-  return call (im, "create", args) == -1 ? fail_engine () : 0;
+  if (call (im, "create", args) == 0)
+    return 0;
+  if (errno != EINVAL)
+    return fail_engine ();
+  im->misuse = copy_string (nbdedup_error ());
+  return -1;
 }
 
 static int
@@ -353,7 +359,7 @@ choose_names (struct import *im)
 
   im->name = im->common.args[0];
   if (nbdedup_volume_check_name (im->name) == -1)
-    return fail_engine ();
+    usage_error (&im->common, "%s", nbdedup_error ());
   if (getrandom (&random, sizeof random, 0) != sizeof random) {
     fail ("import: no random numbers: %s", strerror (errno));
     return -1;
@@ -385,5 +391,7 @@ cmd_import (int argc, char **argv, const char *pool)
       r = fail ("import: %s", nbdedup_error ());
   }
   image_close (im.source, true);
+  if (im.misuse)
+    usage_error (&im.common, "%s", im.misuse);
   return r;
 }

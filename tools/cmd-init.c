@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <string.h>
 
 #include "tools.h"
@@ -89,6 +90,8 @@ cmd_init (int argc, char **argv, const char *pool)
 
   r = nbdedup_pool_create (opts.common.pool, opts.properties);
   json_decref (opts.properties);
+  if (r == -1 && errno == EINVAL)
+    usage_error (&opts.common, "%s", nbdedup_error ());
   if (r == -1)
     return fail ("init: %s", nbdedup_error ());
   return EXIT_SUCCESS;

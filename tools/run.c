@@ -93,6 +93,7 @@ static json_t *
 call (const struct options *opts, const char *command, json_t *args,
       bool *again)
 {
+  char *misuse = NULL;
   struct nbdedup_client *client;
   struct progress progress;
   json_t *result;
@@ -106,10 +107,12 @@ call (const struct options *opts, const char *command, json_t *args,
   result = nbdedup_client_call (client, command, args,
                                 on_progress, &progress);
   *again = result == NULL && errno == ESHUTDOWN;
+  if (result == NULL && errno == EINVAL)
+    misuse = copy_string (nbdedup_error ());
   if (result != NULL)
     progress_complete (&progress);
   progress_end (&progress);
-  if (result == NULL && !*again)
+  if (result == NULL && !*again && misuse == NULL)
     fail ("%s: %s", opts->command, nbdedup_error ());
 
   /* Makes it durable, if the pool was opened here. */
@@ -118,6 +121,8 @@ call (const struct options *opts, const char *command, json_t *args,
     json_decref (result);
     result = NULL;
   }
+  if (misuse)
+    usage_error (opts, "%s", misuse);
   return result;
 }
 

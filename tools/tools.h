@@ -182,7 +182,9 @@ extern void watch_json_memory (void);
 extern void need_all_args (const char *command);
 
 /* Open the pool, call 'command' (taking the reference to 'args', which may
- * be NULL), close.  The result is a new reference; NULL: reported.
+ * be NULL), close.  The result is a new reference; NULL: reported.  Exits for
+ * wrong usage if the engine says EINVAL: it says so of arguments that no pool
+ * takes.
  */
 extern json_t *run (const struct options *opts, json_t *args);
 

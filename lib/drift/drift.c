@@ -93,7 +93,7 @@ static int
 add_member (struct comparison *f, struct view_name *name)
 {
   if (f->nr == RECORD_JOIN_WHO_MAX)
-    return nbdedup_fail (EINVAL, "%s: more than %u clones", name->name,
+    return nbdedup_fail (E2BIG, "%s: more than %u clones", name->name,
                          RECORD_JOIN_WHO_MAX - 1);
   f->members[f->nr++].name = name;
   return 0;

@@ -168,7 +168,7 @@ bench_prepare (struct bench *b, const char *name)
     }
   }
   if (compression_parse (name, &b->compression) == -1)
-    return nbdedup_fail (EINVAL, "bench \"%s\": neither a hash nor a codec of "
+    return nbdedup_fail (EINVAL, "bench '%s': neither a hash nor a codec of "
                          "this nbdedup", name);
   b->ctx = codec_ctx_new ();
   return b->ctx ? 0 : -1;

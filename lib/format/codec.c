@@ -88,7 +88,7 @@ compression_parse (const char *name, struct compression *c)
   else if (strncmp (name, "zstd-", 5) == 0 && parse_level (name + 5) > 0)
     *c = (struct compression) { CODEC_ZSTD, parse_level (name + 5) };
   else
-    return nbdedup_fail (EINVAL, "compress \"%s\": not known; choose one of: "
+    return nbdedup_fail (EINVAL, "compress '%s': not known; choose one of: "
                          "none, lz4, zstd, zstd-N (N from 1 to %d)",
                          name, ZSTD_LEVEL_MAX);
   return 0;

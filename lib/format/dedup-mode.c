@@ -19,7 +19,7 @@ dedup_parse (const char *name, enum dedup_mode *mode)
       *mode = (enum dedup_mode) i;
       return 0;
     }
-  return nbdedup_fail (EINVAL, "dedup: '%s' is not on, off or verify", name);
+  return nbdedup_fail (EINVAL, "dedup '%s': must be on, off or verify", name);
 }
 
 const char *

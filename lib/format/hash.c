@@ -257,6 +257,6 @@ hash_by_name (const char *name)
     len += snprintf (choices + len, sizeof choices - len, "%s, ",
                      algorithms[i].name);
   }
-  return nbdedup_fail (EINVAL, "hash \"%s\": not known to this nbdedup; "
+  return nbdedup_fail (EINVAL, "hash '%s': not known to this nbdedup; "
                        "choose one of: %sauto", name, choices);
 }

@@ -784,7 +784,7 @@ meta_pair_may_write (const char *db, const char *copy,
   if (fd == -1 || fstat (fd, &st) == -1)
     return nbdedup_fail (errno, "%s: %s", copy, strerror (errno));
   if (!S_ISREG (st.st_mode))
-    return nbdedup_fail (EINVAL, "%s: not a regular file", copy);
+    return nbdedup_fail (EEXIST, "%s: not a regular file", copy);
   if (stat (db, &own) == 0 && own.st_dev == st.st_dev &&
       own.st_ino == st.st_ino)
     return nbdedup_fail (EINVAL, "%s: this is pool.db itself", copy);

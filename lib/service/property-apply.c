@@ -119,7 +119,7 @@ check_max_size (struct nbdedup_pool *pool, uint64_t bytes)
   if (capacity_used (pool, &cap) == -1)
     return -1;
   if (bytes < cap.used_bytes)
-    return nbdedup_fail (EINVAL, "max-size %" PRIu64 ": %" PRIu64 " bytes are "
+    return nbdedup_fail (EBUSY, "max-size %" PRIu64 ": %" PRIu64 " bytes are "
                          "in use already: destroy or trim some first", bytes,
                          cap.used_bytes);
   return 0;

@@ -193,8 +193,8 @@ diff_run (struct nbdedup_pool *pool, const char *from, const char *to,
       (d.to = volumes_find_snapshot (pool->volumes, to)) == NULL)
     return NULL;
   if (d.from->block_size != d.to->block_size)
-    return nbdedup_fail_null (EINVAL, "%s has blocks of %" PRIu32 " bytes, %s "
-                              "of %" PRIu32 ": they must be equal", from,
+    return nbdedup_fail_null (ENOTSUP, "%s has blocks of %" PRIu32 " bytes, "
+                              "%s of %" PRIu32 ": they must be equal", from,
                               d.from->block_size, to, d.to->block_size);
   a = d.from->size;
   b = d.to->size;

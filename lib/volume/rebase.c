@@ -379,12 +379,12 @@ static int
 check_rebase (struct volume *v, struct volume *onto)
 {
   if (v->block_size != onto->block_size)
-    return nbdedup_fail (EINVAL, "volume %s has blocks of %" PRIu32 " bytes, "
+    return nbdedup_fail (ENOTSUP, "volume %s has blocks of %" PRIu32 " bytes, "
                          "the snapshot of %" PRIu32 ": they must be equal",
                          v->name, v->block_size, onto->block_size);
   if (v->domain != onto->of->domain)
-    return nbdedup_fail (EINVAL, "volume %s and the snapshot are of different "
-                         "domains, which never share", v->name);
+    return nbdedup_fail (ENOTSUP, "volume %s and the snapshot are of "
+                         "different domains, which never share", v->name);
   if (v == onto->of)
     return nbdedup_fail (EINVAL, "volume %s: a volume cannot be a clone of "
                          "its own snapshot; rollback goes back to it",

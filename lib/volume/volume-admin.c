@@ -83,7 +83,8 @@ check_domain (const char **domain)
   if (strcmp (*domain, "none") == 0)
     *domain = "";
   if (**domain && !volume_is_name (*domain))
-    return nbdedup_fail (EINVAL, "domain: '%.64s' is not a name", *domain);
+    return nbdedup_fail (EINVAL, "domain '%.64s': must be a name: letters, "
+                         "digits, '.', '_', '-'", *domain);
   return 0;
 }
 
@@ -351,7 +352,7 @@ volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
   if (size >= v->size)
     return resize (pool, v, size);
   if (!shrink)
-    return nbdedup_fail (EINVAL, "volume %s has %" PRIu64 " bytes: making "
+    return nbdedup_fail (EPERM, "volume %s has %" PRIu64 " bytes: making "
                          "it smaller loses data and needs --shrink", name,
                          (uint64_t) v->size);
   {

@@ -75,12 +75,12 @@ release ()
     nbdedup create web1 1M
     serve_up "$pool"
     refused web1 create web1 1M
-    refused "" create a@b 1M
-    refused "" create "$(printf '%0256d' 0)" 1M
+    misused "" create a@b 1M
+    misused "" create "$(printf '%0256d' 0)" 1M
     refused nonesuch destroy nonesuch
     refused nonesuch get all nonesuch
-    refused frob set frob=1
-    refused hash set hash=sha256
+    misused frob set frob=1
+    misused hash set hash=sha256
     refused nonesuch export nonesuch "$BATS_TEST_TMPDIR/out"
     refused web1 import web1 "$BATS_TEST_FILENAME"
     # The server is none the worse for it.

@@ -217,7 +217,7 @@ with open(sys.argv[1], "r+b") as f:
     done
     for value in 0 2 4:1 0:1 2:0 2: :2 2:x 2:-1 2:1x '2: 1' 2:281474976710656 \
                  '' on 22:1; do
-        refused "copies" set "copies=$value"
+        misused "copies" set "copies=$value"
     done
     assert_eq "$(nbdedup get copies)" 3:281474976710655
 }

@@ -152,11 +152,11 @@ bad_snapshots ()
     golden_v1
     refused "golden@v1" snapshot golden@v1
     refused "nothing" snapshot nothing@v1
-    refused "golden@v1@w" snapshot golden@v1@w
-    refused "letters" snapshot "golden@a b"
-    refused "too long" snapshot "golden@$(printf '%0256d' 1)"
-    refused "@" create golden@v2 1M
-    refused "@" import golden@v2 "$BATS_TEST_TMPDIR/image"
+    misused "golden@v1@w" snapshot golden@v1@w
+    misused "letters" snapshot "golden@a b"
+    misused "too long" snapshot "golden@$(printf '%0256d' 1)"
+    misused "@" create golden@v2 1M
+    misused "@" import golden@v2 "$BATS_TEST_TMPDIR/image"
     refused "golden@v1" resize golden@v1 20M
     refused "golden@v1" set compress=none golden@v1
     assert_eq "$(about golden '[.snapshots[].name]')" '["v1"]'
@@ -239,10 +239,10 @@ clones_all_or_none ()
     nbdedup create desk2 1M
     refused desk2 clone golden@v1 desk --count 3
     refused desk2 clone golden@v1 desk2
-    refused "" clone golden@v1 "$(printf '%0255d' 1)" --count 10
+    misused "" clone golden@v1 "$(printf '%0255d' 1)" --count 10
     refused v2 clone golden@v2 desk
     refused nothing clone nothing@v1 desk
-    refused letters clone golden@v1 desk@x
+    misused letters clone golden@v1 desk@x
     assert_eq "$(volumes)" "desk2 golden"
 }
 
@@ -546,9 +546,9 @@ renames ()
     assert_eq "$(about web1 .origin)" debian@gold
     assert_eq "$(content debian@gold)" "$(content web1)"
     refused v2 rename debian@gold debian@v2
-    refused "" rename debian@gold web1@gold
-    refused "" rename debian@gold debian
-    refused "" rename debian debian@new
+    misused "" rename debian@gold web1@gold
+    misused "" rename debian@gold debian
+    misused "" rename debian debian@new
     refused v1 rename debian@v1 debian@v3
     assert_eq "$(about debian '[.snapshots[].name] | sort')" '["gold","v2"]'
 }

@@ -145,7 +145,7 @@ golden_and_clones ()
     assert_eq "$(nbdedup get drift-keep)" hourly:2w,weekly:forever
     for value in '' all all:1m hourly:30 daily:1d,hourly:2d all:1d,daily:1d \
                     all:forever,weekly:forever; do
-        run -1 --separate-stderr nbdedup set "drift-keep=$value"
+        run -2 --separate-stderr nbdedup set "drift-keep=$value"
         [[ $stderr == "nbdedup: set: drift-keep"*": "* ]] ||
             fail "drift-keep=$value: $stderr"
     done
@@ -155,5 +155,5 @@ golden_and_clones ()
     engine drift '{"record":true}' >/dev/null
     engine drift '{"record":true}' >/dev/null
     assert_num "$(samples golden@v1) == 2 || $(samples golden@v1) == 3"
-    run -1 nbdedup set drift-keep=all:1d c1
+    run -2 nbdedup set drift-keep=all:1d c1
 }

@@ -328,7 +328,7 @@ begin_scrub_offline_and_stop ()
     nbdedup set scrub-rate=1M
     assert_eq "$(nbdedup get scrub-rate)" 1048576
     for value in 0 -1 fast ''; do
-        run -1 nbdedup set "scrub-rate=$value"
+        run -2 nbdedup set "scrub-rate=$value"
     done
     run -2 nbdedup scrub --rate 0
     run -2 nbdedup scrub --rate fast
@@ -417,7 +417,7 @@ scheduled_scrub_begins ()
         assert_eq "$(nbdedup get scrub-interval)" "$value"
     done
     for value in on 0 0d 30 d 30x 30dd -1d 11000d 99999999999999999999s ''; do
-        run -1 --separate-stderr nbdedup set "scrub-interval=$value"
+        run -2 --separate-stderr nbdedup set "scrub-interval=$value"
         [[ $stderr == "nbdedup: set: scrub-interval"* ]] ||
             fail "scrub-interval=$value: $stderr"
     done

@@ -213,9 +213,9 @@ print(records.index(image[:64]))' "$BATS_TEST_TMPDIR/img" "$pool/records")
 @test "full-warn is logged once, and once when it is over" {
     need jq --version
     make_pool
-    run -1 nbdedup set full-warn=101
-    run -1 nbdedup set full-warn=1K
-    run -1 nbdedup set full-warn=
+    run -2 nbdedup set full-warn=101
+    run -2 nbdedup set full-warn=1K
+    run -2 nbdedup set full-warn=
     assert_eq "$(nbdedup get full-warn)" 90
     nbdedup create v 16M
     nbdedup set max-size=10M

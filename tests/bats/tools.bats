@@ -111,7 +111,7 @@ json ()
     for bad in --sector=100 --sector=1000 --sector=16K --hash=md5 \
                --block-size=2K --block-size=2M --block-size=5000 \
                --compress=gzip --compress=zstd-99; do
-        refused 1 "" init "$BATS_TEST_TMPDIR/new" "$bad"
+        refused 2 "" init "$BATS_TEST_TMPDIR/new" "$bad"
         [ ! -e "$BATS_TEST_TMPDIR/new/pool.db" ]
     done
     refused 2 "two pools" init -p "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
@@ -132,16 +132,16 @@ json ()
     nbdedup create web1 1M
     refused 1 web1 create web1 1M
     for bad in a@b a/b ../a . .. "a b" "" "$(printf '%0256d' 0)" $'a\nb' ä; do
-        refused 1 "" create "$bad" 1M
-        refused 1 "" rename web1 "$bad"
+        refused 2 "" create "$bad" 1M
+        refused 2 "" rename web1 "$bad"
     done
     nbdedup create "$(printf '%0255d' 0)" 1M
     nbdedup create A-b_c.9 1M
-    refused 1 "" create odd 1000
-    refused 1 "" create blk 1M --block-size 5000
-    refused 1 "" create blk 1M --block-size 2M
-    refused 1 "" create cmp 1M --compress gzip
-    refused 1 "" create ddp 1M --dedup maybe
+    refused 2 "" create odd 1000
+    refused 2 "" create blk 1M --block-size 5000
+    refused 2 "" create blk 1M --block-size 2M
+    refused 2 "" create cmp 1M --compress gzip
+    refused 2 "" create ddp 1M --dedup maybe
     refused 1 nonesuch destroy nonesuch
     refused 1 nonesuch rename nonesuch other
     refused 1 A-b_c.9 rename web1 A-b_c.9
@@ -248,15 +248,15 @@ json ()
     [[ ${lines[0]} =~ ^PROPERTY\ +VALUE$ ]]
     [[ $output =~ $'\n'hash\ +sha256 ]]
 
-    refused 1 frob get frob
-    refused 1 frob set frob=1
-    refused 1 frob get frob web1
-    refused 1 hash set hash=sha256
-    refused 1 sector set sector=4K
-    refused 1 block-size set block-size=4K web1
-    refused 1 "" set compress=gzip web1
-    refused 1 "" set dedup=perhaps web1
-    refused 1 "" set dedup= web1
+    refused 2 frob get frob
+    refused 2 frob set frob=1
+    refused 2 frob get frob web1
+    refused 2 hash set hash=sha256
+    refused 2 sector set sector=4K
+    refused 2 block-size set block-size=4K web1
+    refused 2 "" set compress=gzip web1
+    refused 2 "" set dedup=perhaps web1
+    refused 2 "" set dedup= web1
     refused 2 "not a size" set max-size=1Q
     assert_eq "$(nbdedup get compress web1)" none
 }
@@ -540,8 +540,8 @@ json ()
     refused 1 "is empty" import web2 - < <(:)
     refused 1 "No such file" import web2 "$BATS_TEST_TMPDIR/nonesuch"
     refused 1 "Is a directory" import web2 "$BATS_TEST_TMPDIR"
-    refused 1 "" import a/b "$BATS_TEST_TMPDIR/img"
-    refused 1 "" import web2 "$BATS_TEST_TMPDIR/img" --block-size 5000
+    refused 2 "" import a/b "$BATS_TEST_TMPDIR/img"
+    refused 2 "" import web2 "$BATS_TEST_TMPDIR/img" --block-size 5000
     assert_eq "$(json list | jq -c '[.volumes[].name]')" '["web1"]'
 }
 

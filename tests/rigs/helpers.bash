@@ -67,12 +67,17 @@ assert_num ()
 
 # refused TEXT COMMAND...: "nbdedup COMMAND..." fails with status 1 and one
 # line, which has TEXT in it.
-refused ()
-{
-    local text=$1
+refused () { fails_with 1 "$@"; }
 
-    shift
-    run -1 --separate-stderr nbdedup "$@"
+# misused TEXT COMMAND...: the same with status 2.
+misused () { fails_with 2 "$@"; }
+
+fails_with ()
+{
+    local expected=$1 text=$2
+
+    shift 2
+    run "-$expected" --separate-stderr nbdedup "$@"
     [[ $stderr == "nbdedup: $1: "*"$text"* ]] || fail "nbdedup $*: $stderr"
     assert_eq "$(wc -l <<<"$stderr")" 1 "nbdedup $*: lines"
     assert_eq "$output" "" "nbdedup $*: output"
