@@ -14,6 +14,7 @@
 
 #include "core/engine.h"
 #include "core/pool-property.h"
+#include "disk/journal.h"
 #include "meta/meta-mark.h"
 #include "meta/meta.h"
 #include "rigs/metadata-rig.h"
@@ -25,6 +26,7 @@
 
 static atomic_uint copy_syncs, copy_wal_syncs;
 static atomic_bool copy_fails, copy_is_full, mark_fails;
+static atomic_bool journal_cannot_grow;
 static atomic_uint directory_syncs, syncs_of_elsewhere;
 static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
 
@@ -49,6 +51,17 @@ is_mark (int fd)
   size_t n = name_of (fd, path);
 
   return n > 14 && strcmp (path + n - 14, "/metadata-copy") == 0;
+}
+
+static bool
+is_end_of_journal (int fd, off_t offset)
+{
+  char path[PATH_MAX];
+  size_t n = name_of (fd, path);
+  struct stat st;
+
+  return n > 8 && strcmp (path + n - 8, "/journal") == 0 &&
+    fstat (fd, &st) == 0 && offset >= st.st_size;
 }
 
 /* Is it the copy's?  Counts. */
@@ -87,7 +100,8 @@ fdatasync (int fd)
 ssize_t
 pwrite (int fd, const void *buf, size_t len, off_t offset)
 {
-  if ((mark_fails && is_mark (fd)) || (copy_is_full && is_copy (fd))) {
+  if ((mark_fails && is_mark (fd)) || (copy_is_full && is_copy (fd)) ||
+      (journal_cannot_grow && is_end_of_journal (fd, offset))) {
     errno = ENOSPC;
     return -1;
   }
@@ -576,6 +590,53 @@ test_made_late (void)
   expect_whole ("work", true, true);
 }
 
+/* Batches that say nothing, until the journal has no room. */
+static void
+fill_journal (void)
+{
+  uint64_t seq;
+  int r;
+
+  journal_cannot_grow = true;
+  do
+    r = journal_append (pool->journal, NULL, 0, &(struct iovec) { NULL, 0 },
+                        JOURNAL_ITSELF, &seq);
+  while (r == 0);
+  expect (r == 1);
+}
+
+/* A flush for which the journal has no room is answered by a fold.  No batch
+ * has those writes, so the fold copies the WAL before that answer: losing the
+ * WAL loses nothing.
+ */
+static void
+test_full_journal (void)
+{
+  struct nbdedup_volume *v;
+  uint64_t before, seq, position;
+  unsigned i;
+  pid_t pid = fork ();
+
+  snprintf (doing, sizeof doing, "full journal");
+  if (pid == 0) {
+    copy_pool ("closed", "work");
+    must (try_open ("work"));
+    fill_journal ();
+    journal_get_end (pool->journal, &before, &position);
+    v = open_volume ("v");
+    for (i = 0; i < NR_BLOCKS; i += 5)
+      put (v, i, content_of (i, true));
+    must (nbdedup_volume_flush (v));
+    journal_get_end (pool->journal, &seq, &position);
+    expect (seq == before);
+    crash ();
+  }
+  expect_crash (pid);
+  spoil ("work", "pool.db-wal", MISSING);
+  spoil ("work", "pool.db.copy-wal", MISSING);
+  expect_whole ("work", true, true);
+}
+
 /* Two pools must not share one copy, and what is another's is not touched. */
 static void
 test_foreign (void)
@@ -704,6 +765,7 @@ main (void)
   test_no_mark ();
   test_no_mark_and_damaged_pages ();
   test_made_late ();
+  test_full_journal ();
   test_foreign ();
   test_wal_alone ();
   test_torn ();
