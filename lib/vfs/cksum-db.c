@@ -265,11 +265,13 @@ cksum_db_size (struct cksum_file *f, sqlite3_int64 *size)
   if (!cksum_get_db_size (f->shared, &known)) {
     known = (uint64_t) *size;
     rc = db_page_size (f, &page_size);
+    if (rc == SQLITE_OK && page_size > 0) {
+      rc = db_read_page (f, page, page_size, 0);
+      if (rc == SQLITE_OK)
+        memcpy (&count, page + DB_PAGE_COUNT_OFFSET, sizeof count);
+    }
     if (rc == SQLITE_IOERR_NOMEM)
       return rc;
-    if (rc == SQLITE_OK && page_size > 0 &&
-        db_read_page (f, page, page_size, 0) == SQLITE_OK)
-      memcpy (&count, page + DB_PAGE_COUNT_OFFSET, sizeof count);
     /* A damaged one is found when it is read. */
     if (be32toh (count) > 0)
       known = (uint64_t) be32toh (count) * page_size;

@@ -12,6 +12,7 @@
 #define NBDEDUP_CKSUM_INT_H
 
 #include <assert.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -67,12 +68,21 @@ cksum_page_buffer (struct cksum_file *f)
   return f->page;
 }
 
+/* SQLite's own VFS says SQLITE_IOERR_READ of each read that the kernel refused.
+ * Want of memory passes, and the callers of SQLite wait for it; an I/O error of
+ * a fold stops the pool.
+ */
 static inline int
 real_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
 {
   sqlite3_file *real = real_file (f);
+  int rc = real->pMethods->xRead (real, buf, len, offset), err = 0;
 
-  return real->pMethods->xRead (real, buf, len, offset);
+  if (rc == SQLITE_IOERR_READ &&
+      real->pMethods->xFileControl (real, SQLITE_FCNTL_LAST_ERRNO, &err) ==
+      SQLITE_OK && err == ENOMEM)
+    return SQLITE_IOERR_NOMEM;
+  return rc;
 }
 
 static inline int

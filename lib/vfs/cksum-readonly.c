@@ -196,7 +196,7 @@ given_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset)
   int64_t n = full_pread (g->fd, buf, (size_t) len, (uint64_t) offset);
 
   if (n == -1)
-    return SQLITE_IOERR_READ;
+    return errno == ENOMEM ? SQLITE_IOERR_NOMEM : SQLITE_IOERR_READ;
   memset ((uint8_t *) buf + n, 0, (size_t) (len - n));
   return n == len ? SQLITE_OK : SQLITE_IOERR_SHORT_READ;
 }

@@ -7,11 +7,15 @@
  *
  * SQLite rolls back whole transactions after such an error, if it met a
  * statement that writes.
+ *
+ * And the kernel has no memory to read pool.db: that is ENOMEM, too, it stops
+ * nothing, and the next read succeeds.
  */
 
 #include <config.h>
 
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 #include <sqlite3.h>
 
@@ -34,6 +38,7 @@ static uint64_t content = 1000;
 static sqlite3_mem_methods usual;
 static atomic_long countdown;   /* to the request that fails; 0: none */
 static atomic_bool has_failed;
+static atomic_uint failing_reads;       /* of files of pool.db, to come */
 
 static bool
 fails (void)
@@ -561,6 +566,81 @@ try_opens (long step)
   json_decref (list);
 }
 
+/* Of pool.db, its WAL and their copies. */
+static ssize_t
+maybe_read (int fd, void *buf, size_t len, off_t offset)
+{
+  if (failing_reads > 0 && strncmp (name_of_fd (fd), "pool.db", 7) == 0) {
+    failing_reads--;
+    errno = ENOMEM;
+    return -1;
+  }
+  return syscall (SYS_pread64, fd, buf, len, offset);
+}
+
+ssize_t
+pread (int fd, void *buf, size_t len, off_t offset)
+{
+  return maybe_read (fd, buf, len, offset);
+}
+
+/* SQLite's name of it. */
+ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
+
+ssize_t
+pread64 (int fd, void *buf, size_t len, off_t offset)
+{
+  return maybe_read (fd, buf, len, offset);
+}
+
+static void
+try_read (struct nbdedup_volume *v)
+{
+  uint8_t buf[BLOCK];
+
+  failing_reads = UINT_MAX;
+  errno = 0;
+  if (nbdedup_volume_read (v, buf, BLOCK, 0) != -1)
+    die ("a read needs nothing of pool.db");
+  failing_reads = 0;
+  if (errno != ENOMEM)
+    die ("a read without memory failed with %d: %s", errno, nbdedup_error ());
+}
+
+/* A read of a client, an opening, and a fold, which waits until there is
+ * memory again.
+ */
+static void
+test_reads_of_files (void)
+{
+  struct nbdedup_volume *v;
+  uint8_t buf[BLOCK];
+
+  printf ("read\n");
+  reopen ();
+  v = open_volume ("golden");
+  try_read (v);
+  must (nbdedup_volume_read (v, buf, BLOCK, 0));
+  nbdedup_volume_close (v);
+
+  nbdedup_volume_close (other);
+  must (nbdedup_pool_close (pool));
+  failing_reads = UINT_MAX;
+  if (is_opened () || errno != ENOMEM)
+    die ("open without memory: %d: %s", errno, nbdedup_error ());
+  failing_reads = 0;
+  open_pool ();
+  other = open_volume ("other");
+
+  write_some (other, 3);
+  failing_reads = 6;
+  run ("snapshot", name_args ("other@read"));
+  if (failing_reads != 0)
+    die ("a fold needs nothing of pool.db");
+  use_other ();
+  check_pool ();
+}
+
 static void
 print_log (enum nbdedup_log_level level, const char *line)
 {
@@ -568,7 +648,7 @@ print_log (enum nbdedup_log_level level, const char *line)
   printf ("  log: %s\n", line);
 }
 
-/* test-nomem [COMMAND...] */
+/* test-nomem [COMMAND... | read | open] */
 int
 main (int argc, char *argv[])
 {
@@ -594,6 +674,8 @@ main (int argc, char *argv[])
     printf (": %ld requests\n", nth - 1);
     fflush (stdout);
   }
+  if (argc == 1 || strcmp (argv[1], "read") == 0)
+    test_reads_of_files ();
   if (argc == 1 || strcmp (argv[1], "open") == 0)
     try_opens (step);
   nbdedup_volume_close (other);

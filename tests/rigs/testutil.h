@@ -265,6 +265,24 @@ remove_directory (const char *path)
     die ("%s", command);
 }
 
+/* What the open file is called, without its directory; of this thread until
+ * its next call.
+ */
+static inline const char *
+name_of_fd (int fd)
+{
+  static _Thread_local char path[PATH_MAX];
+  char link[32];
+  const char *slash;
+  ssize_t n;
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  n = readlink (link, path, sizeof path - 1);
+  path[n > 0 ? n : 0] = '\0';
+  slash = strrchr (path, '/');
+  return slash ? slash + 1 : path;
+}
+
 /* The first byte that differs, or len. */
 static inline size_t
 first_difference (const uint8_t *a, const uint8_t *b, size_t len)
