@@ -29,18 +29,6 @@ static atomic_bool writes_wait, writes_fail;
 static atomic_uint nr_waiting;
 static unsigned syncs_before;
 
-static bool
-is_file (int fd, const char *name)
-{
-  char link[32], path[PATH_MAX];
-  size_t len = strlen (name);
-  ssize_t n;
-
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  n = readlink (link, path, sizeof path - 1);
-  return n > (ssize_t) len && memcmp (path + n - len, name, len) == 0;
-}
-
 static void
 wait_for_the_thread (void)
 {
@@ -55,17 +43,17 @@ wait_for_the_thread (void)
 ssize_t
 pwrite64 (int fd, const void *buf, size_t len, off64_t offset)
 {
-  if (writes_fail && is_file (fd, "/pool.db")) {
+  if (writes_fail && is_file (fd, "pool.db")) {
     errno = EIO;
     return -1;
   }
-  if (writes_wait && is_file (fd, "/pool.db")) {
+  if (writes_wait && is_file (fd, "pool.db")) {
     nr_waiting++;
     while (writes_wait)
       poll (NULL, 0, 1);
   }
   /* After the first commit, which wakes the thread, it comes first. */
-  else if (writes_wait && is_file (fd, "/pool.db-wal") &&
+  else if (writes_wait && is_file (fd, "pool.db-wal") &&
            syncs_wal > syncs_before)
     wait_for_the_thread ();
   return syscall (SYS_pwrite64, fd, buf, len, offset);

@@ -57,17 +57,6 @@ rename (const char *from, const char *to)
   return r;
 }
 
-static bool
-is_copy (int fd)
-{
-  char link[32], path[PATH_MAX];
-  ssize_t n;
-
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  n = readlink (link, path, sizeof path);
-  return n > 5 && memcmp (path + n - 5, ".copy", 5) == 0;
-}
-
 /* While the copy is being made. */
 int
 fdatasync (int fd)
@@ -76,7 +65,7 @@ fdatasync (int fd)
 
   if (real == NULL)
     real = (int (*) (int)) dlsym (RTLD_NEXT, "fdatasync");
-  if (touch_at_sync && is_copy (fd)) {
+  if (touch_at_sync && ends_with (name_of_fd (fd), ".copy")) {
     touch_at_sync = false;
     touch ();
   }

@@ -12,13 +12,7 @@
 
 #undef NDEBUG
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -26,6 +20,7 @@
 #include "base/error.h"
 #include "core/txg-log.h"
 #include "disk/store.h"
+#include "rigs/testutil.h"
 
 #define SECTOR 512
 #define BLOCK 4096
@@ -45,20 +40,6 @@ static uint64_t next_addr, next_block;
 static unsigned syncs_store, syncs_journal;
 static uint64_t synced_addr;    /* records before this one are durable */
 static void (*hook) (void);
-
-static bool
-is_file (int fd, const char *name)
-{
-  char link[32], path[PATH_MAX];
-  const char *base;
-  ssize_t n;
-
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  n = readlink (link, path, sizeof path - 1);
-  path[n > 0 ? n : 0] = '\0';
-  base = strrchr (path, '/');
-  return base && strcmp (base + 1, name) == 0;
-}
 
 int
 fdatasync (int fd)

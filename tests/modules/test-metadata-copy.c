@@ -30,52 +30,30 @@ static atomic_bool journal_cannot_grow;
 static atomic_uint directory_syncs, syncs_of_elsewhere;
 static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
 
-static size_t
-name_of (int fd, char path[PATH_MAX])
-{
-  char link[32];
-  ssize_t n;
-
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  n = readlink (link, path, PATH_MAX - 1);
-  if (n == -1)
-    n = 0;
-  path[n] = '\0';
-  return (size_t) n;
-}
-
 static bool
 is_mark (int fd)
 {
-  char path[PATH_MAX];
-  size_t n = name_of (fd, path);
-
-  return n > 14 && strcmp (path + n - 14, "/metadata-copy") == 0;
+  return is_file (fd, "metadata-copy");
 }
 
 static bool
 is_end_of_journal (int fd, off_t offset)
 {
-  char path[PATH_MAX];
-  size_t n = name_of (fd, path);
   struct stat st;
 
-  return n > 8 && strcmp (path + n - 8, "/journal") == 0 &&
-    fstat (fd, &st) == 0 && offset >= st.st_size;
+  return is_file (fd, "journal") && fstat (fd, &st) == 0 &&
+    offset >= st.st_size;
 }
 
 /* Is it the copy's?  Counts. */
 static bool
 is_copy (int fd)
 {
-  char path[PATH_MAX];
-  size_t n = name_of (fd, path);
+  const char *name = name_of_fd (fd);
 
-  if (n < 9)
-    return false;
-  if (strcmp (path + n - 5, ".copy") == 0)
+  if (ends_with (name, ".copy"))
     copy_syncs++;
-  else if (strcmp (path + n - 9, ".copy-wal") == 0)
+  else if (ends_with (name, ".copy-wal"))
     copy_wal_syncs++;
   else
     return false;
@@ -111,14 +89,11 @@ pwrite (int fd, const void *buf, size_t len, off_t offset)
 int
 fsync (int fd)
 {
-  char path[PATH_MAX];
   struct stat st;
-  size_t n;
 
   if (fstat (fd, &st) == 0 && S_ISDIR (st.st_mode)) {
     directory_syncs++;
-    n = name_of (fd, path);
-    syncs_of_elsewhere += n > 7 && strcmp (path + n - 7, "/closed") == 0;
+    syncs_of_elsewhere += is_file (fd, "closed");
   }
   return (int) syscall (SYS_fsync, fd);
 }
@@ -145,11 +120,10 @@ static unsigned forgotten;      /* WALs of which it is gone */
 int
 posix_fadvise (int fd, off_t offset, off_t len, int advice)
 {
-  char path[PATH_MAX];
-  size_t n = name_of (fd, path);
+  const char *path = path_of_fd (fd);
 
-  if (unwritten && advice == POSIX_FADV_DONTNEED && n > 4 &&
-      strcmp (path + n - 4, "-wal") == 0) {
+  if (unwritten && advice == POSIX_FADV_DONTNEED &&
+      ends_with (path, "-wal")) {
     copy_file (in ("disk", strrchr (path, '/') + 1), path);
     forgotten++;
   }

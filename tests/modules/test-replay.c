@@ -105,14 +105,10 @@ static uint64_t evicted;        /* a record that only memory has; 0: none */
 int
 posix_fadvise (int fd, off_t offset, off_t len, int advice)
 {
-  char link[32], path[PATH_MAX] = "";
   uint64_t addr = evicted;
 
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
   if (evicted > 0 && offset == 0 && len == 0 &&
-      advice == POSIX_FADV_DONTNEED &&
-      readlink (link, path, sizeof path - 1) > 8 &&
-      strcmp (strrchr (path, '/'), "/records") == 0) {
+      advice == POSIX_FADV_DONTNEED && is_file (fd, "records")) {
     evicted = 0;
     zero_record (addr);
   }

@@ -30,20 +30,6 @@ struct volume *volume;
 atomic_uint syncs_records, syncs_journal, syncs_wal;
 atomic_uint crash_at_sync;
 
-static bool
-is_file (int fd, const char *name)
-{
-  char link[32], path[PATH_MAX];
-  const char *base;
-  ssize_t n;
-
-  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
-  n = readlink (link, path, sizeof path - 1);
-  path[n > 0 ? n : 0] = '\0';
-  base = strrchr (path, '/');
-  return base && strcmp (base + 1, name) == 0;
-}
-
 static int
 count_sync (int fd, long call)
 {

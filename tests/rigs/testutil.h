@@ -265,22 +265,41 @@ remove_directory (const char *path)
     die ("%s", command);
 }
 
-/* What the open file is called, without its directory; of this thread until
- * its next call.
- */
+/* The path of an open file; this thread's next call overwrites it. */
 static inline const char *
-name_of_fd (int fd)
+path_of_fd (int fd)
 {
   static _Thread_local char path[PATH_MAX];
   char link[32];
-  const char *slash;
   ssize_t n;
 
   snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
   n = readlink (link, path, sizeof path - 1);
   path[n > 0 ? n : 0] = '\0';
-  slash = strrchr (path, '/');
+  return path;
+}
+
+/* The same without its directory. */
+static inline const char *
+name_of_fd (int fd)
+{
+  const char *path = path_of_fd (fd), *slash = strrchr (path, '/');
+
   return slash ? slash + 1 : path;
+}
+
+static inline bool
+is_file (int fd, const char *name)
+{
+  return strcmp (name_of_fd (fd), name) == 0;
+}
+
+static inline bool
+ends_with (const char *text, const char *end)
+{
+  size_t len = strlen (text), n = strlen (end);
+
+  return len >= n && strcmp (text + len - n, end) == 0;
 }
 
 /* The first byte that differs, or len. */
