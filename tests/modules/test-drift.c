@@ -13,10 +13,8 @@
  *
  * ROUNDS and SEED come from the environment; each round is a history with a
  * pool of its own.  Without ROUNDS it is 150 of them, or what is done after
- * DRIFT_SECONDS, which are 40 (valgrind takes long).  DRIFT_ROUND=N begins
- * with round N, and DRIFT_VERIFY=1 compares after each operation: the history
- * stays the same, so that the guilty one is found.  LINEAGE_WITHOUT leaves out
- * operations.
+ * DRIFT_SECONDS, which are 40 (valgrind takes long).  DRIFT_ROUND and
+ * DRIFT_VERIFY: see lineage-history.h.  LINEAGE_WITHOUT leaves out operations.
  */
 
 #include <config.h>
@@ -30,7 +28,7 @@
 #include "drift/drift.h"
 #include "models/drift-copy.h"
 #include "models/drift-model.h"
-#include "models/op-log.h"
+#include "models/lineage-history.h"
 
 #define LARGE_BLOCKS 6000
 #define ITEM_BYTES 72           /* about, for each block that is sorted */
@@ -70,22 +68,6 @@ static struct {
 
 static struct nbdedup_pool *pool;
 static struct lineage lineage;
-static char directory[PATH_MAX];
-static uint64_t seed;
-static unsigned round_nr;
-static bool passed;
-
-static void
-print_last_ops (void)
-{
-  if (passed)
-    return;
-  fprintf (stderr, "the last operations of round %u, in %s:\n", round_nr,
-           directory);
-  op_log_print ();
-  fprintf (stderr, "repeat with SEED=%" PRIu64 " DRIFT_ROUND=%u ROUNDS=1 "
-           "(DRIFT_VERIFY=1 compares after each)\n", seed, round_nr);
-}
 
 /*----------------------------------------------------------------------
  * The pool
@@ -100,14 +82,10 @@ open_randomly (struct rng *rng)
   settings.drift_interval_s = 0;
   settings.commit_interval_ms = rng_between (rng, 30, 2000);
   settings.nr_workers = rng_between (rng, 1, 3);
-  if (rng_percent (rng, 50)) {
-    settings.ddt_cache_bytes = NBDEDUP_DDT_CACHE_MIN;
-    settings.dirty_max_bytes = NBDEDUP_DIRTY_MAX_MIN;
-    settings.record_cache_bytes = 1 << 20;
-  }
+  history_caches (&settings, rng);
   if (rng_percent (rng, 20))
     settings.primarycache = NBDEDUP_CACHE_NONE;
-  pool = open_pool (directory, &settings);
+  pool = open_pool (history.directory, &settings);
 }
 
 static void
@@ -118,8 +96,8 @@ make_pool (struct rng *rng)
                                (int) config.sector_bytes, "hash",
                                hashes[rng_below (rng, 3)]);
 
-  make_directory (directory, fast_directory (), "test-drift");
-  if (nbdedup_pool_create (directory, options) == -1)
+  make_directory (history.directory, fast_directory (), "test-drift");
+  if (nbdedup_pool_create (history.directory, options) == -1)
     die ("create: %s", nbdedup_error ());
   json_decref (options);
   open_randomly (rng);
@@ -463,7 +441,7 @@ compare_freed (struct rng *rng, unsigned nr)
       ask_set (&p[i], rng);
   close_pool (pool);
   for (i = 0; i < nr; ++i) {
-    met.freed_something += keep_promise (directory, &p[i]);
+    met.freed_something += keep_promise (history.directory, &p[i]);
     json_decref (p[i].destroyed);
   }
   free (p);
@@ -488,7 +466,7 @@ pick_config (struct rng *rng)
     4096 << rng_between (rng, 5, 8) : 0;
   config.max_blocks = config.block_size > 65536 ? 10 :
     config.block_size == 0 ? 40 : rng_percent (rng, 50) ? 20 : 150;
-  if (round_nr % 16 == 5) {
+  if (history.nr % 16 == 5) {
     config.block_size = 4096;
     config.max_blocks = LARGE_BLOCKS;
   }
@@ -523,7 +501,7 @@ fit (struct op *op, struct rng *rng)
 }
 
 /* As engine_apply does, but with the round's properties. */
-static bool
+static int
 create (const struct op *op)
 {
   json_t *result = engine_call (pool, "create", json_pack
@@ -535,26 +513,23 @@ create (const struct op *op)
                                  config.domain ?: "none"));
 
   json_decref (result);
-  return result != NULL;
+  return result ? 0 : -1;
+}
+
+static int
+apply (const struct op *op)
+{
+  return op->kind == OP_CREATE ? create (op)
+    : engine_apply (pool, &lineage, op);
 }
 
 static bool
 perform (const struct op *op)
 {
-  enum expect expect = lineage_expect (&lineage, op);
-  char *text = op_log_next ();
-  bool ok;
-
-  op_describe (op, text, OP_LOG_TEXT);
-  ok = op->kind == OP_CREATE ? create (op) :
-    engine_apply (pool, &lineage, op) == 0;
-  if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
-    die ("%s: %s", text, ok ? "succeeded, but must fail" : nbdedup_error ());
-  if (ok)
-    lineage_apply (&lineage, op);
-  else
-    strcat (text, " (refused)");
-  return ok;
+  if (!history_try (&lineage, op, apply))
+    return false;
+  lineage_apply (&lineage, op);
+  return true;
 }
 
 /* Blocks of one volume or snapshot, in any order, into another, or the same:
@@ -641,7 +616,7 @@ static void *
 watch (void *arg)
 {
   struct sighting s;
-  struct rng rng = rng_make (seed, round_nr + UINT64_C (1000000));
+  struct rng rng = rng_make (history.seed, history.nr + UINT64_C (1000000));
 
   (void) arg;
   do {
@@ -798,7 +773,7 @@ make_large_family (struct rng *rng)
 }
 
 static void
-run_history (struct rng *rng, bool verify_each)
+run_history (struct rng *rng)
 {
   unsigned m = rng_below (rng, NR_MIXTURES), n, nr;
   struct op op;
@@ -821,7 +796,7 @@ run_history (struct rng *rng, bool verify_each)
     op_free (&op);
     if (rng_percent (rng, 20) && lineage.nr_nodes > 0)
       scatter (rng);
-    if (rng_percent (rng, 7) || verify_each)
+    if (rng_percent (rng, 7) || history.verify_each)
       compare (rng);
     if (rng_percent (rng, 1) && lineage.nr_nodes > 0)
       compare_freed (rng, 2);
@@ -836,13 +811,13 @@ run_history (struct rng *rng, bool verify_each)
   compare (rng);
   check ();
   printf ("round %u: %s, blocks of %u, sectors of %u, %s: %u operations, "
-          "%u nodes\n", round_nr, mixtures[m].name, config.block_size,
+          "%u nodes\n", history.nr, mixtures[m].name, config.block_size,
           config.sector_bytes, config.compress ?: "any", op_log_nr (),
           lineage.nr_nodes);
   fflush (stdout);
   close_pool (pool);
   lineage_free (&lineage);
-  remove_directory (directory);
+  remove_directory (history.directory);
 }
 
 /* Did the histories have in them what they are for? */
@@ -889,22 +864,17 @@ is_late (time_t start)
 int
 main (void)
 {
-  unsigned first = number_from_environment ("DRIFT_ROUND", 0);
-  unsigned rounds = number_from_environment ("ROUNDS", 150);
-  bool verify_each = number_from_environment ("DRIFT_VERIFY", 0) != 0;
+  unsigned rounds = number_from_environment ("ROUNDS", 150), first;
   time_t start = time (NULL);
   struct rng rng;
 
-  seed = seed_from_environment ();
-  printf ("SEED=%" PRIu64 "\n", seed);
-  fflush (stdout);
-  atexit (print_last_ops);
-  for (round_nr = first; round_nr < first + rounds && !is_late (start);
-       ++round_nr) {
-    rng = rng_make (seed, round_nr);
-    run_history (&rng, verify_each);
+  history_start ("DRIFT_ROUND", "DRIFT_VERIFY");
+  first = history.nr;
+  for (; history.nr < first + rounds && !is_late (start); ++history.nr) {
+    rng = history_rng ();
+    run_history (&rng);
   }
-  check_met (round_nr - first);
-  passed = true;
+  check_met (history.nr - first);
+  history_passed ();
   return 0;
 }

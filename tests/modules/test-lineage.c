@@ -10,10 +10,8 @@
  * everything destroyed is given back.  In the end all is destroyed, in any
  * order, and nothing may be left.
  *
- * SEED and LINEAGE_SECONDS (default 6) come from the environment.
- * LINEAGE_HISTORY=N begins with history N, and LINEAGE_VERIFY=1 compares
- * after each operation: the history stays the same, so that the guilty one
- * is found.
+ * SEED and LINEAGE_SECONDS (default 6) come from the environment, and
+ * LINEAGE_HISTORY and LINEAGE_VERIFY: see lineage-history.h.
  */
 
 #include <config.h>
@@ -23,10 +21,8 @@
 #include <limits.h>
 #include <poll.h>
 
-#include "models/lineage-model.h"
-#include "models/op-log.h"
+#include "models/lineage-history.h"
 #include "rigs/pool-util.h"
-
 
 static const struct {
   const char *name;
@@ -46,22 +42,6 @@ static const struct {
 struct nbdedup_pool *pool;
 static struct lineage lineage;
 static struct nbdedup_settings settings;
-static char directory[PATH_MAX];
-static uint64_t seed;
-static unsigned history;
-static bool passed;
-
-static void
-print_last_ops (void)
-{
-  if (passed)
-    return;
-  fprintf (stderr, "the last operations of history %u, in %s:\n", history,
-           directory);
-  op_log_print ();
-  fprintf (stderr, "repeat with SEED=%" PRIu64 " LINEAGE_HISTORY=%u "
-           "(LINEAGE_VERIFY=1 compares after each)\n", seed, history);
-}
 
 static void
 compare (void)
@@ -206,29 +186,26 @@ after (const struct op *op)
     die ("freeing_bytes is not 0 after destroy --wait");
 }
 
+static int
+apply (const struct op *op)
+{
+  return engine_apply (pool, &lineage, op);
+}
+
 static bool
 perform (const struct op *op)
 {
-  enum expect expect = lineage_expect (&lineage, op);
-  char *text = op_log_next ();
-  bool ok;
-
-  op_describe (op, text, OP_LOG_TEXT - 20);
   if (op->kind == OP_ATTACH || op->kind == OP_DETACH) {
+    op_describe (op, op_log_next (), OP_LOG_TEXT);
     attach_or_detach (op);
     return true;
   }
   lineage.figures = op->kind == OP_REBASE && lineage.block_size &&
-    expect == EXPECT_OK;
+    lineage_expect (&lineage, op) == EXPECT_OK;
   if (lineage.figures)
     drain ();
-  ok = engine_apply (pool, &lineage, op) == 0;
-  if (expect != EXPECT_EITHER && ok != (expect == EXPECT_OK))
-    die ("%s: %s", text, ok ? "succeeded, but must fail" : nbdedup_error ());
-  if (!ok) {
-    strcat (text, "  (refused)");
+  if (!history_try (&lineage, op, apply))
     return false;
-  }
   cut_off (op);
   lineage_apply (&lineage, op);
   after (op);
@@ -270,11 +247,7 @@ static void
 pick_settings (struct rng *rng)
 {
   nbdedup_settings_init (&settings);
-  if (rng_percent (rng, 50)) {
-    settings.ddt_cache_bytes = NBDEDUP_DDT_CACHE_MIN;
-    settings.dirty_max_bytes = NBDEDUP_DIRTY_MAX_MIN;
-    settings.record_cache_bytes = 1 << 20;
-  }
+  history_caches (&settings, rng);
   settings.commit_interval_ms = rng_between (rng, 30, 2000);
   settings.primarycache = rng_percent (rng, 70) ? NBDEDUP_CACHE_ALL :
     rng_percent (rng, 50) ? NBDEDUP_CACHE_METADATA : NBDEDUP_CACHE_NONE;
@@ -285,7 +258,7 @@ pick_settings (struct rng *rng)
 static void
 open_pool (void)
 {
-  pool = nbdedup_pool_open (directory, &settings, "test-lineage", 0);
+  pool = nbdedup_pool_open (history.directory, &settings, "test-lineage", 0);
   if (pool == NULL)
     die ("open: %s", nbdedup_error ());
 }
@@ -317,8 +290,8 @@ make_pool (struct rng *rng)
   json_t *options = json_pack ("{s:i}", "sector",
                                512 << rng_below (rng, 4));
 
-  make_directory (directory, usual_directory (), "test-lineage");
-  if (nbdedup_pool_create (directory, options) == -1)
+  make_directory (history.directory, usual_directory (), "test-lineage");
+  if (nbdedup_pool_create (history.directory, options) == -1)
     die ("create: %s", nbdedup_error ());
   json_decref (options);
 }
@@ -349,7 +322,7 @@ destroy_all (struct rng *rng)
 }
 
 static void
-run_history (struct rng *rng, uint64_t until, bool verify_each)
+run_history (struct rng *rng, uint64_t until)
 {
   unsigned m = rng_below (rng, NR_MIXTURES), n, nr = rng_between (rng, 60,
                                                                   500);
@@ -374,9 +347,9 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
     op_free (&op);
     if (rng_percent (rng, 1))
       reopen (rng);
-    if (rng_percent (rng, 8) || verify_each)
+    if (rng_percent (rng, 8) || history.verify_each)
       compare ();
-    if (rng_percent (rng, 3) || verify_each)
+    if (rng_percent (rng, 3) || history.verify_each)
       check_pool ();
     if (rng_percent (rng, 3))
       drain ();
@@ -386,17 +359,11 @@ run_history (struct rng *rng, uint64_t until, bool verify_each)
   compare ();
   drain ();
   check_pool ();
-  printf ("history %u: %s, %u operations, %u nodes\n", history,
+  printf ("history %u: %s, %u operations, %u nodes\n", history.nr,
           mixtures[m].name, op_log_nr (), lineage.nr_nodes);
   fflush (stdout);
   destroy_all (rng);
   close_pool ();
-}
-
-static void
-remove_pool (void)
-{
-  remove_directory (directory);
 }
 
 int
@@ -404,19 +371,14 @@ main (void)
 {
   uint64_t until = clock_ms () +
     1000 * number_from_environment ("LINEAGE_SECONDS", 6);
-  bool verify_each = number_from_environment ("LINEAGE_VERIFY", 0) != 0;
   struct rng rng;
 
-  seed = seed_from_environment ();
-  printf ("SEED=%" PRIu64 "\n", seed);
-  fflush (stdout);
-  atexit (print_last_ops);
-  for (history = number_from_environment ("LINEAGE_HISTORY", 0);
-       clock_ms () < until; ++history) {
-    rng = rng_make (seed, history);
-    run_history (&rng, until, verify_each);
-    remove_pool ();
+  for (history_start ("LINEAGE_HISTORY", "LINEAGE_VERIFY");
+       clock_ms () < until; ++history.nr) {
+    rng = history_rng ();
+    run_history (&rng, until);
+    remove_directory (history.directory);
   }
-  passed = true;
+  history_passed ();
   return 0;
 }
