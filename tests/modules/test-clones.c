@@ -39,17 +39,6 @@ reopen (void)
   open_pool ();
 }
 
-static uint64_t
-pool_figure (const char *key)
-{
-  json_t *stat = call ("stat", NULL);
-  uint64_t n = json_integer_value (json_object_get
-                                   (json_object_get (stat, "pool"), key));
-
-  json_decref (stat);
-  return n;
-}
-
 /* Give everything back, which a few folds more may take. */
 static void
 expect_records (uint64_t expected)

@@ -52,16 +52,6 @@ compare (void)
     die ("%s", why);
 }
 
-static uint64_t
-pool_figure (const char *key)
-{
-  json_t *stat = call ("stat", NULL);
-  uint64_t n = json_number (json_object_get (stat, "pool"), key);
-
-  json_decref (stat);
-  return n;
-}
-
 /* Wait until everything that was let go of is given back: references of
  * what was destroyed, and layers without a name that melt into their only
  * child.

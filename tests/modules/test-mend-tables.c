@@ -79,8 +79,8 @@ make_block (uint8_t buf[BLOCK], uint64_t content, bool packed)
 }
 
 static void
-put_block (struct nbdedup_volume *v, unsigned block, uint64_t content,
-           bool packed)
+put_made (struct nbdedup_volume *v, unsigned block, uint64_t content,
+          bool packed)
 {
   uint8_t buf[BLOCK];
 
@@ -96,24 +96,16 @@ put_all (size_t name, bool (*which) (unsigned block))
 
   for (i = 0; i < names[name].blocks; ++i)
     if (which == NULL || which (i))
-      put_block (v, i, names[name].content (i), names[name].packed);
+      put_made (v, i, names[name].content (i), names[name].packed);
   must (nbdedup_volume_flush (v));
   nbdedup_volume_close (v);
 }
 
 static void
-create (const char *name, unsigned blocks)
-{
-  run ("create",
-       json_pack ("{s:s,s:I,s:i}", "name", name, "size",
-                  (json_int_t) blocks * BLOCK, "block-size", BLOCK));
-}
-
-static void
 make_pool (void)
 {
-  create ("packed", PACKED);
-  create ("plain", PLAIN);
+  create_volume ("packed", PACKED);
+  create_volume ("plain", PLAIN);
   put_all (0, NULL);
   run ("snapshot", json_pack ("{s:s}", "name", "packed@a"));
   run ("clone", json_pack ("{s:s,s:s}", "snapshot", "packed@a", "name",
@@ -137,10 +129,7 @@ expect_all (void)
   size_t n;
 
   for (n = 0; n < NR_NAMES; ++n) {
-    v = nbdedup_volume_open (pool, names[n].name, strchr (names[n].name, '@')
-                             ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
-    if (v == NULL)
-      die ("%s: %s", names[n].name, nbdedup_error ());
+    v = open_name (names[n].name);
     for (i = n % 2; i < names[n].blocks; i += 2) {
       make_block (wanted, names[n].content (i), names[n].packed);
       if (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) i * BLOCK) == -1)
@@ -175,7 +164,7 @@ use_pool (void)
   settle ();
   expect_all ();
   must (nbdedup_volume_trim (handle, 256 * BLOCK, 0));
-  create ("more", 100);
+  create_volume ("more", 100);
   run ("snapshot", json_pack ("{s:s}", "name", "v@s"));
   run ("set", json_pack ("{s:s,s:s}", "property", "full-warn", "value", "80"));
   run ("rename", json_pack ("{s:s,s:s}", "old", "more", "new", "less"));
@@ -185,27 +174,11 @@ use_pool (void)
   settle ();
 }
 
-static json_int_t
-number (const json_t *result, const char *key)
-{
-  return json_integer_value (json_object_get (result, key));
-}
-
-static json_int_t
-nr_records (void)
-{
-  json_t *stat = call ("stat", NULL);
-  json_int_t n = number (json_object_get (stat, "pool"), "records");
-
-  json_decref (stat);
-  return n;
-}
-
 /* What was written before the pool was opened is found again. */
 static void
 expect_dedup (void)
 {
-  json_int_t records;
+  uint64_t records;
   unsigned i;
 
   for (i = 0; i < 64; ++i)
@@ -214,33 +187,26 @@ expect_dedup (void)
   close_pool ();
   open_pool (1);
   attach ();
-  records = nr_records ();
+  records = pool_figure ("records");
   for (i = 0; i < 64; ++i)
     write_block (1100 + i, 950000 + 100 * generation + i);
   settle ();
-  expect (nr_records () == records);
+  expect (pool_figure ("records") == records);
 }
 
 static void
 repair (void)
 {
-  json_t *result = call ("check", json_pack ("{s:b}", "repair", 1)), *p;
-  size_t i;
+  json_t *result = repair_pool ();
 
-  json_array_foreach (json_object_get (result, "problems"), i, p)
-    fprintf (stderr, "check: %s\n", json_string_value (p));
-  expect (number (result, "errors") == 0);
   expect (number (result, "lost_blocks") == 0);
   json_decref (result);
-  check_pool ();
 }
 
 /* It uses other pages of it; then all goes, and leaves nothing. */
 static void
 use_and_end (void)
 {
-  json_t *stat;
-
   use_pool ();
   expect_all ();
   check_pool ();
@@ -252,10 +218,8 @@ use_and_end (void)
   run ("destroy", json_pack ("{s:s,s:b}", "name", "v", "wait", 1));
   settle ();
   settle ();
-  stat = call ("stat", NULL);
-  expect (number (json_object_get (stat, "pool"), "records") == 0);
-  expect (number (json_object_get (stat, "pool"), "stored_bytes") == 0);
-  json_decref (stat);
+  expect (pool_figure ("records") == 0);
+  expect (pool_figure ("stored_bytes") == 0);
   check_pool ();
   must (nbdedup_pool_close (pool));
   generation = 0;
@@ -409,10 +373,10 @@ test_many_pointers (void)
   for (p = 0; p < 2; p += sweep) {
     begin ();
     open_pool (1);
-    create ("many", nr);
+    create_volume ("many", nr);
     v = open_volume ("many");
     for (i = 0; i < nr; ++i)
-      put_block (v, i, 1 + i % periods[p], true);
+      put_made (v, i, 1 + i % periods[p], true);
     nbdedup_volume_close (v);
     settle ();
     must (nbdedup_pool_close (pool));
@@ -436,40 +400,33 @@ test_many_pointers (void)
  * Killed
  */
 
-/* At the first sync, and then at every step-th. */
 static void
-kill_at_each_sync (uint32_t page, unsigned step)
+end_repair (bool killed)
 {
-  unsigned nth;
-  bool killed = true;
-
-  expect (page != 0);
-  step *= sweep;
-  for (nth = 1; killed; nth += step) {
-    begin ();
-    damage_page (page);
-    killed = crashes_at_sync (nth, open_to_repair, repair);
-    if (killed && nth % 2)      /* and once more */
-      (void) crashes_at_sync (nth / 2 + 1, open_to_repair, repair);
-    open_to_repair ();
-    expect_all ();
-    repair ();
-    expect (!has_lost_records ());
-    expect_all ();
-    if (killed)
-      close_pool ();
-    else
-      use_and_end ();
-  }
+  expect_all ();
+  repair ();
+  expect (!has_lost_records ());
+  expect_all ();
+  if (killed)
+    close_pool ();
+  else
+    use_and_end ();
 }
 
 static void
 test_killed_while_repairing (void)
 {
-  kill_at_each_sync (some_page ("record", PAGE_BOTTOM), 7);
-  kill_at_each_sync (some_page ("record", PAGE_OVERFLOW), 17);
-  kill_at_each_sync (root_page ("record"), 17);
-  kill_at_each_sync (root_page ("segment"), 9);
+  const struct { uint32_t page; unsigned step; } pages[] = {
+    { some_page ("record", PAGE_BOTTOM), 7 },
+    { some_page ("record", PAGE_OVERFLOW), 17 },
+    { root_page ("record"), 17 },
+    { root_page ("segment"), 9 },
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof pages / sizeof pages[0]; ++i)
+    kill_at_each_sync (pages[i].page, pages[i].step * sweep, repair,
+                       end_repair);
 }
 
 static const struct engine_case cases[] = {

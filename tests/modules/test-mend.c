@@ -15,7 +15,6 @@
 
 #include "core/txg.h"
 #include "data/volume-types.h"
-#include "data/writeback.h"
 #include "format/format.h"
 #include "rigs/page-rig.h"
 
@@ -104,23 +103,6 @@ static const struct {
 #define NR_NAMES (sizeof names / sizeof names[0])
 
 static void
-put_block (struct nbdedup_volume *v, unsigned block, uint64_t content)
-{
-  uint8_t buf[BLOCK];
-
-  fill (buf, content);
-  must (nbdedup_volume_write (v, buf, BLOCK, (uint64_t) block * BLOCK));
-}
-
-static void
-create (const char *name)
-{
-  run ("create",
-       json_pack ("{s:s,s:I,s:i}", "name", name, "size",
-                  (json_int_t) BLOCKS * BLOCK, "block-size", BLOCK));
-}
-
-static void
 clone_of (const char *name)
 {
   run ("clone", json_pack ("{s:s,s:s}", "snapshot", "big@a", "name", name));
@@ -132,8 +114,8 @@ make_volumes (void)
   struct nbdedup_volume *v;
   unsigned i;
 
-  create ("sparse");
-  create ("big");
+  create_volume ("sparse", BLOCKS);
+  create_volume ("big", BLOCKS);
   v = open_volume ("big");
   for (i = 0; i < BLOCKS; ++i)
     put_block (v, i, in_snapshot (i));
@@ -204,25 +186,14 @@ look (struct nbdedup_volume *v, const char *name, unsigned block,
 static unsigned
 count_lost (size_t name)
 {
-  struct nbdedup_volume *v =
-    nbdedup_volume_open (pool, names[name].name,
-                         strchr (names[name].name, '@')
-                         ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
+  struct nbdedup_volume *v = open_name (names[name].name);
   unsigned i, lost = 0;
 
-  if (v == NULL)
-    die ("%s: %s", names[name].name, nbdedup_error ());
   for (i = 0; i < names[name].blocks; ++i)
     if (is_looked_at (i))
       lost += !look (v, names[name].name, i, names[name].content (i));
   nbdedup_volume_close (v);
   return lost;
-}
-
-static json_int_t
-number (const json_t *result, const char *key)
-{
-  return json_integer_value (json_object_get (result, key));
 }
 
 /* Is the block among the places? */
@@ -254,10 +225,7 @@ expect_told (const json_t *result)
   if (json_array_size (places) > 90)
     return;                     /* only so many are named */
   for (n = 0; n < NR_NAMES; ++n) {
-    v = nbdedup_volume_open (pool, names[n].name,
-                             strchr (names[n].name, '@')
-                             ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
-    expect (v != NULL);
+    v = open_name (names[n].name);
     for (i = 0; i < names[n].blocks; ++i)
       if (is_looked_at (i))
         expect ((nbdedup_volume_read (v, buf, BLOCK, (uint64_t) i * BLOCK) ==
@@ -276,24 +244,11 @@ are_files_equal (void)
   return system (command) == 0;
 }
 
-static json_t *
-repair (void)
-{
-  json_t *result = call ("check", json_pack ("{s:b}", "repair", 1)), *p;
-  size_t i;
-
-  json_array_foreach (json_object_get (result, "problems"), i, p)
-    fprintf (stderr, "check: %s\n", json_string_value (p));
-  expect (number (result, "errors") == 0);
-  check_pool ();
-  return result;
-}
-
 /* All can be written again, and read; then all goes, and leaves nothing. */
 static void
 use_and_end (void)
 {
-  json_t *stat, *result;
+  json_t *result;
   struct nbdedup_volume *v;
   unsigned i;
   size_t n;
@@ -321,9 +276,7 @@ use_and_end (void)
                                1));
   settle ();
   settle ();
-  stat = call ("stat", NULL);
-  expect (number (json_object_get (stat, "pool"), "records") == 0);
-  json_decref (stat);
+  expect (pool_figure ("records") == 0);
   check_pool ();
   must (nbdedup_pool_close (pool));
   expect (are_files_equal ());
@@ -357,13 +310,13 @@ repair_page (const struct page *page)
   open_to_repair ();
   (void) page;
   expect_some_lost (true);
-  result = repair ();
+  result = repair_pool ();
   lost = expect_some_lost (false);
   expect (number (result, "lost_blocks") > 0);
   expect_told (result);
   json_decref (result);
   /* Again there is nothing to do. */
-  result = repair ();
+  result = repair_pool ();
   expect (number (result, "lost_blocks") == 0);
   json_decref (result);
   close_pool ();
@@ -394,15 +347,14 @@ write_on (const struct page *page)
   for (i = 3; i < BLOCKS; i += 256)
     put_block (v, i, 7000 + i);
   must (nbdedup_volume_flush (v));
-  must (writeback_drain (pool->writeback, NULL));
-  must (txg_run (pool->txg, NULL, NULL, NULL));
+  settle ();
   for (i = 3; i < BLOCKS; i += 256)
     expect (look (v, "big", i, 7000 + i) == 1);
   nbdedup_volume_close (v);
   expect_some_lost (false);
   close_pool ();
   open_to_repair ();
-  result = repair ();
+  result = repair_pool ();
   json_decref (result);
   expect_some_lost (false);
   use_and_end ();
@@ -432,7 +384,7 @@ test_what_was_lost_before (void)
   close_pool ();
   damage_page (root_page ("leaf"));
   open_to_repair ();
-  json_decref (repair ());
+  json_decref (repair_pool ());
   expect (nbdedup_volume_read (handle, buf, BLOCK, 100 * BLOCK) == -1 &&
           errno == EIO);
   use_and_end ();
@@ -442,45 +394,40 @@ test_what_was_lost_before (void)
  * Killed
  */
 
+static unsigned lost_before;    /* whenever it was killed; 0: not known yet */
+
 static void
 do_repair (void)
 {
-  json_decref (repair ());
+  json_decref (repair_pool ());
 }
 
-/* At the first sync, and then at every step-th. */
 static void
-kill_at_each_sync (uint32_t page, unsigned step)
+end_repair (bool killed)
 {
-  unsigned nth, lost = 0, n;
-  bool killed = true;
-  json_t *result;
+  unsigned lost;
 
-  for (nth = 1; killed; nth += step) {
-    begin ();
-    damage_page (page);
-    killed = crashes_at_sync (nth, open_to_repair, do_repair);
-    if (killed && nth % 2)      /* and once more */
-      (void) crashes_at_sync (nth / 2 + 1, open_to_repair, do_repair);
-    open_to_repair ();
-    result = repair ();
-    json_decref (result);
-    n = expect_some_lost (false);
-    expect (lost == 0 || lost == n);
-    lost = n;
-    if (killed)
-      close_pool ();
-    else
-      use_and_end ();
-  }
-  expect (nth > 5);
+  do_repair ();
+  lost = expect_some_lost (false);
+  expect (lost_before == 0 || lost_before == lost);
+  lost_before = lost;
+  if (killed)
+    close_pool ();
+  else
+    use_and_end ();
 }
 
 static void
 test_killed_while_repairing (void)
 {
-  kill_at_each_sync (some_page ("leaf", PAGE_BOTTOM), 1);
-  kill_at_each_sync (some_page ("leaf", PAGE_INTERIOR), 3);
+  static const enum page_kind kinds[] = { PAGE_BOTTOM, PAGE_INTERIOR };
+  unsigned i;
+
+  for (i = 0; i < 2; ++i) {
+    lost_before = 0;
+    expect (kill_at_each_sync (some_page ("leaf", kinds[i]), i == 0 ? 1 : 3,
+                               do_repair, end_repair) > 5);
+  }
 }
 
 static uint64_t
@@ -514,7 +461,7 @@ test_replay_goes_on (void)
       expect (look (v, "big", i, 7000 + i) == 1);
     nbdedup_volume_close (v);
     expect_some_lost (false);
-    result = repair ();
+    result = repair_pool ();
     expect (number (result, "lost_blocks") > 0);
     json_decref (result);
     use_and_end ();

@@ -36,12 +36,6 @@ start_pool (void)
  * Repairing
  */
 
-static json_int_t
-number (const json_t *result, const char *key)
-{
-  return json_integer_value (json_object_get (result, key));
-}
-
 static void
 reopen (void)
 {
@@ -78,16 +72,6 @@ nr_found (const char *key)
   return n;
 }
 
-static json_int_t
-stat_records (void)
-{
-  json_t *stat = call ("stat", NULL);
-  json_int_t n = number (json_object_get (stat, "pool"), "records");
-
-  json_decref (stat);
-  return n;
-}
-
 static void
 expect_blocks (void)
 {
@@ -108,12 +92,12 @@ use_and_end (void)
   unsigned i;
 
   settle ();
-  expect (stat_records () == NR_RECORDS);
+  expect (pool_figure ("records") == NR_RECORDS);
   write_blocks (0, NR_EQUAL, 5000);
   settle ();
   write_blocks (300, 200, 7000);        /* in space that is free by mistake */
   settle ();
-  expect (stat_records () == NR_RECORDS + NR_EQUAL + 200);
+  expect (pool_figure ("records") == NR_RECORDS + NR_EQUAL + 200);
   close_pool ();
   open_pool (1);
   attach ();
@@ -128,12 +112,20 @@ use_and_end (void)
   check_pool ();
   write_blocks (0, NR_EQUAL, 1);
   settle ();
-  expect (stat_records () == NR_RECORDS + 200);
+  expect (pool_figure ("records") == NR_RECORDS + 200);
   must (nbdedup_volume_trim (handle, (uint64_t) NR_BLOCKS * BLOCK, 0));
   settle ();
   settle ();
-  expect (stat_records () == 0);
+  expect (pool_figure ("records") == 0);
   end ();
+}
+
+static void
+settle_and_use (void)
+{
+  settle ();
+  expect_blocks ();
+  use_and_end ();
 }
 
 static void
@@ -200,16 +192,14 @@ test_leaked_record (void)
     plant (change_count);
     trim_block (FIRST_OTHER);
     settle ();
-    expect (stat_records () == NR_RECORDS);
+    expect (pool_figure ("records") == NR_RECORDS);
     if (offline)
       reopen ();
     repair (0);
     settle ();
-    expect (stat_records () == NR_RECORDS - 1);
+    expect (pool_figure ("records") == NR_RECORDS - 1);
     write_block (FIRST_OTHER, 1000);
-    settle ();
-    expect_blocks ();
-    use_and_end ();
+    settle_and_use ();
   }
 }
 
@@ -225,7 +215,7 @@ test_only_a_leak_is_left (void)
   must (nbdedup_volume_trim (handle, (uint64_t) NR_BLOCKS * BLOCK, 0));
   settle ();
   settle ();
-  expect (stat_records () == 0);
+  expect (pool_figure ("records") == 0);
   write_blocks (0, NR_EQUAL, 1);
   write_blocks (NR_EQUAL, NR_EQUAL, 1);
   write_blocks (FIRST_OTHER, NR_OTHER, 1000);
@@ -277,9 +267,7 @@ test_layer_counts_too_low (void)
     expect (nr_found ("errors") > 0);
     repair (0);
     write_block (3, 4);
-    settle ();
-    expect_blocks ();
-    use_and_end ();
+    settle_and_use ();
   }
 }
 
@@ -338,9 +326,7 @@ test_record_and_content_are_gone (void)
     expect_lost (3);
     write_block (3, 4);
     write_block (NR_EQUAL + 3, 4);
-    settle ();
-    expect_blocks ();
-    use_and_end ();
+    settle_and_use ();
   }
 }
 
@@ -371,9 +357,7 @@ test_lost_in_a_snapshot (void)
   run ("destroy", json_pack ("{s:s,s:b}", "name", "c", "wait", 1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "v@a", "wait", 1));
   write_block (NR_EQUAL + 3, 4);
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 /* A read that fails proves nothing: another day the block can be read. */
@@ -430,9 +414,7 @@ test_leaf_is_damaged (void)
     must (nbdedup_volume_trim (handle, LEAF_BLOCKS * BLOCK,
                                (uint64_t) first * BLOCK));
     write_blocks (FIRST_OTHER, NR_OTHER, 1000);
-    settle ();
-    expect_blocks ();
-    use_and_end ();
+    settle_and_use ();
   }
 }
 
@@ -465,9 +447,7 @@ test_replay_meets_the_damage (void)
   repair (0);
   expect_content (3, 9999);
   write_block (3, 4);
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 /* A fold that meets it stops the pool, and says what helps. */
@@ -488,9 +468,7 @@ test_fold_meets_the_damage (void)
   repair (0);
   expect_content (3, 9999);
   write_block (3, 4);
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 /* Rows that cannot be read although their pages are whole: the advice is not to
@@ -525,9 +503,7 @@ test_fold_meets_a_row_that_is_cut_short (void)
   expect_content (500, 9998);
   write_block (3, 4);
   trim_block (500);
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 static void
@@ -548,9 +524,7 @@ test_fold_meets_a_damaged_leaf (void)
                              (uint64_t) first * BLOCK));
   trim_block (500);
   write_blocks (FIRST_OTHER, NR_OTHER, 1000);
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 /* A space map is made again as soon as the pool is opened. */
@@ -565,9 +539,7 @@ test_fold_meets_a_damaged_map (void)
   check_pool ();
   write_block (3, 4);
   trim_block (500);
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 /* What was written since the last fold displaces a pointer whose record is
@@ -588,9 +560,7 @@ test_first_fold_meets_the_damage (void)
     repair (0);
     expect_content (3, 9999);
     write_block (3, 4);
-    settle ();
-    expect_blocks ();
-    use_and_end ();
+    settle_and_use ();
   }
 }
 
@@ -629,9 +599,7 @@ test_while_it_is_written (void)
   repair (0);
   must (nbdedup_volume_trim (handle, 512 * BLOCK, 600 * BLOCK));
   settle ();
-  settle ();
-  expect_blocks ();
-  use_and_end ();
+  settle_and_use ();
 }
 
 /*----------------------------------------------------------------------

@@ -12,12 +12,6 @@
 #include "report/scrub.h"
 #include "rigs/engine-rig.h"
 
-static json_int_t
-number (const json_t *result, const char *key)
-{
-  return json_integer_value (json_object_get (result, key));
-}
-
 /* Damaged, and written again. */
 static void
 expect_scrub_at (int line, json_int_t errors, json_int_t repaired)

@@ -162,3 +162,53 @@ each_page (const char *table, unsigned step,
     }
   free (pages);
 }
+
+void
+create_volume (const char *name, unsigned blocks)
+{
+  run ("create",
+       json_pack ("{s:s,s:I,s:i}", "name", name, "size",
+                  (json_int_t) blocks * BLOCK, "block-size", BLOCK));
+}
+
+void
+put_block (struct nbdedup_volume *v, unsigned block, uint64_t content)
+{
+  uint8_t buf[BLOCK];
+
+  fill (buf, content);
+  must (nbdedup_volume_write (v, buf, BLOCK, (uint64_t) block * BLOCK));
+}
+
+json_t *
+repair_pool (void)
+{
+  json_t *result = call ("check", json_pack ("{s:b}", "repair", 1)), *p;
+  size_t i;
+
+  json_array_foreach (json_object_get (result, "problems"), i, p)
+    fprintf (stderr, "check: %s\n", json_string_value (p));
+  expect (number (result, "errors") == 0);
+  check_pool ();
+  return result;
+}
+
+unsigned
+kill_at_each_sync (uint32_t page, unsigned step, void (*repair) (void),
+                   void (*after) (bool killed))
+{
+  unsigned nth;
+  bool killed = true;
+
+  expect (page != 0);
+  for (nth = 1; killed; nth += step) {
+    begin ();
+    damage_page (page);
+    killed = crashes_at_sync (nth, open_to_repair, repair);
+    if (killed && nth % 2)      /* and once more */
+      (void) crashes_at_sync (nth / 2 + 1, open_to_repair, repair);
+    open_to_repair ();
+    after (killed);
+  }
+  return nth;
+}

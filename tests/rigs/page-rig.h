@@ -33,6 +33,23 @@ extern uint32_t root_page (const char *table);
 /* In both copies. */
 extern void damage_page (uint32_t page);
 
+/* A volume of blocks of BLOCK bytes, and one of them; as fill. */
+extern void create_volume (const char *name, unsigned blocks);
+extern void put_block (struct nbdedup_volume *v, unsigned block,
+                       uint64_t content);
+
+/* "check --repair": what it found is right afterwards. */
+extern json_t *repair_pool (void);
+
+/* Damage the page and call 'repair' in the pool that is open to be repaired, in
+ * a process that crashes at a sync of it: the first one, and then each step-th.
+ * Then open the pool to repair it and call 'after', which closes it; 'killed':
+ * there was such a sync.  How far it came.
+ */
+extern unsigned kill_at_each_sync (uint32_t page, unsigned step,
+                                   void (*repair) (void),
+                                   void (*after) (bool killed));
+
 /* Begin, damage a page, call 'fn': each step-th page, and all that are not at
  * the bottom.  SWEEP_STEP=N in the environment: each N-th of these.
  */

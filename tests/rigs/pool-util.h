@@ -41,11 +41,44 @@ run (const char *command, json_t *args)
   json_decref (call (command, args));
 }
 
+static inline json_int_t
+number (const json_t *object, const char *key)
+{
+  return json_integer_value (json_object_get (object, key));
+}
+
+/* A figure of the pool as "stat" has it. */
+static inline uint64_t
+pool_figure (const char *key)
+{
+  json_t *stat = call ("stat", NULL);
+  json_t *n = json_object_get (json_object_get (stat, "pool"), key);
+  uint64_t figure = (uint64_t) json_integer_value (n);
+
+  if (!json_is_integer (n))
+    die ("stat has no figure \"%s\"", key);
+  json_decref (stat);
+  return figure;
+}
+
 /* A volume, to read and write it. */
 static inline struct nbdedup_volume *
 open_volume (const char *name)
 {
   struct nbdedup_volume *v = nbdedup_volume_open (pool, name, 0, -1, NULL);
+
+  if (v == NULL)
+    die ("%s: %s", name, nbdedup_error ());
+  return v;
+}
+
+/* The same, or a snapshot, "vol@snap". */
+static inline struct nbdedup_volume *
+open_name (const char *name)
+{
+  struct nbdedup_volume *v =
+    nbdedup_volume_open (pool, name, strchr (name, '@')
+                         ? NBDEDUP_VOLUME_READONLY : 0, -1, NULL);
 
   if (v == NULL)
     die ("%s: %s", name, nbdedup_error ());
