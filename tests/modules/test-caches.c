@@ -89,8 +89,7 @@ test_leaf_cache_takes_nothing_old (void)
   write_block (5, 1);
   settle ();
   close_pool ();
-  open_pool (1);                /* no leaf is cached */
-  attach ();
+  open_and_attach ();           /* no leaf is cached */
   write_block (LEAF_BLOCKS * 3, 2);     /* but the segment's map is */
   settle ();
   stall ();

@@ -319,8 +319,7 @@ test_crash_before_the_fold (void)
   start_copying ("2:1");
   close_pool ();
   crash_after (copy_and_crash);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect (copied_sectors () == 0);
   check_pool ();
   write_blocks (NR, NR, 2000);  /* into the same sectors */
@@ -334,8 +333,7 @@ test_crash_before_the_fold (void)
 static void
 change_all (void)
 {
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   copy_all ();
   settle ();
   write_blocks (0, NR / 2, 3000);
@@ -360,8 +358,7 @@ test_crash_at_each_sync (void)
   close_pool ();
   for (nth = 1; killed; ++nth) {
     killed = crashes_at_sync (nth, NULL, change_all);
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     check_pool ();
     scrub_pool ();
     expect_content (NR - 1, 1000 + NR - 1);
@@ -373,8 +370,7 @@ test_crash_at_each_sync (void)
     close_pool ();
   }
   expect (nth > 5);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   end ();
 }
 

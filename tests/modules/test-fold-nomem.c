@@ -142,9 +142,7 @@ test_opened_again (void)
     countdown = (long) nth;
     must (txg_run (pool->txg, NULL, NULL, NULL));
     countdown = 0;
-    close_pool ();
-    open_pool (1);
-    attach ();
+    reopen_pool ();
     expect_content (39, 1000 * nth + 39);
     expect_content (nth % 100 * 16 + 201, 0);
   }
@@ -168,8 +166,7 @@ fold_without_memory (uint64_t nth)
   unsigned ms;
 
   close_pool ();                /* no statement is prepared */
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   must (txg_run (pool->txg, who_folds, NULL, NULL));
   write_all_kinds (nth);
   has_failed = false;
@@ -213,8 +210,7 @@ test_trim (void)
   start (1);
   write_block (0, 1);
   close_pool ();                /* the journal's buffer has no memory */
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   write_block (0, 2);
   folder = pthread_self ();
   has_failed = lasting = true;

@@ -77,9 +77,7 @@ test_reads_as_an_error (void)
     if (i == 0)
       settle ();
     if (i == 1) {
-      close_pool ();
-      open_pool (1);
-      attach ();
+      reopen_pool ();
     }
   }
   must (nbdedup_volume_extents (handle, 200 * BLOCK, 0, count_data, &bytes));
@@ -213,8 +211,7 @@ test_survives_a_crash (void)
   settle ();
   close_pool ();
   crash_after (lose_two);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (2, 3);
   expect_lost (3);
   expect_lost (4);

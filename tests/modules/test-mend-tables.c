@@ -184,9 +184,7 @@ expect_dedup (void)
   for (i = 0; i < 64; ++i)
     write_block (1000 + i, 950000 + 100 * generation + i);
   settle ();
-  close_pool ();
-  open_pool (1);
-  attach ();
+  reopen_pool ();
   records = pool_figure ("records");
   for (i = 0; i < 64; ++i)
     write_block (1100 + i, 950000 + 100 * generation + i);
@@ -241,8 +239,7 @@ static void
 go_on (const struct page *page)
 {
   (void) page;
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_all ();
   use_pool ();
   expect_all ();
@@ -295,8 +292,7 @@ static void
 repair_page (const struct page *page)
 {
   (void) page;
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   repair ();
   expect_all ();
   use_and_end ();

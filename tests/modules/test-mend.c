@@ -319,9 +319,7 @@ repair_page (const struct page *page)
   result = repair_pool ();
   expect (number (result, "lost_blocks") == 0);
   json_decref (result);
-  close_pool ();
-  open_pool (1);
-  attach ();
+  reopen_pool ();
   expect (expect_some_lost (false) == lost);
   use_and_end ();
 }
@@ -341,8 +339,7 @@ write_on (const struct page *page)
   json_t *result;
 
   (void) page;
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   v = open_volume ("big");
   for (i = 3; i < BLOCKS; i += 256)
     put_block (v, i, 7000 + i);
@@ -375,8 +372,7 @@ test_what_was_lost_before (void)
   uint8_t buf[BLOCK];
 
   begin ();
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   txg_enter (pool->txg, 64, ROOM_HOLES_PAGES);
   must (txg_set_lost (pool->txg, volume->layer, 100, 1));
   txg_leave (pool->txg);
@@ -454,8 +450,7 @@ test_replay_goes_on (void)
     begin ();
     crash_after (write_and_crash);
     damage_page (some_page ("leaf", round == 0 ? PAGE_BOTTOM : PAGE_INTERIOR));
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     v = open_volume ("big");
     for (i = 3; i < BLOCKS; i += 64)
       expect (look (v, "big", i, 7000 + i) == 1);

@@ -98,9 +98,7 @@ use_and_end (void)
   write_blocks (300, 200, 7000);        /* in space that is free by mistake */
   settle ();
   expect (pool_figure ("records") == NR_RECORDS + NR_EQUAL + 200);
-  close_pool ();
-  open_pool (1);
-  attach ();
+  reopen_pool ();
   for (i = 0; i < NR_EQUAL; ++i) {
     expect_content (i, 5000 + i);
     expect_content (NR_EQUAL + i, 1 + i);
@@ -259,8 +257,7 @@ test_layer_counts_too_low (void)
     close_pool ();
     if (crashed)
       crash_after (trim_and_flush);
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     if (!crashed)
       trim_and_flush ();
     settle ();
@@ -320,9 +317,7 @@ test_record_and_content_are_gone (void)
     expect_lost (3);
     expect_lost (NR_EQUAL + 3);
     settle ();
-    close_pool ();
-    open_pool (1);
-    attach ();
+    reopen_pool ();
     expect_lost (3);
     write_block (3, 4);
     write_block (NR_EQUAL + 3, 4);
@@ -532,8 +527,7 @@ static void
 test_fold_meets_a_damaged_map (void)
 {
   fold_fails_for (spoil_segment, 3);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (3, 9999);
   expect_content (500, 9998);
   check_pool ();
@@ -607,13 +601,6 @@ test_while_it_is_written (void)
  */
 
 static void
-open_and_attach (void)
-{
-  open_pool (1);
-  attach ();
-}
-
-static void
 repair_all (void)
 {
   repair (2);
@@ -656,8 +643,7 @@ test_killed_while_repairing (void)
   for (nth = 1; killed; ++nth) {
     crash_after (plant_all);
     killed = crashes_at_sync (nth, open_and_attach, repair_all);
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     result = call ("check", json_pack ("{s:b}", "repair", 1));
     expect (number (result, "errors") == 0);
     json_decref (result);
@@ -671,8 +657,7 @@ test_killed_while_repairing (void)
     close_pool ();
   }
   expect (nth > 5);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   use_and_end ();
 }
 
@@ -719,8 +704,7 @@ main (int argc, char *argv[])
   /* "plant POOL": for repair.bats; its volume "v" has blocks of 4 KiB. */
   if (argc == 3 && strcmp (argv[1], "plant") == 0) {
     snprintf (directory, sizeof directory, "%s", argv[2]);
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     plant_all ();
     close_pool ();
     return 0;

@@ -56,6 +56,16 @@ test_copies_of_a_header_are_synced_apart (void)
   end ();
 }
 
+/* A pool with so many blocks, contents from 1 on; it is closed. */
+static void
+start_closed (unsigned nr)
+{
+  start (1);
+  write_blocks (0, nr, 1);
+  settle ();
+  close_pool ();
+}
+
 static uint64_t
 overwrite_a_lot (void)
 {
@@ -115,22 +125,11 @@ posix_fadvise (int fd, off_t offset, off_t len, int advice)
   return (int) syscall (SYS_fadvise64, fd, offset, len, advice);
 }
 
-static json_t *
-ask (const char *command)
-{
-  json_t *result = nbdedup_call (pool, command, NULL);
-
-  if (result == NULL)
-    die ("%s: %s", command, nbdedup_error ());
-  return result;
-}
-
 static json_int_t
 reported (const char *key)
 {
-  json_t *result = ask ("recovery");
-  const json_t *report = json_object_get (result, "recovery");
-  json_int_t n = json_integer_value (json_object_get (report, key));
+  json_t *result = call ("recovery", NULL);
+  json_int_t n = number (json_object_get (result, "recovery"), key);
 
   json_decref (result);
   return n;
@@ -147,7 +146,7 @@ expect_state (const char *state, const char *text)
 
   {
     WITH_LOCK (&pool->admin);
-    result = ask ("status");
+    result = call ("status", NULL);
   }
   expect (strcmp (json_string_value (json_object_get (result, "state")),
                   state) == 0);
@@ -168,26 +167,21 @@ test_replay_of_a_record_that_never_arrived (void)
 {
   json_t *result, *place;
 
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   zero_record (crash_after (overwrite_and_cut));
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (6, 1006);
   expect_content (7, 8);
   expect_content (63, 1063);
 
-  result = ask ("recovery");
+  result = call ("recovery", NULL);
   place = json_array_get (json_object_get
                           (json_object_get (result, "recovery"), "dropped"),
                           0);
   expect (strcmp (json_string_value (json_object_get (place, "name")), "v")
           == 0);
-  expect (json_integer_value (json_object_get (place, "offset")) ==
-          7 * BLOCK);
-  expect (json_integer_value (json_object_get (place, "length")) == BLOCK);
+  expect (number (place, "offset") == 7 * BLOCK);
+  expect (number (place, "length") == BLOCK);
   json_decref (result);
   expect (reported ("dropped_blocks") == 1);
   expect (reported ("blocks") == 63);
@@ -205,13 +199,9 @@ test_replay_of_a_record_that_never_arrived (void)
 static void
 test_replay_of_a_record_that_failed_to_be_written (void)
 {
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   evicted = crash_after (overwrite_and_cut);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect (evicted == 0);
   expect_content (6, 1006);
   expect_content (7, 8);
@@ -236,16 +226,12 @@ test_replay_of_a_record_past_the_end (void)
 {
   CLEANUP_FREE char *path = NULL;
 
-  start (1);
-  write_blocks (0, 850, 1);
-  settle ();
-  close_pool ();
+  start_closed (850);
   /* They do not fit into what pool.db knows, one segment. */
   expect (crash_after (overwrite_more_and_cut) * 512 > SEGMENT_BYTES);
   path = pool_file (directory, "records");
   expect (truncate (path, SEGMENT_BYTES) == 0);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (0, 1000);
   expect_content (299, 300);
   expect (reported ("dropped_blocks") > 0);
@@ -261,20 +247,16 @@ test_replay_of_a_record_that_was_flushed (void)
   uint8_t buf[BLOCK];
   json_t *result;
 
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   zero_record (crash_after (overwrite_a_lot));
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (6, 1006);
   expect_content (63, 1063);
   expect (nbdedup_volume_read (handle, buf, BLOCK, 7 * BLOCK) == -1 &&
           errno == EIO);
   expect (reported ("dropped_blocks") == 0);
-  result = ask ("scrub");
-  expect (json_integer_value (json_object_get (result, "errors")) == 1);
+  result = call ("scrub", NULL);
+  expect (number (result, "errors") == 1);
   expect (json_array_size (json_object_get (result, "damaged")) == 1);
   json_decref (result);
   write_block (7, 5000);
@@ -349,13 +331,9 @@ test_replay_of_a_record_where_a_map_has_another (void)
   unsigned i;
 
   for (i = 0; i < 2; ++i) {
-    start (1);
-    write_blocks (0, 64, 1);
-    settle ();
-    close_pool ();
+    start_closed (64);
     expect (crash_after (fns[i]) == 1);
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     expect_content (0, 2000);
     expect_content (1, 2001);
     expect_content (9, 1009);
@@ -438,15 +416,11 @@ test_replay_of_a_damaged_batch (void)
 
   for (which = 0; which < 3; ++which)
     for (part = 0; part < 2; ++part) {
-      start (1);
-      write_blocks (0, 128, 1);
-      settle ();
-      close_pool ();
+      start_closed (128);
       crash_after (flush_three_times);
       /* The header, or a part of the body. */
       spoil_batch (which, part == 0 ? 0 : 100, 20);
-      open_pool (1);
-      attach ();
+      open_and_attach ();
       expect_content (3, 4);
       expect_content (9, 10);
       expect_content (74, 75);
@@ -505,10 +479,7 @@ test_replay_with_read_errors (void)
 {
   struct nbdedup_settings settings;
 
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   crash_after (overwrite_and_cut);
   nbdedup_settings_init (&settings);
   fail_reads = 3;
@@ -517,8 +488,7 @@ test_replay_with_read_errors (void)
     expect (errno == EIO);
     expect (strstr (nbdedup_error (), "try again") != NULL);
   }
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (0, 1000);
   expect_content (7, 1007);
   expect_content (63, 1063);
@@ -531,14 +501,10 @@ test_replay_of_two_batches (void)
 {
   unsigned i;
 
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   crash_after (overwrite_twice);
   for (i = 0; i < 2; ++i) {     /* the second time nothing is left to do */
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     expect_content (0, 2000);
     expect_content (1, 2001);
     expect_content (2, 1002);
@@ -564,16 +530,12 @@ test_killed_while_opening (void)
   unsigned nth;
   bool killed = true;
 
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   for (nth = 1; killed; ++nth) {
     crash_after (overwrite_twice);
     killed = crashes_at_sync (nth, NULL, open_with_a_worker);
     crashes_at_sync (nth, NULL, open_with_a_worker);
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     expect_content (0, 2000);
     expect_content (2, 1002);
     expect_content (3, 0);
@@ -582,8 +544,7 @@ test_killed_while_opening (void)
     close_pool ();
   }
   expect (nth > 5);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   end ();
 }
 
@@ -612,18 +573,14 @@ test_killed_without_a_journal (void)
   unsigned nth;
   bool killed = true;
 
-  start (1);
-  write_blocks (0, 64, 1);
-  settle ();
-  close_pool ();
+  start_closed (64);
   for (nth = 1; killed; ++nth) {
     crash_after (overwrite_twice);
     spoil_journal ();
     killed = crashes_at_sync (nth, NULL, recover_without_journal);
     crashes_at_sync (nth / 2 + 1, NULL, recover_without_journal);
     recover_without_journal ();
-    open_pool (1);
-    attach ();
+    open_and_attach ();
     expect_content (0, 1);
     expect_content (2, 3);
     expect_content (63, 64);
@@ -631,8 +588,7 @@ test_killed_without_a_journal (void)
     close_pool ();
   }
   expect (nth > 8);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   end ();
 }
 
@@ -698,8 +654,7 @@ test_record_that_only_a_crash_leaves (void)
   start (1);
   close_pool ();
   expect (crash_after (refer_during_the_fold) == 1);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   expect_content (0, 0);
   expect_content (1, 0);        /* was not flushed */
   settle ();

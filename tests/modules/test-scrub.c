@@ -120,9 +120,7 @@ test_repaired_from_memory (void)
   spoil (address_of (7));
   expect_scrub (0, 1);
   expect_scrub (0, 0);
-  close_pool ();
-  open_pool (1);
-  attach ();
+  reopen_pool ();
   expect_content (7, 8);
   end ();
 }
@@ -150,8 +148,7 @@ test_killed_while_repairing (void)
   settle ();
   close_pool ();
   crash_after (die_while_repairing);
-  open_pool (1);
-  attach ();
+  open_and_attach ();
   addr = address_of (7);
   fill (buf, 8);
   spoil (addr);

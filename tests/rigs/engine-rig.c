@@ -129,6 +129,13 @@ attach (void)
 }
 
 void
+open_and_attach (void)
+{
+  open_pool (1);
+  attach ();
+}
+
+void
 start (unsigned nr_workers)
 {
   make_directory (directory, usual_directory (), "engine-rig");
@@ -145,6 +152,13 @@ close_pool (void)
 {
   nbdedup_volume_close (handle);
   must (nbdedup_pool_close (pool));
+}
+
+void
+reopen_pool (void)
+{
+  close_pool ();
+  open_and_attach ();
 }
 
 uint64_t

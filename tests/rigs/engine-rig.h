@@ -52,7 +52,10 @@ extern void open_pool (unsigned nr_workers);
 /* As "check --repair" does. */
 extern void open_to_repair (void);
 extern void attach (void);
+/* With one worker. */
+extern void open_and_attach (void);
 extern void close_pool (void);
+extern void reopen_pool (void);
 
 /* Everything is in pool.db, and what it displaced is free. */
 extern void settle (void);
