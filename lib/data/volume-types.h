@@ -36,53 +36,56 @@ struct volume_list {
 };
 
 struct volume {
+  /* Constant. */
   struct nbdedup_pool *pool;    /* not owned */
   uint64_t id;
-  char name[META_NAME_MAX + 1]; /* of a snapshot: after the @; changes under
-                                 * pool->admin + lock */
-  _Atomic (struct layer *) layer;       /* not owned; changes while all
-                                         * mutations wait, by
-                                         * volume_set_layer */
   uint32_t block_size;
-  _Atomic uint64_t size;
-  bool tail_dirty;
-  bool importing;               /* until it is renamed; under pool->admin */
   uint64_t incarnation;         /* another one after a rollback; clone-set.c */
-  _Atomic uint64_t changes;     /* of content and size, in this session */
-
   bool is_snapshot;
-  struct volume *of;            /* snapshot: of this volume; NULL: destroyed */
   uint64_t time;                /* snapshot: when, in seconds */
+
+  /* Changed under pool->admin and volumes->lock, read under either. */
+  char name[META_NAME_MAX + 1]; /* of a snapshot: after the @ */
+  struct volume *of;            /* snapshot: of this volume; NULL: destroyed */
   struct volume_list snapshots; /* of a volume */
   struct volume *origin;        /* what it is a clone of, a snapshot's volume
                                  * was one of; NULL: nothing */
   unsigned nr_clones;           /* snapshot: volumes whose origin it is */
   unsigned nr_heirs;            /* ... and snapshots */
-  unsigned nr_leaving;          /* scratch of tombstone.c, under pool->admin */
-  char *label;                  /* destroyed snapshot: VOLUME@NAME; owned;
-                                 * changes under pool->admin + lock */
+  bool in_list;
+  char *label;                  /* destroyed snapshot: VOLUME@NAME; owned */
   uint64_t remains;             /* ... the layer that has been its content
-                                 * alone since then; 0: none has; under
-                                 * pool->admin */
+                                 * alone since then; 0: none has */
 
-  /* Properties: written under the writeback's lock, read by its workers. */
+  /* Under pool->admin. */
+  bool tail_dirty;
+  bool importing;               /* until it is renamed */
+  unsigned nr_leaving;          /* scratch of tombstone.c */
+
+  /* Under volumes->lock. */
+  unsigned nr_clients;
+  LIST_HEAD (, nbdedup_volume) clients;
+  bool exclusive;               /* a client wants to be the only one */
+  char *domain_name, *allow;    /* properties; owned */
+
+  /* Properties: changed under the writeback's lock, read by its workers. */
   struct compression compression;
   enum dedup_mode dedup;
   uint64_t domain;
-  char *domain_name, *allow;    /* owned; under volumes->lock */
-
-  unsigned nr_clients;          /* under volumes->lock */
-  LIST_HEAD (, nbdedup_volume) clients;
-  bool exclusive;               /* a client wants to be the only one */
-  bool in_list;
-  struct writers writers;
-
-  atomic_bool gone;             /* destroyed: ESHUTDOWN */
 
   /* Under the writeback's lock. */
   TAILQ_HEAD (, dirty) open_list;       /* by sequence */
   TAILQ_HEAD (, dirty) inflight_list;
   TAILQ_HEAD (, range) ranges;  /* mutations under way */
+
+  /* Read without a lock. */
+  _Atomic (struct layer *) layer;       /* not owned; volume_set_layer changes
+                                         * it while all mutations wait */
+  _Atomic uint64_t size;
+  _Atomic uint64_t changes;     /* of content and size, in this session */
+  atomic_bool gone;             /* destroyed: ESHUTDOWN */
+
+  struct writers writers;       /* has a lock of its own */
 };
 
 #define PEER_NAME_MAX 63
