@@ -9,6 +9,10 @@
  *
  * One thread at a time.  The file is in a directory that the caller names,
  * has no name, and is gone with the process.
+ *
+ * Why not SQLite's sorter: only ORDER BY reaches it.  Each item would be
+ * encoded as a row and decoded again, and its memory is a share of the
+ * connection's cache, not a limit that the caller gives.
  */
 
 #ifndef NBDEDUP_SORTER_H

@@ -72,6 +72,10 @@
  * CONTROL_TIMEOUT_S, or is cut off.  Between frames it may be silent; but a
  * connection without a volume is closed then, without a word, when the
  * server needs room for another.
+ *
+ * Why data does not go over NBD: the client knows the pool's directory, but
+ * neither where nbdkit listens nor its TLS keys; "allow" and "only=on" bind NBD
+ * clients, not the pool's owner; and an NBD error has no text.
  */
 
 #ifndef NBDEDUP_CONTROL_PROTOCOL_H

@@ -7,6 +7,10 @@
  * pages as well as in those at the bottom.  Rows of the tables with an integer
  * key stand at the bottom of a table b-tree; a key in an interior page is the
  * greatest on its left.
+ *
+ * Why not SQLite's recovery extension: Debian's library lacks it, and it makes
+ * a new database of the rows that it finds.  Here the pool stays open, and only
+ * lost pages are replaced.
  */
 
 #ifndef NBDEDUP_META_BTREE_H

@@ -23,6 +23,10 @@
  * A page of an older moment has a right checksum, too.  So the VFS also keeps
  * the checksum of each page of the main database that it has read or written
  * while the database is open: another page in its place is damaged.
+ *
+ * Why not the extension itself: Debian's library lacks it, it does not check
+ * pages that are read from the WAL after recovery, and it can only report
+ * damage, where this VFS reads the page from the second copy.
  */
 
 #ifndef NBDEDUP_CKSUM_VFS_H
