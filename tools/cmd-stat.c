@@ -177,6 +177,25 @@ print_histograms (const json_t *stat)
                      json_object_get (named, "histogram"));
 }
 
+/* Segments are given back when they are empty (a few are kept): less than this
+ * needs no words.
+ */
+#define FREE_INSIDE_MIN (UINT64_C (32) << 20)
+
+static void
+explain_file (const json_t *pool)
+{
+  const uint64_t stored = json_size (pool, "stored_bytes");
+  const uint64_t file = json_size (pool, "file_bytes");
+  char buf[HUMAN_MAX];
+
+  if (file < stored || file - stored < stored / 8 + FREE_INSIDE_MIN)
+    return;
+  printf ("\n%s of the records file are free, in segments of 4 MiB that still "
+          "have records.\nNew data fills them before the file grows.\n",
+          human_bytes (file - stored, buf));
+}
+
 static void
 print_human (const json_t *stat)
 {
@@ -194,6 +213,7 @@ print_human (const json_t *stat)
                 pool_figures[i].kind);
   }
   table_print (table);
+  explain_file (pool);
   print_histograms (stat);
   if (json_array_size (volumes) == 0)
     return;

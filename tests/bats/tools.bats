@@ -282,6 +282,28 @@ json ()
 #----------------------------------------------------------------------
 # Figures
 
+@test "stat explains a records file that is larger than what is stored" {
+    make_pool --compress none
+    random_data 96M >"$BATS_TEST_TMPDIR/all"
+    run -0 nbdedup stat
+    [[ $output != *"segments of 4 MiB"* ]]
+    nbdedup import all "$BATS_TEST_TMPDIR/all"
+    # Half of the records of each segment.
+    python3 - "$BATS_TEST_TMPDIR/all" "$BATS_TEST_TMPDIR/half" <<'PYTHON'
+import sys
+with open(sys.argv[1], "rb") as whole, open(sys.argv[2], "wb") as half:
+    while block := whole.read(16384):
+        half.write(block)
+        whole.seek(16384, 1)
+PYTHON
+    nbdedup import half "$BATS_TEST_TMPDIR/half"
+    run -0 nbdedup stat
+    [[ $output != *"segments of 4 MiB"* ]]
+    nbdedup destroy all --wait
+    run -0 nbdedup stat
+    [[ $output =~ [45][0-9.]+" MiB of the records file are free, in segments of 4 MiB" ]]
+}
+
 @test "stat has all the figures, in JSON, as a table and for Prometheus" {
     make_pool
     nbdedup create empty 1M
