@@ -36,9 +36,14 @@ parse (int key, char *arg, struct argp_state *state)
 static void
 print_rebase (const struct rebase_options *opts, const json_t *result)
 {
-  char before[HUMAN_MAX], after[HUMAN_MAX], back[HUMAN_MAX];
+  char shared[HUMAN_MAX], all[HUMAN_MAX], before[HUMAN_MAX], after[HUMAN_MAX],
+    back[HUMAN_MAX];
 
-  printf ("%s: own data %s -> %s, %s %s\n", opts->common.args[0],
+  printf ("%s: %s %s of %s with %s; own data %s -> %s, %s %s\n",
+          opts->common.args[0], opts->dry_run ? "would share" : "shares",
+          human_bytes (json_size (result, "shared_bytes"), shared),
+          human_bytes (json_size (result, "logical_bytes"), all),
+          opts->common.args[1],
           human_bytes (json_size (result, "own_bytes_before"), before),
           human_bytes (json_size (result, "own_bytes_after"), after),
           human_bytes (json_size (result, "given_back_bytes"), back),

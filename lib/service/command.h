@@ -29,7 +29,9 @@
  *             (with count: NAME<start> and following, start is 1 if not
  *             given; all or none)
  *   rollback  name(!) (a snapshot's) force              {}
- *   rebase    name(!) snapshot(!) dry-run (bool)        {"own_bytes_before",
+ *   rebase    name(!) snapshot(!) dry-run (bool)        {"logical_bytes",
+ *                                                       "shared_bytes",
+ *                                                       "own_bytes_before",
  *                                                       "own_bytes_after",
  *                                                       "given_back_bytes"}
  *   diff      from(!) to(!) (snapshots)                 {"extents": see

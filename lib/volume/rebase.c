@@ -482,7 +482,7 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
   struct rebase rb = { .pool = pool, .v = v, .onto = onto,
                        .progress = progress, .opaque = opaque };
   struct estimate e;
-  uint64_t size, blocks, overlap;
+  uint64_t size, blocks, overlap, data;
   int r;
 
   assert_held (&pool->admin);
@@ -490,6 +490,7 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
       pool_sync (pool) == -1 || estimate (pool, v, onto, &e) == -1)
     return NULL;
   size = v->block_size;
+  data = v->layer->blocks;
   if (!dry_run) {
     blocks = blocks_of (v->size, v->block_size);
     overlap = blocks_of (onto->size, onto->block_size);
@@ -504,8 +505,11 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
     if (r == -1)
       return NULL;
   }
-  return json_pack ("{s:I, s:I, s:I}", "own_bytes_before",
-                    (json_int_t) (e.before * size), "own_bytes_after",
-                    (json_int_t) (e.after * size), "given_back_bytes",
-                    (json_int_t) (e.given_back * size));
+  /* Clients may have written while both were counted. */
+  return json_pack ("{s:I, s:I, s:I, s:I, s:I}", "logical_bytes",
+                    (json_int_t) (data * size), "shared_bytes",
+                    (json_int_t) (data > e.after ? (data - e.after) * size : 0),
+                    "own_bytes_before", (json_int_t) (e.before * size),
+                    "own_bytes_after", (json_int_t) (e.after * size),
+                    "given_back_bytes", (json_int_t) (e.given_back * size));
 }

@@ -582,6 +582,9 @@ rebases ()
     before=$(content web1)
     assert_eq "$(about web1 .own_bytes)" $((1048576 + 65536))
     dry=$(json rebase web1 golden@v2 --dry-run | jq -c .)
+    assert_eq "$(jq .logical_bytes <<<"$dry")" "$(about web1 .logical_bytes)"
+    assert_eq "$(jq .shared_bytes <<<"$dry")" \
+              $(($(about web1 .logical_bytes) - 65536))
     assert_eq "$(jq .own_bytes_before <<<"$dry")" $((1048576 + 65536))
     assert_eq "$(jq .own_bytes_after <<<"$dry")" 65536
     assert_eq "$(jq .given_back_bytes <<<"$dry")" 1048576
@@ -595,9 +598,11 @@ rebases ()
     # And back, for people.
     run -0 nbdedup rebase web1 golden@v1 --dry-run
     assert_eq "$output" \
-              "web1: own data 64.0 KiB -> 1.06 MiB, 0 B would be given back"
+              "web1: would share 3.94 MiB of 5.00 MiB with golden@v1; \
+own data 64.0 KiB -> 1.06 MiB, 0 B would be given back"
     run -0 nbdedup rebase web1 golden@v1
-    assert_eq "$output" "web1: own data 64.0 KiB -> 1.06 MiB, 0 B given back"
+    assert_eq "$output" "web1: shares 3.94 MiB of 5.00 MiB with golden@v1; \
+own data 64.0 KiB -> 1.06 MiB, 0 B given back"
     assert_eq "$(content web1)" "$before"
     assert_eq "$(about web1 .origin)" golden@v1
 }
