@@ -135,6 +135,23 @@ gets_shutdown ()
     run ! nbdinfo "$uri"
 }
 
+@test "an empty export name with several volumes: the client sees the reason" {
+    local reason="must name one of them"
+
+    need qemu-img --version
+    make_pool
+    nbdedup create one 1M
+    nbdedup create two 1M
+    serve "$pool"
+    run ! qemu-img info "$uri"
+    grep -q "$reason" "$server_log"
+    # nbdkit 1.32 sends no text with an error.
+    if [[ $(nbdkit --version) =~ ^nbdkit\ 1\.([0-9]+) ]] &&
+            [ "${BASH_REMATCH[1]}" -ge 42 ]; then
+        [[ $output == *"server reported: "*"$reason"* ]] || fail "$output"
+    fi
+}
+
 @test "volume=NAME@SNAP is the default export; with only=on nothing else is served" {
     golden_v1
     serve "$pool" volume=golden@v1
