@@ -24,6 +24,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "format/format.h"
 #include "meta/meta-conn.h"
@@ -82,6 +83,24 @@ struct meta {
   bool hold_readers;            /* none may be taken */
   bool stop;
 };
+
+static void
+meta_assert_consistent_locked (struct meta *m)
+{
+  unsigned i, j;
+
+  assert_held (&m->lock);
+  assert (m->nr_free <= NR_READERS);
+  for (i = 0; i < m->nr_free; ++i) {
+    assert (m->free[i] >= m->readers && m->free[i] < m->readers + NR_READERS);
+    for (j = 0; j < i; ++j)
+      assert (m->free[i] != m->free[j]);
+  }
+  assert (m->copied_pages >= 0 && m->copied_pages <= m->wal_pages);
+  assert (m->give_way_bytes == 0 || m->nr_frozen > 0);
+}
+
+DEFINE_WITH_CONSISTENT (meta)
 
 int
 meta_blank_damage (struct meta *m)
@@ -151,6 +170,7 @@ copy_locked (struct meta *m, struct meta_conn *c)
   }
   checkpoint_locked (m, c, SQLITE_CHECKPOINT_PASSIVE);
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
   if (m->wal_begun == begun && pages > m->copied_pages)
     m->copied_pages = pages;
 }
@@ -181,6 +201,7 @@ wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
   (void) db;
   (void) name;
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
   if (pages < m->wal_pages)
     wal_begins_locked (m);
   m->wal_pages = pages;
@@ -463,6 +484,7 @@ struct meta_conn *
 meta_reader_get (struct meta *m)
 {
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
   while (m->nr_free == 0 || m->hold_readers)
     lock_wait (&m->lock, &m->reader_free);
   return m->free[--m->nr_free];
@@ -471,7 +493,13 @@ meta_reader_get (struct meta *m)
 void
 meta_reader_put (struct meta *m, struct meta_conn *c)
 {
+  /* A view that stays open would hide all later commits from the next thread
+   * that reads, and keep the WAL from starting again.
+   */
+  assert (sqlite3_txn_state (c->db, NULL) == SQLITE_TXN_NONE);
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  assert (m->nr_free < NR_READERS);
   m->free[m->nr_free++] = c;
   pthread_cond_signal (&m->reader_free);
   if (m->nr_free == NR_READERS)
@@ -509,6 +537,8 @@ meta_frozen_close (struct meta *m, struct meta_conn *c)
   meta_conn_close (c);
   free (c);
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  assert (m->nr_frozen > 0);
   if (--m->nr_frozen == 0) {
     m->give_way_bytes = 0;
     m->copied_pages = 0;        /* checkpoints went no further than it */
@@ -536,6 +566,7 @@ expel_frozen (struct meta *m)
   unsigned tries;
 
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
   if (m->nr_frozen > 0)
     m->give_way_bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES + 1;
   for (tries = 0; m->nr_frozen > 0 && tries < FROZEN_WAIT_MS; ++tries)
@@ -680,6 +711,7 @@ static void
 let_readers (struct meta *m, bool restarted)
 {
   WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
   m->hold_readers = false;
   pthread_cond_broadcast (&m->reader_free);
   if (restarted)
