@@ -40,7 +40,8 @@ struct volume {
   struct nbdedup_pool *pool;    /* not owned */
   uint64_t id;
   uint32_t block_size;
-  uint64_t incarnation;         /* another one after a rollback; clone-set.c */
+  uint64_t incarnation;         /* a rollback makes a volume with another one;
+                                 * clone-set.c */
   bool is_snapshot;
   uint64_t time;                /* snapshot: when, in seconds */
 
@@ -54,10 +55,10 @@ struct volume {
   unsigned nr_heirs;            /* ... and snapshots */
   bool in_list;
   char *label;                  /* destroyed snapshot: VOLUME@NAME; owned */
-  uint64_t remains;             /* ... the layer that has been its content
-                                 * alone since then; 0: none has */
 
   /* Under pool->admin. */
+  uint64_t remains;             /* destroyed snapshot: the layer that has been
+                                 * its content alone since then; 0: none has */
   bool tail_dirty;
   bool importing;               /* until it is renamed */
   unsigned nr_leaving;          /* scratch of tombstone.c */
