@@ -40,6 +40,9 @@ struct watch;
 struct writeback;
 
 struct nbdedup_pool {
+  /* Constant while the pool is open.  What they point to has locks of its
+   * own.
+   */
   char *path;                   /* owned; absolute */
   char *who;                    /* owned */
   struct nbdedup_settings settings;
@@ -57,36 +60,38 @@ struct nbdedup_pool {
   struct quiesce quiesce;
   struct txg *txg;
   struct writeback *writeback;
-  struct reader *readers;       /* read.c's contexts */
   struct volumes *volumes;
+  struct watch *watch;          /* over its space */
+  struct lost_leaves *lost;     /* of the maps */
+  struct scrub_shared *scrub;
+  struct control *control;      /* NULL: not a server */
+  struct scrubber *scrubber;    /* NULL: not a server */
+  struct sampler *sampler;      /* NULL: not a server, or no interval */
+  /* Called under 'admin' when a snapshot of a volume was made.  May be NULL. */
+  void (*snapshot_taken) (struct nbdedup_pool *pool, const struct volume *v);
+
+  /* Read without a lock. */
+  struct copies copies;         /* of records */
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
   _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
-  struct watch *watch;          /* over its space */
-  /* NULL: not started; folds, which may come sooner, look. */
+  _Atomic uint64_t copy_reads;  /* answered from a copy */
+  /* NULL: not started.  Folds look, and may come sooner. */
   _Atomic (struct merger *) merger;
-  struct control *control;      /* NULL: not a server */
-  struct sampler *sampler;      /* NULL: not a server, or no interval */
-  /* A snapshot of a volume was made.  Under pool->admin.  May be NULL. */
-  void (*snapshot_taken) (struct nbdedup_pool *pool, const struct volume *v);
-  struct scrubber *scrubber;    /* NULL: not a server */
   _Atomic (struct copier *) copier;     /* NULL: not a server */
 
-  struct lost_leaves *lost;     /* of the maps */
-  struct copies copies;         /* of records */
-  _Atomic uint64_t copy_reads;  /* answered from a copy */
+  struct reader *readers;       /* read.c's contexts, under a lock of its own */
 
-  struct lock drift;            /* one computation of drift at a time */
-  struct scrub_shared *scrub;
-
-  /* One administrative command at a time (reads of figures included:
-   * their numbers belong together).
+  /* One administrative command at a time, those that only read figures
+   * included: their numbers belong together.
    */
   struct lock admin;
+  struct lock drift;            /* one computation of drift at a time */
 
-  pthread_t commit_thread;      /* makes old writes durable */
+  /* The thread that makes old writes durable. */
+  pthread_t commit_thread;
   bool has_commit_thread;
-  struct lock commit_lock;      /* protects commit_stop */
   pthread_cond_t commit_wake;
+  struct lock commit_lock;      /* protects commit_stop */
   bool commit_stop;
 };
 
