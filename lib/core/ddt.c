@@ -29,7 +29,7 @@ struct ddt_entry {
   TAILQ_ENTRY (ddt_entry) lru;
   struct record record;
   uint64_t chunk_addr;
-  uint64_t copy_of;             /* 0: it is no copy */
+  uint64_t copy_of;             /* 0: not a copy */
   bool is_new;
 };
 
@@ -37,7 +37,7 @@ struct ref {
   struct hashtable_link link;   /* in refs */
   uint64_t addr;
   int64_t delta[2];             /* by parity of the txg */
-  bool taken[2];                /* the txg has referred to it at some time */
+  bool taken[2];                /* the txg has taken a reference at some time */
   struct ddt_entry *entry;      /* NEW: owned until ddt_fold_done; or NULL */
   uint8_t new_in;               /* parity of the txg that made 'entry' */
   bool dead;
@@ -59,7 +59,7 @@ struct ddt {
 };
 
 /*----------------------------------------------------------------------
- * What is true whenever the lock is not held, besides what ddt.h says:
+ * True whenever the lock is not held, besides the invariants of ddt.h:
  *
  *  (4) CLEAN entries are within their budget, on the LRU list, and indexed.
  *
@@ -70,7 +70,7 @@ struct ddt {
  *
  *  (7) pending_bytes counts all refs and all NEW entries.
  *
- * (5) to (7), and invariant (1) of ddt.h, cost a look at all refs.
+ * Checking (5) to (7), and invariant (1) of ddt.h, visits all refs.
  */
 
 #define REF_BYTES (sizeof (struct ref) + 16)
@@ -275,8 +275,8 @@ add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
     drop_clean_locked (ddt, TAILQ_FIRST (&ddt->lru));
 }
 
-/* Put a record of pool.db in the cache, unless there is an entry for its
- * digest already, or it has died since it was read.
+/* Put a record of pool.db in the cache, unless its digest already has an
+ * entry, or the record has died since it was read.
  */
 static void
 cache_record_locked (struct ddt *ddt, const struct record *r)
@@ -289,7 +289,7 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
     return;
   e = calloc (1, sizeof *e);
   if (e == NULL)
-    return;                     /* a cache may forget */
+    return;                     /* a cache may drop entries */
   e->record = *r;
   hashtable_insert (&ddt->by_digest, &e->link, digest_prefix (&r->digest));
   add_clean_locked (ddt, e);
@@ -339,8 +339,8 @@ struct row {
 };
 
 /* Look for a record at 'addr' with the digest in the row of its group.
- * All records of the row come into the cache with it: a copy of an image
- * repeats the order in which they were written.
+ * The function caches all records of the row: a copy of an image repeats the
+ * order in which they were written.
  */
 static int
 take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
@@ -403,8 +403,8 @@ ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   struct meta_conn *c;
   int r;
 
-  /* Memory first: a record that leaves it for pool.db between the two
-   * looks is in pool.db by the second.
+  /* Memory first: a record that moves to pool.db between the two lookups is
+   * found by the second.
    */
   r = lookup_memory (ddt, digest, lsize, domain, ptr);
   if (r != 0)
@@ -440,7 +440,7 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
     free (e);
     return nbdedup_fail (ENOMEM, "no memory for a record");
   }
-  /* The address was free: nothing of an earlier record is left. */
+  /* The address was free, so no ref of an earlier record is left. */
   assert (!ref->dead && ref->entry == NULL);
   assert (ref->delta[0] == 0 && ref->delta[1] == 0);
   e->record = *record;
@@ -452,7 +452,7 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
   ref->taken[ddt->open] = true;
   ddt->pending_bytes += NEW_BYTES;
   if (old) {
-    /* The journal knows this record already: it stays, unreferenced and
+    /* This record is already logged: it stays, without references and
      * invisible, until the fold frees it.
      */
     e->record.flags &= ~RECORD_INDEXED;
@@ -491,7 +491,7 @@ ddt_replay_record (struct ddt *ddt, const struct record *record,
   struct pointer ptr;
   int r = ddt_insert (ddt, record, chunk_addr, &ptr);
 
-  /* Its references are replayed from the pointers. */
+  /* Replay of the pointers adds its references. */
   if (r != -1)
     ddt_unref (ddt, ptr.addr);
   return r == -1 ? -1 : 0;
@@ -532,7 +532,7 @@ ddt_unref (struct ddt *ddt, uint64_t addr)
   WITH_CONSISTENT (ddt, ddt);
   r = find_ref_locked (ddt, addr);
   assert (r && r->delta[ddt->open] > 0);
-  /* A count of 0 stays: the fold must still look at a NEW record. */
+  /* A ref with count 0 stays: the fold must still check a NEW record. */
   r->delta[ddt->open]--;
 }
 
@@ -557,8 +557,8 @@ add_change_locked (void *opaque, struct hashtable_link *l)
   struct changes *c = opaque;
   struct ddt_entry *e = r->entry && r->new_in == c->parity ? r->entry : NULL;
 
-  /* A record that died in an attempt to fold which then failed is still
-   * a change; one that died in an earlier fold has nothing left here.
+  /* A record that died in an attempt to fold that then failed is still a
+   * change; one that died in an earlier fold has no change left here.
    */
   if (r->delta[c->parity] == 0 && !r->taken[c->parity] && e == NULL)
     return;
@@ -609,7 +609,7 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   WITH_CONSISTENT (ddt, ddt);
   r = get_ref_locked (ddt, addr);
   if (r == NULL || r->taken[ddt->open])
-    return false;               /* without memory it dies another day */
+    return false;               /* without memory a later fold kills it */
   r->dead = true;
   for (l = hashtable_chain (&ddt->by_digest, digest_prefix (digest)); l;
        l = l->next) {
@@ -617,7 +617,7 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
     if (e->record.ptr.addr != addr)
       continue;
     if (e->is_new) {
-      /* Out of sight; freed by ddt_fold_done, which owns it. */
+      /* No lookup finds it now; ddt_fold_done frees it. */
       hashtable_remove (&ddt->by_digest, &e->link);
       e->record.flags &= ~RECORD_INDEXED;
     }

@@ -3,7 +3,7 @@
 /* The dedup table: digest -> record, and the references that unfolded
  * writes hold.
  *
- * What is durable stands in pool.db: table "ddt" (the hash index, digest ->
+ * The durable part is in pool.db: table "ddt" (the hash index, digest ->
  * address), table "record" (address -> digest, sizes, count).  In memory:
  *
  *  - entries: records by digest.  CLEAN ones are an LRU cache of pool.db;
@@ -15,9 +15,9 @@
  * Invariants, true whenever ddt->lock is not held:
  *
  *  (1) A record's references are its count in pool.db plus both deltas,
- *      less what the fold takes away for pointers that it displaces.  Both
- *      deltas are >= 0: a pointer displaced within its own txg takes its
- *      own reference back; one displaced later is the next fold's.
+ *      less what the fold subtracts for pointers that it displaces.  Both
+ *      deltas are >= 0: a pointer displaced within its own txg cancels its
+ *      own reference; the next fold subtracts one displaced later.
  *
  *  (2) A reference is taken under the lock, at the moment of the hit, in
  *      the open txg, by a thread that holds the txg (txg_enter): between
@@ -25,14 +25,14 @@
  *
  *  (3) The fold kills a record only under the lock, and only if the open
  *      txg has never taken a reference to it, not even one that it has
- *      given back: the journal may hold that pointer, durable, and what
- *      displaced it may be lost in a crash.  From then on it is dead: every
- *      lookup misses it, also one that read an older state of pool.db,
- *      until no thread that could have read that is left (quiesce.h); only
- *      then its space goes to the allocator and the mark goes.
+ *      dropped: that pointer may be durable in the journal, and a crash
+ *      may lose what displaced it.  The record is dead then: every lookup
+ *      misses it, even one that read an older state of pool.db.  When no
+ *      thread that could have read that state is left (quiesce.h), the
+ *      space goes to the allocator and the mark is removed.
  *
- * So looking up, referring and freeing are atomic with respect to each
- * other, and a race costs at most a second record of the same content.
+ * So lookup, reference and free are atomic with respect to each other, and
+ * a race costs at most a second record of the same content.
  */
 
 #ifndef NBDEDUP_DDT_H
@@ -61,35 +61,35 @@ extern int ddt_lookup (struct ddt *ddt, const struct digest *digest,
 
 /* Add a record that the caller has just written, with one reference in
  * the open txg; without RECORD_INDEXED in its flags no lookup finds it.
- * 0: done.  1: an equal record came first: a reference to that one was
- * taken instead, '*ptr' points to it, and this record is freed by the
- * fold.  -1: ENOMEM.
+ * 0: done.  1: an equal record came first: the function took a reference to
+ * that one, '*ptr' points to it, and the fold frees the new record.
+ * -1: ENOMEM.
  *
- * The caller has logged the record (txg_log_record) before: as soon as it
- * is in here, another thread can refer to it and flush.
+ * The caller must have logged the record (txg_log_record): once the record is
+ * in the table, another thread can refer to it and flush.
  */
 extern int ddt_insert (struct ddt *ddt, const struct record *record,
                        uint64_t chunk_addr, struct pointer *ptr);
 
 /* Add a copy of the record at 'copy_of' (copies.h), which the caller has just
- * written.  The journal does not know it: after a crash it is in pool.db, or
- * its space is free.  The fold decides whether it is wanted.  -1: ENOMEM.
+ * written.  The journal does not contain it: after a crash it is in pool.db,
+ * or its space is free.  The fold decides whether to keep it.  -1: ENOMEM.
  */
 extern int ddt_insert_copy (struct ddt *ddt, const struct record *record,
                             uint64_t chunk_addr, uint64_t copy_of);
 
-/* At replay: a record of the journal, without references yet. */
+/* At replay: add a record from the journal, without references yet. */
 extern int ddt_replay_record (struct ddt *ddt, const struct record *record,
                               uint64_t chunk_addr);
 
-/* ... is there one at 'addr'?  (pool.db may have it, too.) */
+/* Is there a NEW record at 'addr'?  (pool.db may have it, too.) */
 extern bool ddt_is_new (struct ddt *ddt, uint64_t addr);
 
-/* 'delta' more references in the open txg; 0 only makes the next fold look
+/* Add 'delta' references in the open txg; with 0 the next fold only checks
  * whether the record still has any.
  */
 extern int ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta);
-/* One less: a pointer of the open txg was displaced. */
+/* Drop one: a pointer of the open txg was displaced. */
 extern void ddt_unref (struct ddt *ddt, uint64_t addr);
 
 /*----------------------------------------------------------------------
@@ -102,7 +102,7 @@ struct ddt_change {
   int64_t delta;
   struct record *record;        /* NEW: borrowed until ddt_fold_done */
   uint64_t chunk_addr;
-  uint64_t copy_of;             /* it is a copy of this record; 0: it is not */
+  uint64_t copy_of;             /* a copy of this record; 0: not a copy */
 };
 
 /* With no thread inside the txg: the open txg becomes the folding one. */
@@ -112,25 +112,25 @@ extern void ddt_cut (struct ddt *ddt);
 extern int ddt_get_changes (struct ddt *ddt, struct ddt_change **changes,
                             size_t *nr);
 
-/* The fold found that the record has no reference any more.  True: it is
- * dead now.  False: the open txg refers to it; it stays, with count 0, and
- * the next fold looks again.
+/* The fold found no reference to the record.  True: the record is dead now.
+ * False: the open txg refers to it; it stays, with count 0, and the next fold
+ * checks again.
  */
 extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
                           const struct digest *digest);
 
-/* The folding txg is in pool.db: its NEW entries become CLEAN. */
+/* The folding txg is in pool.db: turn its NEW entries into CLEAN ones. */
 extern void ddt_fold_done (struct ddt *ddt);
 
-/* No thread can reach this dead record any more: forget the mark.  Called
- * right before space_release.
+/* No thread can reach this dead record any more: remove the mark.  The fold
+ * calls it right before space_release.
  */
 extern void ddt_forget (struct ddt *ddt, uint64_t addr);
 
-/* pool.db was repaired: forget what the cache has of it. */
+/* pool.db was repaired: drop the CLEAN entries. */
 extern void ddt_forget_clean (struct ddt *ddt);
 
-/* Memory that the open and folding txgs hold here. */
+/* Memory of the open and folding txgs. */
 extern size_t ddt_pending_bytes (struct ddt *ddt);
 
 struct ddt_info {

@@ -61,7 +61,7 @@ struct nbdedup_pool {
   struct txg *txg;
   struct writeback *writeback;
   struct volumes *volumes;
-  struct watch *watch;          /* over its space */
+  struct watch *watch;          /* of its space */
   struct lost_leaves *lost;     /* of the maps */
   struct scrub_shared *scrub;
   struct control *control;      /* NULL: not a server */
@@ -75,7 +75,7 @@ struct nbdedup_pool {
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
   _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
   _Atomic uint64_t copy_reads;  /* answered from a copy */
-  /* NULL: not started.  Folds look, and may come sooner. */
+  /* NULL: not started.  Folds may run before that, so they check. */
   _Atomic (struct merger *) merger;
   _Atomic (struct copier *) copier;     /* NULL: not a server */
 

@@ -3,13 +3,13 @@
 /* Step 2 of a fold, third part: copies of records (copies.h).
  *
  * Counts are final by now, so this transaction knows which primaries died,
- * and whether those of new copies are still the same records.  What a copy
- * says was verified when it was made; that it says the same as its primary is
- * decided here, by what pool.db has of both.  Copies that are not wanted lose
- * their reference in a second pass over records, and die like others.
+ * and whether the primaries of new copies are still the same records.  The
+ * copier has verified a copy's content; this code checks that the content is
+ * that of the primary, by both rows in pool.db.  Surplus copies lose their
+ * reference in a second pass over records, and die like other records.
  *
- * Damage to the table must not stop the pool: it is done without, and the
- * copies that it would have freed stay until "check --repair".
+ * Damage to the table must not stop the pool: the fold skips the table, and
+ * the copies that it would have freed stay until "check --repair".
  */
 
 #include <config.h>
@@ -22,8 +22,8 @@
 #include "base/error.h"
 #include "core/fold-int.h"
 
-/* Rows that one fold looks at, for such as are too many; and copies that it
- * releases for each leaf that it might have given back.
+/* Rows that one fold checks for surplus copies; and copies that it releases
+ * for each leaf that it might have freed instead.
  */
 #define SCAN_ROWS 16384
 #define COPIES_PER_LEAF 32
@@ -39,15 +39,15 @@ struct change {
   struct meta_conn *c;
   struct addrs released;        /* copies */
 
-  /* Too many: rows that a scan found, to be written when it is over. */
+  /* Rows with surplus copies, to be written after the scan. */
   struct row *rows;
   size_t nr_rows;
-  unsigned keep;                /* copies of a record, at the most */
+  unsigned keep;                /* copies of a record, at most */
   size_t max, seen;
   uint64_t cursor;              /* where it stopped; 0: at the end */
 };
 
-/* -1 after a call for the table has failed. */
+/* Handle a failed access to the table; the return value is -1. */
 static int
 table_failed (struct change *ch)
 {
@@ -61,7 +61,7 @@ release (struct change *ch, uint64_t copy)
   return array_push (&ch->released.p, &ch->released.nr, copy);
 }
 
-/* The primaries that died take their copies with them. */
+/* Release the copies of the primaries that died. */
 static int
 release_of_dead (struct change *ch, size_t nr_gone)
 {
@@ -92,8 +92,8 @@ is_same (const struct record *a, const struct record *b)
     memcmp (&a->digest, &b->digest, sizeof a->digest) == 0;
 }
 
-/* The copier read its primary a while ago: that may be gone, and another
- * record in its place; it may have copies by now, or too few references.
+/* Since the copier read the primary, another record may have taken its place,
+ * or it may have got other copies, or have too few references now.
  */
 static int
 judge_new (struct change *ch, const struct ddt_change *new)
@@ -151,7 +151,7 @@ note_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
   return 0;
 }
 
-/* "copies" was lowered: a part of the table in each fold. */
+/* "copies" was lowered: check a part of the table in each fold. */
 static int
 release_surplus (struct change *ch)
 {

@@ -22,7 +22,7 @@ compare_ops (const void *a, const void *b)
   const struct fold_index_op *x = a, *y = b;
   int r = compare_entries (&x->entry, &y->entry);
 
-  /* Of one address first remove what was, then add what is. */
+  /* For one address first remove the old entry, then add the new one. */
   return r != 0 ? r : (int) x->add - (int) y->add;
 }
 
@@ -46,7 +46,7 @@ merge_row (const struct blob *in, const struct fold_index_op *ops, size_t nr,
     order = !have ? 1 : i == nr ? -1 : compare_entries (&e, &ops[i].entry);
     if (order <= 0) {
       off += INDEX_ENTRY_LEN;
-      /* Operations on this very entry decide whether it stays. */
+      /* The operations on this entry decide whether it stays. */
       if (order == 0) {
         have = false;
         for (; i < nr && compare_entries (&e, &ops[i].entry) == 0; ++i) {

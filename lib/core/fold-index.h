@@ -17,8 +17,8 @@ struct fold_index_op {
   bool add;                     /* else remove; absent is no error */
 };
 
-/* Sort the operations and sweep once over the rows that they touch; rows
- * that grow too large are split, empty ones go.  Adjusts '*nr_entries'.
+/* Sort the operations and update the rows that they touch in one sweep:
+ * split rows that grow too large, delete empty ones.  Adjusts '*nr_entries'.
  */
 extern int fold_index (struct meta_conn *c, struct fold_index_op *ops,
                        size_t nr, uint64_t *nr_entries);

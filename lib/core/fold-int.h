@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by fold.c (what the txg changed), fold-layers.c (what happens to
- * layers in the background) and fold-records.c.
+/* Shared by fold.c (the txg's changes), fold-layers.c (background work on
+ * layers) and fold-records.c.
  */
 
 #ifndef NBDEDUP_FOLD_INT_H
@@ -18,17 +18,17 @@ struct addrs {
 struct layer_delta {
   struct layer *layer;
   int64_t pointers, blocks;
-  uint64_t cursor;              /* background work got this far */
+  uint64_t cursor;              /* position of the background work */
   bool has_cursor;
-  bool pass_done;               /* ... and to the end */
-  bool reaped;                  /* dying, and nothing is left of it */
+  bool pass_done;               /* ... which has reached the end */
+  bool reaped;                  /* dying, and all its rows are gone */
 };
 
 struct fold {
   const struct txg_parts *parts;
   struct meta_state base, state;
   uint32_t sector_bytes, segment_sectors;
-  unsigned background_rows;     /* for layers, at the most */
+  unsigned background_rows;     /* maximum, for layers */
 
   struct map_change *map_changes;
   size_t nr_map_changes;
@@ -39,7 +39,7 @@ struct fold {
   struct addrs displaced;       /* lost one reference each */
   struct addrs unlinked;        /* pinned by space_unlink */
   struct addrs inserted;        /* NEW records now in pool.db */
-  struct addrs reached;         /* records that may have copies now */
+  struct addrs reached;         /* records that may have copies from now on */
   struct layer_delta *layers;
   size_t nr_layers;
   struct space_freed *gone;
@@ -49,54 +49,58 @@ struct fold {
   bool has_more;
   bool index_damaged;
   bool repairing;
-  bool inconsistent;            /* it failed for what pool.db says */
-  uint64_t nr_contradictions;   /* that it tolerates */
+  bool inconsistent;            /* pool.db's content made it fail */
+  uint64_t nr_contradictions;   /* tolerated */
 
-  bool copies_damaged;          /* the table: do without it */
+  bool copies_damaged;          /* the table is; the fold does not use it */
   bool copies_failed;           /* ... since the last attempt */
-  bool looked_at_copies;        /* for such as are too many: ... */
-  unsigned copies_wanted;       /* ... for which time, ... */
-  uint64_t copies_cursor;       /* ... how far; 0: to the end */
+  bool looked_at_copies;        /* a search for surplus copies ran: ... */
+  unsigned copies_wanted;       /* ... its number, ... */
+  uint64_t copies_cursor;       /* ... its position; 0: the end */
 };
 
 /* These addresses lose one reference each. */
 extern int fold_add_displaced (struct fold *f, const uint64_t *addrs,
                                size_t nr);
-/* The layer's delta, made if needed; valid until the next is made.  NULL:
- * no memory.
+/* The layer's delta, created if needed; valid until the next is created.
+ * NULL: no memory.
  */
 extern struct layer_delta *fold_delta (struct fold *f, struct layer *layer);
 
-/* Write a leaf's row: an empty one is deleted if it 'exists'. */
+/* Write a leaf's row, or, if the leaf is empty and the row 'exists', delete
+ * the row.
+ */
 extern int fold_put_leaf (struct meta_conn *c, struct layer *layer,
                           uint64_t leaf_nr, const struct leaf *leaf,
                           bool exists);
 
-/* A merging child's leaf moves to its parent.  'exists': the child has a
- * row for it.
+/* Move a merging child's leaf to its parent.  'exists': the child has a row
+ * for the leaf.
  */
 extern int fold_push_leaf (struct fold *f, struct meta_conn *c,
                            struct layer *child, uint64_t leaf_nr,
                            const struct leaf *leaf, bool exists);
 
-/* Add the txg's records, and count references; those without die. */
+/* Add the txg's records and update all counts; records that have no
+ * reference die.
+ */
 extern int fold_records (struct fold *f, struct meta_conn *c);
 
-/* A bounded part of what dying and merging layers wait for. */
+/* Do a bounded part of the work on dying and merging layers. */
 extern int fold_background (struct fold *f, struct meta_conn *c);
 
-/* The record at 'addr', as the transaction has it: 1, 0, -1. */
+/* The record at 'addr', as the transaction sees it: 1, 0, -1. */
 extern int fold_find_record (struct fold *f, struct meta_conn *c,
                              uint64_t addr, struct record *r);
 
-/* These copies, each once, lose the reference that table "copy" had.  What is
- * not a copy stays as it is.
+/* Drop the reference that table "copy" has to each of these copies.  Records
+ * that are not copies do not change.
  */
 extern int fold_release_copies (struct fold *f, struct meta_conn *c,
                                 const uint64_t *addrs, size_t nr);
 
-/* fold-copies.c: what has happened to the records that have copies, or may
- * have some; after fold_records.
+/* fold-copies.c: update the copies of the records that have or may have some;
+ * after fold_records.
  */
 extern int fold_copies (struct fold *f, struct meta_conn *c);
 

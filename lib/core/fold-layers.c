@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a fold does for layers in the background, a bounded part of it each
- * time (merge.h has the whole of a merge):
+/* A fold's background work on layers, a bounded part each time (merge.h
+ * describes a whole merge):
  *
- *   reap   a dying layer's rows go, their references come back
- *   trim   of a merging layer, what its child does not show
- *   push   a merging child's rows move to the layer
+ *   reap   delete a dying layer's rows, and drop their references
+ *   trim   delete blocks of a merging layer that its child does not show
+ *   push   move a merging child's rows to the layer
  *
- * Each layer has a cursor: leaves below it are done.  It is kept in memory
- * only; after a crash the work begins again, and finds less to do.  Dying
- * layers of one branch are reaped in one scan: their rows lie between each
- * other's.
+ * Each layer has a cursor: leaves below it are done.  The cursor is only in
+ * memory; after a crash the work starts again, and finds less to do.  One
+ * scan reaps all dying layers of a branch, because their rows are interleaved.
  */
 
 #include <config.h>
@@ -21,7 +20,7 @@
 #include "base/array.h"
 #include "core/fold-int.h"
 
-/* Rows of others that one fold steps over: with those that it deals with
+/* Rows of other layers that one fold may skip.  With the rows that it works on
  * (txg_parts) they bound its length.
  */
 #define SCAN_ROWS 65536
@@ -30,9 +29,7 @@ struct budget {
   unsigned work, scan;
 };
 
-/* A row that was found, to be dealt with when the scan is over: a scan must
- * not write its table.
- */
+/* A row to work on after the scan: a scan must not write its table. */
 struct row {
   struct layer *layer;
   uint64_t leaf;
@@ -77,8 +74,8 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
   bool is_ours = layer != NULL && leaf_nr >= layer->cursor;
   struct row *row;
 
-  /* Not at a row of others: that may be of the same leaf as the last one of
-   * ours, which would be dealt with again and again.
+  /* Do not stop at a row of another layer: that may be of the same leaf as the
+   * last row found, and then the scan would find that one forever.
    */
   if ((is_ours && s->budget->work == 0) || s->budget->scan == 0) {
     s->stopped = true;
@@ -242,8 +239,8 @@ fold_push_leaf (struct fold *f, struct meta_conn *c, struct layer *child,
   return fold_put_leaf (c, layer, leaf_nr, &mine, found);
 }
 
-/* What the child does not show begins at its overlap.  A shrink may have
- * lowered that since the last fold: then the pass starts again.
+/* The child does not show blocks from its overlap on.  If a shrink has lowered
+ * that since the last fold the pass starts again.
  */
 static void
 begin_trim (struct layer *layer)
@@ -311,7 +308,7 @@ collect (void *arg, struct layer *layer)
   struct layers *layers = layer->dying ? &w->dying : &w->merging;
 
   if (array_push (&layers->p, &layers->nr, layer) == -1)
-    w->failed = true;           /* another fold takes it */
+    w->failed = true;           /* a later fold takes it */
 }
 
 int
@@ -332,7 +329,7 @@ fold_background (struct fold *f, struct meta_conn *c)
       ;
     r = reap_branch (f, c, p + i, j - i, &budget);
     if (budget.work > 0)
-      budget.work--;            /* a layer without rows costs, too */
+      budget.work--;            /* a layer without rows also costs time */
   }
   if (i < w.dying.nr)
     f->has_more = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Step 2 of a fold, second part: what the txg and the maps did to records,
- * their counts and the space they take.
+/* Step 2 of a fold, second part: the changes by the txg and the maps to
+ * records, to their counts and to the space that they take.
  */
 
 #include <config.h>
@@ -20,7 +20,7 @@
 #include "core/fold-index.h"
 #include "core/fold-int.h"
 
-/* For the repair to recount. */
+/* The repair recounts such a record. */
 #define COUNT_UNKNOWN (RECORD_REFCOUNT_MAX / 2)
 
 /* One group's row in memory, and the segment that it lies in. */
@@ -37,12 +37,12 @@ struct pass {
   struct blob row;
   struct segment_map *map;      /* of the current segment; NULL: untouched */
   bool has_chunks;              /* ... with the allocator's chunks */
-  bool copies;                  /* what loses references must be copies */
+  bool copies;                  /* only copies may lose references */
 };
 
-/* The tables contradict each other, as the error text says.  0: a repair sees
- * to it; -1: the fold fails, for the pool must not go on as if it could rely on
- * them.
+/* The tables contradict each other, as the error text says.  0: a repair is
+ * running and corrects them; -1: the fold fails, because the pool must not
+ * rely on them.
  */
 static int
 note_contradiction (struct fold *f)
@@ -78,7 +78,7 @@ load_group (struct pass *p, uint64_t id)
                        &g->records[g->nr]);
     if (n == -1 && note_contradiction (p->f) == -1)
       return -1;
-    if (n == -1)                /* what follows is found by pointers to it */
+    if (n == -1)                /* pointers to the rest find it missing */
       break;
     g->nr++;
   }
@@ -144,7 +144,7 @@ store_segment (struct pass *p)
   return r;
 }
 
-/* The allocator may have added chunks that pool.db does not know yet. */
+/* The allocator may have added chunks that pool.db does not list yet. */
 static int
 set_chunks (struct pass *p)
 {
@@ -164,7 +164,7 @@ set_chunks (struct pass *p)
   return 0;
 }
 
-/* If the map says something else, a repair makes it from the records. */
+/* If the map differs, a repair makes it from the records. */
 static int
 take_space (struct pass *p, const struct record *r)
 {
@@ -204,7 +204,7 @@ clear_space (struct pass *p, const struct record *r)
   return -1;
 }
 
-/* 1; 0: the space maps say something else, and nothing is done; -1. */
+/* 1; 0: the space maps differ, and nothing is changed; -1. */
 static int
 give_space (struct pass *p, const struct record *r)
 {
@@ -224,7 +224,7 @@ give_space (struct pass *p, const struct record *r)
   return errno == EIO ? 0 : -1;
 }
 
-/* The open txg refers to it after all. */
+/* Undo give_space: the open txg refers to the record. */
 static void
 take_back (struct pass *p, const struct record *r)
 {
@@ -273,7 +273,7 @@ count_record (struct fold *f, const struct record *r, int sign)
   f->state.record_bytes += (uint64_t) (sign * (int64_t) r->lsize);
 }
 
-/* It has 'old' references no more: may it have copies now? */
+/* The count was 'old' and has changed: may the record have copies now? */
 static int
 note_reached (struct fold *f, const struct record *r, uint64_t old)
 {
@@ -299,7 +299,7 @@ change_record (struct pass *p, struct record *r, int64_t delta)
                   delta);
     if (note_contradiction (f) == -1)
       return -1;
-    new = COUNT_UNKNOWN;        /* more than there are: nothing frees it */
+    new = COUNT_UNKNOWN;        /* too high, so that nothing frees it */
   }
   r->refcount = new;
   if ((old > 0) != (new > 0))
@@ -368,7 +368,8 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
   return take_space (p, &r);
 }
 
-/* Nothing is asked of it if limbo named it by mistake. */
+/* A record is missing.  With 'delta' 0, limbo named it by mistake: no error.
+ */
 static int
 note_missing (struct fold *f, uint64_t addr, int64_t delta)
 {
@@ -401,7 +402,7 @@ squeeze_group (struct group *g)
   g->nr = n;
 }
 
-/* Table "copy" may be wrong: it must not free what is not its own. */
+/* Table "copy" may be wrong, and must not free a record that is no copy. */
 static bool
 is_copy (const struct record *r, uint64_t addr)
 {
@@ -413,9 +414,9 @@ is_copy (const struct record *r, uint64_t addr)
 }
 
 /* Both lists are ascending by address: merge them, a group at a time.
- * Within a group, records that go are dropped before new ones come: the
- * order does not matter, their sectors cannot be the same (freed space is
- * reused only after this fold), but the row's size limit holds throughout.
+ * Within a group, remove dead records before adding new ones.  Their sectors
+ * cannot be the same (freed space is reused only after this fold), so the
+ * order matters only for the row's size limit, which always holds this way.
  */
 static int
 fold_group (struct pass *p, size_t *pi, size_t *pj)
@@ -486,8 +487,8 @@ compare_u64 (const void *a, const void *b)
   return x < y ? -1 : x > y;
 }
 
-/* A layer that was written in image order gives its references back in the
- * order of addresses, or nearly.
+/* A layer that was written in image order drops its references nearly or
+ * exactly in the order of addresses.
  */
 static void
 sort_displaced (struct fold *f)
@@ -501,7 +502,7 @@ sort_displaced (struct fold *f)
     qsort (f->displaced.p, f->displaced.nr, sizeof *p, compare_u64);
 }
 
-/* What f->displaced has, and the changes from 'i' on. */
+/* Apply f->displaced, and the changes from 'i' on. */
 static int
 fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
 {

@@ -80,9 +80,9 @@ put_slot (const struct summary_chunk *chunk, const struct record *r,
                      buf + slot * SUMMARY_SLOT_BYTES);
 }
 
-/* The slots of the chunk's records that pool.db has and that the chunk does
- * not describe.  Their birth is forgotten; the present fold will do: of what
- * stood in these sectors they are the last.
+/* Write the slots of records that pool.db has and the chunk does not describe.
+ * Their birth is not known.  The present fold serves instead, because they are
+ * the last records in these sectors.
  */
 static int
 fill_in (struct meta_conn *c, const struct summary_chunk *chunk,
@@ -117,7 +117,7 @@ fill_in (struct meta_conn *c, const struct summary_chunk *chunk,
   return 0;
 }
 
-/* Where pool.db has the chunk: 1, 0 if it has none of this number, -1. */
+/* Find the chunk's address in pool.db: 1, 0 if there is no such chunk, -1. */
 static int
 find_chunk (struct meta_conn *c, uint64_t segment, unsigned index,
             uint32_t sector_bytes, uint64_t *addr)
@@ -138,8 +138,8 @@ find_chunk (struct meta_conn *c, uint64_t segment, unsigned index,
   return r;
 }
 
-/* Read a chunk that pool.db has; make it what it must be: of one that begins
- * as it should, only if 'all'.  Returns 1 if it was something else, 0, -1.
+/* Read a chunk that pool.db lists, and correct it in 'buf'; if its header is
+ * right, only with 'all'.  Returns 1 if it was wrong, 0, -1.
  */
 static int
 read_known (struct meta_conn *c, struct store *store,
@@ -204,7 +204,7 @@ compare_by_chunk (const void *a, const void *b)
   return (*x)->record->slot < (*y)->record->slot ? -1 : 1;
 }
 
-/* What pool.db says of a chunk. */
+/* A chunk as pool.db describes it. */
 static int
 fail_reading (struct fold *f)
 {
@@ -213,9 +213,9 @@ fail_reading (struct fold *f)
   return -1;
 }
 
-/* Write the slots of 'nr' records of one chunk.  The chunk is read first:
- * its other slots stay as they are, and a torn write cannot hurt them,
- * since they are written back with the same bytes.
+/* Write the slots of 'nr' records of one chunk.  The function reads the chunk
+ * first, and writes its other slots back with the same bytes, so a torn write
+ * cannot harm them.
  */
 static int
 write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
@@ -237,8 +237,8 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
                   f->sector_bytes, &addr);
   if (r == -1)
     return fail_reading (f);
-  /* What the allocator took for it since the last fold has no records but
-   * these.
+  /* A chunk that the allocator took since the last fold has only these
+   * records.
    */
   if (r == 0 || addr != chunk.addr) {
     memset (buf, 0, len);

@@ -2,12 +2,11 @@
 
 /* Summaries: the slots in "records" that describe its records (format.h).
  *
- * They are written by the folding thread only, a chunk at a time: read,
- * changed, written back.  What a chunk must say follows from pool.db, so
- * no damage to one stops a fold: a chunk that pool.db does not know begins
- * afresh, whatever stood there; of one that it knows, and that cannot be
- * read or does not begin as it should, the slots that are right stay, and
- * those of live records are written again.
+ * Only the folding thread writes them, a chunk at a time: it reads, changes
+ * and writes back.  A chunk's content follows from pool.db, so damage to a
+ * chunk never stops a fold.  A chunk that pool.db does not list starts empty,
+ * whatever its sectors held.  If a listed chunk cannot be read or has a wrong
+ * header, the fold keeps its correct slots and rewrites those of live records.
  */
 
 #ifndef NBDEDUP_FOLD_SUMMARY_H
@@ -22,7 +21,7 @@
 
 #define SUMMARY_CHUNK_MAX (SECTOR_MAX > 4096 ? SECTOR_MAX : 4096)
 
-/* Where a chunk is, and whose. */
+/* The place and the pool of a chunk. */
 struct summary_chunk {
   const uint8_t *uuid;          /* borrowed */
   uint32_t sector_bytes;
@@ -30,17 +29,17 @@ struct summary_chunk {
   unsigned index;               /* in its segment */
 };
 
-/* Bytes of a chunk, slots in it (the first is its header). */
+/* A chunk's size in bytes, and in slots (the first is its header). */
 extern unsigned summary_chunk_bytes (uint32_t sector_bytes);
 extern unsigned summary_chunk_slots (uint32_t sector_bytes);
 
-/* Does this chunk, read into 'buf', say of the record what pool.db says? */
+/* Does this chunk, read into 'buf', describe the record as pool.db does? */
 extern bool summary_describes (const struct summary_chunk *chunk,
                                const uint8_t *buf, const struct record *r);
 
-/* In a fold's transaction (txg_run): look at a chunk again, and write again
- * what is missing or wrong in it.  '*nr_bad' slots of live records were, and
- * none is now.  A chunk that pool.db has no more belongs to no segment.
+/* In a fold's transaction (txg_run): check a chunk and rewrite missing or
+ * wrong slots.  '*nr_bad' slots of live records were, and none is now.  A
+ * chunk that pool.db no longer lists belongs to no segment.
  */
 extern int summary_repair (struct meta_conn *c, struct store *store,
                            const struct meta_state *state, uint64_t segment,

@@ -14,8 +14,8 @@
 #include "core/fold-index.h"
 #include "core/fold-int.h"
 
-/* What is true of a fold between its steps.  It has no lock: it belongs to the
- * folding thread.
+/* True of a fold between its steps.  It has no lock: it belongs to the folding
+ * thread.
  *
  *  (1) The changes ascend, each address and each leaf once.
  *
@@ -23,11 +23,11 @@
  *      one, which is then not inserted.
  *
  *  (3) The state is that of the next fold, or still that of the last one; no
- *      ID is given twice.
+ *      ID is used twice.
  *
  *  (4) A layer knows its delta.
  *
- * (1) and (4) cost a look at all changes.
+ * Checking (1) and (4) visits all changes.
  */
 static void
 assert_changes (const struct fold *f)
@@ -197,9 +197,9 @@ fold_put_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf_nr,
     : 0;
 }
 
-/* The row is there, and no checksum tells what is wrong with it.  A repair must
- * not fail for what it is about to repair: it does the same with such leaves
- * that nothing is written to (judge_leaf).
+/* The row exists and is invalid although its checksums match.  A repair must
+ * not fail because of damage that it is about to repair; it does the same with
+ * such leaves that this fold does not write (judge_leaf).
  */
 static int
 read_leaf (struct fold *f, const struct map_change *mc, const uint8_t *buf,
@@ -251,7 +251,7 @@ fold_leaf (struct fold *f, struct meta_conn *c, const struct map_change *mc)
   return fold_put_leaf (c, layer, mc->leaf, &leaf, found);
 }
 
-/* Counters of the layers; a reaped one's row goes. */
+/* Update the layers' counters; delete a reaped layer's row. */
 static int
 fold_layers (struct fold *f, struct meta_conn *c)
 {
@@ -285,7 +285,7 @@ fold_layers (struct fold *f, struct meta_conn *c)
 
 /*----------------------------------------------------------------------*/
 
-/* Forget what a failed attempt did. */
+/* Reset the results of a failed attempt. */
 static void
 reset (struct fold *f)
 {

@@ -15,7 +15,7 @@
  *     (fold_finish), and when no reader is left that could have seen an
  *     older state (quiesce_wait), the dead records' sectors are free.
  *
- * So nothing that the last durable state needs is overwritten: sectors are
+ * So no write overwrites what the last durable state needs: sectors are
  * reused only after a durable state that does not refer to them.
  */
 
@@ -36,38 +36,38 @@ extern void fold_free (struct fold *f);
 /* Step 1; fold-summary.c. */
 extern int fold_write_summaries (struct fold *f);
 
-/* Step 2 without BEGIN and COMMIT; may be repeated after a rollback.
- * 'with_index' false leaves the hash index alone: it can be rebuilt, and
+/* Step 2 without BEGIN and COMMIT; may be repeated after a rollback.  If
+ * 'with_index' is false it skips the hash index: that can be rebuilt, and
  * damage to it must not stop the pool.
  */
 extern int fold_write_tables (struct fold *f, struct meta_conn *c,
                               bool with_index);
 
-/* Give back or move so many leaves in the background, beside the txg's
- * changes: what the WAL has room for.
+/* Free or move so many leaves in the background, besides the txg's changes:
+ * as many as the WAL has room for.
  */
 extern void fold_set_background_rows (struct fold *f, unsigned rows);
 
-/* Was it damage in the hash index that made it fail? */
+/* Did damage in the hash index make the fold fail? */
 extern bool fold_index_is_damaged (struct fold *f);
 
-/* Was it damage in the table of copies?  Then no later attempt uses that:
- * space may stay in use, until "check --repair".
+/* Did damage in the table of copies?  Then no later attempt uses that table:
+ * space may stay in use until "check --repair".
  */
 extern bool fold_copies_are_damaged (struct fold *f);
 
-/* The tables contradict each other, or cannot be read, which failed the fold:
- * no write did.
+/* Did the fold fail because the tables contradict each other, or cannot be
+ * read, and not because of a write?
  */
 extern bool fold_is_inconsistent (const struct fold *f);
 extern void fold_set_inconsistent (struct fold *f);
 /* As txg_parts.repairing, for the next attempt. */
 extern void fold_set_repairing (struct fold *f, bool repairing);
 
-/* The last commit has these now. */
+/* The last commit has these features now. */
 extern void fold_set_features (struct fold *f, uint64_t features_compat);
 
-/* The row with this fold's totals, for requests inside the transaction. */
+/* The row with this fold's totals, for requests inside its transaction. */
 extern struct meta_state *fold_state (struct fold *f);
 
 /* Step 3, after the commit. */

@@ -94,7 +94,7 @@ leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
     return;
   cl = malloc (sizeof *cl + len);
   if (cl == NULL)
-    return;                     /* a cache may forget */
+    return;                     /* a cache may drop entries */
   cl->key = key;
   cl->leaf = leaf;
   cl->len = (uint16_t) len;

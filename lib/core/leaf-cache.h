@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* An LRU cache of packed leaves, by (key, leaf).  A layer's leaves are
- * forgotten all at once by giving it another key: what stands under the old
- * one is never found again and goes with age.  No lock of its own.
+/* An LRU cache of packed leaves, by (key, leaf).  To forget all leaves of a
+ * layer at once, the caller gives the layer another key: no lookup finds the
+ * entries under the old key, and they age out.  It has no lock of its own.
  */
 
 #ifndef NBDEDUP_LEAF_CACHE_H
@@ -15,7 +15,7 @@
 
 #include "base/hashtable.h"
 
-/* Length 0: there is no row, or nothing but holes. */
+/* Length 0: there is no row, or it has only holes. */
 struct cached_leaf {
   struct hashtable_link link;
   TAILQ_ENTRY (cached_leaf) lru;
@@ -40,8 +40,8 @@ extern void leaf_cache_put (struct leaf_cache *c, uint64_t key,
                             uint64_t leaf, const uint8_t *buf, size_t len);
 extern void leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl);
 
-/* It is within its budget, and its list is empty if its table is; if 'all' also
- * each leaf is in both, and they have so many bytes.
+/* The cache is within its budget, and its list is empty if its table is.  With
+ * 'all' also: each leaf is in both, and 'bytes' is their sum.
  */
 extern void leaf_cache_assert_consistent (const struct leaf_cache *c,
                                           bool all);

@@ -56,16 +56,16 @@ struct map {
 #define CHANGES_BYTES (sizeof (struct leaf_changes) + 16)
 
 /*----------------------------------------------------------------------
- * What is true whenever the lock is not held:
+ * True whenever the lock is not held:
  *
- *  (1) What the open and the folding txg say of a leaf is sorted, says
- *      something new of each block that it names, and never "inherit".
+ *  (1) The changes of the open and the folding txg to a leaf are sorted, have
+ *      each block once, and never say "inherit".
  *
- *  (2) pending_bytes counts all of that.
+ *  (2) pending_bytes counts all of them.
  *
  *  (3) The cache of leaves is within its budget.
  *
- * (1) and (2) cost a look at all changes.
+ * Checking (1) and (2) visits all changes.
  */
 
 static void
@@ -228,7 +228,7 @@ packed_addr (const uint8_t ptr[POINTER_LEN])
 {
   struct pointer p;
 
-  /* The size limits do not matter for an address. */
+  /* Only the address is used, so the size limits do not matter. */
   if (pointer_unpack (ptr, BLOCK_SIZE_MAX, &p) == -1)
     return p.addr;
   return p.addr;
@@ -341,7 +341,7 @@ void
 map_freeze (struct map *map, struct layer *layer)
 {
   WITH_LOCK (&map->lock);
-  layer->resolved_key = 0;      /* of another time when it was frozen */
+  layer->resolved_key = 0;      /* from an earlier time as a frozen layer */
   layer->frozen = true;
 }
 
@@ -383,7 +383,7 @@ get_block (const struct get *g, unsigned i, uint8_t state, const uint8_t *ptr)
   return 0;
 }
 
-/* Fill in what a txg says about the blocks that are still MAP_INHERIT.
+/* Fill in the blocks that are still MAP_INHERIT from a txg's changes.
  * Returns how many are left, or -1.
  */
 static int
@@ -409,7 +409,7 @@ get_from_changes_locked (const struct get *g, const struct leaf_changes *lc)
   return left;
 }
 
-/* The blocks still open, below 'limit'. */
+/* The blocks still MAP_INHERIT, below 'limit'. */
 static int
 get_from_leaf (const struct get *g, const struct leaf *leaf, uint64_t limit)
 {
@@ -437,7 +437,7 @@ get_from_cached_locked (const struct get *g, const struct cached_leaf *cl,
   return get_from_leaf (g, &leaf, limit);
 }
 
-/* What a head itself says.  1: answered; 0: the row must be read
+/* Look up in a head itself.  1: done; 0: the caller must read the row
  * ('*generation' and '*key' as of now); -1.
  */
 static int
@@ -491,7 +491,8 @@ get_own (struct map *map, const struct get *g)
   return get_from_leaf (g, &leaf, UINT64_MAX);
 }
 
-/* Resolved leaves are stored with "inherit" for "hole": nothing is below. */
+/* Resolved leaves are stored with "inherit" for "hole", as no layer is below.
+ */
 static void
 put_resolved_locked (struct map *map, uint64_t key, uint64_t leaf_nr,
                      const struct leaf *resolved)
@@ -507,7 +508,7 @@ put_resolved_locked (struct map *map, uint64_t key, uint64_t leaf_nr,
   leaf_cache_put (&map->cache, key, leaf_nr, buf, leaf_pack (&leaf, buf));
 }
 
-/* What a frozen layer and all below it say of the blocks still open. */
+/* Look up the blocks still MAP_INHERIT in a frozen layer and all below it. */
 static int
 get_resolved (struct map *map, const struct get *g, struct layer *layer,
               uint64_t limit)
@@ -556,7 +557,7 @@ map_get (struct map *map, struct layer *layer, uint64_t block, unsigned nr,
   if (!layer->frozen) {
     if (get_own (map, &g) == -1)
       return -1;
-    limit = layer->overlap;     /* what lies past it does not show through */
+    limit = layer->overlap;     /* blocks past it do not show through */
     layer = layer->parent;
   }
   if (layer && memchr (states, MAP_INHERIT, nr) &&
@@ -639,8 +640,8 @@ map_get_changes (struct map *map, struct map_change **changes, size_t *nr)
   return 0;
 }
 
-/* In a layer without a parent a hole is nothing: that keeps the rows of
- * trimmed volumes from existing.
+/* In a layer without a parent a hole needs no entry, so trimmed volumes have
+ * no rows.
  */
 static void
 drop_holes (struct leaf *leaf)
@@ -686,7 +687,7 @@ map_apply (const struct map_change *change, struct leaf *leaf,
   *pointers = *blocks = 0;
   apply (lc, leaf);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
-    /* A block that the txg did not name keeps its reference. */
+    /* A block that the txg did not change keeps its reference. */
     if (!lc->all_holes && find_change (lc, i) == NULL)
       continue;
     if (old.state[i] == MAP_POINTER)
@@ -772,7 +773,7 @@ map_forget_layer (struct map *map, struct layer *layer)
 {
   WITH_LOCK (&map->lock);
   layer->own_key = layer->resolved_key = 0;
-  map->generation++;            /* nor may a read under way bring it back */
+  map->generation++;            /* keeps a running read from caching it again */
 }
 
 size_t

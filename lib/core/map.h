@@ -2,29 +2,30 @@
 
 /* Layer maps: (layer, block) -> pointer, hole or inherit.
  *
- * What is durable stands in table "leaf" of pool.db, LEAF_BLOCKS blocks a
- * row.  In memory:
+ * The durable part is in table "leaf" of pool.db, LEAF_BLOCKS blocks a row.
+ * In memory:
  *
  *  - the open txg's changes, and the folding txg's, by leaf;
  *
  *  - an LRU cache of leaves, also of the fact that a leaf has no row.  The
- *    checksums of pool.db's pages make that fact as sure as a row: a tree
- *    that lost a row by damage does not read at all.
+ *    checksums of pool.db's pages make that fact as reliable as a row: a
+ *    tree that lost a row by damage cannot be read at all.
  *
- * The cache holds a head's own rows, and of a frozen layer what it and all
- * below it say together ("resolved"): that never changes, is shared by all
- * clones, and makes a read cost the same at any depth.  A lookup in a head
- * asks its changes, then its own row, then its parent's resolved leaf.
+ * The cache holds a head's own rows, and, for a frozen layer, its content
+ * combined with that of all layers below it ("resolved").  A resolved leaf
+ * never changes, all clones share it, and a read costs the same at any depth.
+ * A lookup in a head reads its changes, then its own row, then its parent's
+ * resolved leaf.
  *
- * One fold removes its changes and updates the cached own rows in one step
- * under the lock; a row that was read from pool.db before that step is not
- * put in the cache after it ("generation").  What is resolved of a layer
- * whose rows a merge is changing is not cached at all ("unstable").
+ * A fold removes its changes and updates the cached own rows in one step
+ * under the lock; a row read from pool.db before that step is not put in the
+ * cache after it ("generation").  The map does not cache resolved leaves of a
+ * layer whose rows a merge is changing ("unstable").
  *
- * Installing a pointer or a hole returns what it displaces if that was
- * installed in the open txg too; what it displaces in pool.db (or in the
- * folding txg, which will be in pool.db by then) is found by the fold that
- * writes the leaf.
+ * Installing a pointer or a hole returns the pointer that it displaces if
+ * that was installed in the open txg too.  One displaced in pool.db (or in
+ * the folding txg, which will be in pool.db by then) is found by the fold
+ * that writes the leaf.
  */
 
 #ifndef NBDEDUP_MAP_H
@@ -45,40 +46,39 @@ struct map;
 extern struct map *map_new (struct meta *meta, uint64_t budget_bytes);
 extern void map_free (struct map *map);
 
-/* What does the layer say about 'nr' blocks from 'block' on, which must lie
- * in one leaf?  states[] are MAP_HOLE, MAP_POINTER or MAP_LOST (inheritance
- * is resolved), ptrs[] valid for the latter.  -1: EIO, ENOMEM.
+/* Look up 'nr' blocks from 'block' on, which must lie in one leaf.  states[]
+ * are MAP_HOLE, MAP_POINTER or MAP_LOST (inheritance is resolved); ptrs[] is
+ * valid for MAP_POINTER.  -1: EIO, ENOMEM.
  */
 extern int map_get (struct map *map, struct layer *layer, uint64_t block,
                     unsigned nr, uint8_t *states, struct pointer *ptrs);
 
-/* Does the layer itself, not what it stands on, have a pointer there?
- * 1, 0; -1: EIO, ENOMEM.  Of a head.
+/* Does this head have a pointer there itself, not from a layer below it?
+ * 1, 0; -1: EIO, ENOMEM.
  */
 extern int map_owns (struct map *map, struct layer *layer, uint64_t block);
 
-/* Nothing below 'layer' changes any more (unless it merges). */
+/* 'layer' does not change any more (unless it merges). */
 extern void map_freeze (struct map *map, struct layer *layer);
-/* It is a head again. */
+/* The layer is a head again. */
 extern void map_thaw (struct map *map, struct layer *layer);
 /* A merge begins, or has ended. */
 extern void map_set_unstable (struct map *map, struct layer *layer,
                               bool unstable);
 
-/* Say something new about a block, in the open txg: 'ptr', or a hole if it
- * is NULL.  The caller is inside txg_enter.  Returns 1 and the address in
- * '*displaced' if a pointer of the open txg was replaced, else 0; -1:
- * ENOMEM, nothing changed.
+/* Set a block in the open txg to 'ptr', or to a hole if it is NULL.  The
+ * caller is inside txg_enter.  Returns 1 and the address in '*displaced' if
+ * it replaced a pointer of the open txg, else 0; -1: ENOMEM, nothing changed.
  */
 extern int map_set (struct map *map, struct layer *layer, uint64_t block,
                     const struct pointer *ptr, uint64_t *displaced);
 
-/* The same, but the block's content is lost. */
+/* The same, but mark the block's content as lost. */
 extern int map_set_lost (struct map *map, struct layer *layer, uint64_t block,
                          uint64_t *displaced);
 
-/* A whole leaf becomes holes.  Displaced addresses go to displaced[]; their
- * number is returned, or -1.
+/* Set a whole leaf to holes.  Stores the displaced addresses in displaced[]
+ * and returns their number, or -1.
  */
 extern int map_set_holes (struct map *map, struct layer *layer,
                           uint64_t leaf, uint64_t displaced[LEAF_BLOCKS]);
@@ -97,13 +97,13 @@ extern void map_cut (struct map *map);
 /* The folding txg's leaves, ascending by layer and leaf, malloc'd. */
 extern int map_get_changes (struct map *map, struct map_change **changes,
                             size_t *nr);
-/* Would map_apply look at what the layer's parent says? */
+/* Would map_apply read 'below'? */
 extern bool map_needs_below (const struct map_change *change,
                              const struct leaf *leaf);
 /* Apply a leaf's changes.  'below' is what shows through from the parent, no
- * MAP_INHERIT in it; unused if there is no parent or map_needs_below said
- * no.  Holes that say what 'below' says become MAP_INHERIT: trimming a
- * clone's free space again and again must not make it grow.
+ * MAP_INHERIT in it; unused if there is no parent or map_needs_below returned
+ * false.  Holes that are holes in 'below' too become MAP_INHERIT, so that
+ * trimming a clone's free space repeatedly does not make it grow.
  *
  * Addresses that lose a reference go to displaced[], their number to
  * *nr_displaced; *pointers and *blocks get the changes of the layer's
@@ -113,7 +113,7 @@ extern void map_apply (const struct map_change *change, struct leaf *leaf,
                        const struct leaf *below,
                        uint64_t displaced[LEAF_BLOCKS],
                        unsigned *nr_displaced, int *pointers, int *blocks);
-/* What shows through in a leaf of 'layer' from below, as 'c' sees it. */
+/* What shows through in a leaf of 'layer' from its parent, as 'c' sees it. */
 extern int map_get_below (struct map *map, struct meta_conn *c,
                           struct layer *layer, uint64_t leaf,
                           struct leaf *below);

@@ -21,14 +21,14 @@
 #include "format/retention.h"
 #include "meta/meta.h"
 
-/* Measured: on real VM images the sum of dedup and compression hardly
- * depends on the block size with 512-byte sectors, metadata and CPU per
- * byte fall with it, read-modify-write of guests' 4 KiB grows with it;
- * 16 KiB is where both are small.  ("make bench" compares.)
+/* Measured on real VM images, with 512-byte sectors: the combined saving by
+ * dedup and compression hardly depends on the block size.  A larger one costs
+ * less metadata and CPU per byte, and more read-modify-write of guests' 4 KiB.
+ * At 16 KiB both costs are small.  ("make bench" compares.)
  */
 #define BLOCK_SIZE_DEFAULT "16384"
 
-/* A terabyte in three hours, and a disk's clients hardly notice. */
+/* A terabyte in three hours, with little effect on the disk's clients. */
 #define SCRUB_RATE_DEFAULT "104857600"
 
 /* Ten years. */
@@ -98,7 +98,7 @@ check_copy (const char *value)
 {
   if (strcmp (value, "on") == 0 || strcmp (value, "off") == 0)
     return 0;
-  /* A server has another working directory than the command. */
+  /* The server's working directory differs from the command's. */
   if (value[0] != '/')
     return nbdedup_fail (EINVAL, "metadata-copy '%.64s': must be on, off, or "
                          "the absolute path of a file", value);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The pool's properties: names, defaults, which values are allowed, and what
- * pool.db says.  (How they take effect: property-apply.h.  Volumes' own:
- * volume.h.)
+/* The pool's properties: names, defaults, allowed values, and the values in
+ * pool.db.  (property-apply.h puts them into effect.  volume.h has the
+ * properties of volumes.)
  */
 
 #ifndef NBDEDUP_POOL_PROPERTY_H
@@ -12,7 +12,9 @@
 
 struct nbdedup_pool;
 
-/* Of all values: the path of a copy of pool.db, for which its mark has room. */
+/* The longest value: the path of a copy of pool.db, as long as the copy's mark
+ * can hold.
+ */
 #define PROPERTY_VALUE_MAX 1000
 
 /* Names, NULL-terminated, in the order of "get all". */
@@ -21,9 +23,7 @@ extern const char *const pool_properties[];
 /* The value, malloc'd; -1 (EINVAL): no such property. */
 extern int pool_property_get (struct nbdedup_pool *pool, const char *name,
                               char **value);
-/* The same of one that is a size, 0 for "none"; and of one that is a
- * percentage.
- */
+/* The same for a size (0 for "none"), and for a percentage. */
 extern int pool_property_limit (struct nbdedup_pool *pool, const char *name,
                                 uint64_t *bytes);
 extern int pool_property_percent (struct nbdedup_pool *pool, const char *name,
@@ -32,7 +32,7 @@ extern int pool_property_percent (struct nbdedup_pool *pool, const char *name,
 /* Is this a value of the property?  Also for "init". */
 extern int pool_property_check (const char *name, const char *value);
 
-/* nbdedup_parse_size, whose failure names the property. */
+/* nbdedup_parse_size, with the property's name in the error. */
 extern int pool_property_parse_size (const char *name, const char *value,
                                      uint64_t *bytes);
 /* "30d": 's' in seconds; "off": 0.  EINVAL. */

@@ -30,8 +30,8 @@ struct record_cache {
   size_t bytes;
 };
 
-/* A record may take this share of the budget at most: a cache of one
- * record only copies.
+/* A record may take at most this share of the budget: a cache that holds only
+ * one record has no hits and costs a copy.
  */
 #define SHARE_MIN 4
 

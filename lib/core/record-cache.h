@@ -2,15 +2,14 @@
 
 /* Decompressed records, by address: an LRU within a budget of bytes.
  *
- * An address means one content as long as its record lives; before its
- * space is reused, record_cache_forget is called, when no thread that read
- * the old content is left (quiesce.h).  record_cache_put is called only
- * between quiesce_enter and quiesce_leave.
+ * An address has one content while its record lives.  Before its space is
+ * reused, when no thread that read the old content is left (quiesce.h), the
+ * fold calls record_cache_forget.  Callers use record_cache_put only between
+ * quiesce_enter and quiesce_leave.
  *
- * A pointer out of a damaged pool.db (pages of an earlier moment, or of
- * another pool) may name an address that means something else here.  So a
- * pointer gets only what its checksum was verified for, from here as from
- * the file.
+ * A pointer from a damaged pool.db (pages of an earlier moment, or of another
+ * pool) may name an address that has other content here.  So the cache, like
+ * the file, serves a pointer only content that its checksum was verified for.
  *
  * Threads: any; it locks by itself.
  */
@@ -32,7 +31,7 @@ extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, void *buf, size_t offset,
                               size_t len);
 extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
-/* Copies the data; may do nothing.  'cksum' is that of the stored bytes. */
+/* Copies the data; may do nothing.  'cksum' is the stored bytes' checksum. */
 extern void record_cache_put (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, const void *data, size_t len);
 extern void record_cache_forget (struct record_cache *cache, uint64_t addr);

@@ -73,9 +73,9 @@ resolve_leaf (struct meta_conn *c, struct layer *layer, uint64_t leaf,
   unsigned i;
 
   while (layer && (run.left = count_open (out, first, limit)) > 0) {
-    /* In this order: a run becomes shorter while we look (a switch), and then
-     * the overlaps that the new run leaves out count from the old one on, or
-     * at the new base.
+    /* In this order: a switch may shorten the run meanwhile, and then the
+     * overlaps that the new run leaves out count from the old one on, or at
+     * the new base.
      */
     overlap = layer->run_overlap;
     base = layer->base;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a stack of frozen layers says of a leaf, read from pool.db: one
+/* A leaf as a stack of frozen layers shows it, read from pool.db: one
  * descending range scan per run (layer.h), however many layers it has.
  */
 
@@ -12,18 +12,18 @@
 #include "meta/meta.h"
 
 /* Fill in the blocks of 'out' that are MAP_INHERIT and lie below 'limit'
- * (a block's number) from 'layer' and what it stands on.  What no
- * layer says anything about becomes MAP_HOLE: no MAP_INHERIT is left.  'layer'
- * may be NULL.  -1: EIO.
+ * (a block's number) from 'layer' and the layers below it.  A block that all
+ * of them inherit becomes MAP_HOLE: no MAP_INHERIT is left.  'layer' may be
+ * NULL.  -1: EIO.
  *
- * Order matters to readers that run beside a merge: an upper layer's rows
- * are read before those of the layer below it.
+ * For readers that run beside a merge the order matters: the function reads
+ * an upper layer's rows before those of the layer below it.
  */
 extern int resolve_leaf (struct meta_conn *c, struct layer *layer,
                          uint64_t leaf, uint64_t limit, struct leaf *out);
 
-/* The first leaf from 'first' on about which the layer or one below it may
- * say something.  1, 0: there is none, -1.
+/* The first leaf from 'first' on for which the layer or one below it may have
+ * a row.  1, 0: there is none, -1.
  */
 extern int resolve_next_leaf (struct meta_conn *c, struct layer *layer,
                               uint64_t first, uint64_t *leaf);

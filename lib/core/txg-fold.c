@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A fold from its start to its end: what it does about requests that fail,
- * damage, and a lack of space or memory (fold.h writes the tables).
+/* A fold from start to end: how it handles failing requests, damage, and a
+ * lack of space or memory (fold.h writes the tables).
  */
 
 #include <config.h>
@@ -17,11 +17,11 @@
 #include "core/fold.h"
 #include "core/txg-int.h"
 
-/* Up to here the WAL is given more room when it cannot be started again,
- * because a reader stays in it.
+/* If a reader keeps the WAL from being restarted, the fold enlarges it up to
+ * this size.
  */
 #define WAL_GROW_BYTES (UINT64_C (96) << 20)
-/* After a fold that failed for lack of space, try again this often. */
+/* Retry interval after a fold that failed for lack of space. */
 #define FULL_RETRY_MS 1000
 
 /* Close the open txg.  Returns with it folding, and 'taken' the requests
@@ -62,10 +62,10 @@ fail_request (struct request *q, int err)
   snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
 }
 
-/* Run the requests' functions inside the transaction, each by itself.  What
- * one that fails has done is undone, and it is not run again.  1: it cannot
- * be undone, because SQLite has rolled back the transaction: once more from
- * the start, without it.
+/* Run the requests' functions inside the transaction, each in a savepoint.  If
+ * one fails, undo its changes, and never run it again.  1: SQLite has rolled
+ * back the whole transaction: the caller must start again, without that
+ * request.
  */
 static int
 run_requests (struct requests *taken, struct meta_conn *c,
@@ -94,7 +94,7 @@ run_requests (struct requests *taken, struct meta_conn *c,
   return 0;
 }
 
-/* 1: not done, but it may be next time: a request failed (run_requests). */
+/* 1: a request failed (run_requests): try again. */
 static int
 try_transaction (struct txg *t, struct fold *f, struct requests *taken,
                  bool with_index)
@@ -136,10 +136,10 @@ finish_requests_locked (struct txg *t, struct requests *list, int result)
 }
 
 /* There is no room although it was allocated (room.h): a file system that
- * writes to other places than it allocated is full, or a reader stays in the
- * WAL.  The journal and memory keep what cannot be folded; new data is
- * refused meanwhile, and those who wait for a fold are told.  -1: no use in
- * waiting.
+ * does not write to the places it allocated is full, or a reader stays in the
+ * WAL.  Until a fold succeeds the journal and memory keep the changes, the
+ * pool refuses new data, and requests for a fold fail.  -1: waiting is
+ * useless.
  */
 static int
 wait_for_space (struct txg *t, struct requests *taken)
@@ -169,9 +169,7 @@ pages_of (const struct requests *taken)
   return pages;
 }
 
-/* The WAL must have room for the fold: behind what it has, or from its start
- * on.
- */
+/* Make room in the WAL for the fold: behind its content, or from its start. */
 static void
 prepare_wal (struct txg *t, uint64_t extra)
 {
@@ -180,8 +178,8 @@ prepare_wal (struct txg *t, uint64_t extra)
 
   meta_throttle (t->parts.meta, need);
   meta_get_pages (t->parts.meta, &p);
-  /* Replay does not count what it brings, and does not know what the WAL
-   * has: from the start there is room.
+  /* Replay does not count its changes, and the WAL's content is not known:
+   * restart it, which makes room.
    */
   if (t->has_thread && p.wal_used + need <= p.wal_allocated)
     return;
@@ -191,13 +189,13 @@ prepare_wal (struct txg *t, uint64_t extra)
       meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0)
     return;
   meta_restart_wal (t->parts.meta, true);
-  /* If this fails, the transaction tells. */
+  /* If this fails, the transaction reports it. */
   (void) meta_allocate (t->parts.meta, 0, need);
 }
 
-/* There was no memory for a step of the fold, which has written nothing that
- * counts: it is tried again, at once, and then in pauses that become longer.
- * Those who wait for a fold are told after a while.  -1: no use in waiting.
+/* There was no memory for a step of the fold, which has committed nothing: it
+ * tries again, at once, and then in pauses that grow.  After a while requests
+ * for a fold fail.  -1: waiting is useless.
  */
 static int
 wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
@@ -242,8 +240,8 @@ mend (struct txg *t, uint64_t *features_compat)
   return r;
 }
 
-/* The fold has met a damaged page; true: once more.  Readers do not stay in the
- * WAL for ever.
+/* The fold has met a damaged page.  True: try again.  Readers leave the WAL
+ * sooner or later.
  */
 static bool
 mend_for_fold (struct txg *t, struct fold *f)
@@ -284,13 +282,13 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     }
     if (r == 1)
       continue;
-    /* Damage that was read there must not stop the pool.  Nothing that
-     * could not be written is ever tried again.
+    /* A damaged index that cannot be read must not stop the pool.  A failed
+     * write is never tried again.
      */
     if (errno == EIO && with_index && fold_index_is_damaged (f)) {
       if (!t->index_is_lost && mend_for_fold (t, f))
         continue;
-      /* Each fold would look at all tables again, for nothing. */
+      /* Each later fold would search all tables again, in vain. */
       t->index_is_lost = true;
       with_index = false;
     }
@@ -309,7 +307,7 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
         fold_set_inconsistent (f);
       return -1;
     }
-    /* What happens in the background can do with less. */
+    /* Background work can do with less room. */
     else if (rows > 0) {
       meta_restart_wal (t->parts.meta, true);
       rows /= 2;
@@ -336,7 +334,7 @@ finish_requests (struct txg *t, struct requests *taken, int result)
   finish_requests_locked (t, taken, result);
 }
 
-/* What comes before the transaction; NULL: it failed. */
+/* The steps before the transaction; NULL: one failed. */
 static struct fold *
 begin_fold (struct txg *t, struct requests *taken,
             const struct meta_state *state, bool *inconsistent)
@@ -359,8 +357,8 @@ begin_fold (struct txg *t, struct requests *taken,
   }
 }
 
-/* The pool stops.  That what pool.db says is wrong is no failed write, which a
- * new start could be the end of.
+/* Stop the pool.  A restart may cure a failed write; it cannot cure wrong
+ * content of pool.db.
  */
 static void
 fail_fold (struct txg *t, bool inconsistent)
@@ -381,7 +379,7 @@ run_fold (struct txg *t, struct requests *taken,
 {
   bool inconsistent = false;
   struct fold *f = begin_fold (t, taken, state, &inconsistent);
-  bool only_here;               /* the journal does not know all of it */
+  bool only_here;               /* the journal does not have all of it */
   struct request *q;
   int r = -1, err;
 
@@ -403,9 +401,8 @@ run_fold (struct txg *t, struct requests *taken,
       if (q->result == 0 && q->done)
         q->done (q->arg);
     }
-    /* Of writes, the journal knows when pool.db has lost its WAL; of what a
-     * command did, and of what had no room in the journal, nothing else
-     * knows.
+    /* If pool.db loses its WAL the journal still proves writes.  Nothing else
+     * has the changes by commands, and those that had no room in the journal.
      */
     if (only_here) {
       bool more = txg_has_background (t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by txg.c (what becomes durable together), txg-fold.c (how it comes
- * to pool.db) and txg-replay.c (what a crash left in the journal).
+/* Shared by txg.c (the transaction groups), txg-fold.c (folds into pool.db)
+ * and txg-replay.c (replay of the journal).
  */
 
 #ifndef NBDEDUP_TXG_INT_H
@@ -23,7 +23,7 @@ struct request {
   int (*fn) (void *arg, struct meta_conn *c, struct meta_state *state);
   void (*done) (void *arg);
   void *arg;
-  uint64_t pages;               /* that 'fn' changes at the most */
+  uint64_t pages;               /* that 'fn' changes at most */
   bool finished;
   int result, err;
   char text[512];
@@ -53,44 +53,44 @@ struct txg {
 
   bool index_is_lost;           /* a part of it cannot be mended; for folds */
   atomic_bool stuck;            /* folds cannot be written now */
-  atomic_bool failed;           /* for good */
-  atomic_bool no_memory;        /* ... because there was none */
-  atomic_bool inconsistent;     /* ... because of what pool.db says */
-  atomic_bool repairing;        /* as txg_parts has it */
+  atomic_bool failed;           /* permanently */
+  atomic_bool no_memory;        /* ... for lack of memory */
+  atomic_bool inconsistent;     /* ... because of pool.db's content */
+  atomic_bool repairing;        /* as in txg_parts */
 };
 
-/* What is true whenever the lock is not held:
+/* True whenever the lock is not held:
  *
  *  (1) There is one fold at a time, and no cut within it.
  *
- *  (2) A request that is in the list has not been answered, nor has it failed.
+ *  (2) A request in the list has neither been answered nor failed.
  *
- *  (3) Without a folding thread there is one request at the most: that of the
- *      thread which folds by itself.
+ *  (3) Without a folding thread there is at most one request: that of the
+ *      thread that folds by itself.
  *
- * A look at all requests is a look at those who wait for a fold: cheap, but
- * not for each write, so that (2) is an expensive one.
+ * Checking (2) visits every request that waits for a fold: cheap, but too
+ * much for each write, so (2) is one of the expensive checks.
  */
 extern void txg_assert_consistent_locked (struct txg *t);
 DEFINE_WITH_CONSISTENT (txg)
 
-/* Fold what has been accepted, for the requests that wait; in the folding
+/* Fold all accepted changes and answer the waiting requests; in the folding
  * thread, or before it runs.  -1: the txg has failed.
  */
 extern int txg_fold (struct txg *t);
 
-/* What stays allocated is what the next open needs. */
+/* Keep allocated only what the next open needs. */
 extern void txg_keep_room (struct txg *t);
 /* Do layers wait for folds? */
 extern bool txg_has_background (struct txg *t);
 
-/* What the open and the folding txg hold in memory. */
+/* Memory of the open and the folding txg. */
 extern size_t txg_pending_bytes (struct txg *t);
 
-/* 'count' blocks become holes in memory, without a word in the journal. */
+/* Set 'count' blocks to holes in memory, without a journal entry. */
 extern int txg_apply_holes (struct txg *t, struct layer *layer,
                             uint64_t block, uint64_t count);
-/* The same: they are lost. */
+/* The same, but mark them as lost. */
 extern int txg_apply_lost (struct txg *t, struct layer *layer,
                            uint64_t block, uint64_t count);
 

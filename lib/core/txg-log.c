@@ -15,8 +15,8 @@
 #include "core/txg-log.h"
 #include "meta/meta.h"               /* struct blob */
 
-/* A flush whose new records are at most this large in all carries them in
- * the journal.  Two syncs cost about twice one; copying 64 KiB into the
+/* A flush carries its new records in the journal if they are at most this
+ * large in total.  Two syncs cost about twice one; copying 64 KiB into the
  * journal costs less than a sync.
  */
 #define INLINE_MAX (64u << 10)
@@ -28,9 +28,8 @@
 
 #define POINTERS_PER_ENTRY 1024
 
-/* The entries not yet written.  Records stand in a buffer of their own, and
- * in front in the batch: then pointers to neighbouring blocks merge into
- * one entry.
+/* The entries not yet written.  Records are in a buffer of their own, and come
+ * first in the batch, so pointers to neighbouring blocks merge into one entry.
  */
 struct pending {
   struct blob records, maps;
@@ -52,26 +51,26 @@ struct txg_log {
   struct lock lock;             /* protects everything below, and keeps
                                  * batches in the order of installation */
   struct pending pending;
-  struct place start;           /* where that begins */
+  struct place start;           /* of 'pending' */
   uint64_t synced;              /* records before this offset are durable */
   uint64_t needed;              /* all batches are settled when this is */
   uint64_t settled;             /* batches up to this number are ... */
-  uint64_t told;                /* ... and a header says so of these */
+  uint64_t told;                /* ... and a header records up to this one */
   struct place cut;             /* the folding txg ends here ... */
   uint64_t cut_seq;             /* ... and with this batch */
-  bool dropped;                 /* entries went into the folding txg without
-                                 * being in the journal */
+  bool dropped;                 /* the folding txg has entries that are not in
+                                 * the journal */
   atomic_size_t bytes;          /* written under the lock, read without */
 };
 
-/* What is true whenever the lock is not held; "settled" and "place" are
- * explained in txg-log.h.
+/* True whenever the lock is not held; txg-log.h explains "settled" and
+ * "place".
  *
- *  (1) No header says more than is true, and no place is past the end.
+ *  (1) No header claims more than is settled, and no place is past the end.
  *
- *  (2) What a batch needs was written: it stands before the buffer.
+ *  (2) Records that a batch needs were written: they are before the buffer.
  *
- *  (3) The sums are those of the buffer.
+ *  (3) The sums match the buffer.
  */
 static void
 txg_log_assert_consistent_locked (struct txg_log *log)
@@ -133,7 +132,7 @@ remove_front (struct blob *b, size_t len)
   memmove (b->p, b->p + len, b->len);
 }
 
-/* What comes in front of a place is in a batch, or dropped. */
+/* Remove the entries before a place: they are in a batch, or dropped. */
 static int
 pending_remove_locked (struct txg_log *log, const struct place *end)
 {
@@ -179,8 +178,8 @@ end_locked (const struct txg_log *log)
   };
 }
 
-/* Records with their bytes, read back from where they were just written
- * (the page cache, as a rule).
+/* Add records with their bytes, read back from the store (usually from the
+ * page cache).
  */
 static int
 inline_records_locked (struct txg_log *log, struct blob *out)
@@ -207,9 +206,9 @@ inline_records_locked (struct txg_log *log, struct blob *out)
   return 0;
 }
 
-/* What a batch is about, for when its body is damaged: its pointers are lost
- * then, but the other blocks are above doubt.  Holes are as good as in the
- * body.
+/* A batch's list of blocks, for the case that its body is damaged: its pointers
+ * are lost then, and all other blocks are certain.  Holes are as reliable as
+ * in the body.
  */
 static int
 list_changes (const uint8_t *maps, size_t len, struct blob *list)
@@ -220,7 +219,7 @@ list_changes (const uint8_t *maps, size_t len, struct blob *list)
   size_t off;
   int64_t n;
 
-  /* Its entries are no longer than those of the body. */
+  /* No entry is longer than that of the body. */
   if (blob_reserve_patient (list, len) == -1)
     return -1;
   for (off = 0; off < len; off += (size_t) n) {
@@ -256,8 +255,8 @@ append_iov_locked (struct txg_log *log, const struct iovec *iov, int nr_iov,
   assert_held (&log->lock);
   r = journal_append (log->journal, iov, nr_iov, list,
                       settled ? JOURNAL_ITSELF : log->settled, seq);
-  /* A ring that cannot grow is full, too; and without memory there is no way
-   * to write to it.
+  /* A ring that cannot grow counts as full, and so does one that cannot be
+   * written for lack of memory.
    */
   if (r != 0)
     return r == -1 && (errno == ENOSPC || errno == ENOMEM) ? 1 : r;
@@ -268,7 +267,7 @@ append_iov_locked (struct txg_log *log, const struct iovec *iov, int nr_iov,
   return 0;
 }
 
-/* A batch without a body: only what its header says. */
+/* Append a batch that is only a header. */
 static int
 append_empty_locked (struct txg_log *log, uint64_t *seq)
 {
@@ -310,7 +309,7 @@ append_locked (struct txg_log *log, const struct place *end, bool carry,
   return r ? r : pending_remove_locked (log, end);
 }
 
-/* Write the buffer, and let others sync it. */
+/* Write the buffer without a sync. */
 static int
 append_all_locked (struct txg_log *log)
 {
@@ -328,7 +327,7 @@ added_locked (struct txg_log *log)
   const struct pending *p = &log->pending;
 
   update_bytes_locked (log);
-  /* Nothing follows in the journal what it has not got. */
+  /* No entry in the journal may follow one that is missing there. */
   if (p->records.len + p->maps.len < BUFFER_MAX || log->dropped)
     return 0;
   /* 1, no room: the buffer grows until the fold, within the budget that
@@ -353,7 +352,7 @@ txg_log_add_record (struct txg_log *log, const struct record *r,
   return added_locked (log);
 }
 
-/* Can the last entry take this block as its next? */
+/* Can the last entry be extended by this block? */
 static bool
 grows_last_locked (const struct pending *p, uint64_t layer, uint64_t block)
 {
@@ -431,12 +430,12 @@ txg_log_add_lost (struct txg_log *log, uint64_t layer, uint64_t block,
  */
 
 struct flush {
-  struct place end;             /* what it has to cover */
-  bool written;                 /* that is in the journal ... */
+  struct place end;             /* the flush covers entries before it */
+  bool written;                 /* they are in the journal ... */
   uint64_t written_seq;         /* ... in batches up to this number */
-  uint64_t sync_seq;            /* batches when the store's sync began */
-  struct place sync_end;        /* what that covers */
-  uint64_t seq;                 /* the journal is to be synced up to here */
+  uint64_t sync_seq;            /* last batch when the store's sync began */
+  struct place sync_end;        /* the sync covers entries before it */
+  uint64_t seq;                 /* sync the journal up to this batch */
 };
 
 static uint64_t
@@ -449,7 +448,7 @@ last_seq_locked (struct txg_log *log)
   return seq;
 }
 
-/* The store is to be synced. */
+/* The caller must sync the store. */
 #define SYNC_STORE 2
 
 static int
@@ -461,7 +460,7 @@ want_sync_locked (struct txg_log *log, struct flush *f)
   return SYNC_STORE;
 }
 
-/* 0: only the journal is to be synced.  1: no room.  SYNC_STORE.  -1. */
+/* 0: only the journal needs a sync.  1: no room.  SYNC_STORE.  -1. */
 static int
 begin_flush_locked (struct txg_log *log, struct flush *f)
 {
@@ -478,7 +477,7 @@ begin_flush_locked (struct txg_log *log, struct flush *f)
     return log->told == f->seq ? 0
       : append_empty_locked (log, &f->seq);
   }
-  /* What comes from here on is not covered. */
+  /* This flush does not cover entries added from here on. */
   log->pending.last_pointers = SIZE_MAX;
   return want_sync_locked (log, f);
 }
@@ -497,7 +496,7 @@ go_on_locked (struct txg_log *log, struct flush *f)
   if (log->start.records < f->end.records || log->start.maps < f->end.maps)
     return append_locked (log, &f->end, false, &f->seq);
 
-  /* Another thread has written it, or there was nothing. */
+  /* Another thread has written the entries, or there were none. */
   if (!f->written) {
     f->written = true;
     f->written_seq = last_seq_locked (log);
@@ -562,7 +561,7 @@ txg_log_folded (struct txg_log *log)
   const bool dropped = log->dropped;
 
   log->dropped = false;
-  /* It synced the store, and what pool.db has replay does not look at. */
+  /* The fold synced the store, and replay skips what pool.db has. */
   if (log->synced < log->cut.records)
     log->synced = log->cut.records;
   if (log->settled < log->cut_seq)

@@ -1,36 +1,35 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The journal's buffer: what was installed and not yet written there.
+/* The journal's buffer: entries installed and not yet written to the journal.
  *
  * A small flush carries the bytes of its new records inside its batch, as
  * ZFS's intent log does, so that one fdatasync covers everything; a large
  * one syncs the store first, and appends its batch then.  (INLINE_MAX in
  * txg-log.c has the numbers.)
  *
- * Invariant: a batch that is covered by an answered flush is settled
- * (journal.h), and a header on the disk says so: its own, or that of a batch
- * that the same sync covered.  So replay has nothing to find out about it,
- * and what does not verify is damaged.  Only a batch that was written because
- * the buffer was full, or because a fold began, may be unsettled, until the
- * next flush.
+ * Invariant: a batch that an answered flush covers is settled (journal.h),
+ * and a header on the disk records this: its own, or that of a batch that
+ * the same sync covered.  So replay need not guess about it: anything in it
+ * that does not verify is damaged.  Only a batch written because the buffer
+ * was full, or because a fold began, may be unsettled, until the next flush.
  *
- * How it is known.  All records ever added form one stream, and so do all
+ * How a thread knows.  All records ever added form one stream, and so do all
  * other entries; a "place" is a pair of offsets in these.  A record is added
  * after it was written to the store, and a pointer after its record.  So:
  *
  *  - a place that was taken under the lock before store_sync was called is
  *    durable after it (grouped or not: that sync began later);
  *
- *  - what stands before a place in both streams is complete: its pointers'
- *    records are there, too, or in pool.db.  A flush writes up to its place,
- *    and leaves what came meanwhile to others;
+ *  - the part of both streams before a place is complete: its pointers'
+ *    records are in it, too, or in pool.db.  A flush writes up to its place,
+ *    and leaves later entries to other threads;
  *
  *  - batches hold the streams in order.  The batches that exist when a place
  *    is taken hold nothing behind it: that sync settles all of them.
  *
- * If another thread has written our entries during our sync, in a batch that
- * also holds later ones (the buffer was full, a fold began), one more sync
- * settles that, and an empty batch says so.
+ * If another thread wrote this thread's entries during its sync, in a batch
+ * that also holds later ones (the buffer was full, a fold began), one more
+ * sync settles that batch, and an empty batch records this.
  *
  * Threads: any; it locks by itself.
  */
@@ -62,19 +61,19 @@ extern int txg_log_add_holes (struct txg_log *log, uint64_t layer,
 extern int txg_log_add_lost (struct txg_log *log, uint64_t layer,
                              uint64_t block, uint64_t count);
 
-/* Everything added before the call is durable: 0.  1: the journal has no
- * room; only a fold makes it durable.  -1.
+/* 0: everything added before the call is durable.  1: the journal has no
+ * room; only a fold makes it durable.  -1: error.
  */
 extern int txg_log_flush (struct txg_log *log);
 
 /* At a cut: write the buffer to the journal, unsynced, or drop it if the
- * journal is full (the fold covers it).  Returns the position that the
- * fold covers.
+ * journal is full (the fold covers it).  Stores the position that the fold
+ * covers.
  */
 extern int txg_log_cut (struct txg_log *log, uint64_t *seq,
                         uint64_t *position);
-/* The fold of that cut is durable.  True: it has what no batch has, because
- * there was no room for that.
+/* The fold of that cut is durable.  True: it holds entries that no batch has,
+ * because the journal had no room for them.
  */
 extern bool txg_log_folded (struct txg_log *log);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Replay: what the journal holds beyond pool.db comes into memory, through
- * the same functions as before the crash, and one fold makes it durable.
+/* Replay: apply what the journal holds beyond pool.db in memory, through the
+ * same functions as before the crash; one fold makes it durable.
  *
- * A pool that is opened read-only has no fold: maps change in memory and stay
- * so; records that the journal carries stay there, too, unless they are at
- * their places already; counts and free space, which no read needs, are left
- * alone.  So damage in their tables does not matter.
+ * A pool that is opened read-only has no fold.  Changes of maps stay in
+ * memory, and so do records that the journal carries, unless they are at
+ * their places already.  Counts and free space, which no read needs, are not
+ * updated, so damage in their tables does not matter.
  */
 
 #include <config.h>
@@ -26,12 +26,13 @@
 struct replay {
   struct txg *t;
   struct replay_report *report;
-  /* Addresses of records that a suspect batch named and that are not there. */
+  /* Addresses of records that a suspect batch names and that are missing. */
   uint64_t *lost;               /* owned */
   size_t nr_lost;
   bool sorted;
   bool is_partial;              /* not every layer is known */
-  bool is_anew;                 /* the store is read from the disk */
+  bool is_anew;                 /* the page cache was dropped: reads of the
+                                 * store come from the disk */
 };
 
 static int
@@ -91,7 +92,7 @@ lose_blocks (struct replay *rp, struct layer *layer, uint64_t block,
 }
 
 /* Did the record's bytes reach the store?  1, 0, -1.  A file that ends
- * before them never had them; that they cannot be read says nothing.
+ * before them never had them; a read error proves nothing.
  */
 static int
 record_is_there (struct txg *t, const struct record *r)
@@ -130,7 +131,7 @@ replay_record (struct replay *rp, const struct journal_entry *e,
       return -1;
     rp->is_anew = true;
     there = record_is_there (t, r);
-    /* Read-only the pointer can stay: reading it tells. */
+    /* Read-only the pointer can stay: a read of it will fail. */
     if (there == -1 && t->parts.readonly)
       there = 1;
     if (there == -1)
@@ -139,8 +140,8 @@ replay_record (struct replay *rp, const struct journal_entry *e,
   if (!there)
     return add_lost (rp, r->ptr.addr);
   rp->report->records++;
-  /* Claim before writing: sectors in use must not be overwritten.  Only if
-   * records are lost may the map say so without need.
+  /* Claim before writing, so as not to overwrite sectors in use.  Only if
+   * records are lost may the map show sectors in use that are not.
    */
   if (!t->parts.readonly &&
       space_claim (t->parts.space, &p, nr, t->state.features_compat &
@@ -162,8 +163,8 @@ replay_record (struct replay *rp, const struct journal_entry *e,
     : ddt_replay_record (t->parts.ddt, r, e->chunk_addr);
 }
 
-/* Is there a record at this address?  It may have been in a batch that is
- * damaged: then only its content is in the store, not what it is.
+/* Is there a record at this address?  If it was in a damaged batch, the store
+ * has its content, and its description is lost.
  */
 static int
 is_known (struct replay *rp, uint64_t addr)
@@ -175,7 +176,7 @@ is_known (struct replay *rp, uint64_t addr)
   size_t off;
   int n;
 
-  /* Read-only, reading it tells. */
+  /* Read-only, a read will tell. */
   if (rp->report->damaged == 0 || rp->t->parts.readonly ||
       ddt_is_new (rp->t->parts.ddt, addr))
     return 1;
@@ -204,7 +205,7 @@ replay_pointers (struct replay *rp, const struct journal_entry *e,
     if (pointer_unpack (e->pointers + i * POINTER_LEN, layer->block_size,
                         &ptr) == -1)
       return -1;
-    if (is_lost (rp, ptr.addr)) {       /* that write never happened */
+    if (is_lost (rp, ptr.addr)) {       /* that write never completed */
       if (note (&rp->report->dropped, layer->id, e->block + i, 1) == -1)
         return -1;
       continue;
@@ -319,7 +320,7 @@ txg_replay (struct txg *t, struct replay_report *report,
  * Read-only
  */
 
-/* The counts of a layer follow its changed leaf, as a fold would do it. */
+/* Update the counts of a layer by a changed leaf, as a fold would. */
 static int
 count_leaf (struct txg *t, struct meta_conn *c, const struct map_change *mc)
 {
@@ -344,9 +345,9 @@ count_leaf (struct txg *t, struct meta_conn *c, const struct map_change *mc)
   return 0;
 }
 
-/* So that figures of volumes include what was replayed.  A leaf that cannot
- * be read is left out: of its blocks those are known that were replayed, and
- * what they have displaced is not.
+/* Update the figures of volumes by the replayed changes.  This skips a leaf
+ * that cannot be read: its replayed blocks are known, and the blocks that they
+ * displaced are not.
  */
 static int
 count_changes (struct txg *t)
@@ -393,8 +394,7 @@ txg_follow (struct txg *t, uint64_t *last)
   *last = t->state.folded;
   if (t->parts.journal == NULL)
     return 0;
-  /* What was replayed before the damage is replayed again: it says the same.
-   */
+  /* This replays the entries before the damage again, with the same result. */
   r = journal_follow (t->parts.journal, t->state.journal_position,
                       t->state.folded, t->state.epoch, replay_batch, &rp,
                       last);

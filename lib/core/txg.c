@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "core/txg-int.h"
 
-/* Fold at the latest this long after the first change. */
+/* Fold at most this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
 
 static void
@@ -104,7 +104,7 @@ txg_fail (struct txg *t)
 {
   if (errno == ENOMEM && !t->failed)
     t->no_memory = true;
-  /* Who opens or closes the pool is told. */
+  /* While the pool is being opened or closed the caller gets the error. */
   if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
     nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
                  "more: %s%s", nbdedup_error (),
@@ -461,7 +461,7 @@ struct lend {
   void *arg;
 };
 
-/* Between the commit and txg_keep_room, which takes it again. */
+/* Runs between the commit and txg_keep_room, which allocates it again. */
 static void
 lend (void *arg)
 {
@@ -522,7 +522,7 @@ txg_start (struct txg *t)
   int err;
 
   txg_keep_room (t);
-  /* Copies that are too many go, also if nothing else comes. */
+  /* Release surplus copies, also if there is no other change. */
   t->more = txg_has_background (t) ||
     (t->state.copy_sectors > 0 && copies_has_surplus (t->parts.copies));
   t->has_thread = true;

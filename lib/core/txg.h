@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Transaction groups: what becomes durable together, and in which order.
+/* Transaction groups: which changes become durable together, in which order.
  *
- * A worker that turns dirty blocks into pointers does it inside a txg:
- * txg_enter .. txg_leave.  What it installs goes to the map and the DDT in
- * memory (the open txg), and to the journal's buffer.
+ * A worker turns dirty blocks into pointers inside a txg: txg_enter ..
+ * txg_leave.  It installs them in the map and the DDT in memory (the open
+ * txg), and in the journal's buffer.
  *
  *   flush  writes the buffer to the journal as one batch and syncs it:
  *          one fdatasync, SQLite is not involved.
@@ -14,12 +14,12 @@
  *          stores the number of the last journal batch that it covers:
  *          counts are not idempotent, so replay must know.
  *
- * One thread folds, when the txg is old, or holds much memory, or the
- * journal is half full, or a thread asks (txg_run).
+ * One thread folds: when the txg is old or holds much memory, when the
+ * journal is half full, or when a thread asks (txg_run).
  *
  * After a failed fdatasync, or a fold that cannot be written, the txg is
- * failed: everything answers EIO until the pool is opened again, which
- * brings back what the journal proves.
+ * failed: everything returns EIO until the pool is opened again, which
+ * recovers what the journal proves.
  */
 
 #ifndef NBDEDUP_TXG_H
@@ -40,7 +40,7 @@
 
 struct txg;
 
-/* What the txg works on; not owned, outlives it. */
+/* The parts that the txg works on; not owned, they outlive it. */
 struct txg_parts {
   struct meta *meta;
   struct store *store;
@@ -50,9 +50,9 @@ struct txg_parts {
   struct ddt *ddt;
   struct quiesce *quiesce;
   struct copies *copies;        /* of records */
-  uint64_t wal_max_bytes;       /* what the WAL may be given in advance */
-  /* Leaves that one fold gives back or moves in the background: bounds its
-   * length, and what it holds in memory.
+  uint64_t wal_max_bytes;       /* most to allocate to the WAL in advance */
+  /* Leaves that one fold frees or moves in the background: bounds its length
+   * and its memory.
    */
   unsigned background_rows;
   /* Find a layer by id, NULL if there is none. */
@@ -60,23 +60,23 @@ struct txg_parts {
   /* Call fn for each dying or merging layer. */
   void (*each_background) (void *opaque, void (*fn) (void *, struct layer *),
                            void *arg);
-  /* Nothing is left of a dying layer in pool.db. */
+  /* pool.db has nothing left of a dying layer. */
   void (*layer_gone) (void *opaque, struct layer *layer);
-  /* A page of the maps is damaged: do without it (mend.h).  Outside of
-   * transactions; 'state' is the row of the last commit, and is changed.  1:
-   * done; 0: none is; -1.
+  /* Replace damaged pages of the maps (mend.h).  Outside of transactions;
+   * 'state' is the row of the last commit, and is changed.  1: done; 0: no
+   * page is damaged; -1.
    */
   int (*mend) (void *opaque, struct meta_state *state);
-  /* No file may be written: nothing is ever folded, and txg_run is EROFS. */
+  /* No file may be written: no fold runs, and txg_run fails with EROFS. */
   bool readonly;
-  /* pool.db is being repaired: what a pointer or a count says that cannot be
-   * is logged, and left for the repair, where else the fold would fail.
+  /* pool.db is being repaired: the fold logs an impossible pointer or count
+   * and leaves it to the repair.  Otherwise the fold fails.
    */
   bool repairing;
   /* A record's space is about to be reused: forget cached copies of it. */
   void (*forget_record) (void *opaque, uint64_t addr);
-  /* These records have come to have as many references as the property
-   * "copies" says.  In the folding thread.
+  /* These records have reached the number of references that the property
+   * "copies" asks for.  In the folding thread.
    */
   void (*reached) (void *opaque, const uint64_t *addrs, size_t nr);
   /* A fold has ended, in the folding thread, with no lock held. */
@@ -84,13 +84,13 @@ struct txg_parts {
   void *opaque;
 };
 
-/* 'budget_bytes' bounds what the open and the folding txg hold. */
+/* 'budget_bytes' limits the memory of the open and the folding txg. */
 extern struct txg *txg_new (const struct txg_parts *parts,
                             const struct meta_state *state,
                             uint64_t budget_bytes);
 extern void txg_free (struct txg *txg);
 
-/* What a replay did. */
+/* The result of a replay. */
 struct replay_range {
   uint64_t layer, block, count;
 };
@@ -102,31 +102,30 @@ struct replay_ranges {
 };
 struct replay_report {
   uint64_t batches, records, blocks;    /* blocks: pointers and holes */
-  uint64_t damaged;             /* batches whose list stood in */
-  struct replay_ranges dropped; /* never flushed: as they were before */
+  uint64_t damaged;             /* batches replayed from their list */
+  struct replay_ranges dropped; /* never flushed: keep their old content */
   struct replay_ranges lost;    /* by damage */
-  bool cut_short;               /* something follows that is not whole */
+  bool cut_short;               /* an incomplete batch follows */
 };
 
-/* Apply what the journal holds beyond pool.db, and fold it, with 'fn' as
- * txg_run has it, if there was anything; 'report' is complete then.  Before
- * txg_start.
+/* Apply what the journal holds beyond pool.db, if anything, and fold it, with
+ * 'fn' as for txg_run; 'report' is complete when 'fn' runs.  Before txg_start.
  *
- * What cannot be read is no proof of anything: the replay fails (EIO), and
- * nothing is changed.
+ * If a part cannot be read the replay fails (EIO) and changes nothing,
+ * because an unreadable part proves nothing.
  */
 extern int txg_replay (struct txg *txg, struct replay_report *report,
                        int (*fn) (void *arg, struct meta_conn *c,
                                   struct meta_state *state),
                        void *arg);
 
-/* Read-only: what the journal holds beyond pool.db comes into memory, and
- * stays there.  0, or -1 (EIO): it is damaged, or not this pool.db's.
+/* Read-only: load what the journal holds beyond pool.db into memory, and keep
+ * it there.  0, or -1 (EIO): the journal is damaged, or of another pool.db.
  * 'is_partial': pool.db has lost layers, which the journal may name.
  */
 extern int txg_replay_readonly (struct txg *txg, bool is_partial);
-/* After that, do with it what can be done; '*last' is the last batch that
- * counts.  The journal may be NULL.
+/* If that fails, or the journal is NULL: replay what can be replayed; '*last'
+ * is the last batch that counts.
  */
 extern int txg_follow (struct txg *txg, uint64_t *last);
 
@@ -136,103 +135,105 @@ extern int txg_stop (struct txg *txg);
 
 /* 0, or -1 with the reason if the txg has failed. */
 extern int txg_check (struct txg *txg);
-/* It has: memory and disk may differ from now on. */
+/* Fail the txg: memory and disk may differ from now on. */
 extern void txg_fail (struct txg *txg);
 
 /* Wait while the txgs hold more than their budget.  Not inside a txg. */
 extern void txg_throttle (struct txg *txg);
 
-/* 'nr' blocks will change, which touch at most 'pages' pages of pool.db
- * (ROOM_*): waits for folds while its WAL has no room for that.
+/* The caller will change 'nr' blocks, which touch at most 'pages' pages of
+ * pool.db (ROOM_*).  Waits for folds while the WAL has no room for them.
  */
 extern void txg_enter (struct txg *txg, unsigned nr, uint64_t pages);
 extern void txg_leave (struct txg *txg);
 
-/* Inside a txg: a record has been written to the store.  To be called
- * before ddt_insert.
+/* Inside a txg: log a record that has been written to the store.  The caller
+ * must do this before ddt_insert.
  */
 extern int txg_log_record (struct txg *txg, const struct record *record,
                            uint64_t chunk_addr);
 
-/* Inside a txg: the block now has this pointer, whose reference the caller
- * has taken.
+/* Inside a txg: set a block's pointer, whose reference the caller has taken.
  */
 extern int txg_set_pointer (struct txg *txg, struct layer *layer,
                             uint64_t block, const struct pointer *ptr);
-/* Inside a txg: 'count' blocks are holes now. */
+/* Inside a txg: set 'count' blocks to holes. */
 extern int txg_set_holes (struct txg *txg, struct layer *layer,
                           uint64_t block, uint64_t count);
 
-/* Inside a txg: the content of 'count' blocks is lost (MAP_LOST). */
+/* Inside a txg: mark the content of 'count' blocks as lost (MAP_LOST). */
 extern int txg_set_lost (struct txg *txg, struct layer *layer,
                          uint64_t block, uint64_t count);
 
-/* Everything installed before the call is durable after it. */
+/* Make everything installed before the call durable. */
 extern int txg_flush (struct txg *txg);
 
 /* Run 'fn' inside the transaction of a fold that covers everything
- * installed before the call; when this returns 0 all is durable.  'fn' may
- * be NULL.  If fn fails (-1), only its own changes are undone, and -1
- * with its errno and text is returned.  'done' (may be NULL) is called
- * after the commit, before any later fold: to update memory.
+ * installed before the call.  0: all of it is durable.  'fn' may be NULL.  If
+ * it fails (-1), the fold undoes only the changes of 'fn', and txg_run returns
+ * -1 with its errno and text.  The fold calls 'done' (may be NULL) after the
+ * commit and before any later fold, to update memory.
  *
- * 'state' is the row to be stored: fn may take ids from it.
+ * 'state' is the row to be stored: 'fn' may take ids from it.
  */
 extern int txg_run (struct txg *txg,
                     int (*fn) (void *arg, struct meta_conn *c,
                                struct meta_state *state),
                     void (*done) (void *arg), void *arg);
 
-/* The same of an 'fn' that changes more than ROOM_FOLD_PAGES / 2 pages, or
- * adds rows: ENOSPC before anything is done if there is no room for that.
+/* The same for an 'fn' that changes more than ROOM_FOLD_PAGES / 2 pages, or
+ * adds rows.  If there is no room it fails with ENOSPC and changes nothing.
  */
 extern int txg_run_large (struct txg *txg, uint64_t pages,
                           int (*fn) (void *arg, struct meta_conn *c,
                                      struct meta_state *state),
                           void (*done) (void *arg), void *arg);
 
-/* Look for pages of the maps that are damaged in all copies, and do without
- * them.  A fold that meets one does so by itself.
+/* Find and replace pages of the maps that are damaged in all copies.  A fold
+ * that meets such a page does so by itself.
  */
 extern int txg_mend (struct txg *txg);
 
-/* Folds that begin after this are as txg_parts.repairing says. */
+/* Set txg_parts.repairing for the folds that begin after this. */
 extern void txg_set_repairing (struct txg *txg, bool repairing);
 
 /* The state as of the last fold. */
 extern void txg_get_state (struct txg *txg, struct meta_state *state);
 
-/* Room for what accepted writes will need in pool.db (room.h); -1: ENOSPC. */
+/* Reserve the room that accepted writes will need in pool.db (room.h).
+ * -1: ENOSPC.
+ */
 extern int txg_reserve (struct txg *txg, unsigned nr, enum room_use use);
 extern void txg_unreserve (struct txg *txg, unsigned nr);
 
-/* Records may have copies from now on (copies.h): that a fold gives back more
- * of them is part of what is promised.  check: -1 (ENOSPC) if there is no room
- * for that.
+/* Records may have copies from now on (copies.h): the promised room includes
+ * that a fold frees more records.  check: -1 (ENOSPC) if there is no room for
+ * that.
  */
 extern void txg_set_copies (struct txg *txg);
 extern int txg_check_copies (struct txg *txg);
 
-/* What pool.db has room for; how many accepted blocks are not yet in it. */
+/* The room of pool.db; returns how many accepted blocks it does not have yet.
+ */
 extern uint64_t txg_get_room (struct txg *txg, struct room_pages *pages);
 
-/* How many leaves of holes, and blocks, may be set between txg_enter and
- * txg_leave?
+/* The most leaves of holes, and blocks, to set between txg_enter and
+ * txg_leave.
  */
 extern uint64_t txg_leaves_at_once (struct txg *txg);
 extern uint64_t txg_blocks_at_once (struct txg *txg);
 
-/* Fold all; then give back room that nothing needs. */
+/* Fold everything, then free room that is not needed. */
 extern int txg_make_room (struct txg *txg);
 
-/* Call 'fn', in the folding thread, while the file system has back what the
- * pool keeps of it for pool.db and its WAL: to make a file of which the file
- * system says that there is no room even for its name.  Before clients come.
+/* Release the space that the pool keeps for pool.db and its WAL, and call
+ * 'fn' in the folding thread meanwhile: it can then make a file although the
+ * file system had no room even for its name.  Before clients attach.
  */
 extern int txg_lend_room (struct txg *txg, void (*fn) (void *arg), void *arg);
 
-/* Folds cannot be written: a file system that does not keep what it
- * allocates is full.  Refuse all data.
+/* Folds cannot be written, because a file system that does not keep its
+ * allocations is full.  The caller must refuse all data.
  */
 extern bool txg_is_stuck (struct txg *txg);
 
