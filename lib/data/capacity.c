@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What can still be written follows from the promises that accepting a block
- * needs: of the allocator new segments (space-promise.c), of pool.db and its
- * WAL pages (room.c).  How many blocks fit is searched for, because neither
- * can be turned round.  The journal may grow meanwhile, so what it may still
- * take counts as taken.
+/* The capacity follows from the promises that accepting a block needs: new
+ * segments from the allocator (space-promise.c), and pages from pool.db and
+ * its WAL (room.c).  Neither function has an inverse, so a binary search finds
+ * how many blocks fit.  The journal may grow meanwhile, so its possible growth
+ * counts as used.
  */
 
 #include <config.h>
@@ -31,8 +31,8 @@
 /* A frame of the WAL has a header; file systems have metadata, too. */
 #define OVERHEAD(bytes) ((bytes) + (bytes) / 64)
 
-/* What a block is in pool.db for long: a row of its leaf, and of a new
- * record its row and the entry of the hash index; a quarter of a page is
+/* A block's lasting share of pool.db: its part of the leaf's row, and for a
+ * new record the row and the entry of the hash index; a quarter of a page is
  * empty.
  */
 #define LEAF_BYTES 75
@@ -49,7 +49,7 @@ struct looking {
   struct space_info info;
   struct room_pages pages;
   uint64_t accepted;            /* blocks that are not folded */
-  double dedup, compress;       /* of what there is, 1 if nothing is */
+  double dedup, compress;       /* ratios of the existing data; 1 if none */
   uint32_t block_sizes[BLOCK_SIZES_MAX];
   unsigned nr_block_sizes;
 };
@@ -71,7 +71,7 @@ add_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   return space_add_segment (opaque, segment, nr_free, largest_run);
 }
 
-/* A pool that is open read-only has not looked at its segments. */
+/* A pool that is open read-only has not read its segments. */
 static int
 read_segments (struct looking *l)
 {
@@ -178,7 +178,7 @@ add_capped (uint64_t a, uint64_t b)
   return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* Is there room for so many new segments, and so much more of metadata? */
+/* Is there room for so many new segments, and so much more metadata? */
 static bool
 fits (const struct looking *l, uint64_t segments, uint64_t metadata)
 {
@@ -227,7 +227,7 @@ most_blocks (const struct looking *l, uint32_t block_size,
 {
   uint64_t low = 0, high = 1, middle;
 
-  /* Whatever the ratio: a block takes something in pool.db. */
+  /* This ends at any ratio, because each block takes room in pool.db. */
   while (high < UINT64_C (1) << 40 && fit (l, block_size, high)) {
     low = high;
     high *= 2;
@@ -254,8 +254,8 @@ note_block_size (struct looking *l, uint32_t block_size)
     l->block_sizes[l->nr_block_sizes++] = block_size;
 }
 
-/* The volumes' block sizes, or what a new volume would have; and the
- * ratios of what is stored.
+/* Get the volumes' block sizes, or that of a new volume, and the ratios of
+ * dedup and compression.
  */
 static void
 look_at_volumes (struct looking *l)
@@ -282,8 +282,8 @@ look_at_volumes (struct looking *l)
   txg_get_state (pool->txg, &s);
   bytes = (s.stored_sectors - s.copy_sectors) * s.sector_bytes;
   l->dedup = l->compress = 1;
-  /* As long as there are few, what was destroyed, and snapshots that alone
-   * have a record, would say that dedup loses.
+  /* With few blocks, records of destroyed volumes, or of snapshots alone,
+   * would give a ratio below 1.
    */
   if (s.record_bytes > 0 && logical > s.record_bytes)
     l->dedup = (double) logical / (double) s.record_bytes;
@@ -308,7 +308,7 @@ capacity_get (struct nbdedup_pool *pool, struct capacity *cap)
         l.block_sizes[i];
       likely = most_blocks (&l, l.block_sizes[i], fits_likely) *
         l.block_sizes[i];
-      /* A promise that cannot be given: likely is nothing, too. */
+      /* Not even one block can be promised, so likely_bytes is 0, too. */
       if (min == 0)
         likely = 0;
       else if (likely < min)

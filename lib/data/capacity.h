@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a pool can still take: an answer for people and monitoring, computed
- * when asked.  What is accepted is decided elsewhere (space.h, room.h).
+/* How much more data fits into a pool: an estimate for users and monitoring,
+ * computed on request.  space.h and room.h decide which writes are accepted.
  */
 
 #ifndef NBDEDUP_CAPACITY_H
@@ -11,20 +11,22 @@
 
 struct nbdedup_pool;
 
-/* Less at worst, and the pool is full: writes of some size do not fit. */
+/* The pool is full if less than this fits in the worst case: writes of some
+ * sizes fail then.
+ */
 #define CAPACITY_FULL (UINT64_C (1) << 20)
 
 struct capacity {
   uint64_t used_bytes;          /* sectors that are in use */
   uint64_t max_bytes;           /* max-size; 0: none */
-  uint64_t free_bytes;          /* of what "records" lies on */
-  uint64_t metadata_free_bytes; /* of what all other files lie on */
+  uint64_t free_bytes;          /* where "records" is stored */
+  uint64_t metadata_free_bytes; /* where all other files are */
   uint64_t nr_damaged;          /* segments */
-  double used_percent;          /* of what is nearest to its limit */
+  double used_percent;          /* of the resource nearest to its limit */
 
-  /* New data: each block with a content of its own that does not compress;
-   * and data that dedup and compression do to what they did to the rest.
-   * Whole blocks, of the block size of a volume that gives least.
+  /* New data that fits.  min_bytes: each block is unique and does not
+   * compress.  likely_bytes: dedup and compression work as on the existing
+   * data.  In whole blocks, of the volumes' block size that gives least.
    */
   uint64_t min_bytes, likely_bytes;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Data of volumes: requests are split at block boundaries; what covers
- * part of a block is a read-modify-write under the block's range.
+/* Data of volumes.  Requests are split at block boundaries; a write to part of
+ * a block is a read-modify-write under the block's range.
  */
 
 #include <config.h>
@@ -23,7 +23,7 @@
 #include "data/writeback.h"
 #include "meta/meta.h"
 
-/* The name may change under us, except under the lock. */
+/* Take the lock, because another thread may change the name. */
 static int
 refuse (struct volume *v, int err, const char *why)
 {
@@ -34,9 +34,9 @@ refuse (struct volume *v, int err, const char *why)
   return nbdedup_fail (err, "volume %s %s", name, why);
 }
 
-/* Before a request, and after one that looked at data: what the volume has is
- * given back after 'gone' is set, so that a request that missed it sees it
- * here.
+/* Call it before a request, and after one that read data.  The pool frees the
+ * volume's data only after setting 'gone', so a request that missed 'gone' at
+ * first sees it in the second check.
  */
 static int
 check_gone (struct volume *v)
@@ -54,7 +54,7 @@ check_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
 
   if (check_gone (v) == -1)
     return -1;
-  /* What is left of its map would read as holes. */
+  /* Without this check the lost map would read as holes. */
   if (h->lost)
     return refuse (v, EIO, VOLUME_LOST_TEXT);
   if (mutates && h->readonly)
@@ -89,10 +89,9 @@ nbdedup_volume_is_readonly (struct nbdedup_volume *h)
  * Reading
  */
 
-/* Blocks of one leaf: what is dirty comes from memory, the rest from the
- * map's pointers, which were read before: a version that is installed
- * between the two looks is either still here at the first, or in the map
- * at the second.
+/* Read blocks of one leaf: dirty blocks from memory, the rest by the map's
+ * pointers.  The function asks for dirty blocks first and reads the map second:
+ * a version installed between the two is in the first answer or in the second.
  */
 static int
 read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
@@ -113,7 +112,7 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
     if (here >> i & 1) {
       if (writeback_read (pool->writeback, v, block + i, buf, offset, n))
         continue;
-      /* Installed meanwhile: the map's answer may be older than it. */
+      /* It was installed meanwhile, so the map's answer may be older. */
       if (read_block (v, block + i, buf, offset, n) == -1)
         return -1;
     }
@@ -173,13 +172,13 @@ write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
 
   for (;;) {
     r = writeback_write (pool->writeback, v, block, buf, offset, len, base);
-    /* A full pool still takes what needs no room. */
+    /* A full pool still accepts holes, which need no room. */
     if (r == -1 && errno == ENOSPC && len == v->block_size &&
         is_zero (buf, len))
       return writeback_holes (pool->writeback, v, block, 1);
     if (r != 1)
       return r;
-    /* The range is ours: what is installed now stays until we are back. */
+    /* This thread holds the range, so the installed block does not change. */
     if (base == NULL)
       base = malloc (v->block_size);
     if (base == NULL)
@@ -198,7 +197,7 @@ range_begin (struct volume *v, struct range *range, uint64_t len,
                          (offset + len - 1) / v->block_size);
 }
 
-/* Whatever came of it. */
+/* Counts a change also if the mutation failed. */
 static void
 range_end (struct volume *v, struct range *range)
 {
@@ -254,8 +253,8 @@ zero_part (struct volume *v, uint64_t block, size_t offset, size_t len)
   return write_block (pool, v, block, buf, 0, v->block_size);
 }
 
-/* Large requests are done in pieces: each holds the writeback's lock for
- * the time that it takes to note its leaves.
+/* Large requests are split into pieces: each holds the writeback's lock while
+ * it records its leaves.
  */
 #define HOLES_AT_ONCE (UINT64_C (1) << 16)
 
@@ -272,9 +271,9 @@ zero_blocks (struct volume *v, uint64_t first, uint64_t count)
   return 0;
 }
 
-/* Exactly these bytes become zero; whole blocks become holes.  The last
- * block of the volume counts whole when the range reaches the end: what is
- * past the end is zero anyway.
+/* Zero exactly these bytes; whole blocks become holes.  The last block of the
+ * volume counts as whole when the range reaches the end, because bytes past
+ * the end are zero anyway.
  */
 static int
 zero_range (struct volume *v, uint64_t len, uint64_t offset,
@@ -372,7 +371,7 @@ nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
 struct extents {
   int (*fn) (void *opaque, uint64_t offset, uint64_t len, bool hole);
   void *opaque;
-  uint64_t offset, len;         /* not yet told */
+  uint64_t offset, len;         /* not yet reported */
   bool hole;
 };
 
@@ -460,7 +459,7 @@ nbdedup_volume_cache (struct nbdedup_volume *h, uint64_t len,
 
   if (check_request (h, len, offset, false) == -1)
     return -1;
-  /* More than the cache holds would push itself out. */
+  /* More than the cache holds would evict itself. */
   if (len > pool->settings.record_cache_bytes)
     len = pool->settings.record_cache_bytes;
   if (len == 0)

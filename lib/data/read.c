@@ -20,8 +20,8 @@
 #include "format/codec.h"
 #include "meta/meta.h"
 
-/* What one read needs; kept in a list of the pool, protected by its own
- * lock, because allocating large buffers for each read costs more than
+/* The context of a read.  The pool keeps a list of them, with a lock of its
+ * own, because allocating large buffers for each read costs more than
  * decompressing into them.
  */
 struct reader {
@@ -125,8 +125,8 @@ read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
   return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
 }
 
-/* The copies of this record, whatever the table says: what they give is
- * verified like the record's own bytes.
+/* Find the copies of this record.  The table may be wrong: the caller verifies
+ * their bytes like the record's own.
  */
 static unsigned
 find_copies (struct nbdedup_pool *pool, uint64_t addr,
@@ -144,15 +144,15 @@ find_copies (struct nbdedup_pool *pool, uint64_t addr,
 static void
 note_copy (struct nbdedup_pool *pool, uint64_t addr)
 {
-  /* One line says where to look; "status" counts. */
+  /* Log only the first; "status" has the count. */
   if (pool->copy_reads++ == 0)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the record at sector %" PRIu64
                  " is damaged, and its copy was read: run nbdedup scrub",
                  pool->path, addr);
 }
 
-/* The record is damaged.  0: a copy of it is not; -1, with what is wrong with
- * the record itself.
+/* The record is damaged: read a copy.  0, or -1 with the error of the record
+ * itself.
  */
 static int
 read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
@@ -220,7 +220,7 @@ read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
   uint8_t state;
   int r;
 
-  /* Its layer as of now: inside quiesce that stays. */
+  /* v->layer is read inside quiesce, where the layer stays valid. */
   r = map_get (pool->map, v->layer, block, 1, &state, &ptr);
   if (r == 0) {
     if (state == MAP_LOST)

@@ -12,24 +12,24 @@
 
 struct nbdedup_pool;
 
-/* Read 'len' bytes at 'offset' of the record of 'lsize' bytes.  EIO if what
- * the store has is not what the pointer's checksum says.  Between
- * quiesce_enter and quiesce_leave, since the pointer was looked up.
+/* Read 'len' bytes at 'offset' of the record of 'lsize' bytes.  EIO if the
+ * bytes in the store do not match the pointer's checksum.  The caller looks up
+ * the pointer and calls this within one quiesce_enter .. quiesce_leave.
  */
 extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
                         uint32_t lsize, void *buf, size_t offset, size_t len);
 
-/* What a block that is lost (MAP_LOST) gives: -1, EIO and why. */
+/* Fail as a read of a lost block (MAP_LOST) does: -1, EIO and the reason. */
 extern int read_lost (uint64_t block);
 
-/* 'len' bytes at 'offset' of a block as it is installed in the volume's layer:
- * what is still dirty is not seen.  (io.c's.)
+/* Read 'len' bytes at 'offset' of a block as installed in the volume's layer,
+ * without dirty data.  (In io.c.)
  */
 struct volume;
 extern int read_block (struct volume *v, uint64_t block, void *buf,
                        size_t offset, size_t len);
 
-/* The contexts of read_record that wait to be used again. */
+/* Contexts of read_record, kept for the next call. */
 struct reader;
 extern void readers_free (struct nbdedup_pool *pool);
 

@@ -5,7 +5,7 @@
 
 struct nbdedup_pool;
 
-/* Everything answered so far is in pool.db. */
+/* Bring everything answered so far into pool.db. */
 extern int pool_sync (struct nbdedup_pool *pool);
 
 #endif /* NBDEDUP_SYNC_H */

@@ -94,12 +94,12 @@ verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
   return 0;
 }
 
-/* Bring the content into v->out as the record's pointers want it. */
+/* Compress the content into v->out so that the record's checksum matches. */
 static bool
 compress_as_it_was (struct verifier *v, const struct record *r,
                     const uint8_t *content)
 {
-  /* The level is not known; this one is the most likely. */
+  /* The level is not recorded; this one is the most likely. */
   struct compression c = { .codec = r->ptr.codec, .level = 3 };
   int level;
   size_t n;
@@ -121,7 +121,7 @@ compress_as_it_was (struct verifier *v, const struct record *r,
   return false;
 }
 
-/* What v->raw or v->out has, in whole sectors. */
+/* Write 'stored', which is v->raw or v->out, in whole sectors. */
 static int
 write_stored (struct verifier *v, const struct record *r, uint8_t *stored)
 {
@@ -151,7 +151,7 @@ verify_write_from (struct verifier *v, const struct record *r,
 
   if (content == NULL)
     return 0;
-  /* Whatever compressed it, and whether that would do the same again. */
+  /* Copy the same stored bytes without compressing the content again. */
   if (from->ptr.psize == r->ptr.psize && from->ptr.codec == r->ptr.codec &&
       from->ptr.cksum == r->ptr.cksum && from->lsize == r->lsize &&
       memcmp (&from->digest, &r->digest, sizeof r->digest) == 0)

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* One record, for scrub: is it what its digest says, and, if not, write it
- * again from content that has the digest.
+/* For scrub: check that a record matches its digest and, if not, rewrite it
+ * from content that has the digest.
  *
- * It can only be written where it stands, and only as the same bytes: its
+ * A rewrite must store the same bytes at the same address: the record's
  * pointers, in any number of layers, hold its address and the checksum of its
- * stored bytes.  So the content is compressed again as it was, and written if
- * the checksum says that the bytes are those.  They are if the library still
- * compresses as it did.
+ * stored bytes.  So the verifier compresses the content as before, and writes
+ * it if the checksum matches.  It does if the library still compresses as it
+ * did.
  *
- * Nothing that is needed is overwritten: only a record that cannot be read is
- * written, in whole sectors, which hold nothing else.  A crash in the
- * middle leaves it damaged, or whole.
+ * A rewrite destroys nothing: the verifier writes only a record that cannot
+ * be read, in whole sectors, which hold nothing else.  After a crash in the
+ * middle the record is damaged, or whole.
  *
- * Threads: one at a time uses a verifier.  All but new and free are called
- * between quiesce_enter and quiesce_leave, within which the record was read
- * from pool.db: so its sectors are not reused meanwhile.
+ * Threads: one at a time uses a verifier.  Callers read the record from
+ * pool.db and call the functions, except init and free, within one
+ * quiesce_enter .. quiesce_leave, so its sectors are not reused meanwhile.
  */
 
 #ifndef NBDEDUP_VERIFY_H
@@ -37,29 +37,28 @@ struct verifier {
 };
 
 extern int verifier_init (struct verifier *v, struct nbdedup_pool *pool);
-/* One that is all zeroes, too. */
+/* Accepts an all-zero struct. */
 extern void verifier_free (struct verifier *v);
 
-/* The record's content, borrowed until the next call.  NULL: it is damaged, or,
- * with ENOMEM in errno, there was no memory to know.
+/* The record's content, borrowed until the next call.  NULL: the record is
+ * damaged, or, if errno is ENOMEM, there was no memory to check it.
  */
 extern const uint8_t *verify_read (struct verifier *v, const struct record *r);
 
-/* The record at 'addr', as pool.db knows it: 1; 0: there is none; -1.  'row'
- * is room for its row.  It needs no verifier, and no quiesce_enter.
+/* Find the record at 'addr' in pool.db: 1; 0: there is none; -1.  'row' is a
+ * buffer for its row.  Needs no verifier and no quiesce_enter.
  */
 extern int verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
                         struct record *r);
 
-/* The record is damaged: write it again, if 'content', 'len' bytes, is its
- * own.  1: it is written (store_sync makes it durable); 0: it is not its
- * content, or cannot be brought into its stored form; -1: it cannot be
- * written.
+/* Rewrite a damaged record if 'content', 'len' bytes, is its content.  1: it
+ * is written (store_sync makes it durable); 0: this is not its content, or no
+ * longer compresses to the same bytes; -1: the write failed.
  */
 extern int verify_write_again (struct verifier *v, const struct record *r,
                                const uint8_t *content_locked, uint32_t len);
 
-/* The same from another record of these bytes: a duplicate, or a copy. */
+/* The same from another record with this content: a duplicate, or a copy. */
 extern int verify_write_from (struct verifier *v, const struct record *r,
                               const struct record *from);
 

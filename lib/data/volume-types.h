@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a volume is.  To everything that reads blocks a snapshot is a volume
- * whose layer is frozen; so both are a struct volume.
+/* The type of volumes.  For code that reads blocks a snapshot is a volume
+ * whose layer is frozen, so both are a struct volume.
  *
- * Threads: pool->admin is held by the command that changes the set of volumes
- * or their properties; volumes->lock protects the lists and the counts of
- * clients, for those who only look or attach.  A struct volume lives as
- * long as it is in a list, a client is attached, or it is the origin of
- * another.
+ * Threads: a command that changes the set of volumes or their properties holds
+ * pool->admin; volumes->lock protects the lists and the counts of clients, for
+ * threads that only look up or attach.  A struct volume lives as long as it is
+ * in a list, a client is attached, or it is the origin of another.
  */
 
 #ifndef NBDEDUP_VOLUME_TYPES_H
@@ -43,22 +42,22 @@ struct volume {
   uint64_t incarnation;         /* a rollback makes a volume with another one;
                                  * clone-set.c */
   bool is_snapshot;
-  uint64_t time;                /* snapshot: when, in seconds */
+  uint64_t time;                /* snapshot: creation, in seconds */
 
   /* Changed under pool->admin and volumes->lock, read under either. */
   char name[META_NAME_MAX + 1]; /* of a snapshot: after the @ */
   struct volume *of;            /* snapshot: of this volume; NULL: destroyed */
   struct volume_list snapshots; /* of a volume */
-  struct volume *origin;        /* what it is a clone of, a snapshot's volume
-                                 * was one of; NULL: nothing */
+  struct volume *origin;        /* the snapshot that it is a clone of (of a
+                                 * snapshot: that its volume was); or NULL */
   unsigned nr_clones;           /* snapshot: volumes whose origin it is */
   unsigned nr_heirs;            /* ... and snapshots */
   bool in_list;
   char *label;                  /* destroyed snapshot: VOLUME@NAME; owned */
 
   /* Under pool->admin. */
-  uint64_t remains;             /* destroyed snapshot: the layer that has been
-                                 * its content alone since then; 0: none has */
+  uint64_t remains;             /* destroyed snapshot: the layer that is still
+                                 * exactly its content; 0: none */
   bool tail_dirty;
   bool importing;               /* until it is renamed */
   unsigned nr_leaving;          /* scratch of tombstone.c */
@@ -66,7 +65,7 @@ struct volume {
   /* Under volumes->lock. */
   unsigned nr_clients;
   LIST_HEAD (, nbdedup_volume) clients;
-  bool exclusive;               /* a client wants to be the only one */
+  bool exclusive;               /* a client has exclusive access */
   char *domain_name, *allow;    /* properties; owned */
 
   /* Properties: changed under the writeback's lock, read by its workers. */
@@ -96,11 +95,11 @@ struct nbdedup_volume {
   struct volume *volume;        /* counted in nr_clients */
   uint64_t size;                /* when it was opened */
   bool readonly, exclusive, is_admin;
-  bool lost;                    /* as struct layer has it */
+  bool lost;                    /* as in struct layer */
   int64_t uid;                  /* -1: not known */
   char *tls_identity;           /* owned; NULL: none */
   char peer[PEER_NAME_MAX + 1]; /* "": not known */
-  atomic_bool writes;           /* is in volume->writers */
+  atomic_bool writes;           /* it is in volume->writers */
   LIST_ENTRY (nbdedup_volume) writer_link;
 };
 
@@ -120,22 +119,22 @@ struct volumes {
   size_t nr_gone;               /* of them, since layers_collect */
 };
 
-/* "vol", "vol@snap", or what a destroyed snapshot was called.  Under
+/* "vol", "vol@snap", or a destroyed snapshot's former name.  Under
  * pool->admin or volumes->lock.
  */
 #define VOLUME_FULL_NAME_MAX (2 * META_NAME_MAX + 2)
 extern void volume_full_name (const struct volume *v,
                               char name[VOLUME_FULL_NAME_MAX]);
 
-/* The same as users read it: a destroyed snapshot says that it is one.
- * Under pool->admin or volumes->lock.
+/* The same for users: a destroyed snapshot is marked as such.  Under
+ * pool->admin or volumes->lock.
  */
 #define VOLUME_DESTROYED " (destroyed)"
 #define VOLUME_LABEL_MAX (VOLUME_FULL_NAME_MAX + sizeof VOLUME_DESTROYED - 1)
 extern void volume_label (const struct volume *v,
                           char label[VOLUME_LABEL_MAX]);
 
-/* What "volume NAME" goes on with if its layer is lost. */
+/* Follows "volume NAME" in the error text if its layer is lost. */
 #define VOLUME_LOST_TEXT "cannot be read: damage in pool.db has cost its " \
   "map: restore the pool from a backup"
 

@@ -15,12 +15,12 @@
 #include "meta/meta.h"
 
 #define LOOK_MS 1000
-/* So many points below full-warn it is over: what is used goes up and down
- * with each fold.
+/* The warning ends so many points below full-warn, because the used space goes
+ * up and down with each fold.
  */
 #define HYSTERESIS 2.0
-/* There is room again: for so much at worst, or that share of what is used.
- * Single blocks come and go while a pool is full.
+/* There is room again when this much fits in the worst case, or this share of
+ * the used space.  In a full pool single blocks come and go.
  */
 #define ROOM_BYTES (UINT64_C (64) << 20)
 #define USED_PER_ROOM 50
@@ -46,7 +46,7 @@ watch_free (struct watch *w)
   free (w);
 }
 
-/* What the log is told, when no lock is held. */
+/* Events to log when no lock is held. */
 struct events {
   bool over, below, room;
 };
@@ -93,7 +93,7 @@ watch_look (struct nbdedup_pool *pool, bool now)
     if (!now && ms - w->last_ms < LOOK_MS)
       return;
     w->last_ms = ms;
-    /* What fails here is no event: what it stops will tell. */
+    /* An error here is not an event: whatever it stops reports it. */
     if (capacity_used (pool, &cap) == 0)
       look_at_used_locked (w, &cap, &events);
     if (w->full && is_room_again (pool)) {

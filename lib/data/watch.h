@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A server's watch over its space: the log hears once when more is used than
- * the property full-warn says, once when it is less again, once when new
- * data is refused, and once when there is room again.
+/* A server's watch over its space.  It logs four events, each once: more is
+ * used than the property full-warn allows, less is used again, new data was
+ * refused, and there is room again.
  *
- * Threads: any.  watch_look is for those that hold no lock.
+ * Threads: any.  The caller of watch_look must hold no lock.
  */
 
 #ifndef NBDEDUP_WATCH_H
@@ -25,9 +25,9 @@ struct watch {
   atomic_uint full_warn;        /* per cent */
   atomic_bool full;             /* new data was refused, and there has not
                                  * been room since */
-  struct lock lock;             /* protects the rest; outside of all that
-                                 * capacity.c asks */
-  uint64_t last_ms;             /* when we looked */
+  struct lock lock;             /* protects the rest; taken before all locks
+                                 * that capacity.c takes */
+  uint64_t last_ms;             /* time of the last check */
   bool warned;
 };
 
@@ -36,7 +36,7 @@ extern struct watch *watch_new (void);
 /* NULL is allowed. */
 extern void watch_free (struct watch *watch);
 
-/* After folds, and every few seconds: looks once a second at the most,
+/* Call it after folds, and every few seconds: checks at most once a second,
  * unless 'now' is set.
  */
 extern void watch_look (struct nbdedup_pool *pool, bool now);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The workers: a batch of dirty blocks becomes pointers.
+/* The workers: they turn a batch of dirty blocks into pointers.
  *
- *  1. outside everything: is it zero?  hash.
- *  2. inside a txg: the DDT decides.  A duplicate takes a reference.
- *  3. the rest is compressed, placed and written, neighbours in one write.
- *  4. each new record is logged, then shown to others (ddt_insert).
- *  5. the pointers are installed, under the writeback's lock, unless a hole
- *     came in between.
+ *  1. outside of txgs and locks: test each block for zeroes; hash it.
+ *  2. inside a txg: look it up in the DDT.  A duplicate takes a reference.
+ *  3. compress, place and write the rest, neighbours in one write.
+ *  4. log each new record, then make it visible (ddt_insert).
+ *  5. install the pointers, under the writeback's lock, unless a hole came in
+ *     between.
  *
- * A cut of the txg waits for those inside, so a reference taken in step 2
- * and the pointer that holds it from step 5 on belong to one txg.
+ * A cut of the txg waits for the threads inside, so a reference taken in
+ * step 2 and the pointer that holds it from step 5 on belong to one txg.
  */
 
 #include <config.h>
@@ -88,7 +88,9 @@ try_worker_new (struct writeback *wb)
   return NULL;
 }
 
-/* Without workers the pool stops: a moment without memory is no reason. */
+/* Retry: without workers the pool stops, and a brief lack of memory must not
+ * cause that.
+ */
 static struct worker *
 worker_new (struct writeback *wb)
 {
@@ -101,7 +103,7 @@ worker_new (struct writeback *wb)
   return w ?: nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
 }
 
-/* OpenSSL needs memory for each. */
+/* Retry: OpenSSL needs memory for each hash. */
 static int
 hash_block (struct worker *w, uint64_t domain, const uint8_t *buf,
             uint32_t size, struct digest *digest)
@@ -132,7 +134,7 @@ hash_batch (struct worker *w, const struct dirty_batch *b)
   return 0;
 }
 
-/* verify: is the record that the hash found really the same? */
+/* dedup=verify: does the record found by the hash have the same content? */
 static bool
 is_same (struct worker *w, const struct pointer *ptr, const uint8_t *buf,
          uint32_t size)
@@ -141,7 +143,7 @@ is_same (struct worker *w, const struct pointer *ptr, const uint8_t *buf,
     memcmp (w->compare, buf, size) == 0;
 }
 
-/* Is there an equal block in front of this one in the batch? */
+/* Is there an equal block before this one in the batch? */
 static bool
 find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
 {
@@ -162,7 +164,7 @@ find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
   return false;
 }
 
-/* What a record costs in the DDT on disk: index entry, record entry. */
+/* A record's size in the DDT on disk: index entry, record entry. */
 #define DDT_BYTES_PER_ENTRY (INDEX_ENTRY_LEN + RECORD_ENTRY_LEN)
 
 /* Over ddt-quota new data is stored, but not entered in the index. */
@@ -199,7 +201,7 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
     }
     if (b->dedup == DEDUP_VERIFY &&
         !is_same (w, &it->ptr, b->blocks[i]->inflight, size)) {
-      /* Another content with this hash has the index's entry. */
+      /* Other content with this hash has the entry in the index. */
       ddt_unref (pool->ddt, it->ptr.addr);
       it->record.flags = 0;
       continue;
@@ -210,7 +212,7 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
 }
 
 /* Stage the stored form of a block at 'out': whole sectors, padded with
- * zeroes.  Compressed only if that saves a sector.
+ * zeroes.  Compress it only if that saves a sector.
  */
 static uint32_t
 stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
@@ -336,7 +338,7 @@ install_locked (struct worker *w, const struct dirty_batch *b)
   return r;
 }
 
-/* Pages of pool.db that the batch touches at the most. */
+/* The most pages of pool.db that the batch touches. */
 static uint64_t
 pages_of (const struct dirty_batch *b)
 {
@@ -373,7 +375,7 @@ write_some (struct worker *w, struct dirty_batch *b)
     WITH_LOCK (&w->wb->lock);
     if (r == 0)
       r = install_locked (w, b);
-    /* What was answered is not there: no flush may succeed any more. */
+    /* Answered writes are lost, so no flush may succeed any more. */
     if (r == -1)
       txg_fail (pool->txg);
     writeback_done_locked (w->wb, b);
@@ -381,7 +383,7 @@ write_some (struct worker *w, struct dirty_batch *b)
   txg_leave (pool->txg);
 }
 
-/* When space is short a txg takes only so many at once. */
+/* When space is short a txg accepts fewer blocks at once. */
 static void
 write_batch (struct worker *w, const struct dirty_batch *b)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is true of the dirty blocks whenever their lock is not held:
+/* True of the dirty blocks whenever their lock is not held:
  *
- *  (1) Versions and spare buffers together take dirty-max at the most.
+ *  (1) Versions and spare buffers together take at most dirty-max.
  *
  *  (2) A block is in the table if and only if it has a version.
  *
- *  (3) An open version is newer than the inflight one of its block, and
- *      stands in one of the two queues.  Only an inflight one is superseded.
+ *  (3) An open version is newer than the inflight one of its block, and is in
+ *      one of the two queues.  Only an inflight one is superseded.
  *
- *  (4) The queue of what is not urgent is in the order of the versions.
+ *  (4) The queue of versions that are not urgent is in their order.
  *
- *  (5) The sums of bytes are those of the versions and of the buffers.
+ *  (5) The sums of bytes match the versions and the buffers.
  *
- * (2) to (5) cost a look at all blocks.
+ * Checking (2) to (5) visits all blocks.
  */
 
 #include <config.h>

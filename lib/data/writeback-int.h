@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by writeback.c (the dirty blocks), writeback-consistent.c (what is
- * always true of them) and write.c (the workers).
+/* Shared by writeback.c (the dirty blocks), writeback-consistent.c (their
+ * invariants) and write.c (the workers).
  */
 
 #ifndef NBDEDUP_WRITEBACK_INT_H
@@ -26,13 +26,13 @@ struct dirty {
   uint8_t *inflight;            /* owned; NULL: none */
   uint64_t open_seq, inflight_seq;
   bool urgent;                  /* the open version is in wb->urgent */
-  bool superseded;              /* a hole came after the inflight version */
+  bool superseded;              /* a hole followed the inflight version */
 };
 
 TAILQ_HEAD (dirty_list, dirty);
 
-/* Blocks that one worker takes at once: neighbours in the queue become
- * neighbours in the store, and one write.
+/* The most that one worker takes at once: neighbours in the queue become
+ * neighbours in the store, written with one call.
  */
 #define BATCH_BLOCKS 64
 #define BATCH_BYTES (1u << 20)
@@ -54,8 +54,8 @@ struct writeback {
 
   struct lock lock;             /* protects everything below, and the dirty
                                  * lists, ranges and properties of volumes */
-  pthread_cond_t work;          /* something may be taken, or stop */
-  pthread_cond_t room;          /* bytes went down */
+  pthread_cond_t work;          /* a worker can take a batch, or must stop */
+  pthread_cond_t room;          /* 'bytes' decreased */
   pthread_cond_t installed;     /* a version was installed or dropped */
   pthread_cond_t range_free;    /* a range ended */
   struct hashtable table;       /* by volume and block */
@@ -65,7 +65,7 @@ struct writeback {
   _Atomic uint32_t slack_record;        /* size of a record of the slack, 0:
                                          * none is held (writeback.c) */
   bool stop;
-  struct {                      /* buffers to be used again, by size */
+  struct {                      /* buffers for reuse, by size */
     uint8_t **p;
     size_t nr, cap;
   } spare[21];
@@ -73,22 +73,22 @@ struct writeback {
   size_t changes;               /* for invariant_is_due */
 };
 
-/* writeback-consistent.c: what is true whenever the lock is not held. */
+/* writeback-consistent.c: true whenever the lock is not held. */
 extern void writeback_assert_consistent_locked (struct writeback *wb);
 DEFINE_WITH_CONSISTENT (writeback)
 
 /* Take the next batch; 0: stop. */
 extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);
 
-/* Is this inflight version still wanted? */
+/* Is this inflight version still to be installed? */
 static inline bool
 is_wanted_locked (const struct dirty *d)
 {
   return !d->superseded;
 }
 
-/* The batch's versions are installed (or lost: the txg has failed): drop
- * them.
+/* Drop the batch's versions: they are installed, or lost because the txg has
+ * failed.
  */
 extern void writeback_done_locked (struct writeback *wb,
                                    struct dirty_batch *batch);

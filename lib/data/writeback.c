@@ -20,10 +20,10 @@
 #include "format/format.h"
 #include "space/space.h"
 
-/* Room that only overwrites may use when there is no other: else a full
- * pool could not take any, since the new record is written before the old
- * one's space comes back.  In records of the size that is being written: a
- * larger one would cost room in every segment (space.c, the promise).
+/* Room that only overwrites may use, when there is no other.  Without it a
+ * full pool could not accept any, since the new record is written before the
+ * old one's space is free.  In records of the size that is being written: a
+ * larger size would cost room in every segment (space.c, the promise).
  */
 #define SLACK_RECORDS 2
 
@@ -171,7 +171,7 @@ buffer_put_locked (struct writeback *wb, uint8_t *buf, uint32_t size)
   wb->spare_bytes += size;
 }
 
-/* Spare buffers of other sizes must not add up beyond dirty-max. */
+/* Free spare buffers of other sizes, so that all stay within dirty-max. */
 static void
 trim_spare_locked (struct writeback *wb)
 {
@@ -250,7 +250,7 @@ find_locked (struct writeback *wb, struct volume *v, uint64_t block)
   return NULL;
 }
 
-/* What the block holds now, or NULL: it is not here (or became a hole). */
+/* The block's present content, or NULL: it is not dirty (or became a hole). */
 static const uint8_t *
 content_locked (const struct dirty *d)
 {
@@ -327,7 +327,7 @@ unqueue_open_locked (struct writeback *wb, struct dirty *d)
   TAILQ_REMOVE (&d->volume->open_list, d, vlink);
 }
 
-/* A record's room in the store, and a pointer's in pool.db. */
+/* Reserve a record's room in the store, and a pointer's in pool.db. */
 static void
 unreserve (struct writeback *wb, struct volume *v)
 {
@@ -335,7 +335,7 @@ unreserve (struct writeback *wb, struct volume *v)
   txg_unreserve (wb->pool->txg, 1);
 }
 
-/* A version is installed or dropped: its room and reservation come back. */
+/* A version is installed or dropped: return its buffer and its reservation. */
 static void
 release_version_locked (struct writeback *wb, struct volume *v, uint8_t *buf)
 {
@@ -390,7 +390,7 @@ open_version_locked (struct writeback *wb, struct volume *v, uint64_t block,
   if (wait_for_room_locked (wb, v) == -1)
     return NULL;
   d = find_locked (wb, v, block);
-  assert (d == NULL || d->open == NULL);        /* the range is ours */
+  assert (d == NULL || d->open == NULL);        /* this thread has the range */
   buf = buffer_get_locked (wb, v->block_size);
   if (d == NULL && buf) {
     d = calloc (1, sizeof *d);
@@ -437,8 +437,8 @@ hold_slack (struct writeback *wb, uint32_t record)
     wb->slack_record = record;
 }
 
-/* Does the volume pay for this block already?  (What it inherits stays when
- * it is overwritten.)
+/* Does the volume have this block itself?  (Overwriting an inherited block
+ * frees nothing.)
  */
 static bool
 is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
@@ -446,8 +446,8 @@ is_mapped (struct writeback *wb, struct volume *v, uint64_t block)
   return map_owns (wb->pool->map, v->layer, block) == 1;
 }
 
-/* Reserve room for a new version of a block.  When there is none, what was
- * overwritten and not yet folded may be: fold, and look again.
+/* Reserve room for a new version of a block.  If there is none, a fold may
+ * free the space of overwritten blocks: fold, and try again.
  */
 static int
 reserve (struct writeback *wb, struct volume *v, uint64_t block)
@@ -499,8 +499,8 @@ writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
   }
   WITH_LOCK (&wb->lock);
   WITH_CONSISTENT (writeback, wb);
-  /* The worker may have installed the inflight version meanwhile; it is
-   * then what a reader finds, and the caller reads it.
+  /* If a worker has installed the inflight version meanwhile, the caller must
+   * read that.
    */
   d = find_locked (wb, v, block);
   old = base ? base : d ? content_locked (d) : NULL;
@@ -511,7 +511,7 @@ writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
   if (whole)
     old = NULL;
   if (wb->bytes + v->block_size > wb->max && old && old != base) {
-    /* Waiting would let the inflight version go: copy it first. */
+    /* The inflight version may be dropped during the wait: copy it first. */
     CLEANUP_FREE uint8_t *copy = malloc (v->block_size);
 
     if (copy)
@@ -565,8 +565,8 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
     r = can_accept_locked (wb, v);
     if (r == 0) {
       r = txg_set_holes (pool->txg, v->layer, first, count);
-      /* From here on a worker that has an older version does not install
-       * it.  If it fails they stay: they were answered.
+      /* From here on no worker installs an older version.  If txg_set_holes
+       * fails the older versions stay, because they were answered.
        */
       if (r == 0)
         supersede_locked (wb, v, first, count);
@@ -585,7 +585,7 @@ writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
 
   assert (first + count >= first);
   for (; count > 0; first += n, count -= n) {
-    /* When space is short a fold takes only so much. */
+    /* When space is short a fold accepts fewer leaves. */
     leaves = txg_leaves_at_once (wb->pool->txg);
     n = count;
     if (leaves < UINT64_MAX / LEAF_BLOCKS &&
@@ -601,8 +601,8 @@ writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
  * Taking and finishing
  */
 
-/* The first block of a list that may be taken: its inflight version, if
- * any, is done.
+/* The first block of a list that a worker may take: one without an inflight
+ * version.
  */
 static struct dirty *
 takeable_locked (struct dirty_list *list)
@@ -664,7 +664,7 @@ writeback_take (struct writeback *wb, struct dirty_batch *b)
     else if (d->volume != v)
       break;
   }
-  /* Another worker may find more. */
+  /* There may be more, for another worker. */
   if (!TAILQ_EMPTY (&wb->urgent) || wb->bytes > wb->max / BACKGROUND_SHARE)
     pthread_cond_signal (&wb->work);
   return 1;
@@ -688,7 +688,7 @@ writeback_done_locked (struct writeback *wb, struct dirty_batch *b)
     drop_if_empty_locked (wb, d);
   }
   pthread_cond_broadcast (&wb->installed);
-  /* An open version of one of the blocks may be taken now. */
+  /* A worker may take open versions of these blocks now. */
   if (!TAILQ_EMPTY (&wb->urgent))
     pthread_cond_signal (&wb->work);
 }
@@ -707,7 +707,7 @@ make_urgent_locked (struct writeback *wb, struct dirty *d)
   d->urgent = true;
 }
 
-/* Has the volume a version up to 'seq'? */
+/* Does the volume have a version up to 'seq'? */
 static bool
 has_versions_locked (const struct volume *v, uint64_t seq)
 {
@@ -837,10 +837,10 @@ writeback_settle (struct writeback *wb, struct volume *v)
   WITH_LOCK (&wb->lock);
   WITH_CONSISTENT (writeback, wb);
   assert (v->gone);
-  /* Who waits for these finds the volume gone. */
+  /* Wake the waiting threads: they find the volume gone. */
   pthread_cond_broadcast (&wb->installed);
   pthread_cond_broadcast (&wb->room);
-  /* A mutation that is under way may open another version. */
+  /* A running mutation may open another version. */
   while (!TAILQ_EMPTY (&v->open_list) || !TAILQ_EMPTY (&v->inflight_list) ||
          !TAILQ_EMPTY (&v->ranges)) {
     TAILQ_FOREACH (d, &v->open_list, vlink)

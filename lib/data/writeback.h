@@ -8,14 +8,14 @@
  *   open      takes more writes; several small ones become one record
  *   inflight  immutable, from the moment a worker takes it
  *
- * and a worker takes the open one only when none is in flight: versions of
- * a block are installed in the order in which they were made.  Workers
- * begin when a client flushes, or when the versions take a quarter of
- * dirty-max; a write waits when they take all of it.
+ * A worker takes the open one only when none is in flight, so versions of a
+ * block are installed in the order in which they were made.  Workers begin
+ * when a client flushes, or when the versions take a quarter of dirty-max; a
+ * write waits when they take all of it.
  *
- * Every mutation (write, zero, trim) holds its range of blocks meanwhile
+ * Every mutation (write, zero, trim) holds its range of blocks while it runs
  * (writeback_range_begin), so that read-modify-write of part of a block is
- * atomic.  Reads do not.
+ * atomic.  Reads do not hold their range.
  */
 
 #ifndef NBDEDUP_WRITEBACK_H
@@ -36,10 +36,12 @@ extern struct writeback *writeback_new (struct nbdedup_pool *pool,
                                         uint64_t dirty_max_bytes);
 extern void writeback_free (struct writeback *wb);
 extern int writeback_start (struct writeback *wb, unsigned nr_workers);
-/* Everything must have been flushed, or the txg has failed. */
+/* The caller has flushed everything, or the txg has failed. */
 extern void writeback_stop (struct writeback *wb);
 
-/* The lock of all dirty blocks, and of what volume.h says it protects. */
+/* The lock of all dirty blocks, and of members of struct volume
+ * (volume-types.h).
+ */
 extern struct lock *writeback_lock (struct writeback *wb);
 
 struct range {
@@ -53,40 +55,40 @@ extern void writeback_range_begin (struct writeback *wb, struct volume *v,
 extern void writeback_range_end (struct writeback *wb, struct volume *v,
                                  struct range *range);
 
-/* Copy part of a block if it is here: true. */
+/* Copy part of a block, if it is dirty: true. */
 extern bool writeback_read (struct writeback *wb, struct volume *v,
                             uint64_t block,
                             void *buf, size_t offset, size_t len);
 
-/* Which of 'nr' (<= 64) blocks from 'first' are here: bit i. */
+/* Bit i: block 'first' + i is dirty; 'nr' <= 64. */
 extern uint64_t writeback_present (struct writeback *wb, struct volume *v,
                                    uint64_t first, unsigned nr);
 
-/* Put 'len' bytes at 'offset' of a block.  In its range.
+/* Write 'len' bytes at 'offset' of a block.  The caller holds its range.
  *
- * 0; 1: the block is not here, and only part of it was given: the caller
- * reads the rest and comes back with 'base', a whole block (which is
- * copied); -1: ENOSPC, EIO.
+ * 0; 1: the block is not dirty, and these bytes are only part of it: the
+ * caller must read the block and call again with it in 'base' (the function
+ * copies it); -1: ENOSPC, EIO.
  */
 extern int writeback_write (struct writeback *wb, struct volume *v,
                             uint64_t block,
                             const void *buf, size_t offset, size_t len,
                             const void *base);
 
-/* Blocks become holes.  In their range. */
+/* Set blocks to holes.  The caller holds their range. */
 extern int writeback_holes (struct writeback *wb, struct volume *v,
                             uint64_t first, uint64_t count);
 
-/* Wait until everything that was answered before the call, on this volume
- * (NULL: on all), or in 'count' blocks of it, is installed.
+/* Wait until all writes answered before the call are installed: those of this
+ * volume (NULL: of all), or of 'count' blocks of it.
  */
 extern int writeback_drain (struct writeback *wb, struct volume *v);
 extern int writeback_drain_range (struct writeback *wb, struct volume *v,
                                   uint64_t first, uint64_t count);
 
-/* The volume is gone: wait until all that was accepted is installed, and no
- * worker has any of it.  Nothing is dropped: the command that takes the volume
- * away may fail, and then what clients were answered is still true.
+/* The volume is gone: wait until all accepted writes are installed, and no
+ * worker has a block of it.  This drops no write: if the command that removes
+ * the volume fails, all answered writes must still be there.
  */
 extern void writeback_settle (struct writeback *wb, struct volume *v);
 

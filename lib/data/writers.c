@@ -25,8 +25,8 @@ writers_destroy (struct writers *writers)
   lock_destroy (&writers->lock);
 }
 
-/* Another connection of the client that writes, or NULL; *other is set to one
- * of another client, if any writes.
+/* Another writing connection of the same client, or NULL.  Sets *other to a
+ * writing connection of another client, if there is one.
  */
 static const struct nbdedup_volume *
 find_locked (const struct writers *writers, const struct nbdedup_volume *h,
@@ -44,7 +44,7 @@ find_locked (const struct writers *writers, const struct nbdedup_volume *h,
   return same;
 }
 
-/* True if it is a second client: the names of both are set. */
+/* True if this is a second client: 'names' gets both names. */
 static bool
 add (struct writers *writers, struct nbdedup_volume *h,
      char names[2][PEER_NAME_MAX + 1])
@@ -52,7 +52,7 @@ add (struct writers *writers, struct nbdedup_volume *h,
   const struct nbdedup_volume *other = NULL;
 
   WITH_LOCK (&writers->lock);
-  if (h->writes)                /* a request beside this one was first */
+  if (h->writes)                /* a concurrent request was first */
     return false;
   if (find_locked (writers, h, &other) != NULL)
     other = NULL;

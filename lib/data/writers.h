@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Who writes to a volume.
+/* The clients that write to a volume.
  *
- * Two clients that write to one disk at the same time nearly always spoil the
- * file system on it.  A client that only reads cannot be told from one that
- * may write before it does.  So a client counts as a writer from its first
- * write until it detaches, and the log hears of a second one.
+ * Two clients that write to one disk at the same time nearly always corrupt
+ * the file system on it.  A client that will write looks like one that only
+ * reads until it does.  So a client counts as a writer from its first write
+ * until it detaches, and a second writer causes a warning in the log.
  *
- * Connections of the same peer (nbdedup_volume_set_peer) are one client.  One
- * whose peer is not known does not count.
+ * Connections of the same peer (nbdedup_volume_set_peer) are one client.
+ * Connections of unknown peers do not count.
  *
  * Threads: any.
  */
@@ -32,10 +32,10 @@ struct writers {
 extern void writers_init (struct writers *writers);
 extern void writers_destroy (struct writers *writers);
 
-/* It is about to write. */
+/* The client is about to write. */
 extern void writers_note (struct nbdedup_volume *h);
 
-/* It detaches. */
+/* The client detaches. */
 extern void writers_forget (struct nbdedup_volume *h);
 
 #endif /* NBDEDUP_WRITERS_H */
