@@ -27,7 +27,7 @@ channel_free (struct channel *ch)
   errno = err;
 }
 
-/* Take an ERROR's payload over as the failure of this call. */
+/* Fail with the errno and text of an ERROR's payload. */
 static int
 take_error (struct channel *ch, const struct control_frame *f)
 {
@@ -94,9 +94,9 @@ channel_request (struct channel *ch, struct control_frame *f,
   return 0;
 }
 
-/* The handshake.  A server that turns us away says so and closes without
- * having read our HELLO: its ERROR is worth reading even if sending
- * fails, and has no cookie.
+/* The handshake.  A server that rejects the client sends an ERROR without a
+ * cookie and closes, without reading the HELLO.  So read the ERROR even if
+ * sending fails.
  */
 static int
 channel_greet (struct channel *ch, const char *who)
@@ -147,7 +147,7 @@ channel_new (const char *path, const char *who, unsigned timeout_s)
     channel_free (ch);
     return NULL;
   }
-  /* Commands may take for ever. */
+  /* Commands may take any time. */
   control_set_timeouts (ch->fd, 0, 0);
   return ch;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The client's end of a connection of control-protocol.h, which serves one
+/* The client's end of a connection as in control-protocol.h.  It carries one
  * request at a time.
  */
 
@@ -21,28 +21,31 @@ struct channel {
 
 SLIST_HEAD (channel_list, channel);
 
-/* Connect to the server of pool directory 'path', which must greet us within
- * 'timeout_s'; CONTROL_TIMEOUT_S is what it may take.  ENOENT, ECONNREFUSED
- * (nothing listens) and EIO (lost while greeting) may pass; others do not.
+/* Connect to the server of pool directory 'path', which must send its greeting
+ * within 'timeout_s'; the protocol allows CONTROL_TIMEOUT_S.  ENOENT,
+ * ECONNREFUSED (no process listens) and EIO (lost while greeting) may be
+ * temporary; other errors are not.
  */
 extern struct channel *channel_new (const char *path, const char *who,
                                     unsigned timeout_s);
 extern void channel_free (struct channel *ch);
 extern void channel_list_free (struct channel_list *list);
 
-/* Has the server closed it, as it may between two requests? */
+/* Has the server closed the connection, as it may between two requests? */
 extern bool channel_is_closed (const struct channel *ch);
 
-/* Send a request.  Its cookie is filled in. */
+/* Send a request.  The function fills in its cookie. */
 extern int channel_send (struct channel *ch, struct control_frame *f,
                          const void *payload);
 
-/* Receive the header of the next REPLY or PROGRESS; an ERROR is taken over
- * as this call's failure.
+/* Receive the header of the next REPLY or PROGRESS; on an ERROR, fail with
+ * its errno and text.
  */
 extern int channel_recv (struct channel *ch, struct control_frame *f);
 
-/* A request whose REPLY has exactly 'len' bytes of payload. */
+/* Send a request whose REPLY has exactly 'len' bytes of payload, and receive
+ * that.
+ */
 extern int channel_request (struct channel *ch, struct control_frame *f,
                             const void *payload, void *answer, uint32_t len);
 

@@ -15,15 +15,15 @@ struct nbdedup_client {
   char *path;                   /* owned */
   char who[CONTROL_WHO_MAX + 1];
   bool readonly;                /* change nothing */
-  unsigned greet_s;             /* how long a server may take to greet us */
+  unsigned greet_s;             /* time limit for a server's greeting */
 
   struct lock lock;             /* protects everything below */
   struct channel_list idle;     /* owned */
 };
 
-/* nbdedup_client_open, which waits no longer than this for a server, and for
- * anything else.  If it fails with EBUSY, *holder says what is in the way
- * (pid 0: that is not known).
+/* nbdedup_client_open with time limits for waiting for a server and for
+ * another command.  If it fails with EBUSY, *holder is the process that has
+ * the pool (pid 0: not known).
  */
 struct client_patience {
   unsigned server_s, command_ms;

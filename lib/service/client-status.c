@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* "status" of a pool in whatever state, for monitoring: nothing is written
- * and nothing recovered.
+/* "status" of a pool in any state, for monitoring: it writes nothing and
+ * recovers nothing.
  */
 
 #include <config.h>
@@ -22,21 +22,23 @@
 #include "report/status.h"
 #include "service/client-int.h"
 
-/* Servers that go down, one after the other, while we ask. */
+/* Retries if servers end, one after the other, during the request. */
 #define TRIES_MAX 10
 
-/* Most commands are done sooner, and servers answer at once; monitoring gives
- * up after ten seconds.
+/* Most commands end sooner, and servers answer at once.  Monitoring systems
+ * give up after ten seconds.
  */
 static const struct client_patience patience = {
   .server_s = 5, .command_ms = 700,
 };
 
-/* Then a pool whose health cannot be told is no good news any more. */
+/* A pool that a command has had for so long, with its health unknown, is a
+ * problem.
+ */
 #define BUSY_LONG_S (24 * 60 * 60)
 
 /*----------------------------------------------------------------------
- * A pool that a command has: what can be known without opening it
+ * A pool that a command has open: figures that do not need opening it
  */
 
 /* NULL: not known. */
@@ -56,7 +58,7 @@ busy_space (const char *path)
   json_t *file = NULL, *free_for_records = NULL;
   struct stat st;
 
-  /* Of a device only the pool knows what is free. */
+  /* Only the pool knows the free space of a device. */
   if (records && stat (records, &st) == 0 && S_ISREG (st.st_mode)) {
     file = json_integer ((json_int_t) st.st_blocks * 512);
     free_for_records = free_bytes (records);
@@ -99,8 +101,8 @@ busy_status (const char *path, const struct lockfile_holder *holder)
 
 /*----------------------------------------------------------------------*/
 
-/* The server says itself who it is; of those that only read the lock knows
- * no more than that there are some.
+/* A server reports its own name and PID.  For readers the lock only shows that
+ * there are some.
  */
 static int
 add_open (json_t *status, bool is_remote,
@@ -133,7 +135,7 @@ try_status (const char *path, const struct nbdedup_settings *settings,
   json_t *status;
   int err;
 
-  /* Before we are one of them. */
+  /* Before this client becomes one of the readers. */
   if (lockfile_take (path, false, NULL, &holder) == -1 && errno != EBUSY)
     holder = (struct lockfile_holder) { 0 };
   client = client_open_within (path, settings, who, on_wait, patience,

@@ -21,13 +21,13 @@
 #include "service/command.h"
 #include "volume/volume.h"
 
-/* How long to wait for another command, or for a server that starts up or
- * goes down, and how often to look.
+/* How long to wait for another command, or for a server that is starting or
+ * ending, and how often to check.
  */
 #define WAIT_MS 30000
 #define POLL_MS 100
 
-/* A pool that is busy although its lock is free is not waited for so long:
+/* The wait for a pool that is busy although its lock is free is shorter:
  * something else is wrong with it.
  */
 #define FREE_TRIES_MAX 10
@@ -57,8 +57,9 @@ fail_busy (const struct nbdedup_client *client,
                 holder->who, (long) holder->pid, since);
 }
 
-/* Get at the pool once.  Returns 1 if it worked, 0 if it may work later
- * (the text says what is in the way, and *holder who), -1 if it will not.
+/* Try once to open the pool, or to connect to its server.  Returns 1 on
+ * success, 0 if it may succeed later (the error text gives the reason, and
+ * *holder the process), -1 if it will not.
  */
 static int
 try_open (struct nbdedup_client *client,
@@ -77,7 +78,7 @@ try_open (struct nbdedup_client *client,
   if (test_lock (client, holder) == 0) {
     if (++*free_tries < FREE_TRIES_MAX)
       return 0;
-    /* Say again why; nothing of that is in *holder. */
+    /* Fail again, for the error text; *holder does not have the reason. */
     client->pool = nbdedup_pool_open (client->path, settings, client->who, 0);
     return client->pool != NULL ? 1 : -1;
   }
@@ -127,7 +128,7 @@ client_free (struct nbdedup_client *client)
   free (client);
 }
 
-/* Ask if it should go on, after try_open said why. */
+/* Ask on_wait whether to go on; the error text of try_open has the reason. */
 static int
 keep_waiting (nbdedup_wait_fn *on_wait, const struct lockfile_holder *holder,
               uint64_t waited_ms, uint64_t longest_ms)
@@ -288,7 +289,7 @@ remote_call (struct channel *ch, const char *command, json_t *args,
   size_t len = 0;
   json_t *result;
 
-  errno = 0;                    /* jansson does not tell why it fails */
+  errno = 0;                    /* jansson does not report why it fails */
   request = json_pack ("{s:s, s:O*}", "command", command, "args", args);
   if (request != NULL)
     text = json_dumps (request, JSON_COMPACT);
@@ -303,7 +304,7 @@ remote_call (struct channel *ch, const char *command, json_t *args,
                               command);
   f.payload = strlen (text);
   if (channel_send (ch, &f, text) == -1) {
-    /* What did not arrive in full was not done. */
+    /* A server does not run a request that did not arrive in full. */
     nbdedup_fail (ESHUTDOWN, "the server went away");
     return NULL;
   }
@@ -330,7 +331,7 @@ take_idle (struct nbdedup_client *client)
   return ch;
 }
 
-/* One for commands; ESHUTDOWN: nothing has been done. */
+/* Get a channel for a command; ESHUTDOWN: nothing has been done. */
 static struct channel *
 channel_get (struct nbdedup_client *client)
 {
@@ -347,7 +348,7 @@ channel_get (struct nbdedup_client *client)
   return ch;
 }
 
-/* One that failed may be in whatever state.  errno stays. */
+/* Free a channel that failed, because its state is unknown.  Keeps errno. */
 static void
 channel_put (struct nbdedup_client *client, struct channel *ch, bool failed)
 {

@@ -30,7 +30,7 @@
 #include "volume/rebase.h"
 #include "volume/volume.h"
 
-/* What a command is run with. */
+/* The context of a command. */
 struct call {
   struct nbdedup_pool *pool;
   json_t *args;
@@ -38,8 +38,8 @@ struct call {
   void *opaque;
 };
 
-/* Results are made of many small pieces, and one for which there was no
- * memory would only be missing: who asked must not take the rest for all.
+/* jansson leaves out a piece of a result if there is no memory for it.  The
+ * caller must not take the rest for the whole, so this notes the failure.
  */
 static _Thread_local bool piece_missing;
 
@@ -133,7 +133,7 @@ run_create (const struct call *c, json_t **result)
       arg_string (c, "allow", &spec.allow) == -1 ||
       arg_bool (c, "importing", &spec.importing) == -1)
     return -1;
-  /* 0 asks for the default only by being absent. */
+  /* Only an absent size asks for the default; an explicit 0 is an error. */
   if (json_object_get (c->args, "block-size") && spec.block_size == 0)
     return check_block_size (0, 0);
   return volume_create (c->pool, &spec);
@@ -225,7 +225,7 @@ run_rename (const struct call *c, json_t **result)
   return volume_rename (c->pool, old, new);
 }
 
-/* Wait until the references of what was destroyed have been given back. */
+/* Wait until the references of destroyed volumes have been dropped. */
 static int
 wait_for_freeing (const struct call *c)
 {
@@ -241,7 +241,7 @@ wait_for_freeing (const struct call *c)
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
       return nbdedup_fail (EINTR, "no longer waiting; it goes on in the "
                            "background");
-    /* Each fold does a part; other commands may come in between. */
+    /* Each fold does a part; other commands may run in between. */
     lock_release (&c->pool->admin);
     r = txg_run (c->pool->txg, NULL, NULL, NULL);
     lock_acquire (&c->pool->admin);
@@ -251,7 +251,7 @@ wait_for_freeing (const struct call *c)
   return 0;
 }
 
-/* What would be freed takes as long as drift to find out. */
+/* Compute the space that would be freed, which takes as long as drift. */
 static int
 add_freed (const struct call *c, json_t *victims, json_t *needs,
            json_t **result)
@@ -326,7 +326,7 @@ run_destroy (const struct call *c, json_t **result)
   json_decref (names);
   json_decref (destroyed);
   json_decref (needs);
-  return r;                     /* without a piece: see command_run */
+  return r;                     /* command_run checks for missing pieces */
 }
 
 static int
@@ -405,7 +405,7 @@ run_diff (const struct call *c, json_t **result)
   return *result ? 0 : -1;
 }
 
-/* Drift takes long, and lets other commands come in between (drift.h). */
+/* Drift takes long, and lets other commands run meanwhile (drift.h). */
 static int
 run_drift (const struct call *c, json_t **result)
 {
@@ -475,7 +475,7 @@ run_stat (const struct call *c, json_t **result)
   if (*result == NULL)
     return -1;
   if (ddt) {
-    /* It takes long, as drift does. */
+    /* This takes long, as drift does. */
     lock_release (&c->pool->admin);
     r = histogram_add (c->pool, name, *result, c->progress, c->opaque);
     lock_acquire (&c->pool->admin);
@@ -498,7 +498,7 @@ run_check (const struct call *c, json_t **result)
   return *result ? 0 : -1;
 }
 
-/* Scrub takes long, and lets other commands come in between. */
+/* Scrub takes long, and lets other commands run meanwhile. */
 static int
 run_scrub (const struct call *c, json_t **result)
 {
@@ -551,7 +551,7 @@ run_info (const struct call *c, json_t **result)
 static const struct {
   const char *name;
   int (*run) (const struct call *c, json_t **result);
-  const char *args[8];          /* NULL-terminated: all that it knows */
+  const char *args[8];          /* NULL-terminated: the known members */
 } commands[] = {
   { "create", run_create,
     { "name", "size", "block-size", "compress", "dedup", "domain", "allow",
@@ -642,7 +642,7 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF &&
       command_changes (command, args))
     return nbdedup_fail_null (EROFS, "the pool is open read-only");
-  /* Monitoring does not wait until a check is done. */
+  /* Monitoring must not wait for the end of a check. */
   if (commands[i].run == run_status)
     r = commands[i].run (&c, &result);
   else {

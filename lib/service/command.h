@@ -5,8 +5,8 @@
  *
  * All members of 'args' are optional unless marked (!).  "name" is a volume
  * ("web1") or, where it makes sense, a snapshot ("web1@mon").  Unknown
- * members are EINVAL.  Sizes are integers in bytes.  A command that
- * returned has happened and is durable.
+ * members cause EINVAL.  Sizes are integers in bytes.  The effect of a
+ * command that returned is durable.
  *
  *   COMMAND   ARGS                                      RESULT
  *   create    name(!) size(!) block-size compress       {}
@@ -15,7 +15,7 @@
  *   get       property(!) ("all" or one)  name          {"properties":
  *                                                         {PROPERTY: VALUE}}
  *             (values are strings as "set" takes them; sizes in bytes as
- *             decimal strings; no name: the pool's)
+ *             decimal strings; without name: the pool's properties)
  *   set       property(!) value(!) (a string)  name     {}
  *   resize    name(!) size(!) shrink (bool)             {}
  *   rename    old(!) new(!)                             {}
@@ -26,8 +26,8 @@
  *                                                         "why"}]}
  *   snapshot  name(!) (a snapshot's)                    {}
  *   clone     snapshot(!) name(!) count start           {"clones":[names]}
- *             (with count: NAME<start> and following, start is 1 if not
- *             given; all or none)
+ *             (with count: NAME<start> and following, start defaults to 1;
+ *             all or none)
  *   rollback  name(!) (a snapshot's) force              {}
  *   rebase    name(!) snapshot(!) dry-run (bool)        {"logical_bytes",
  *                                                       "shared_bytes",
@@ -56,8 +56,8 @@
  *             "references": N, "records": N, "index_entries": N};
  *             with repair also "found": N,
  *             "lost_blocks": N, "repairs": [{"problem", "repaired"}]}
- *   scrub     again (bool: what the last one of     {"records": N,
- *             this session found damaged, only)         "bytes": N,
+ *   scrub     again (bool: only what the last one   {"records": N,
+ *             of this session found damaged)            "bytes": N,
  *             wanted, restart (bools)                    "errors": N,
  *             rate (bytes a second; 0: no limit; else the property's)
  *             "repaired_records": N, "summary_errors": N, "lost_blocks": N,
@@ -67,11 +67,11 @@
  *             "digest"}]}, what CONTROL_REPAIR may bring}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
- *   status    (waits for no other command)              status.h's
+ *   status    (does not wait for other commands)        status.h's
  *   info                                                {"who", "pid",
  *             "uuid", "format", "sampler": sampler.h's}
  *
- * Failures of nbdedup_call: -1 with errno and text, as everywhere.
+ * If a command fails, nbdedup_call fails with its errno and text.
  */
 
 #ifndef NBDEDUP_COMMAND_H
@@ -79,19 +79,21 @@
 
 #include "nbdedup.h"
 
-/* nbdedup_call with a progress callback, called from this thread (may be
- * NULL): commands that take long (check, scrub, drift, destroy with "wait")
- * call it several times a second.
+/* nbdedup_call with a progress callback (may be NULL).  Commands that take
+ * long (check, scrub, drift, destroy with "wait") call it several times a
+ * second, in this thread.
  */
 extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
                             json_t *args, nbdedup_progress_fn *progress,
                             void *opaque);
 
-/* Does it change the pool?  Then it is EROFS in one that is open read-only. */
+/* Does the command change the pool?  Then it fails with EROFS in a pool that
+ * is open read-only.
+ */
 extern bool command_changes (const char *command, json_t *args);
 
-/* Does it compute for long, holding nothing that others wait for?  Then it
- * should leave the CPUs to the pool's clients.
+/* Does the command compute for long, without a lock that others wait for?
+ * Then it should run at a low priority, behind the pool's clients.
  */
 extern bool command_is_background (const char *command, json_t *args);
 

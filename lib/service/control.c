@@ -4,17 +4,17 @@
  *
  * One thread accepts; each connection has a thread of its own, which
  * serves its requests one after the other.  So a client that is slow,
- * silent or gone keeps nothing but its own thread, its buffer and the
- * volume that it has open.
+ * silent or gone occupies only its own thread, its buffer and the volume
+ * that it has open.
  *
  * Life of a connection: the accepting thread makes it and puts it on the
- * list; its thread serves it, closes its volume, sets 'done' and wakes the
- * accepting thread, which alone joins threads and frees connections.  Its
- * descriptor stays open until then, so that control_stop may shut it down
- * without hitting another file that got the same number.
+ * list.  Its thread serves it, closes its volume, sets 'done' and wakes the
+ * accepting thread.  Only the accepting thread joins threads and frees
+ * connections.  The descriptor stays open until then, so that control_stop
+ * can shut it down without hitting another file that got the same number.
  *
- * Nothing that comes from the socket is trusted: bytes that make no frame
- * end the connection, frames that make no request are answered with an
+ * The server does not trust data from the socket: bytes that are not a frame
+ * end the connection, and the reply to a frame that is not a request is an
  * ERROR.
  */
 
@@ -41,15 +41,16 @@
 #include "service/command.h"
 #include "service/control.h"
 
-/* When there are so many, the one that has been idle for longest makes room
- * for a new one: silent or slow clients keep no command out.
+/* When there are so many, a new connection replaces the one that has been idle
+ * longest, so silent or slow clients do not block commands.
  */
 #define CONNECTIONS_MAX 128
-/* Those with a volume are never idle: who reads stdin may take long.  They
- * keep their buffers of 1 MiB; a client of import or export has four.
+/* Connections with a volume are never idle: a client that reads stdin may take
+ * long.  They keep their buffers of 1 MiB; a client of import or export has
+ * four.
  */
 #define VOLUMES_MAX 32
-/* What 'idle_ms' says of a connection that is not idle. */
+/* Values of 'idle_ms' for a connection that is not idle. */
 #define SERVING 0               /* a request, or has a volume open */
 #define SENT_AWAY UINT64_MAX    /* by the accepting thread: it must end */
 
@@ -64,8 +65,8 @@ struct connection {
   pthread_t thread;
   int fd;                       /* owned; closed after the join */
   uid_t uid;                    /* the peer's */
-  atomic_bool done;             /* the thread needs nothing any more */
-  atomic_uint_fast64_t idle_ms; /* since when it waits for a whole request */
+  atomic_bool done;             /* the thread is about to end */
+  atomic_uint_fast64_t idle_ms; /* when its wait for a request began */
 
   /* The thread's own. */
   bool greeted;                 /* HELLO was answered */
@@ -73,13 +74,13 @@ struct connection {
   uint8_t *buf;                 /* CONTROL_PAYLOAD_MAX bytes, or NULL */
   uint64_t cookie;              /* of the request being served */
   bool want_progress, lost;     /* of the command being served */
-  uint64_t progress_ms;         /* when PROGRESS was sent last */
+  uint64_t progress_ms;         /* time of the last PROGRESS */
 };
 
 struct control {
   struct nbdedup_pool *pool;    /* not owned; outlives the control */
   int dirfd, listenfd, wakefd;  /* owned */
-  bool bound;                   /* the socket's name is ours */
+  bool bound;                   /* this server made the socket's name */
   pthread_t thread;
   atomic_bool stopping;
   atomic_uint nr_volumes;       /* connections that have one open */
@@ -94,13 +95,14 @@ wake (struct control *control)
 {
   const uint64_t one = 1;
 
-  /* Can only fail if the counter is about to overflow: awake anyway. */
+  /* This fails only if the counter would overflow: the thread is awake then.
+   */
   if (write (control->wakefd, &one, sizeof one) == -1)
     return;
 }
 
 /*----------------------------------------------------------------------
- * Answers.  All return -1 if the connection is to end.
+ * Answers.  All return -1 if the connection must end.
  */
 
 static int
@@ -126,7 +128,7 @@ reply_error (struct connection *conn, int err, const char *text)
   return control_send (conn->fd, &f, text);
 }
 
-/* What the engine's last failure in this thread was. */
+/* The engine's last failure in this thread. */
 static int
 reply_failure (struct connection *conn)
 {
@@ -187,8 +189,8 @@ serve_hello (struct connection *conn, const struct control_frame *f)
   return reply (conn, CONTROL_VERSION, 0, NULL, 0);
 }
 
-/* Is the client still there, and still interested?  Looks at what it sent
- * meanwhile and takes a CANCEL away, nothing else.
+/* Is the client still connected and waiting?  Peeks at its input, and removes
+ * only a CANCEL from it.
  */
 static bool
 client_waits (struct connection *conn)
@@ -213,7 +215,7 @@ client_waits (struct connection *conn)
     return false;
   }
   if (f.type != CONTROL_CANCEL || f.payload != 0)
-    return true;                /* out of turn; served afterwards */
+    return true;                /* sent too early; served afterwards */
   if (control_recv_bytes (conn->fd, header, sizeof header) != 1)
     conn->lost = true;
   return f.cookie != conn->cookie;
@@ -233,8 +235,8 @@ command_progress (void *opaque, uint64_t done, uint64_t total)
   if (atomic_load (&conn->control->stopping) || !client_waits (conn))
     return 1;
 
-  /* Only if there is room: a client that does not read must not stop the
-   * command.
+  /* Send only if the socket has room: a client that does not read must not
+   * block the command.
    */
   now = clock_ms ();
   if (conn->want_progress && now - conn->progress_ms >= PROGRESS_INTERVAL_MS &&
@@ -257,7 +259,7 @@ serve_command (struct connection *conn, const struct control_frame *f)
   const char *command;
   json_error_t err;
 
-  errno = 0;                    /* jansson does not tell them apart */
+  errno = 0;                    /* only errno tells ENOMEM from a bad text */
   request = json_loadb ((const char *) conn->buf, f->payload,
                         JSON_REJECT_DUPLICATES, &err);
   if (request == NULL && errno == ENOMEM)
@@ -341,7 +343,7 @@ collect_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 {
   struct extents_state *state = opaque;
 
-  (void) offset;                /* they are in order and without gaps */
+  (void) offset;                /* extents are in order and without gaps */
   put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN, len);
   put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN + 8, hole);
   state->nr++;
@@ -405,7 +407,7 @@ serve_data (struct connection *conn, const struct control_frame *f)
   case CONTROL_EXTENTS:
     return serve_extents (conn, f);
   default:
-    abort ();                   /* serve_request sends no other here */
+    abort ();                   /* serve_request passes no other type */
   }
 }
 
@@ -429,7 +431,7 @@ serve_request (struct connection *conn, const struct control_frame *f)
       return reply_error (conn, EINVAL, "control: the command is too long");
     return serve_command (conn, f);
   case CONTROL_CANCEL:
-    return 0;                   /* too late: its command has been answered */
+    return 0;                   /* too late: the command has been answered */
   case CONTROL_VOLUME_OPEN:
     return serve_volume_open (conn, f);
   case CONTROL_REPAIR:
@@ -450,7 +452,7 @@ serve_request (struct connection *conn, const struct control_frame *f)
  * Connections
  */
 
-/* Wait for a frame to begin; 'ms' -1: for ever.  control_stop ends it. */
+/* Wait for a frame to begin; 'ms' -1: forever.  control_stop ends the wait. */
 static bool
 wait_for_frame (struct connection *conn, int ms)
 {
@@ -494,7 +496,7 @@ serve_one (struct connection *conn)
   return serve_request (conn, &f);
 }
 
-/* Idle again, unless it has a volume. */
+/* The connection is idle again, unless it has a volume. */
 static void
 end_request (struct connection *conn)
 {
@@ -525,7 +527,7 @@ connection_thread (void *opaque)
   return NULL;
 }
 
-/* Tell a client why it is not served, if it can be told without waiting. */
+/* Send the reason to a client that is not served, if that does not block. */
 static void
 turn_away (int fd, int err, const char *text)
 {
@@ -536,8 +538,8 @@ turn_away (int fd, int err, const char *text)
   close (fd);
 }
 
-/* Send the connection away that has been idle for longest.  Its client finds
- * out before it sends its next request, and connects again (client.c).
+/* Close the connection that has been idle longest.  Its client notices before
+ * it sends its next request, and connects again (client.c).
  */
 static bool
 make_room (struct control *control)
@@ -629,9 +631,9 @@ reap (struct control *control, bool all)
   }
 }
 
-/* End all connections.  They take nothing more from now on; who has sent a
- * request that is not being served is told so, and can do it elsewhere.
- * Who does not read its answers is cut off.
+/* End all connections.  They accept no more requests.  A client whose request
+ * is not being served gets an error, and may send it elsewhere.  A client that
+ * does not read its answers is disconnected.
  */
 static void
 end_connections (struct control *control)
@@ -686,8 +688,8 @@ accept_thread (void *opaque)
  * Start and stop
  */
 
-/* What a server that was killed has left.  Anything else of that name is not
- * ours.
+/* Remove the socket of a killed server.  Any other file of that name is not
+ * the pool's.
  */
 static int
 remove_socket (struct control *control, const char *path)
@@ -746,7 +748,7 @@ control_free (struct control *control)
   free (control);
 }
 
-/* Threads of ours take no signals: those are the program's business. */
+/* The library's threads block all signals, which are for the program. */
 static int
 start_thread (struct control *control)
 {

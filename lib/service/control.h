@@ -11,14 +11,14 @@
 
 struct control;
 
-/* Listen on 'path' (mode 0600; a stale socket is replaced: the caller holds
- * the pool's lock).  Requests run against 'pool', which outlives this.
+/* Listen on 'path' (mode 0600).  It replaces a stale socket; the caller holds
+ * the pool's lock.  Requests run against 'pool', which outlives the result.
  */
 extern struct control *control_start (struct nbdedup_pool *pool,
                                       const char *path);
 
-/* Stop: refuse new requests, end the connections, wait for the threads,
- * remove the socket.  Volumes that connections had open are closed.
+/* Stop: refuse new requests, end the connections, close the volumes that they
+ * had open, wait for the threads, remove the socket.
  */
 extern void control_stop (struct control *control);
 

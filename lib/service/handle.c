@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The volumes of a client: the same calls on one that is opened here and on
- * one that a server has open, on up to CHANNELS_MAX connections, which are
- * made when a thread finds none idle.
+/* The volumes of a client: the same calls on a volume opened in this process
+ * and on one that a server has open.  A handle makes up to CHANNELS_MAX
+ * connections, each when a thread finds none idle.
  */
 
 #include <config.h>
@@ -72,7 +72,7 @@ channel_get (struct nbdedup_handle *handle)
 
   {
     WITH_LOCK (&handle->lock);
-    /* Until one is idle or may be made. */
+    /* Wait until one is idle or a new one is allowed. */
     while (SLIST_EMPTY (&handle->idle) && handle->nr_channels >= max)
       lock_wait (&handle->lock, &handle->released);
     ch = SLIST_FIRST (&handle->idle);
@@ -86,7 +86,7 @@ channel_get (struct nbdedup_handle *handle)
   ch = volume_channel_new (handle->client, handle->name, handle->flags,
                            &size, &block_size);
   if (ch != NULL && size != handle->size) {
-    /* Resized since: the offsets that the caller knows may not exist. */
+    /* It was resized: the offsets that the caller knows may not exist. */
     channel_free (ch);
     ch = NULL;
     nbdedup_fail (EIO, "%s: was resized meanwhile", handle->name);
@@ -102,8 +102,8 @@ channel_get (struct nbdedup_handle *handle)
   return ch;
 }
 
-/* A channel after a failure is only kept if it still knows where frames
- * begin; one that does not was shut down, and fails again at once.
+/* Keep the channel also after a failure.  One that has lost track of where
+ * frames begin was shut down, and fails again at once.
  */
 static void
 channel_put (struct nbdedup_handle *handle, struct channel *ch)
@@ -173,8 +173,8 @@ nbdedup_handle_close (struct nbdedup_handle *handle)
   if (handle->volume != NULL)
     nbdedup_volume_close (handle->volume);
 
-  /* Wait for the server's answer: who destroys the volume next must not
-   * find it in use.
+  /* Wait for the server's answer, so that a "destroy" that follows does not
+   * find the volume in use.
    */
   SLIST_FOREACH (ch, &handle->idle, link) {
     struct control_frame f = { .type = CONTROL_VOLUME_CLOSE };
@@ -200,7 +200,7 @@ nbdedup_handle_block_size (struct nbdedup_handle *handle)
   return handle->block_size;
 }
 
-/* One request on any channel, the answer 'len' bytes. */
+/* Send one request on any channel; its answer has 'len' bytes. */
 static int
 handle_request (struct nbdedup_handle *handle, struct control_frame *f,
                 const void *payload, void *answer, uint32_t len)

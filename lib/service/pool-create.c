@@ -24,8 +24,8 @@
 #include "service/property-apply.h"
 #include "service/pool.h"
 
-/* The pool's own name must survive, too.  Where another user made the
- * directory, we may not be allowed to see to that.
+/* Make the pool's own name durable, too.  If another user made the directory,
+ * this process may lack the permission.
  */
 static int
 sync_name (const char *path, bool made)
@@ -38,7 +38,7 @@ sync_name (const char *path, bool made)
   return 0;
 }
 
-/* The directory, made if needed; it must hold nothing but "records". */
+/* Make the directory if needed.  It must be empty except for "records". */
 static int
 prepare_directory (const char *path)
 {
@@ -123,7 +123,7 @@ check_options (json_t *options, struct meta_state *state,
 static void
 make_uuid (uint8_t uuid[UUID_LEN])
 {
-  /* Fails only before the kernel's generator is ready. */
+  /* This fails only before the kernel's generator is ready. */
   while (getrandom (uuid, UUID_LEN, 0) != UUID_LEN)
     ;
   uuid[6] = (uuid[6] & 0x0f) | 0x40;    /* RFC 4122: random */
@@ -159,8 +159,8 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
   return nbdedup_pool_close (pool) == -1 ? -1 : r;
 }
 
-/* pool.db comes last: without it, there is no pool.  'path' has no symbolic
- * links in it: SQLite follows none for us.
+/* pool.db comes last: without it there is no pool.  'path' has no symbolic
+ * links in it, because SQLite is opened so as to follow none.
  */
 static int
 create_files (const char *path, const struct meta_state *state)
@@ -180,7 +180,7 @@ create_files (const char *path, const struct meta_state *state)
       journal_create (journal, state->uuid, state->epoch) == -1 ||
       meta_create (new_db, state) == -1)
     return -1;
-  /* As the other files are; SQLite gives the WAL the same mode. */
+  /* The mode of the other files; SQLite gives the WAL the same. */
   if (chmod (new_db, 0600) == -1 || rename (new_db, db) == -1)
     return nbdedup_fail (errno, "%s: %s", db, strerror (errno));
   if (sync_directory (path) == -1)

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Opening a pool without a write to any of its files: on a medium that
- * cannot be written, without the right to, or because of damage that stops
- * it from being opened otherwise.
+/* Opening a pool without a write to any of its files: on a read-only medium,
+ * without write permission, or because damage prevents opening it otherwise.
  *
  * There is no session: no epoch, no fold, no threads.  The journal's effects
- * come into memory, and every read goes through the same functions as ever.
- * What no read needs (counts, the hash index, free space, limbo, samples) is
- * not looked at, so that damage there costs nothing.
+ * are applied in memory, and reads use the same functions as otherwise.  Data
+ * that no read needs (counts, the hash index, free space, limbo, samples) is
+ * not read, so damage to it has no effect.
  *
- * What is read must be right or an error.  Damage to maps or records is found
- * when they are read.  Damage to the journal, or files of different times,
- * cannot be: pool.db would answer with what was there before the last
- * flushes.  So that is refused, unless old data is what the user asks for
+ * A read must return correct data or an error.  Damage to maps or records
+ * shows when they are read.  Damage to the journal, or files of different
+ * times, would not: pool.db would return data from before the last flushes.
+ * So such a pool is refused, unless the user asks for old data
  * (NBDEDUP_READ_ONLY_FORCE).
  */
 
@@ -44,7 +43,7 @@ struct opening {
   bool is_partial;              /* rows of pool.db are missing */
 };
 
-/* When pool.db was last written, as far as the files tell. */
+/* The time of the last write to pool.db, by the files' times. */
 static void
 describe_time (const struct nbdedup_pool *pool, char *buf, size_t len)
 {
@@ -65,8 +64,8 @@ describe_time (const struct nbdedup_pool *pool, char *buf, size_t len)
     snprintf (buf, len, "an unknown time");
 }
 
-/* Something (the last failure says what) makes it doubtful that pool.db and
- * the journal together are the newest state.
+/* For the reason of the last failure, pool.db and the journal together may not
+ * be the newest state.
  */
 static int
 doubt (struct opening *o)
@@ -103,8 +102,8 @@ share_lock (struct nbdedup_pool *pool, bool server)
   }
 }
 
-/* Table "state" is lost.  What it says of the journal cannot be found
- * elsewhere; the hash only scrub needs.
+/* Table "state" is lost.  Its data about the journal has no other source; only
+ * scrub needs the hash.
  */
 static void
 state_from_header (struct meta_state *state, const struct store_header *h)
@@ -127,7 +126,7 @@ open_journal (struct opening *o)
     return -1;
   pool->journal = journal_open_readonly (path, o->state.uuid, &epoch);
   if (pool->journal == NULL)
-    /* To do without it is for a damaged one, not for one that this user may
+    /* Go on without a damaged journal, but not without one that this user may
      * not read.
      */
     return errno == EACCES || errno == EPERM ? -1 : doubt (o);
@@ -179,7 +178,7 @@ open_files (struct opening *o)
   header = store_get_header (pool->store);
   if (!has_state)
     state_from_header (state, header);
-  /* A figure of "stat", no more: damage there is no reason to refuse. */
+  /* Only a figure of "stat": damage to it is no reason to refuse the pool. */
   (void) meta_copies_get_sectors (meta_writer (pool->meta),
                                   &state->copy_sectors);
   if (pool_check_state (pool, state) == -1)
@@ -193,11 +192,11 @@ open_files (struct opening *o)
   if (pool_check_epoch (pool->path, "records", header->epoch, state) == -1 &&
       doubt (o) == -1)
     return -1;
-  /* Which of its batches are folded is not known without the state. */
+  /* Without the state it is not known which batches are folded. */
   return has_state ? open_journal (o) : 0;
 }
 
-/* What can be replayed is; the rest is missing. */
+/* Replay what can be replayed; the rest is missing. */
 static int
 replay (struct opening *o)
 {

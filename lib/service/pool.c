@@ -112,7 +112,7 @@ pool_fail_in_use (const char *path, const struct lockfile_holder *holder)
                        (long) holder->pid);
 }
 
-/* Is it in use, in a way that waiting will not end? */
+/* Fail if the pool is in use and waiting would not help. */
 static int
 probe_lock (const char *path, enum nbdedup_read_only read_only)
 {
@@ -163,7 +163,7 @@ load_segment (void *opaque, uint64_t segment, uint8_t **buf, size_t *len)
   unsigned tries = 0;
   int r;
 
-  /* What was answered waits to be stored: it must not fail for this. */
+  /* Answered writes wait for this: they must not fail for lack of memory. */
   do
     r = meta_segment_get (c, segment, &b);
   while (r == -1 && errno == ENOMEM && backoff_sleep (&tries));
@@ -273,7 +273,7 @@ pool_ask_journal (const char *path, struct meta_session *session)
     memset (session, 0, sizeof *session);
 }
 
-/* Not before all else is known to be of one moment. */
+/* Replace the journal, once all other files are known to match. */
 static int
 begin_journal (struct nbdedup_pool *pool, const char *path,
                const struct store_header *header, struct meta_state *state)
@@ -299,7 +299,7 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
 
   if (db == NULL || records == NULL || journal == NULL)
     return -1;
-  /* One that is not used has nothing to say. */
+  /* Ask only a journal that will be used. */
   if (flags & NBDEDUP_OPEN_WITHOUT_JOURNAL)
     memset (&session, 0, sizeof session);
   else
@@ -335,8 +335,8 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
   return 0;
 }
 
-/* A leaf's references take about 8 KiB while they are given back: a quarter
- * of what the txgs may hold, or writers would wait for each such fold.
+/* Dropping a leaf's references takes about 8 KiB.  Use a quarter of the txgs'
+ * budget; with more, writers would wait for each such fold.
  */
 static unsigned
 background_rows (uint64_t pending_budget_bytes)
@@ -346,7 +346,7 @@ background_rows (uint64_t pending_budget_bytes)
   return rows < 64 ? 64 : rows > 2048 ? 2048 : (unsigned) rows;
 }
 
-/* The WAL's share of its file system: it is given room in advance. */
+/* The WAL's share of its file system, for room allocated in advance. */
 static uint64_t
 wal_max (const char *path)
 {
@@ -413,7 +413,7 @@ put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   const struct epoch *e = arg;
 
-  /* A pool that was made before there was a history is given one. */
+  /* Add the history table to a pool from before it existed. */
   if (e->opening && meta_history_make (c) == -1)
     return -1;
   state->epoch += e->add;
@@ -428,8 +428,9 @@ advance_epoch (struct nbdedup_pool *pool)
   struct epoch open = { true, 1 }, opened = { false, 0 };
   struct meta_state state;
 
-  /* A session that died in here is finished, not followed: the files would
-   * be two behind if this one died, too.  It has appended nothing.
+  /* If a session died in this function, finish its epoch and do not begin
+   * another: the files would be two behind if this session died, too.  The
+   * dead session has appended nothing.
    */
   txg_get_state (pool->txg, &state);
   if (state.opening)
@@ -441,9 +442,9 @@ advance_epoch (struct nbdedup_pool *pool)
       store_set_epoch (pool->store, state.epoch) == -1 ||
       txg_run (pool->txg, put_epoch, NULL, &opened) == -1)
     return -1;
-  /* The session begins with an empty WAL.  If that is lost, what commands
-   * did is in pool.db (txg.c copies it at once), and the journal knows that
-   * there were folds.
+  /* The session begins with an empty WAL.  If that is lost, the effects of
+   * commands are in pool.db (txg.c copies them at once), and the journal shows
+   * that there were folds.
    */
   return meta_checkpoint (pool->meta);
 }
@@ -463,7 +464,7 @@ commit_thread (void *arg)
       if (pool->commit_stop)
         return NULL;
     }
-    /* A failure stops the pool; the next write is told. */
+    /* A failure stops the pool; the next write gets the error. */
     if (writeback_drain (pool->writeback, NULL) == 0 &&
         txg_flush (pool->txg) == -1)
       continue;
@@ -574,14 +575,14 @@ take_lock (struct nbdedup_pool *pool, bool server)
   }
 }
 
-/* The last step that may refuse the pool, which then stays as it is. */
+/* The last step that may refuse the pool; then it leaves the pool unchanged. */
 static int
 replay (struct nbdedup_pool *pool)
 {
   if (recovery_run (pool) == -1)
     return -1;
-  /* Now, since the journal may name a layer without a name: what a crash
-   * interrupted goes back.
+  /* Not earlier, since the journal may refer to a nameless layer.  This undoes
+   * operations that a crash interrupted.
    */
   layers_settle (pool->volumes);
   meta_opened (pool->meta);
@@ -629,8 +630,8 @@ start_control_now (void *arg)
   }
 }
 
-/* Some file systems (XFS) want room for the socket, also where an old one
- * was.  Without it a full pool could not be served.
+/* Some file systems (XFS) need room for the socket, even in place of an old
+ * one.  Without that room a full pool could not be served.
  */
 static int
 start_control (struct nbdedup_pool *pool)
@@ -653,8 +654,9 @@ tell_sampler (struct nbdedup_pool *pool, const struct volume *v)
   sampler_note_snapshot (pool->sampler, v);
 }
 
-/* The sampler first: clients' snapshots tell it.  Without writing there are
- * no samples, and no socket in the pool; several servers may be there.
+/* Start the sampler first, because clients' snapshots wake it.  A read-only
+ * server takes no samples and has no socket in the pool; there may be several
+ * such servers.
  */
 static int
 start_server (struct nbdedup_pool *pool)
@@ -677,14 +679,16 @@ start_server (struct nbdedup_pool *pool)
   return pool->copier ? start_control (pool) : -1;
 }
 
-/* Why a pool did not open, as far as it can be repaired. */
+/* Repairable reasons for which a pool did not open. */
 struct damage {
   bool any;
   bool contradicted;            /* a map that can be read says that the space
                                  * of a record in the journal is in use */
 };
 
-/* Tables that can be derived, or done without, must not keep a pool closed. */
+/* Repair tables that are derived or dispensable: damage to them must not keep
+ * a pool closed.
+ */
 static int
 repair_tables (const char *path, bool force)
 {
@@ -709,7 +713,7 @@ repair_tables (const char *path, bool force)
   return meta_close (meta) == -1 ? -1 : r;
 }
 
-/* Neither must a table that follows from others. */
+/* Rebuild tables that follow from others, for the same reason. */
 static int
 mend_derived (const char *path, const struct nbdedup_settings *settings,
               const char *who, bool compare)
@@ -732,8 +736,8 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
   return r;
 }
 
-/* Only if what cannot be derived is there: else the pool is refused, and stays
- * as it is.
+/* Repair the pool only if all data that cannot be derived is there.  Otherwise
+ * the pool is refused, and unchanged.
  */
 static bool
 repair_damage (const char *path, const struct nbdedup_settings *settings,
@@ -745,7 +749,7 @@ repair_damage (const char *path, const struct nbdedup_settings *settings,
     (mend_derived (path, settings, who, contradicted) > 0 || tables > 0);
 }
 
-/* What replay and its fold met of maps. */
+/* Note the damage to space maps that replay and its fold have found. */
 static void
 look_at_maps (struct nbdedup_pool *pool, struct damage *damage)
 {
@@ -797,7 +801,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
       nbdedup_pool_probe (path, settings ? settings->read_only
                           : NBDEDUP_READ_ONLY_OFF) == -1)
     return NULL;
-  /* What fails here fails below, with its text. */
+  /* If this fails, the code below fails, with the error text. */
   if (flags & NBDEDUP_OPEN_RECOVER)
     repair_tables (path, true);
   if (settings && settings->repair && !read_only &&
@@ -857,7 +861,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   }
   if (pool->txg && txg_stop (pool->txg) == -1)
     r = -1;
-  copier_free (pool->copier);   /* folds told it, ... */
+  copier_free (pool->copier);   /* folds used it, ... */
   merger_free (pool->merger);   /* ... and woke this one */
   writeback_free (pool->writeback);
   txg_free (pool->txg);

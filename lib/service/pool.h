@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Opening a pool: what pool.c, pool-create.c and pool-readonly.c share. */
+/* Opening a pool: shared by pool.c, pool-create.c and pool-readonly.c. */
 
 #ifndef NBDEDUP_POOL_H
 #define NBDEDUP_POOL_H
@@ -13,29 +13,29 @@
 struct nbdedup_pool;
 struct meta_state;
 
-/* Of ddt-cache, for SQLite's page caches: one quarter. */
+/* SQLite's page caches get one part in so many of ddt-cache. */
 #define POOL_SHARE_SQLITE 4
 
 /* Opening, in pool.c and pool-readonly.c. */
 struct lockfile_holder;
 extern int pool_fail_in_use (const char *path,
                              const struct lockfile_holder *holder);
-/* Another command has the pool: wait for it.  'tries' counts from 0. */
+/* Wait for another command that has the pool.  'tries' counts from 0. */
 extern bool pool_wait_for_command (const struct lockfile_holder *holder,
                                    bool server, unsigned tries);
 extern int pool_check_state (struct nbdedup_pool *pool,
                              const struct meta_state *state);
 struct meta_session;
-/* 'path': the journal's. */
+/* 'path' is the journal's. */
 extern void pool_ask_journal (const char *path, struct meta_session *session);
 extern int pool_check_epoch (const char *path, const char *file,
                              uint64_t epoch, const struct meta_state *state);
-/* The files are open: everything that works on them. */
+/* The files are open: make all modules that use them. */
 extern int pool_make_modules (struct nbdedup_pool *pool,
                               const struct meta_state *state);
 extern int pool_open_readonly (struct nbdedup_pool *pool, bool server);
 
-/* Can a pool's sectors have this size? */
+/* Fail unless a pool's sectors can have this size. */
 extern int pool_check_sector (json_int_t sector);
 
 #endif /* NBDEDUP_POOL_H */

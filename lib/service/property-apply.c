@@ -83,7 +83,7 @@ pool_properties_load (struct nbdedup_pool *pool)
 
 struct set {
   const char *name;
-  char value[PROPERTY_VALUE_MAX + 1];        /* the longest of them all */
+  char value[PROPERTY_VALUE_MAX + 1];        /* room for the longest value */
 };
 
 static int
@@ -95,7 +95,7 @@ set_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
   return meta_property_put (c, s->name, s->value);
 }
 
-/* What was stored could not be done.  -1, as before. */
+/* The new value could not be applied: store the old one.  Keeps the error. */
 static int
 put_back (struct nbdedup_pool *pool, const char *name, const char *value)
 {
@@ -110,7 +110,7 @@ put_back (struct nbdedup_pool *pool, const char *name, const char *value)
   return nbdedup_fail (err, "%s", text);
 }
 
-/* A limit that is passed already would refuse all new data. */
+/* Reject a limit below the used space, which would refuse all new data. */
 static int
 check_max_size (struct nbdedup_pool *pool, uint64_t bytes)
 {
@@ -155,7 +155,7 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   if (strcmp (name, "metadata-copy") == 0 &&
       meta_copy_check_value (pool->meta, value) == -1)
     return -1;
-  /* Clients' writes must not have to find it when there is none. */
+  /* Check for room now, so that clients' writes do not fail for lack of it. */
   if (strcmp (name, "copies") == 0 && value[0] != '1' &&
       txg_check_copies (pool->txg) == -1)
     return nbdedup_fail (ENOSPC, "copies: there is no room in the pool's file "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The pool's properties take effect: when it is opened, and when one is set.
- * Names, defaults and values: pool-property.h.
+/* Puts the pool's properties into effect: when the pool is opened, and when
+ * one is set.  Names, defaults and values: pool-property.h.
  */
 
 #ifndef NBDEDUP_PROPERTY_APPLY_H
@@ -13,7 +13,7 @@ struct nbdedup_pool;
 extern int pool_property_set (struct nbdedup_pool *pool, const char *name,
                               const char *value);
 
-/* Apply what pool.db says to the open pool. */
+/* Apply the properties in pool.db to the open pool. */
 extern int pool_properties_load (struct nbdedup_pool *pool);
 
 #endif /* NBDEDUP_PROPERTY_APPLY_H */
