@@ -16,10 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Is it such a list, and can each entry match a client?  EINVAL. */
+/* Fail with EINVAL unless it is such a list and each entry can match a client.
+ */
 extern int allow_check (const char *allow);
 
-/* Does it contain this client?  uid -1: not known; 'tls_dn' NULL: none. */
+/* Does the list contain this client?  uid -1: not known; 'tls_dn' NULL: none.
+ */
 extern bool allow_has (const char *allow, int64_t uid, const char *tls_dn);
 
 #endif /* NBDEDUP_ALLOW_H */

@@ -20,7 +20,7 @@ struct diff {
   struct volume *from, *to;
   uint64_t end;                 /* bytes */
   json_t *extents;              /* owned */
-  uint64_t offset, len;         /* not yet told */
+  uint64_t offset, len;         /* not yet reported */
   bool zero;
   struct blob row;
 };
@@ -61,8 +61,8 @@ same_content (struct diff *d, const struct pointer *a,
 
   if (a->addr == b->addr)
     return 1;
-  /* Equal contents that are stored alike have equal checksums; those that
-   * are not may be equal as well.
+  /* Equal contents with the same stored form have equal checksums; contents
+   * with different stored forms may be equal, too.
    */
   if (a->codec == b->codec && a->psize == b->psize && a->cksum != b->cksum &&
       a->codec == CODEC_NONE)

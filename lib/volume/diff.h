@@ -6,10 +6,11 @@
 #include "nbdedup.h"
 
 /* The extents in which two snapshots of equal block size differ, up to the
- * larger one's end; what one does not have counts as zeroes.  They are
- * whole blocks (the last one is cut at the end), neighbours of one kind
- * joined.  Contents are compared: records with equal digests are equal.
- * Under pool->admin.  The result is that of "diff" in command.h; NULL: error.
+ * larger one's end; past its end the smaller one counts as zeroes.  Extents
+ * are whole blocks (the last one is cut at the end), neighbours of one kind
+ * joined.  The function compares contents: records with equal digests are
+ * equal.  Under pool->admin.  The result is that of "diff" in command.h; NULL:
+ * error.
  */
 extern json_t *diff_run (struct nbdedup_pool *pool, const char *from,
                          const char *to, nbdedup_progress_fn *progress,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Leaves of the maps that a repair since the open found to be lost (mend.h),
- * until "check" has told them (mend_take).
+/* Leaves of the maps that a repair has found lost since the pool was opened
+ * (mend.h), until "check" reports them (mend_take).
  *
  * Threads: any.
  */
@@ -19,7 +19,7 @@ struct layer;
 struct lost_leaves {
   struct lock lock;             /* protects the rest */
   struct lost_range {
-    struct layer *layer;        /* NULL: it is gone */
+    struct layer *layer;        /* NULL: deleted */
     uint64_t leaf, count;
   } *p;                         /* owned */
   size_t nr;
@@ -31,11 +31,11 @@ extern struct lost_leaves *lost_leaves_new (void);
 /* NULL is allowed. */
 extern void lost_leaves_free (struct lost_leaves *lost);
 
-/* A layer's leaves, with so many blocks. */
+/* Add 'count' leaves of a layer from 'leaf' on, which have 'blocks' blocks. */
 extern int lost_leaves_note (struct lost_leaves *lost, struct layer *layer,
                              uint64_t leaf, uint64_t count, uint64_t blocks);
 
-/* Nothing stands on that layer any more, and its struct is about to go. */
+/* The layer's struct is about to be freed; no other layer is above it. */
 extern void lost_leaves_forget_layer (struct lost_leaves *lost,
                                       const struct layer *layer);
 

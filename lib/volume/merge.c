@@ -17,7 +17,7 @@
 #include "volume/volume-int.h"
 #include "volume/volume-layers.h"
 
-/* While folds work on a merge, look at it this often. */
+/* While folds work on a merge, check it this often. */
 #define LOOK_MS 50
 
 struct merger {
@@ -27,7 +27,7 @@ struct merger {
   struct lock lock;             /* protects everything below; innermost */
   pthread_cond_t wake;          /* woken or stop */
   bool woken, stop;
-  bool joined;                  /* of who stops it */
+  bool joined;                  /* used only by merger_stop */
 };
 
 /*----------------------------------------------------------------------
@@ -73,8 +73,8 @@ adopt_in_transaction (void *arg, struct meta_conn *c,
   return put_overlap (c, s->child, LAYER_OVERLAP_ALL);
 }
 
-/* Who reads pool.db as it was before the trim must not see what follows: the
- * layer's row there still has what the child does not show.
+/* A reader of pool.db as it was before the trim must not see the new overlaps:
+ * the layer's rows there still have blocks that the child does not show.
  */
 static void
 adopt_done (void *arg)
@@ -84,8 +84,8 @@ adopt_done (void *arg)
 
   quiesce_wait (&s->pool->quiesce);
   WITH_LOCK (&vs->lock);
-  /* In this order: who sees that the child cuts nothing off sees that the
-   * layer does.
+  /* In this order: a reader that sees the child's new overlap must see the
+   * layer's, too.
    */
   s->layer->overlap = adopted_overlap (s);
   s->child->overlap = LAYER_OVERLAP_ALL;
@@ -136,9 +136,9 @@ switch_in_transaction (void *arg, struct meta_conn *c,
   return meta_layer_delete (c, child.id);
 }
 
-/* Who reads pool.db as it was before the child's rows moved must find them on
- * the way down that the rows' keys tell: it would meet one of a layer that it
- * has not come to.
+/* A reader of pool.db as it was before the child's rows moved must find the
+ * layers in the order of the rows' keys: otherwise it would meet a row of a
+ * layer that it has not reached.
  */
 static void
 switch_done (void *arg)
@@ -206,7 +206,7 @@ run_switch (struct step *s)
   s->name = find_name (s->pool->volumes, s->child);
   if (s->name == NULL || s->name->is_snapshot)
     return txg_run (s->pool->txg, switch_in_transaction, switch_done, s);
-  /* A head: what is written to it must be folded, and pushed, before. */
+  /* A head: writes to it must be folded, and pushed, before. */
   writeback_range_begin (wb, s->name, &range, 0, UINT64_MAX);
   r = writeback_drain (wb, s->name);
   if (r == 0)
@@ -233,9 +233,9 @@ find_due (struct volumes *vs)
   return NULL;
 }
 
-/* A shrink may have lowered the child's overlap when the trim was over: what
- * the child has not shown since then must go as well.  Under admin there is
- * no shrink.
+/* False if a shrink has lowered the child's overlap since the trim: blocks that
+ * the child has not shown since then must be trimmed, too.  Under pool->admin
+ * there is no shrink.
  */
 static bool
 is_trimmed (const struct step *s)
@@ -319,8 +319,8 @@ merger_thread (void *arg)
          !layers_want_collecting (pool->volumes)))
       continue;
     WITH_LOCK (&pool->admin);
-    /* A pool that is full or failed: it is tried again, or reported to
-     * the next client.
+    /* If the pool is full the thread tries again; if it has failed the next
+     * client gets the error.
      */
     merge_step (pool);
     if (layers_want_collecting (pool->volumes))

@@ -2,21 +2,22 @@
 
 /* Rebase: a volume keeps its content and inherits from another snapshot.
  *
- * While clients go on, in steps each of which leaves the content as it is:
+ * Clients keep access meanwhile; no step changes the content:
  *
  *  1. The head H freezes, as for a snapshot, but without a name; the volume
  *     goes on in a new head on it.
- *  2. A new layer R on the snapshot's layer gets, block by block, what makes
- *     it say the same as H: nothing where both say the same, else H's
- *     pointer, whose record gains a reference, or a hole.
+ *  2. A new layer R on the snapshot's layer is filled, block by block, until
+ *     it shows the same as H.  Where the snapshot shows the same R needs no
+ *     entry; elsewhere it gets H's pointer, whose record gains a reference, or
+ *     a hole.
  *  3. The head's parent becomes R instead of H, in one transaction with the
  *     volume's origin.
- *  4. Nothing refers to H any more, unless snapshots stand on it: it dies,
- *     its references come back.  R is nameless with one child: it merges
- *     (merge.h), at once, since the head has only what was written meanwhile.
+ *  4. Unless snapshots stand on H nothing refers to it: it dies, and its
+ *     references are dropped.  R is nameless with one child: it merges
+ *     (merge.h), quickly, since the head has only the writes made meanwhile.
  *
  * A crash before step 3 leaves R, which dies, and H, which merges with the
- * head: the volume as it was.
+ * head: the volume is as before.
  *
  * H and R have no name meanwhile; a hold keeps them from dying or merging.
  */
@@ -44,18 +45,18 @@
 #include "volume/volume-layers.h"
 #include "volume/volume.h"
 
-/* Blocks dealt with inside one txg. */
+/* Blocks copied inside one txg. */
 #define LEAVES_AT_ONCE 16
 
 struct rebase {
   struct nbdedup_pool *pool;
   struct volume *v, *onto;
   uint64_t size;
-  struct layer *old, *head;     /* H and what stands on it */
+  struct layer *old, *head;     /* H and the new head on it */
   struct layer *new;            /* R */
   struct meta_layer head_row, new_row;
   struct meta_volume mv;
-  struct tombstones tombstones; /* were kept for the old origin */
+  struct tombstones tombstones; /* kept for the old origin */
   nbdedup_progress_fn *progress;
   void *opaque;
 };
@@ -75,7 +76,7 @@ begin_in_transaction (void *arg, struct meta_conn *c,
   if (r != 1)
     return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
                                   "missing", rb->v->name) : -1;
-  /* Branches of their own: H's branch has rows that will not be below. */
+  /* Branches of their own: H's branch has rows that will not be below them. */
   rb->head_row.id = rb->head_row.branch = rb->head_row.seq = state->next_id++;
   rb->head_row.blocks = old.blocks;
   rb->new_row.id = rb->new_row.branch = rb->new_row.seq = state->next_id++;
@@ -106,7 +107,9 @@ begin_done (void *arg)
 
   map_freeze (rb->pool->map, rb->old);
   WITH_LOCK (&vs->lock);
-  /* The volume's name goes up to the head; H's is a hold now, R's too. */
+  /* The head takes the volume's name; the one counted for H is a hold now, and
+   * so is R's.
+   */
   place_locked (vs, rb->head, &rb->head_row, rb->old);
   place_locked (vs, rb->new, &rb->new_row, rb->onto->layer);
   volume_set_layer (rb->v, rb->head);
@@ -168,7 +171,7 @@ says_the_same (const struct sides *s, unsigned i)
     (s->old_states[i] != MAP_POINTER || s->old[i].addr == s->new[i].addr);
 }
 
-/* Inside a txg: R says of a leaf what H says. */
+/* Inside a txg: make R show a leaf as H does. */
 static int
 copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
 {
@@ -190,7 +193,7 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
       if (txg_set_holes (pool->txg, rb->new, block + i, 1) == -1)
         return -1;
     }
-    /* H's own pointer keeps the record alive until the fold counts ours. */
+    /* H's own pointer keeps the record alive until the fold counts R's. */
     else if (ddt_ref (pool->ddt, s.old[i].addr, 1) == -1 ||
              txg_set_pointer (pool->txg, rb->new, block + i,
                               &s.old[i]) == -1) {
@@ -201,8 +204,8 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
   return 0;
 }
 
-/* The first leaf from '*leaf' on about which one of two layers may say
- * something.  1, 0: none below 'end', -1.
+/* The first leaf from '*leaf' on for which one of two layers, or one below it,
+ * may have a row.  1, 0: none below 'end', -1.
  */
 static int
 next_leaf (struct nbdedup_pool *pool, struct layer *a, struct layer *b,
@@ -222,7 +225,7 @@ next_leaf (struct nbdedup_pool *pool, struct layer *a, struct layer *b,
   return *leaf < end;
 }
 
-/* The blocks of a leaf, of 'nr_blocks' in all. */
+/* The number of blocks in a leaf, of 'nr_blocks' in all. */
 static unsigned
 blocks_in_leaf (uint64_t leaf, uint64_t nr_blocks)
 {
@@ -231,7 +234,7 @@ blocks_in_leaf (uint64_t leaf, uint64_t nr_blocks)
   return left < LEAF_BLOCKS ? (unsigned) left : LEAF_BLOCKS;
 }
 
-/* Some leaves inside one txg, from '*leaf' on.  1: there may be more. */
+/* Copy some leaves inside one txg, from '*leaf' on.  1: there may be more. */
 static int
 copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
 {
@@ -288,7 +291,7 @@ finish_in_transaction (void *arg, struct meta_conn *c,
   struct meta_layer head, new;
 
   (void) state;
-  /* As this transaction's fold left them. */
+  /* Read the rows as this transaction's fold has left them. */
   if (meta_layer_get (c, rb->head->id, &head) != 1 ||
       meta_layer_get (c, rb->new->id, &new) != 1)
     return nbdedup_fail (EIO, "pool.db: a layer of volume %s is missing",
@@ -325,7 +328,7 @@ finish_done (void *arg)
   layers_settle (vs);
 }
 
-/* Let go of what a rebase that failed has made. */
+/* Release the layers of a failed rebase. */
 static void
 undo_done (void *arg)
 {
@@ -361,8 +364,9 @@ finish (struct rebase *rb)
   return txg_run (rb->pool->txg, finish_in_transaction, finish_done, rb);
 }
 
-/* Until the volume's head is R, its own pointers are not counted as its.  The
- * rebase has happened: what fails here is tried again in the background.
+/* Until R is the volume's head, R's pointers do not count as the volume's own.
+ * The rebase is complete: if this fails the merger tries again in the
+ * background.
  */
 static void
 merge_new (struct rebase *rb)
@@ -392,7 +396,7 @@ check_rebase (struct volume *v, struct volume *onto)
   return 0;
 }
 
-/* Own pointers before and after, and how many of them come back. */
+/* Own pointers before and after, and how many references are dropped. */
 struct estimate {
   uint64_t before, after, given_back;
 };
@@ -498,7 +502,7 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
     rb.head_row.overlap = blocks;
     rb.new_row.parent = onto->layer->id;
     rb.new_row.overlap = overlap < blocks ? overlap : blocks;
-    /* Only to count down from: the head's count becomes R's. */
+    /* Only a start for R's count, which the head's replaces. */
     rb.new_row.blocks = onto->layer->blocks;
     r = rebase (&rb);
     free (rb.tombstones.p);

@@ -5,9 +5,9 @@
 
 #include "nbdedup.h"
 
-/* Let a volume inherit from 'snapshot' from now on; its content stays.  Only
- * say what that would save if 'dry_run'.  Under pool->admin.  The result is
- * that of "rebase" in command.h; NULL: error.
+/* Make a volume inherit from 'snapshot', without a change of its content.
+ * With 'dry_run' only compute how much that would save.  Under pool->admin.
+ * The result is that of "rebase" in command.h; NULL: error.
  */
 extern json_t *rebase_run (struct nbdedup_pool *pool, const char *name,
                            const char *snapshot, bool dry_run,

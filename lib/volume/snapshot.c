@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Snapshots, clones, rollback: new layers, in a time that does not depend
- * on what the volume holds.  Each is one operation in a fold's transaction
+/* Snapshots, clones, rollback: each makes new layers, in a time that does not
+ * depend on the volume's content, as one operation in a fold's transaction
  * (txg_run).
  */
 
@@ -32,7 +32,7 @@
 struct snapshot {
   struct volumes *vs;
   struct volume *v;
-  struct layer *head, *layer;   /* what freezes, what becomes the head */
+  struct layer *head, *layer;   /* the one that freezes, and the new head */
   struct meta_snapshot ms;
   struct meta_volume mv;
   struct meta_layer ml;
@@ -46,7 +46,7 @@ snapshot_in_transaction (void *arg, struct meta_conn *c,
   struct meta_layer head;
   int r;
 
-  /* The fold before us has counted the head's blocks for the last time. */
+  /* This transaction's fold has counted the head's blocks for the last time. */
   r = meta_layer_get (c, sn->head->id, &head);
   if (r != 1)
     return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
@@ -83,7 +83,7 @@ snapshot_done (void *arg)
   volume_set_layer (sn->v, l);
 }
 
-/* All mutations of the volume wait, and what was answered is installed in
+/* All mutations of the volume wait, and all answered writes are installed in
  * its head: this is the snapshot's moment, on all connections.
  */
 static int
@@ -140,8 +140,8 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
     }
     has_clients = v->nr_clients > 0;
   }
-  /* While clients write, what is pending is folded first: they wait only
-   * for the little that comes meanwhile.
+  /* While clients write, fold pending writes first: then they wait only for
+   * the few that come meanwhile.
    */
   if (s == NULL ||
       (has_clients && (writeback_drain (pool->writeback, v) == -1 ||
@@ -169,7 +169,7 @@ volume_snapshot (struct nbdedup_pool *pool, const char *name)
 struct clones {
   struct volumes *vs;
   struct volume *origin;
-  struct meta_volume mv;        /* of them all, but for ids and names */
+  struct meta_volume mv;        /* of all clones, except ids and names */
   struct meta_layer ml;
   size_t nr;
   struct layer **layers;        /* owned until done */
@@ -303,9 +303,9 @@ volume_clone (struct nbdedup_pool *pool, const char *snapshot,
 }
 
 /*----------------------------------------------------------------------
- * Rollback: the volume goes on from the snapshot, in a layer of its own;
- * what was written since goes.  Clients of the old head are cut off: the
- * struct volume that they hold is replaced by another.
+ * Rollback: the volume continues from the snapshot, in a new layer; later
+ * writes are dropped.  Clients of the old head are cut off: a new struct
+ * volume replaces the one that they hold.
  */
 
 struct rollback {
@@ -314,7 +314,7 @@ struct rollback {
   struct layer *layer;
   struct meta_volume mv;
   struct meta_layer ml;
-  struct tombstones tombstones; /* were kept for the old origin */
+  struct tombstones tombstones; /* kept for the old origin */
 };
 
 static int
@@ -350,7 +350,7 @@ rollback_done (void *arg)
     old->snapshots = (struct volume_list) { NULL, 0, 0 };
     for (i = 0; i < new->snapshots.nr; ++i)
       new->snapshots.p[i]->of = new;
-    /* The volume is again a clone of what it was one of then. */
+    /* The volume has the origin again that it had at that time. */
     volume_set_origin_locked (old, NULL);
     volume_set_origin_locked (new, rb->snapshot->origin);
     tombstones_drop_locked (&rb->tombstones);
@@ -373,7 +373,7 @@ rollback_cut_off (struct volume *v, bool force)
   }
   v->exclusive = true;          /* no client may attach meanwhile */
   v->gone = true;
-  v->nr_clients++;              /* or the last one to leave frees it */
+  v->nr_clients++;              /* else the last client to leave frees it */
   return 0;
 }
 

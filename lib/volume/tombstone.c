@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a destroyed snapshot leaves behind if it is the origin of clones, or
- * of snapshots of clones: a name, in a row without a layer.  It keeps its
- * own origin, so that the line back to a golden image does not break, and
- * goes with the last of those that have it as origin.
+/* Tombstones.  A destroyed snapshot that is the origin of clones, or of
+ * snapshots of clones, leaves a name, in a row without a layer.  The tombstone
+ * keeps its own origin, so that the line back to a golden image does not
+ * break, and is deleted with the last volume or snapshot whose origin it is.
  *
- * It remembers its layer as long as that is still the content of the
- * snapshot: drift compares the clones with it.  It does not hold the layer.
- * A layer with two children or more stays as it is; with one it merges,
- * becomes what the child is, and is not the snapshot any more.
+ * It records its layer as long as that is still the content of the snapshot:
+ * drift compares the clones with it.  It does not hold the layer.  A layer
+ * with two children or more does not change; with one it merges, takes the
+ * child's content, and is not the snapshot any more.
  */
 
 #include <config.h>
@@ -25,7 +25,7 @@ add (struct tombstones *tombstones, struct volume *g)
   return array_push (&tombstones->p, &tombstones->nr, g);
 }
 
-/* One less has this origin: was it the last? */
+/* A volume or snapshot leaves this origin: was it the last? */
 static int
 leave (struct volume *origin, struct tombstones *tombstones)
 {
@@ -45,7 +45,7 @@ tombstones_collect (struct volume *const *leaving, size_t nr,
 
   for (i = 0; i < nr && r == 0; ++i)
     r = leave (leaving[i]->origin, tombstones);
-  /* A tombstone that goes lets go of its own origin: the array may grow. */
+  /* A deleted tombstone leaves its own origin, too: the array may grow. */
   for (i = 0; i < tombstones->nr && r == 0; ++i)
     r = leave (tombstones->p[i]->origin, tombstones);
   for (i = 0; i < nr; ++i)

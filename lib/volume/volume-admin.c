@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is done to volumes as a whole: create, resize, rename, and their
- * properties.  All under pool->admin; each change is one operation
- * inside a fold's transaction (txg_run), so that it has happened, or not.
+/* Commands on whole volumes: create, resize, rename, and their properties.
+ * All under pool->admin; each change is one operation inside a fold's
+ * transaction (txg_run), and so atomic.
  */
 
 #include <config.h>
@@ -76,7 +76,7 @@ check_size (uint64_t size)
   return 0;
 }
 
-/* "none" and "" are no domain. */
+/* "none" and "" mean no domain. */
 static int
 check_domain (const char **domain)
 {
@@ -116,7 +116,7 @@ fill_create (struct nbdedup_pool *pool, const struct volume_spec *spec,
        nbdedup_parse_size (buf, &block_size) == -1))
     return -1;
   if (block_size < pool->sector_bytes && spec->block_size == 0)
-    block_size = pool->sector_bytes;    /* the default gives way */
+    block_size = pool->sector_bytes;    /* the default was too small */
   if (check_block_size (block_size, pool->sector_bytes) == -1)
     return -1;
   snprintf (cr->mv.name, sizeof cr->mv.name, "%s", spec->name);
@@ -152,7 +152,7 @@ volume_create (struct nbdedup_pool *pool, const struct volume_spec *spec)
   if (volumes_find (vs, spec->name))
     return nbdedup_fail (EEXIST, "there is a volume '%s' already",
                          spec->name);
-  /* What needs memory comes first: what is committed has happened. */
+  /* Allocate memory first: after the commit nothing may fail. */
   if (layers_reserve (vs, 1) == -1 || volumes_reserve (vs, 1) == -1 ||
       (layer = layer_new (&cr.ml)) == NULL)
     return -1;
@@ -189,8 +189,8 @@ put_volume (struct nbdedup_pool *pool, struct meta_volume *mv)
   return txg_run (pool->txg, put_in_transaction, NULL, mv);
 }
 
-/* The layer whose overlap bounds what a volume inherits: while its head is
- * merged into the layer below, that one's.
+/* The layer whose overlap limits the blocks that a volume inherits: its head,
+ * or the layer below while the head is merged into that.
  */
 static struct layer *
 bounding_layer (struct volume *v)
@@ -236,10 +236,10 @@ clean_done (void *arg)
   layers_relink_locked (t->v->pool->volumes);
 }
 
-/* Drop what lies past the end, then say so.  Growing must not bring it
- * back, so it is dropped before anybody can grow the volume again; and
- * what it inherits must not show through there, which the overlap says
- * from now on.  (Zeroes first: they keep the count of blocks right.)
+/* Drop the blocks past the end, then clear tail_dirty.  Growing the volume
+ * must not restore them, so drop them before it can grow again.  Lower the
+ * overlap, so that inherited blocks do not show through there.  (Zero them
+ * first, to keep the count of blocks right.)
  */
 static int
 clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
@@ -281,7 +281,7 @@ note_leaf (void *opaque, uint64_t leaf, uint64_t seq, const uint8_t *buf,
   return 0;
 }
 
-/* The same without the old size.  All that the volume has is in pool.db. */
+/* The same without the old size.  All blocks of the volume are in pool.db. */
 static int
 clean_old_tail (struct nbdedup_pool *pool, struct volume *v)
 {
@@ -320,7 +320,7 @@ resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
   uint64_t old_size = v->size;
   struct meta_volume mv;
 
-  /* A shrink has failed half way: what it was to cut off is still there. */
+  /* An earlier shrink failed half way: finish it. */
   if (v->tail_dirty &&
       (writeback_drain (pool->writeback, v) == -1 ||
        txg_run (pool->txg, NULL, NULL, NULL) == -1 ||
@@ -419,7 +419,7 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
     return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
   volume_to_meta (v, &mv);
   snprintf (mv.name, sizeof mv.name, "%s", new);
-  mv.importing = false;         /* complete, or its user wants to keep it */
+  mv.importing = false;         /* complete, or the user keeps it */
   if (put_volume (pool, &mv) == -1)
     return -1;
   WITH_LOCK (&vs->lock);
@@ -458,7 +458,7 @@ volume_get (struct volume *v, const char *property, char **value)
   return r == -1 ? nbdedup_fail (ENOMEM, "no memory") : 0;
 }
 
-/* Domains: the id is made in the same transaction. */
+/* Domains: the same transaction makes the id. */
 struct set_volume {
   struct meta_volume mv;
   const char *domain;
@@ -475,7 +475,7 @@ set_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
   return meta_volume_put (c, &s->mv);
 }
 
-/* What is stored already is shared within the old domain. */
+/* Only an empty volume: stored data is shared within the old domain. */
 static int
 check_is_empty (struct volume *v)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Destroy volumes, with or without their snapshots, and snapshots: all that
- * are named, or none.
+/* Destroy volumes, with or without their snapshots, and snapshots: all names
+ * given, or none.
  *
- * Their names go in one transaction; that is all that the caller waits for.
- * What nothing refers to any more is given back by later folds, and a
- * nameless layer that something still stands on stays, or merges
- * (layers_settle).
+ * One transaction deletes the names; the caller waits only for that.  Later
+ * folds free layers that nothing refers to.  A nameless layer that others
+ * stand on stays, or merges (layers_settle).
  *
  * A snapshot that is the origin of clones leaves a tombstone (tombstone.c).
  */
@@ -34,12 +33,12 @@ struct destroy {
   struct volume **victims;      /* owned array; a volume comes after all of
                                  * its snapshots */
   size_t nr;
-  struct tombstones tombstones; /* go with their last clone */
+  struct tombstones tombstones; /* deleted with their last clone */
   bool recursive, force;
-  json_t *needs;                /* dry run: not owned; what is in the way */
+  json_t *needs;                /* dry run: not owned; options needed */
 };
 
-/* It cannot be without that option: fails, or a dry run notes it. */
+/* The command needs this option: fail, or in a dry run add it to 'needs'. */
 static int __attribute__ ((format (printf, 3, 4)))
 need (struct destroy *d, const char *option, const char *fmt, ...)
 {
@@ -56,7 +55,7 @@ need (struct destroy *d, const char *option, const char *fmt, ...)
   return 0;
 }
 
-/* Clones that will be left. */
+/* The number of clones that will remain. */
 static unsigned
 clones_left (const struct destroy *d, const struct volume *s)
 {
@@ -88,7 +87,7 @@ add_victim (struct destroy *d, struct volume *v)
   return array_push (&d->victims, &d->nr, v);
 }
 
-/* -r, or all that it has are named. */
+/* Requires -r, unless all its snapshots are named. */
 static int
 add_snapshots_of (struct destroy *d, struct volume *v)
 {
@@ -163,9 +162,9 @@ check_clients_locked (struct destroy *d)
   return 0;
 }
 
-/* From here on no client attaches, and no request is accepted.  The clients
- * leave when they like, and the last one frees the struct: until we are
- * done we count as one.
+/* From here on no client can attach, and no request is accepted.  Attached
+ * clients may leave at any time, and the last one frees the struct.  So the
+ * command counts as a client until it is done.
  */
 static int
 cut_off (struct destroy *d)
@@ -200,7 +199,7 @@ take_back (struct destroy *d)
   }
 }
 
-/* Labels are read under the lock alone. */
+/* Take the lock: others read labels under volumes->lock without pool->admin. */
 static void
 set_label (struct volume *s, char *label)
 {
@@ -209,8 +208,8 @@ set_label (struct volume *s, char *label)
   s->label = label;
 }
 
-/* What a snapshot leaves behind if something has it as origin; and which
- * tombstones have waited for these.
+/* Turn snapshots that are still an origin into tombstones, and collect the
+ * tombstones that were kept only for the others.
  */
 static int
 leave_tombstones (struct destroy *d)
@@ -279,7 +278,7 @@ destroy_in_transaction (void *arg, struct meta_conn *c,
   return r == 0 ? tombstones_delete (&d->tombstones, c) : -1;
 }
 
-/* After the commit, before any later fold: those give references back. */
+/* After the commit, and before any later fold, which may drop references. */
 static void
 destroy_done (void *arg)
 {
@@ -303,7 +302,7 @@ destroy_done (void *arg)
   layers_settle (d->vs);
 }
 
-/* Structs that are not needed any more. */
+/* Free structs that are not needed any more. */
 static void
 release (struct destroy *d)
 {
@@ -358,7 +357,7 @@ volume_destroy (struct nbdedup_pool *pool, const json_t *names,
   int r = collect (&d, names);
 
   if (r == 0) {
-    list_victims (&d, list);    /* before the structs go */
+    list_victims (&d, list);    /* before the structs are freed */
     r = run (pool, &d);
   }
   if (r == 0)

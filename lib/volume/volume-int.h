@@ -10,7 +10,7 @@
 /* May a volume (or a domain) have this name? */
 extern bool volume_is_name (const char *s);
 
-/* Split "vol@snap".  EINVAL: that is no snapshot's name. */
+/* Split "vol@snap".  EINVAL: not a snapshot's name. */
 struct snapshot_name {
   char volume[META_NAME_MAX + 1], snapshot[META_NAME_MAX + 1];
 };
@@ -25,7 +25,7 @@ extern struct volume *snapshot_new (struct volume *of,
                                     const struct meta_snapshot *ms,
                                     struct layer *layer);
 extern void volume_free (struct volume *v);
-/* The layer that it has from now on.  While its struct lives, so does that. */
+/* Set its layer.  The layer's struct lives as long as the volume's. */
 extern void volume_set_layer (struct volume *v, struct layer *layer);
 /* Free it unless it is still needed.  With volumes->lock held. */
 extern void volume_release_locked (struct volume *v);
@@ -38,19 +38,25 @@ extern void volume_to_meta (const struct volume *v, struct meta_volume *mv);
 extern void snapshot_to_meta (const struct volume *s,
                               struct meta_snapshot *ms);
 
-/* Tombstones (tombstone.c) that have no reason to stay. */
+/* Tombstones (tombstone.c) to delete. */
 struct tombstones {
   struct volume **p;            /* owned, the array */
   size_t nr;
 };
-/* Those kept for these alone, whose origin is about to change or go. */
+/* Collect those kept only for volumes in 'leaving', whose origin is about to
+ * change or which are about to be destroyed.
+ */
 extern int tombstones_collect (struct volume *const *leaving, size_t nr,
                                struct tombstones *tombstones);
-/* Their rows; and after the commit, and after those have let go, they. */
+/* Delete their rows; and drop the structs, after the commit and after the
+ * volumes in 'leaving' have let go of them.
+ */
 extern int tombstones_delete (const struct tombstones *tombstones,
                               struct meta_conn *c);
 extern void tombstones_drop_locked (struct tombstones *tombstones);
-/* 'layer' takes over what 'child' is: in their rows, and after the commit. */
+/* 'layer' takes the place of 'child': update the rows; and, after the commit,
+ * the structs.
+ */
 extern int tombstones_put_merge (struct volumes *vs, struct meta_conn *c,
                                  const struct layer *layer,
                                  const struct layer *child);
@@ -58,15 +64,16 @@ extern void tombstones_merge_locked (struct volumes *vs,
                                      const struct layer *layer,
                                      const struct layer *child);
 
-/* Who uses it: "2 clients (uid 1000, uid 0)", for an error.  With
+/* Its clients, for an error text: "2 clients (uid 1000, uid 0)".  With
  * volumes->lock held.
  */
 extern void volume_describe_clients_locked (const struct volume *v,
                                             char *buf, size_t len);
 
-/* What a command lets pool.db grow by: a page of each table and index that
- * it adds a row to may be split; and with their names and index entries so
- * many volumes, with their layers, fill a page (which may stay half empty).
+/* The growth of pool.db by a command: it may split a page of each table and
+ * index that it adds a row to (ROW_PAGES); and ROWS_PER_PAGE volumes, with
+ * their layers, names and index entries, fill a page, which may stay half
+ * empty.
  */
 #define ROW_PAGES 12
 #define ROWS_PER_PAGE 8

@@ -57,7 +57,7 @@ layer_to_meta (struct layer *l, struct meta_layer *ml)
   };
 }
 
-/* Readers look meanwhile: resolve_leaf relies on the order of both. */
+/* Readers run meanwhile: resolve_leaf relies on the order of both stores. */
 static void
 link_run (struct layer *l)
 {
@@ -83,7 +83,7 @@ layers_add_locked (struct volumes *vs, struct layer *l, struct layer *parent)
 
   assert_held (&vs->lock);
   assert (vs->layers.nr < vs->layers.cap);
-  /* Ids only grow: mostly this is the end. */
+  /* Ids only grow, so this is usually the end. */
   for (i = vs->layers.nr; i > 0 && vs->layers.p[i - 1]->id > l->id; --i)
     vs->layers.p[i] = vs->layers.p[i - 1];
   vs->layers.p[i] = l;
@@ -161,7 +161,7 @@ layers_relink_locked (struct volumes *vs)
  * Fates
  */
 
-/* A layer that nothing refers to any more; so may be what it stood on. */
+/* Let a layer die that nothing refers to; its parent may be the next. */
 static void
 let_die_locked (struct layer *l)
 {
@@ -177,7 +177,7 @@ let_die_locked (struct layer *l)
       parent->merging = NULL;
       parent->merge_state = MERGE_NONE;
     }
-    /* It is not read: it stands on nothing, whatever becomes of that. */
+    /* No reader uses the layer, so it needs no parent. */
     l->parent = NULL;
   }
 }
@@ -243,9 +243,9 @@ next_to_die_locked (struct volumes *vs)
   return NULL;
 }
 
-/* A reader may have come to such a layer just before it lost its last name or
- * child (a rebase puts another one below a head): until that reader is done it
- * must find what the layer says, and what it stands on, not holes.
+/* A reader may have reached such a layer just before it lost its last name or
+ * child (a rebase puts another one below a head).  Until that reader is done it
+ * must find the layer's rows and its parent, not holes.
  */
 static void
 let_die (struct volumes *vs)
@@ -276,7 +276,7 @@ layers_settle (struct volumes *vs)
     }
     if (l == NULL)
       break;
-    /* Before the first of its rows changes. */
+    /* This must be before the first of its rows changes. */
     map_set_unstable (vs->pool->map, l, true);
     {
       WITH_LOCK (&vs->lock);
@@ -317,7 +317,7 @@ volumes_layer_gone (void *volumes, struct layer *layer)
 }
 
 /*----------------------------------------------------------------------
- * Structs of layers that are gone
+ * Structs of deleted layers
  */
 
 /* Collecting costs a fold. */
@@ -345,9 +345,8 @@ struct collected {
   size_t nr;
 };
 
-/* Out of the list go those that no struct volume has.  Gone and dying
- * ones that stay are cut loose, so that no pointer leads from a layer that
- * stays to one that goes.
+/* Remove from the list those that no struct volume holds.  Unlink gone and
+ * dying ones that stay, so that no layer in the list points to a removed one.
  */
 static int
 take_gone (struct collected *cd)
@@ -378,13 +377,13 @@ take_gone (struct collected *cd)
   return 0;
 }
 
-/* In the folding thread, which is the only one to use the list without the
- * lock; with admin held, no command has a layer in its hands.  The cut of this
- * fold has waited for all who were inside a txg, and what they changed was
- * folded: no layer that is gone is in the map's changes.  What is left are
- * readers.  First those go who have one since it was a volume's, and must
- * still find what it stands on; then those who have come from one that stays,
- * for a client of what was destroyed: that client gets ESHUTDOWN.
+/* Runs in the folding thread, the only one to use the list without the lock;
+ * with pool->admin held, no command uses a layer.  The cut of this fold has
+ * waited for all threads inside a txg, and their changes were folded: no layer
+ * that is gone is in the map's changes.  Only readers are left.  The first
+ * wait is for those that got a layer while a volume had it, and must still
+ * find its parent.  The second wait is for those that came from a layer that
+ * stays, for a client of a destroyed volume: that client gets ESHUTDOWN.
  */
 static void
 collect_gone (void *arg)
@@ -409,7 +408,7 @@ layers_collect (struct volumes *vs)
   struct collected cd = { .vs = vs };
 
   assert_held (&vs->pool->admin);
-  /* If it fails, later. */
+  /* If this fails the next call does it. */
   (void) txg_run (vs->pool->txg, NULL, collect_gone, &cd);
   free (cd.p);
 }

@@ -3,8 +3,8 @@
 /* The registry of an open pool's layers (layer.h).
  *
  * Functions with "_locked" need volumes->lock.  Those that change the
- * structure are called before the folding thread starts, or from txg_run's
- * 'done' callbacks.
+ * structure may be called only before the folding thread starts, or from
+ * txg_run's 'done' callbacks.
  */
 
 #ifndef NBDEDUP_VOLUME_LAYERS_H
@@ -16,13 +16,13 @@
 extern int layers_reserve (struct volumes *vs, size_t nr);
 /* A layer with the row's fields, not in the registry yet. */
 extern struct layer *layer_new (const struct meta_layer *ml);
-/* Its parent gains a child.  Takes ownership. */
+/* Add it as a child of 'parent'.  Takes ownership. */
 extern void layers_add_locked (struct volumes *vs, struct layer *layer,
                                struct layer *parent);
 extern struct layer *layers_find_locked (struct volumes *vs, uint64_t id);
 
-/* Where a new layer on 'parent' (NULL: none) belongs: the parent's branch, or
- * one of its own.
+/* Place a new layer on 'parent' (NULL: none): in the parent's branch, or in a
+ * new one.
  */
 extern void layers_place_locked (struct volumes *vs, struct layer *parent,
                                  struct meta_layer *ml);
@@ -30,21 +30,21 @@ extern void layers_place_locked (struct volumes *vs, struct layer *parent,
 /* Compute every layer's run again. */
 extern void layers_relink_locked (struct volumes *vs);
 
-/* Nameless layers: those without children begin to die, those with one
- * begin to merge.
+/* Start the work on nameless layers: those without children die, those with
+ * one child merge.
  */
 extern void layers_settle (struct volumes *vs);
 
-/* A layer has no row any more.  Its struct stays: a reader may hold it. */
+/* The layer's row is deleted.  Its struct stays: a reader may hold it. */
 extern void layers_gone_locked (struct volumes *vs, struct layer *layer);
-/* Are there so many such structs that a fold is worth while? */
+/* Are there enough such structs to justify a fold? */
 extern bool layers_want_collecting (struct volumes *vs);
 /* Free those that no reader and no struct volume holds.  Under pool->admin;
  * waits for a fold.
  */
 extern void layers_collect (struct volumes *vs);
 
-/* The row of a layer as it is in memory. */
+/* The row for a layer in memory. */
 extern void layer_to_meta (struct layer *layer, struct meta_layer *ml);
 
 #endif /* NBDEDUP_VOLUME_LAYERS_H */

@@ -2,14 +2,14 @@
 
 /* The volumes, snapshots and layers of a pool that is being opened.
  *
- * The rows refer to each other by id, in any order: layers first, then what
- * stands on them, then the links.  A row that refers to nothing is damage,
- * but for a dying layer's parent, which may be gone already.
+ * The rows refer to each other by id, in any order: load layers first, then
+ * volumes and snapshots, then the links.  A row that refers to a missing row
+ * is damage, except for a dying layer's parent, which may be deleted already.
  *
  * Damage refuses the pool, unless it is opened read-only (volumes_salvage).
- * Then a layer that has no row, or that stands on such a one, is "lost".  To
- * go on below it would read holes, or old data, in place of what is missing:
- * so its volume can only be listed.
+ * Then a layer that has no row, or has such a layer below it, is "lost".
+ * Reads that skipped it would return holes or old data in place of the missing
+ * blocks, so its volume can only be listed.
  */
 
 #include <config.h>
@@ -32,7 +32,7 @@
 #include "volume/volume-layers.h"
 #include "volume/volume.h"
 
-/* What refers to a snapshot as its origin. */
+/* A volume or snapshot whose origin is a snapshot. */
 struct link {
   struct volume *v;
   uint64_t origin;
@@ -41,7 +41,7 @@ struct link {
 struct load {
   struct volumes *vs;
   struct meta_conn *c;
-  bool salvage;                 /* damage is passed over */
+  bool salvage;                 /* go on in spite of damage */
   unsigned nr_lost;             /* ... so many times */
   unsigned nr_orphans;          /* layers without their parents */
   struct meta_volume *volumes;  /* owned, allow too */
@@ -52,7 +52,7 @@ struct load {
   size_t nr_links;
 };
 
-/* Damage: refuse the pool, or tell the log and go on without it. */
+/* Damage: refuse the pool, or log it and go on without the row. */
 static int __attribute__ ((format (printf, 2, 3)))
 damaged (struct load *ld, const char *fmt, ...)
 {
@@ -87,10 +87,10 @@ load_layer (void *opaque, const struct meta_layer *ml)
 
 /* A second pass: a parent need not be older than its child.
  *
- * Of layers that die together each is given back in its own time, and its row
- * says that it dies when a fold begins with it.  So after a crash the parent
- * may be gone, or dying, while the child's row says nothing.  check_orphans
- * tells it from damage: nothing that has a name stands on it.
+ * Layers that die together are deleted one by one, and a layer's row is marked
+ * as dying when a fold begins with it.  So after a crash the parent may be
+ * gone, or dying, while the child's row is not marked.  check_orphans tells
+ * this from damage: no layer above it has a name.
  */
 static int
 link_layer (void *opaque, const struct meta_layer *ml)
@@ -121,8 +121,8 @@ link_layer (void *opaque, const struct meta_layer *ml)
   return 0;
 }
 
-/* A circle of parents would never end.  Brent's way: a mark that waits,
- * further on each time.
+/* Fail if the parents form a cycle.  Brent's algorithm: the mark moves forward
+ * after twice as many steps each time.
  */
 static int
 check_circles (struct volumes *vs)
@@ -151,7 +151,7 @@ check_circles (struct volumes *vs)
   return 0;
 }
 
-/* Does the way down from 'l' end well?  A circle does not end. */
+/* Is no layer from 'l' down lost?  False also for a cycle. */
 static bool
 is_whole_locked (struct volumes *vs, struct layer *l)
 {
@@ -163,7 +163,7 @@ is_whole_locked (struct volumes *vs, struct layer *l)
   return true;
 }
 
-/* What has no name dies when the pool is open (layers_settle). */
+/* Orphans without a name die once the pool is open (layers_settle). */
 static int
 check_orphans (struct load *ld)
 {
@@ -204,7 +204,7 @@ spread_loss (struct volumes *vs)
   }
 }
 
-/* Stands for a layer without a row. */
+/* Make a placeholder for a layer without a row. */
 static struct layer *
 add_lost_layer (struct volumes *vs, uint64_t id, uint32_t block_size)
 {
@@ -293,8 +293,8 @@ find_by_id (struct volumes *vs, uint64_t id)
   return NULL;
 }
 
-/* Stands for a volume without a row, whose snapshots are there.  Who may
- * read them is not known any more: its owner.
+/* Make a placeholder for a volume without a row that has snapshots.  Its
+ * "allow" is not known, so only the pool's owner may read them.
  */
 static struct volume *
 add_lost_volume (struct load *ld, uint64_t id)
@@ -321,7 +321,7 @@ make_snapshot (struct load *ld, const struct meta_snapshot *ms,
   if (ld->salvage && layer == NULL)
     layer = add_lost_layer (ld->vs, ms->layer, of->block_size);
   if (layer && of->layer->lost)
-    of->block_size = layer->block_size; /* perhaps it has never been known */
+    of->block_size = layer->block_size; /* the volume's may not be known */
   if (layer == NULL || layer->dying || !volume_is_name (ms->name) ||
       of->block_size != layer->block_size) {
     damaged (ld, "snapshot %" PRIu64 " is damaged", ms->id);
@@ -426,7 +426,7 @@ set_origins (struct load *ld)
   return 0;
 }
 
-/* Whatever has children is frozen, nameless or not. */
+/* A layer with children is frozen, with or without a name. */
 static void
 freeze_parents (struct volumes *vs)
 {
@@ -439,7 +439,7 @@ freeze_parents (struct volumes *vs)
   layers_relink_locked (vs);
 }
 
-/* A volume's head takes writes: nothing else may stand on it or name it. */
+/* A volume's head takes writes: it may have no child and no other name. */
 static int
 check_heads (struct load *ld)
 {

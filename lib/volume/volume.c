@@ -23,7 +23,7 @@ volume_is_name (const char *s)
 {
   size_t n = strlen (s);
 
-  /* "." and "..": what makes a file's name of it must not go astray. */
+  /* "." and "..": programs may use the name as that of a file. */
   return n >= 1 && n <= META_NAME_MAX && strspn (s, ".") != n &&
     strspn (s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
             "0123456789._-") == n;
@@ -438,7 +438,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
     return nbdedup_fail (EACCES, "volume %s: its property allow does not "
                          "name this client", name);
   if (v->layer->lost) {
-    /* One of size 0 has lost its row, too: no request would ever come. */
+    /* A volume of size 0 has lost its row, too, and would get no request. */
     if (!(flags & NBDEDUP_VOLUME_LOST) || v->size == 0)
       return nbdedup_fail (EIO, "volume %s " VOLUME_LOST_TEXT, name);
     nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s " VOLUME_LOST_TEXT, name);

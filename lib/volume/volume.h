@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The volumes and snapshots of an open pool, and what is done to them as a
- * whole.  What they are: volume-types.h.
+/* The volumes and snapshots of an open pool, and the commands on them.
+ * volume-types.h has the types.
  */
 
 #ifndef NBDEDUP_VOLUME_H
@@ -19,12 +19,12 @@ extern struct volumes *volumes_new (struct nbdedup_pool *pool);
 extern void volumes_free (struct volumes *volumes);
 /* Read them all from pool.db. */
 extern int volumes_load (struct volumes *volumes, struct meta_conn *c);
-/* For a pool that is opened read-only: those that are left after damage.
- * Names whose blocks cannot be found any more are listed, but cannot be
- * opened; the log says what is missing.  1: something is, 0, -1.
+/* For a pool that is opened read-only: read those that damage has left.  Names
+ * whose map is lost are listed, but cannot be opened; the log says what is
+ * missing.  1: something is, 0, -1.
  */
 extern int volumes_salvage (struct volumes *volumes, struct meta_conn *c);
-/* Finish what a crash interrupted (a shrink). */
+/* Finish a shrink that a crash interrupted. */
 extern int volumes_recover (struct volumes *volumes);
 
 extern struct layer *volumes_find_layer (void *volumes, uint64_t id);
@@ -41,13 +41,13 @@ extern struct volume *volumes_find_snapshot (struct volumes *volumes,
                                              const char *name);
 extern struct volume *volumes_find_any (struct volumes *volumes,
                                         const char *name);
-/* The layer with these numbers, and the name of the volume or snapshot whose
- * it is, or of one that stands on it.  NULL: there is none.
+/* The layer with these numbers, and the name of its volume or snapshot, or of
+ * one above it.  NULL: there is none.
  */
 extern struct layer *
 volumes_describe_layer (struct volumes *volumes, uint64_t branch,
                         uint64_t seq, char name[VOLUME_FULL_NAME_MAX]);
-/* What "origin" reads: NULL if it is no clone. */
+/* The value of "origin"; NULL if it is not a clone. */
 extern json_t *volume_origin_json (const struct volume *v);
 
 /* Commands; under pool->admin. */
@@ -64,19 +64,19 @@ extern int volume_resize (struct nbdedup_pool *pool, const char *name,
                           uint64_t size, bool shrink);
 extern int volume_rename (struct nbdedup_pool *pool, const char *old,
                           const char *new);
-/* Volumes and snapshots, all or none.  'destroyed' (an array) gets what was
- * destroyed.
+/* Destroy volumes and snapshots, all or none; add the names to 'destroyed', an
+ * array.
  */
 extern int volume_destroy (struct nbdedup_pool *pool, const json_t *names,
                            bool recursive, bool force, json_t *destroyed);
-/* Only say what that would destroy (drift.h: what it would free), with the
- * options that it would need: 'needs' (an array) gets {"option", "why"}.
+/* Only report what that would destroy (drift.h: what it would free), and which
+ * options it would need: 'needs' (an array) gets {"option", "why"}.
  */
 extern int volume_destroy_dry (struct nbdedup_pool *pool, const json_t *names,
                                bool recursive, bool force, json_t *destroyed,
                                json_t *needs);
 extern int volume_snapshot (struct nbdedup_pool *pool, const char *name);
-/* 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
+/* Make 'count' clones, all or none: NAME, or with 'numbered' NAME<start> and
  * following.
  */
 #define VOLUME_CLONES_MAX 100000
@@ -94,7 +94,7 @@ extern const char *const volume_properties[];
 /* Blocks of the references that dying layers still hold, in bytes. */
 extern uint64_t volumes_freeing_bytes (struct volumes *volumes);
 
-/* Is this a volume's name?  EINVAL with the rule if not. */
+/* Fail with EINVAL, and the rule as text, if no volume can have this name. */
 extern int volume_check_name (const char *name);
 
 #endif /* NBDEDUP_VOLUME_H */
