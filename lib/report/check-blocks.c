@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Recount the blocks of every volume and snapshot: what it inherits and what
- * its layers say themselves.
+/* Recount the blocks of every volume and snapshot: inherited ones and those of
+ * its own layers.
  *
- * One scan of all maps: each row changes the count that its layer has from
- * its parent by what it says differently, for which the parent is resolved
- * in that leaf.  Then the counts are added up from the lowest layers on.  So
- * a thousand clones cost what they have written, not a thousand images.
+ * One scan of all maps: for each row, resolve the parent in that leaf, and
+ * record by how many blocks the layer has more or fewer.  Then add up the
+ * counts from the lowest layers on.  So a thousand clones cost as much as
+ * their own writes, not a thousand images.
  */
 
 #include <config.h>
@@ -23,7 +23,7 @@
 
 struct count {
   struct layer *layer;
-  int64_t own;                  /* more, or less, than what is below */
+  int64_t own;                  /* difference to the parent's blocks */
   uint64_t blocks;
   bool done;
 };
@@ -82,7 +82,7 @@ count_row (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   unsigned i;
 
   if (ct == NULL || leaf_unpack (buf, len, &leaf) == -1)
-    return 0;                   /* told by others */
+    return 0;                   /* other checks report it */
   memset (below.state, MAP_INHERIT, sizeof below.state);
   if (resolve_leaf (rc->c, ct->layer->parent, leaf_nr, ct->layer->overlap,
                     &below) == -1)
@@ -94,7 +94,7 @@ count_row (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   return rc->step (rc->opaque);
 }
 
-/* Blocks that a layer and what is below it have from 'first' on. */
+/* Blocks of a layer and all below it from 'first' on. */
 static int
 count_past (struct recount *rc, struct layer *layer, uint64_t first,
             uint64_t *nr)
@@ -118,7 +118,7 @@ count_past (struct recount *rc, struct layer *layer, uint64_t first,
   }
 }
 
-/* Does the layer's count follow from its parent's now?  1, 0, -1. */
+/* Add up the layer's count.  1; 0: its parent's is not done yet; -1. */
 static int
 add_up (struct recount *rc, struct count *ct)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* check --repair: rows of table "copy" that name what is not there, or is not
- * a copy.  Their copies lose this reference: repair_records, which counts them
- * next, lets them die, and the copier makes others.
+/* check --repair: rows of table "copy" that name a missing record, or one that
+ * is not a copy.  Their copies lose this reference: repair_records, which
+ * counts them next, lets them die, and the copier makes others.
  */
 
 #include <config.h>
@@ -29,9 +29,7 @@ struct copies_scan {
   struct blob row;
 };
 
-/* A row of records that is damaged names none; repair_records makes it
- * again.
- */
+/* A damaged row of records counts as empty; repair_records rebuilds it. */
 static int
 find (struct copies_scan *s, uint64_t addr, struct record *r)
 {

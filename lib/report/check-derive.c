@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* "check --repair": what "records" says of itself, where pool.db says nothing
- * or something else.  A pointer carries the checksum of the stored bytes, and
- * the summaries repeat what pool.db knows of a record.
+/* "check --repair": derive from the file "records" what is missing or wrong in
+ * pool.db.  A pointer has the checksum of the stored bytes, and the summaries
+ * repeat pool.db's description of a record.
  */
 
 #include <config.h>
@@ -27,7 +27,7 @@ struct derive {
   struct verifier v;
   const uint8_t *content;       /* of the last derive_content */
 
-  /* Where the last record was found, for the next one is near. */
+  /* The place of the last record found; the next one is usually near. */
   uint16_t *chunks;             /* owned; of 'segment'; NULL: not known */
   unsigned nr_chunks, last;
   uint64_t segment;
@@ -67,7 +67,7 @@ derive_forget (struct derive *d)
   d->chunk = 0;
 }
 
-/* A read error proves nothing: the disk may give the bytes another day. */
+/* A read error proves nothing: a later read may succeed. */
 enum content
 derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
 {
@@ -89,8 +89,8 @@ derive_content (struct derive *d, const struct pointer *ptr, uint32_t lsize)
   return errno == ENOMEM ? CONTENT_UNKNOWN : CONTENT_LOST;
 }
 
-/* Chunks are aligned to their size.  Those of a segment's earlier life may
- * still stand there: of two with one number neither is believed.  1, or 0.
+/* Chunks are aligned to their size.  Chunks from an earlier use of the segment
+ * may still be there: if two have the same number trust neither.  1, or 0.
  */
 static int
 find_chunks (struct derive *d, struct segment_map *map)

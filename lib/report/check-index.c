@@ -96,7 +96,7 @@ reset (struct index_scan *s)
   s->has_first = false;
 }
 
-/* The entries of a row that is not in order come again with the records. */
+/* Delete rows that are not in order; add_entries restores their entries. */
 static int
 drop_rows (struct index_scan *s)
 {
@@ -193,7 +193,7 @@ repair_index (struct repair *rp)
   struct index_scan s = { .rp = rp };
   int r = 0;
 
-  /* What has no record yet may have one after the next repair. */
+  /* Entries without a record may have one after the next repair. */
   if (rp->records_are_right)
     r = repair_pass (rp, drop_entries, NULL, &s);
   if (r == 0)
@@ -204,8 +204,8 @@ repair_index (struct repair *rp)
 }
 
 /*----------------------------------------------------------------------
- * Limbo: exactly the records without references.  (repair_records put those
- * there that were missing.)  The next fold looks at each again, and frees it.
+ * Limbo: exactly the records without references.  (repair_records has added
+ * missing ones.)  The next fold checks each again, and frees it.
  */
 
 struct limbo {
@@ -214,7 +214,7 @@ struct limbo {
   uint64_t *addrs;              /* owned; ascending */
   size_t nr;
   struct blob row;
-  size_t nr_dead;               /* the first ones: records to look at */
+  size_t nr_dead;               /* the first ones: records to check */
 };
 
 static int
@@ -259,7 +259,7 @@ fix_limbo (struct repair *rp)
   return 0;
 }
 
-/* Without memory they die when the pool is opened the next time. */
+/* Without memory they die when the pool is next opened. */
 static void
 limbo_done (struct repair *rp)
 {

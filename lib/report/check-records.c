@@ -2,13 +2,14 @@
 
 /* check --repair: records, their counts, and pointers without a record.
  *
- * Windows of records, as check reads them, one transaction each: all maps are
- * read, and each pointer into the window is counted for its record, or is a
- * stray: no record is there, or another.  What a stray names is read.  Are its
- * bytes others, its block is lost: it reads as an error already.  Are they
- * right, its record is made again from its summary.  If there is none, or the
- * disk cannot be read, the pointer stays as it is: what is at its address does
- * not die, and no space is given back (check-space.c).
+ * Work in windows of records, as check does, with one transaction for each:
+ * read all maps, and count each pointer into the window for its record.  A
+ * pointer without a record, or with a different one, is a stray.  Read the
+ * bytes that a stray names.  If they do not match its checksum its block is
+ * lost: reads of it fail already.  If they match, rebuild the record from its
+ * summary.  If there is no summary, or the disk cannot be read, keep the
+ * pointer: then the record at its address does not die, and no space is freed
+ * (check-space.c).
  */
 
 #include <config.h>
@@ -23,12 +24,12 @@
 #include "base/log.h"
 #include "report/check-int.h"
 
-/* Pointers that are looked at in one transaction. */
+/* Strays that one transaction handles. */
 #define STRAYS_MAX 65536
-/* Of the log, for records that are known again. */
+/* Lines of the log, for rebuilt records. */
 #define LOG_LINES_MAX 20
 
-/* A record's row, and what the maps say of it. */
+/* A record's row, and its pointers in the maps. */
 struct entry {
   struct record r;
   uint64_t equal, other;        /* pointers: to this, to its address only */
@@ -49,16 +50,16 @@ struct window {
 
   /* One transaction's. */
   struct entry *entries;        /* owned; ascending by address */
-  size_t nr, max, cap;          /* max: as many are loaded */
+  size_t nr, max, cap;          /* max: of entries to load */
   uint64_t first, end;          /* groups */
   uint64_t *damaged;            /* owned; groups; ascending */
   size_t nr_damaged;
   struct stray *strays;         /* owned */
   size_t nr_strays;
-  bool collecting;              /* them */
+  bool collecting;              /* ... are being collected */
   struct entry *fresh;          /* owned; made from strays; ascending */
   size_t nr_fresh;
-  bool again;                   /* there is more to do in this window */
+  bool again;                   /* this window needs another transaction */
   uint64_t lost_blocks;
   uint64_t kept;                /* strays that stay */
   unsigned changes;             /* rows */
@@ -92,7 +93,7 @@ load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   }
   for (off = 0; off < len; off += (size_t) n) {
     n = record_unpack (group, buf + off, len - off, &r);
-    /* Whatever follows is found by the pointers to it. */
+    /* Pointers to the records after it lead to them. */
     if (n == -1 || r.ptr.addr <= last)
       return note_damaged_group (w, group);
     last = r.ptr.addr;
@@ -132,9 +133,7 @@ group_of (const struct stray *s)
   return s->ptr.addr / RECORD_GROUP_SECTORS;
 }
 
-/* The transaction is about what is before this group only; strays are in
- * order.
- */
+/* Limit the transaction to groups before this one; strays are in order. */
 static void
 end_before (struct window *w, uint64_t group)
 {
@@ -146,8 +145,8 @@ end_before (struct window *w, uint64_t group)
   w->nr_damaged = array_position (w->nr_damaged, k, w->damaged[k] < group);
 }
 
-/* There are more than can be looked at: keep to the first groups; if they are
- * of one group, those that are there come first.
+/* There are too many strays: keep those of the first groups; if all are of one
+ * group, handle the ones collected first.
  */
 static void
 shrink_strays (struct window *w)
@@ -211,8 +210,8 @@ count_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
   return 0;
 }
 
-/* What table "copy" refers to; repair_copies has seen to it that these are
- * copies.
+/* Count the references of table "copy"; repair_copies has made sure that they
+ * name copies.
  */
 static int
 count_copies (void *opaque, uint64_t addr, const uint64_t *copies,
@@ -243,14 +242,14 @@ count_all (struct repair *rp)
  * Strays
  */
 
-/* Strays come in order: only the last one can be of this address. */
+/* Strays come in order: only the last fresh record can have this address. */
 static const struct entry *
 last_fresh (const struct window *w)
 {
   return w->nr_fresh > 0 ? &w->fresh[w->nr_fresh - 1] : NULL;
 }
 
-/* Does it take sectors of another? */
+/* Does the record overlap another? */
 static bool
 overlaps (struct repair *rp, const struct window *w, const struct record *r)
 {
@@ -271,7 +270,7 @@ overlaps (struct repair *rp, const struct window *w, const struct record *r)
     w->entries[i].r.ptr.addr;
 }
 
-/* Had it an entry in the hash index, it has it again. */
+/* Set RECORD_INDEXED if the hash index has an entry for it. */
 static int
 set_indexed (struct repair *rp, struct record *r)
 {
@@ -303,7 +302,7 @@ add_fresh (struct repair *rp, struct window *w, const struct record *r)
   return 0;
 }
 
-/* Both are in order, and have no address in common. */
+/* Merge both lists, which are in order, and have no address in common. */
 static int
 merge_fresh (struct window *w)
 {
@@ -318,8 +317,8 @@ merge_fresh (struct window *w)
   return 0;
 }
 
-/* The bytes are right, but pool.db says nothing of them, or something else,
- * and nothing refers to that.
+/* The bytes are right, but pool.db has no record of them, or a different one
+ * without references.
  */
 static int
 rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
@@ -345,7 +344,7 @@ rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
   r.refcount = e->r.refcount;
   e->r = r;
   e->changed = true;
-  rp->records_gone = true;      /* the one that was in its place */
+  rp->records_gone = true;      /* this replaced a record */
   return 0;
 }
 
@@ -367,8 +366,8 @@ lose_block (struct repair *rp, struct window *w, const struct stray *s)
   return meta_leaf_put (rp->c, s->branch, s->leaf, s->seq, buf, len);
 }
 
-/* No more than the transaction can write: what is judged beyond that would
- * have to be judged again.
+/* Keep no more strays than the transaction can write: the rest would have to be
+ * judged again.
  */
 static void
 limit_strays (struct repair *rp, struct window *w)
@@ -421,8 +420,8 @@ judge_strays (struct repair *rp, struct window *w)
  * Writing
  */
 
-/* The count that the maps give it.  Without any it waits in limbo for the
- * fold that frees it.
+/* Set the count by the maps.  A record without references goes to limbo, where
+ * a fold frees it.
  */
 static int
 set_count (struct repair *rp, struct entry *e)
@@ -479,8 +478,8 @@ put_group (struct repair *rp, struct window *w, uint64_t group, size_t *i)
   return 0;
 }
 
-/* Groups of entries, and damaged ones that have none, in order; as many as
- * one transaction may change.
+/* Write groups of entries, and damaged ones that have none, in order; as many
+ * as one transaction may change.
  */
 static int
 put_groups (struct repair *rp, struct window *w)
@@ -546,7 +545,7 @@ fix_window (struct repair *rp)
   if (meta_record_scan (rp->c, w->first, load_group, rp) == -1 ||
       count_all (rp) == -1)
     return -1;
-  /* The dedup table in memory may have what pool.db has not. */
+  /* The dedup table in memory may have records that pool.db has not. */
   rp->records_gone = w->nr_strays > 0;
   if (w->nr_strays > 0 &&
       (judge_strays (rp, w) == -1 || count_again (rp, w) == -1))
@@ -570,9 +569,9 @@ window_done (struct repair *rp)
   w->records_gone |= rp->records_gone;
 }
 
-/* Workers may have found a record that is not there any more, until the dedup
- * table forgot it.  By the second pass their pointers are in the maps, and as
- * strays they bring it back: before its space is free.
+/* Until the dedup table forgot a removed record workers may have found it.  By
+ * the second pass their pointers are in the maps, and as strays they restore
+ * the record, before its space is free.
  */
 static int
 run_passes (struct repair *rp, struct window *w)

@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* check --repair: make pool.db agree with itself again.
+/* check --repair: make pool.db consistent again.
  *
- * What is believed, and what follows from it:
+ * The repair trusts the first of these, and derives the others:
  *
- *   maps     say which blocks there are; what pages of them that are lost in
- *            all copies said is lost (mend.h).  A pointer that nothing
- *            describes any more makes its block lost, but only if its bytes
- *            were read and are others: what can be read stays as it is
+ *   maps     define which blocks there are.  Blocks in pages that are lost in
+ *            all copies are lost (mend.h).  A pointer that nothing describes
+ *            makes its block lost, but only if its bytes could be read and do
+ *            not match: blocks that can be read stay
  *   records  follow from the maps (their counts) and, where a row is gone,
  *            from the pointers and the summaries in "records"
- *   copies   are believed if both they and their primaries are there, and
- *            are the same; others go
+ *   copies   stay if both they and their primaries are there, and are the
+ *            same; others are deleted
  *   space    follows from the records and the summaries' chunks
  *   index    follows from the records
  *   totals   follow from all of them
  *
- * Each pass recounts and writes inside the transactions of folds: there
- * pool.db says of one moment what all pointers and counts are, while clients
- * go on, and what they have changed since is added by the next fold.  A pass
- * changes a bounded number of rows at once and begins again where it was;
- * each of its transactions leaves pool.db no worse than it was, so a repair
- * that is killed is simply done again.
+ * Each pass recounts and writes inside the transactions of folds.  There
+ * pool.db has all pointers and counts of one moment, while clients keep
+ * access; the next fold adds their later changes.  A pass changes a bounded
+ * number of rows at once and continues in the next transaction.  Each leaves
+ * pool.db no worse than before, so a repair that is killed can be repeated.
  *
- * A count is never set to less than the pointers that are found in that very
- * transaction.  A record without any goes to limbo, and dies the usual way.
+ * A count is never set to less than the pointers that are found in the same
+ * transaction.  A record without pointers goes to limbo, and dies as usual.
  */
 
 #include <config.h>
@@ -48,8 +47,8 @@
 #include "volume/lost-leaves.h"
 #include "volume/volume.h"
 
-/* Rows that one transaction changes, and pages that they may take; and how
- * many if there is no room for that.
+/* Rows that one transaction changes, and pages that each may take; and the
+ * number of rows if there is no room for those.
  */
 #define ROWS 128
 #define PAGES_PER_ROW ROOM_POINTER_PAGES
@@ -121,7 +120,7 @@ struct pass {
   void (*done) (struct repair *rp);
 };
 
-/* In the folding thread; once more if the transaction has to be repeated. */
+/* Runs in the folding thread; again if the transaction has to be repeated. */
 static int
 run_piece (void *arg, struct meta_conn *c, struct meta_state *state)
 {
@@ -181,7 +180,7 @@ repair_pass (struct repair *rp, int (*fn) (struct repair *rp),
 }
 
 /*----------------------------------------------------------------------
- * Leaves that say nothing
+ * Leaves
  */
 
 struct fix {
@@ -196,7 +195,7 @@ struct fixes {
   uint64_t lost_blocks;
 };
 
-/* What the row should be; false: it is right. */
+/* Compute the correct row; false: it is correct. */
 static bool
 judge_leaf (struct repair_layer *l, uint64_t leaf_nr, const uint8_t *buf,
             size_t len, struct fix *fix)
@@ -328,7 +327,7 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   for (off = 0; off < len; off += (size_t) n) {
     n = record_unpack (group, buf + off, len - off, &r);
     if (n == -1)
-      break;                    /* as check counts */
+      break;                    /* check counts in the same way */
     if (r.refcount == 0)
       continue;
     sectors = sectors_of (r.ptr.psize, t->rp->state->sector_bytes);
@@ -384,7 +383,7 @@ wrong_blocks (void *opaque, uint64_t layer, uint64_t stored, uint64_t found)
   struct totals *t = opaque;
 
   (void) stored;
-  /* If there is no memory the check that follows tells. */
+  /* If there is no memory, the check that follows reports it. */
   (void) array_push (&t->blocks, &t->nr_blocks,
                      (struct right_blocks) { layer, found });
 }
@@ -462,8 +461,8 @@ repair_totals (struct repair *rp)
 
 /*----------------------------------------------------------------------*/
 
-/* What one pass cannot do, because a page cannot be read, must not keep the
- * others from what they can.
+/* A pass that fails, because a page cannot be read, must not prevent the
+ * others.
  */
 static int
 run_passes (struct repair *rp)
@@ -489,7 +488,7 @@ run_passes (struct repair *rp)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", rp->pool->path,
                  nbdedup_error ());
   }
-  /* What has no references any more dies, and its space is free. */
+  /* In this fold records without references die, and their space is freed. */
   return txg_run (rp->pool->txg, NULL, NULL, NULL);
 }
 

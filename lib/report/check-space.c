@@ -2,10 +2,10 @@
 
 /* check --repair: space maps, from the records and the summaries' chunks.
  *
- * The allocator has maps of its own, which are ahead of pool.db's.  So a
- * segment that is to be repaired is held first: nothing more is placed there.
- * What was placed before is in pool.db in the transaction of the next fold,
- * which repairs the map; then the allocator reads that.
+ * The allocator has maps of its own, which are ahead of pool.db's.  So the
+ * repair first holds the segment: the allocator places nothing more there.
+ * All earlier placements are in pool.db in the transaction of the next fold.
+ * That transaction repairs the map; then the allocator reads it.
  */
 
 #include <config.h>
@@ -53,10 +53,10 @@ groups_per_segment (const struct repair *rp)
 }
 
 /*----------------------------------------------------------------------
- * What the map must be
+ * The correct map
  */
 
-/* 1; 0: that is not possible; -1. */
+/* 1; 0: it cannot be derived; -1. */
 static int
 make_map (struct scan *s, uint64_t segment)
 {
@@ -73,7 +73,7 @@ find_row (const struct scan *s, uint64_t segment)
   return i < s->nr_rows && s->rows[i].segment == segment ? &s->rows[i] : NULL;
 }
 
-/* Is this what pool.db has? */
+/* Does pool.db have this map? */
 static int
 is_stored (struct scan *s, uint64_t segment)
 {
@@ -279,7 +279,7 @@ repair_space (struct repair *rp)
   struct scan s = { .rp = rp };
   int r = -1;
 
-  /* What no record says may be used all the same. */
+  /* Sectors without a record may be in use until all records are right. */
   if (!rp->records_are_right)
     return 0;
   s.derive = derive_new (rp->pool);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Recount: one frozen state of pool.db, read in windows of records that fit
- * the memory budget; for each window all maps are read once.  A window
- * holds, by ascending address, what the record table says of each record;
- * the maps' pointers are looked up in it and counted.
+/* Recount one frozen state of pool.db, in windows of records that fit the
+ * memory budget.  A window holds the rows of records, by ascending address.
+ * For each window check reads all maps once, looks up their pointers in it,
+ * and counts them.
  *
- * With "repair" it is done twice: what the second time finds was not repaired.
+ * With "repair" check runs twice: problems found by the second run were not
+ * repaired.
  */
 
 #include <config.h>
@@ -30,7 +31,7 @@
 #include "report/check.h"
 #include "report/mend.h"
 
-/* Enough to see what is wrong; the count is complete. */
+/* Texts in the result; the count is complete. */
 #define PROBLEMS_MAX 100
 
 struct seen {
@@ -56,13 +57,13 @@ struct check {
 
   uint64_t records, record_bytes, stored_sectors; /* with references */
   uint64_t copy_sectors;        /* of stored_sectors */
-  struct segment_map *map;      /* what the records of a segment say */
-  uint16_t *slots;              /* owned; theirs in the summaries */
+  struct segment_map *map;      /* of a segment, by its records */
+  uint16_t *slots;              /* owned; the records' slots in summaries */
   size_t nr_slots;
 
   struct layer_count {
     uint64_t id, branch, seq, pointers, found;
-    uint64_t end;               /* blocks past it must not be: its size */
+    uint64_t end;               /* no pointers may be past it: its size */
     uint32_t block_size;
   } *layers;                    /* owned; ascending by branch, seq */
   size_t nr_layers;
@@ -77,7 +78,7 @@ struct check {
   uint64_t done;
 };
 
-/* A problem is known again by what it is about: its figures change. */
+/* Compare two problems by the text before the colon, because figures change. */
 static bool
 is_of_same (const char *a, const char *b)
 {
@@ -116,8 +117,8 @@ problem (struct check *ck, const char *fmt, ...)
     json_array_append_new (ck->problems, json_string (text));
 }
 
-/* What failed did so for lack of memory, or the like: not the pool's
- * problem.
+/* Did the last failure have a cause outside of the pool, such as a lack of
+ * memory?
  */
 static bool
 is_no_problem (void)
@@ -152,7 +153,7 @@ same_slots (const struct segment_map *a, const struct segment_map *b)
     memcmp (a->slots, b->slots, a->nr_chunks * a->slots_per_chunk / 8) == 0;
 }
 
-/* Chunks stand only in the row. */
+/* Only the row lists the chunks. */
 static void
 take_chunks (struct check *ck, const struct segment_map *row)
 {
@@ -330,7 +331,7 @@ check_pointer (struct check *ck, struct layer_count *lc, uint64_t block,
   struct seen *s;
 
   if (ptr->addr < first || ptr->addr >= end)
-    return;                     /* another window's */
+    return;                     /* of another window */
   s = find_seen (ck, ptr->addr);
   if (s == NULL) {
     problem (ck, "layer %" PRIu64 " block %" PRIu64 ": points to sector %"
@@ -513,7 +514,7 @@ check_window (struct check *ck)
  * Index, totals
  */
 
-/* Does the record that an entry names exist, with a digest like that? */
+/* Does the record that an entry names exist, with a matching digest? */
 static int
 check_index_entry (struct check *ck, const struct index_entry *e)
 {
@@ -524,7 +525,7 @@ check_index_entry (struct check *ck, const struct index_entry *e)
     index_entry_matches (e, &r.digest) : found;
 }
 
-/* What has no references must be there, to be freed. */
+/* Each address in limbo must have a record, without references. */
 static int
 check_limbo (void *opaque, uint64_t addr)
 {
@@ -678,9 +679,7 @@ check_all (struct check *ck)
   return 0;
 }
 
-/* How much that was: an answer without it could come from a check that has
- * looked at nothing.
- */
+/* The numbers of items checked, which prove that the check has read them. */
 static json_t *
 list_checked (const struct check *ck)
 {
@@ -696,7 +695,7 @@ list_checked (const struct check *ck)
                     "index_entries", (json_int_t) ck->index_entries);
 }
 
-/* One check; its result is as command.h says, without "repair". */
+/* One check; its result is that of command.h, without "repair". */
 static json_t *
 check_once (struct nbdedup_pool *pool, json_t *repairs,
             nbdedup_progress_fn *progress, void *opaque)
@@ -724,7 +723,7 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
   else if (meta_freeze (ck.c) == 0) {
     r = check_all (&ck);
     err = errno;
-    /* What cannot be read is a problem found, not a check that failed. */
+    /* Unreadable data is a problem found, not a failed check. */
     if (r == -1 && err == EIO) {
       problem (&ck, "%s", nbdedup_error ());
       r = 0;
@@ -779,7 +778,7 @@ forget_loss (void *arg, struct meta_conn *c, struct meta_state *state)
   return 0;
 }
 
-/* Every pointer's record is there again, and every count was made again. */
+/* Every pointer has its record again, and every count has been recounted. */
 static int
 end_repair (struct nbdedup_pool *pool, const json_t *result)
 {
@@ -840,7 +839,7 @@ check_run (struct nbdedup_pool *pool, bool repair,
   assert_held (&pool->admin);
   if (!repair)
     return check_once (pool, NULL, progress, opaque);
-  /* From the first fold on, which may meet what is to be repaired. */
+  /* Set it before the first fold, which may meet the damage. */
   txg_set_repairing (pool->txg, true);
   result = check_and_repair (pool, progress, opaque);
   txg_set_repairing (pool->txg, pool->settings.repair);

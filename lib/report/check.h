@@ -7,15 +7,15 @@
 
 #include "nbdedup.h"
 
-/* Under pool->admin; the result as command.h says.  NULL: the check itself
- * failed; problems found are in the result.
+/* Under pool->admin; the result is that of "check" in command.h, with the
+ * problems found.  NULL: the check itself failed.
  */
 extern json_t *check_run (struct nbdedup_pool *pool, bool repair,
                           nbdedup_progress_fn *progress, void *opaque);
 
 /* Recount the blocks of all volumes and snapshots in the state that 'c' is
- * frozen at, or in that of its transaction, while pool->admin is held:
- * 'wrong' gets each count that is not as stored.  (check-blocks.c)
+ * frozen at, or in that of its transaction, under pool->admin.  Call 'wrong'
+ * for each count that differs from the stored one.  (check-blocks.c)
  */
 struct meta_conn;
 extern int check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
@@ -24,9 +24,9 @@ extern int check_blocks (struct nbdedup_pool *pool, struct meta_conn *c,
                                         uint64_t stored, uint64_t found),
                          void *opaque);
 
-/* Under pool->admin: put right what can be derived from what is right.  What
- * it could not do is left for the next check to find.  -1: it was stopped, and
- * what it did until then stays.  (check-repair.c)
+/* Under pool->admin: repair what can be derived from intact data.  The next
+ * check finds what this could not repair.  -1: it was stopped; the repairs
+ * made until then stay.  (check-repair.c)
  */
 extern int check_repair (struct nbdedup_pool *pool, uint64_t *lost_blocks,
                          nbdedup_progress_fn *progress, void *opaque);

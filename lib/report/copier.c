@@ -25,11 +25,11 @@
 #include "report/scrub.h"
 #include "space/space.h"
 
-/* Records that folds have told of; beyond that all are looked at. */
+/* Records that folds have reported; if there are more the copier scans all. */
 #define QUEUE_MAX 65536
-/* Rows of records that are read at once, with no reader held in between. */
+/* Rows of records to read at once; no reader is held in between. */
 #define SCAN_ROWS 64
-/* There was no room, or space: look again. */
+/* After a failure for lack of room or space. */
 #define FULL_MS 2000
 /* After another failure. */
 #define RETRY_MS 60000
@@ -45,16 +45,16 @@ struct copier {
   struct verifier v;
   bool scanning;
   uint64_t next_group;
-  uint64_t *found;              /* owned; by the scan, to be looked at */
+  uint64_t *found;              /* owned; by the scan, to be checked */
   size_t nr_found, at;
   uint64_t begun_ms, bytes;     /* for the pace */
 
   struct lock lock;             /* protects everything below; innermost */
-  pthread_cond_t wake;          /* there is something to do, or stop */
+  pthread_cond_t wake;          /* there is work, or stop */
   uint64_t *queue;              /* owned; a ring */
   size_t first, nr;
-  bool look;                    /* at all records */
-  bool busy;                    /* with a record, or with looking at all */
+  bool look;                    /* scan all records */
+  bool busy;                    /* with a record, or with a scan */
 };
 
 /*----------------------------------------------------------------------
@@ -63,7 +63,7 @@ struct copier {
 
 struct source {
   struct record record;
-  uint64_t segments[COPIES_MAX];        /* that it is in already */
+  uint64_t segments[COPIES_MAX];        /* of the record and its copies */
   unsigned nr_segments;
 };
 
@@ -73,8 +73,8 @@ segment_of (const struct nbdedup_pool *pool, uint64_t addr)
   return addr / (SEGMENT_BYTES / pool->sector_bytes);
 }
 
-/* Does it lack copies, and is it whole?  Then its stored bytes are in v->raw.
- * Between quiesce_enter and quiesce_leave.
+/* Does the record lack copies, and is it undamaged?  Then its stored bytes are
+ * in v->raw.  Between quiesce_enter and quiesce_leave.
  */
 static int
 look_at (struct nbdedup_pool *pool, struct meta_conn *c, struct verifier *v,
@@ -92,9 +92,9 @@ look_at (struct nbdedup_pool *pool, struct meta_conn *c, struct verifier *v,
     return 0;
   if (meta_copies_get (c, addr, copies, &nr) == -1)
     return -1;
-  if (nr > wanted)              /* a session ended before they had gone */
+  if (nr > wanted)              /* left by an earlier session */
     copies_look (&pool->copies);
-  /* What is damaged is the scrub's to tell. */
+  /* The scrub reports damaged records. */
   if (nr >= wanted || verify_read (v, &src->record) == NULL)
     return 0;
   src->segments[0] = segment_of (pool, addr);
@@ -185,7 +185,7 @@ copier_copy (struct nbdedup_pool *pool, struct verifier *v, uint64_t addr,
 }
 
 /*----------------------------------------------------------------------
- * What is to be done
+ * The next record
  */
 
 void
@@ -228,7 +228,7 @@ note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   for (off = 0; off < len; off += (size_t) n) {
     n = record_unpack (group, buf + off, len - off, &r);
     if (n == -1)
-      break;                    /* check's to tell */
+      break;                    /* check reports it */
     if (!(r.flags & RECORD_COPY) &&
         copies_wanted (&s->pool->copies, r.refcount) > 0 &&
         s->nr_found < SCAN_ROWS * RECORD_GROUP_SECTORS)
@@ -237,7 +237,7 @@ note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   return 0;
 }
 
-/* The next rows of table "record". */
+/* Read the next rows of table "record". */
 static int
 scan_some (struct copier *s)
 {
@@ -253,7 +253,7 @@ scan_some (struct copier *s)
   return r;
 }
 
-/* The next record: 1; 0: there is nothing to do at the moment; -1. */
+/* The next record: 1; 0: there is none at the moment; -1. */
 static int
 take (struct copier *s, uint64_t *addr)
 {
@@ -290,7 +290,7 @@ pause_ms (struct copier *s, uint64_t ms)
     lock_wait_ms (&s->lock, &s->wake, ms);
 }
 
-/* Until there is something to do.  False: stop. */
+/* Wait until there is work.  False: stop. */
 static bool
 wait_for_work (struct copier *s)
 {
@@ -345,7 +345,7 @@ copying_failed (struct copier *s)
   if (!full)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: a record was not copied, and will "
                  "be looked at again: %s", s->pool->path, nbdedup_error ());
-  /* It is found again. */
+  /* The scan finds the record again. */
   copier_look_again (s);
   pause_ms (s, full ? FULL_MS : RETRY_MS);
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Tables that follow from others, some of whose pages are lost in all copies of
- * pool.db.
+/* Mend tables that follow from others, if some of their pages are lost in all
+ * copies of pool.db.
  *
- *   record   What a lost page said is not known before "check --repair" has
- *            counted again: until then folds tolerate that records are missing,
- *            and nothing is freed that could be in use.  A flag in the state
- *            remembers it (FEATURE_COMPAT_RECORDS_LOST).
- *   segment  Space maps are made again at once, from the records and the
- *            summaries' chunks; a map that cannot be made says that everything
- *            is used.  Never does it say that something is free which is not
- *            known to be.
- *   ddt      Known data may be stored a second time.
+ *   record   The content of a lost page is unknown until "check --repair" has
+ *            recounted.  Until then folds tolerate missing records, and free
+ *            nothing that could be in use.  A flag in the state records this
+ *            (FEATURE_COMPAT_RECORDS_LOST).
+ *   segment  Space maps are rebuilt at once, from the records and the
+ *            summaries' chunks.  A map that cannot be rebuilt marks everything
+ *            as used.  A map never marks sectors as free that are not known
+ *            to be.
+ *   ddt      Existing data may be stored a second time.
  */
 
 #include <config.h>
@@ -53,7 +53,7 @@ lose_records (void *opaque, struct meta_conn *c,
   return 0;
 }
 
-/* All of it is used, with the chunks that can be found. */
+/* A map in which all is used, with the chunks that can be found. */
 static struct segment_map *
 make_full (struct mend *md, struct meta_conn *c, uint64_t segment)
 {
@@ -64,7 +64,7 @@ make_full (struct mend *md, struct meta_conn *c, uint64_t segment)
   if (map && derive_chunks (md->derive, c, segment, &chunks, &nr) == 1)
     (void) segment_map_set_chunks (map, chunks, nr);
   for (i = 0; map && i < map->nr_sectors; ++i)
-    (void) segment_map_set (map, i, 1);         /* or it was already */
+    (void) segment_map_set (map, i, 1);         /* fails if set already */
   return map;
 }
 
@@ -128,7 +128,7 @@ lose_segments (void *opaque, struct meta_conn *c,
   return 0;
 }
 
-/* There always is a row for prefix 0 (meta_index_get). */
+/* There must always be a row for prefix 0 (meta_index_get). */
 static int
 lose_index (void *opaque, struct meta_conn *c,
             const struct meta_lost_range *range)
@@ -149,8 +149,8 @@ struct bad_maps {
   size_t nr;
 };
 
-/* Does the map say what the records say?  1; 0; -1.  They decide as far as all
- * of them are known, and do not contradict each other.
+/* Does the map match the records?  1; 0; -1.  The records decide only if all of
+ * them are known and they do not contradict each other.
  */
 static int
 is_derived (struct bad_maps *bad, const struct segment_map *map)

@@ -21,14 +21,14 @@
 #include "report/mend.h"
 #include "volume/lost-leaves.h"
 
-/* Places that are named, and leaves that are looked at for it. */
+/* Places to report, and leaves to read for them. */
 #define PLACES_MAX 100
 #define LEAVES_MAX (1u << 20)
-/* Of the log. */
+/* Lines of the log. */
 #define LOG_LINES_MAX 20
 
 /*----------------------------------------------------------------------
- * What layers have, and who sees it
+ * The content of layers, and the names that see it
  */
 
 struct candidate {
@@ -37,7 +37,7 @@ struct candidate {
   uint64_t names_end;           /* of its own names */
   bool named;
   uint64_t rows, pointers;      /* that can be read */
-  bool odd;                     /* one of them cannot be understood */
+  bool odd;                     /* one of them is invalid */
 };
 
 struct mend {
@@ -72,7 +72,7 @@ find_candidate (struct mend *md, uint64_t branch, uint64_t seq)
     md->list[i].layer->seq == seq ? &md->list[i] : NULL;
 }
 
-/* All that it stands on shows through as far as the overlaps let it. */
+/* All layers below it show through as far as the overlaps allow. */
 static void
 add_name (struct mend *md, const struct volume *v)
 {
@@ -138,10 +138,9 @@ count_row (void *opaque, const struct leaf_key *key, const uint8_t *data,
   return 0;
 }
 
-/* Is it known that all its rows can be read?  If no block of the pool was ever
- * lost, a row says something of pointers or of holes.  A layer without a parent
- * has no holes; and one that hides something of its parent by a hole has fewer
- * blocks.
+/* Can all rows of the layer certainly be read?  If no block of the pool was
+ * ever lost, a row has pointers or holes.  A layer without a parent has no
+ * holes; and one that hides a block of its parent by a hole has fewer blocks.
  */
 static bool
 is_complete (struct mend *md, const struct candidate *cd)
@@ -226,7 +225,7 @@ lose (void *opaque, struct meta_conn *c, const struct meta_lost_range *range)
 }
 
 /*----------------------------------------------------------------------
- * Who cannot read what
+ * The unreadable places
  */
 
 struct name {
@@ -239,7 +238,7 @@ struct name {
 struct describe {
   struct nbdedup_pool *pool;
   json_t *places;
-  uint64_t leaves;              /* looked at */
+  uint64_t leaves;              /* read so far */
   struct name *names;           /* owned */
   size_t nr_names;
 };
@@ -297,8 +296,8 @@ compare_ranges (const void *a, const void *b)
   return x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
 }
 
-/* What it stands on has lost these leaves, ascending: which blocks are lost to
- * it, as it is now?
+/* Layers below the name have lost these leaves, ascending: add the blocks that
+ * are lost to it now.
  */
 static void
 describe_name (struct describe *d, const struct name *n,
@@ -373,7 +372,7 @@ describe_ranges (struct nbdedup_pool *pool, const struct lost_range *p,
 {
   struct describe d = { .pool = pool, .places = places };
 
-  (void) describe (&d, p, nr);  /* less is told */
+  (void) describe (&d, p, nr);  /* an error only shortens the report */
   free (d.names);
 }
 
@@ -407,7 +406,7 @@ log_loss (struct mend *md, int pages)
 
 /*----------------------------------------------------------------------*/
 
-/* The list of layers changes in this thread only (layer.h). */
+/* Only this thread changes the list of layers (layer.h). */
 void
 mend_forget_maps (struct nbdedup_pool *pool)
 {
@@ -448,7 +447,7 @@ mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
   return r;
 }
 
-/* One that cannot be put right does not keep the others from it. */
+/* A table that cannot be mended must not prevent mending the others. */
 int
 mend_run (struct nbdedup_pool *pool, struct meta_state *state)
 {

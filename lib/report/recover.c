@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Bringing back a pool whose pool.db is lost.
+/* Recovering a pool whose pool.db is lost.
  *
- * What can be done is done by opening it (meta-pair.h), which here may use a
- * copy that no mark speaks for, too: the epochs of the other files and the
- * journal decide whether it is of their moment.  So this can be interrupted
- * and repeated like any opening.  If there is no copy, "records" still tells
- * which records it has: each segment's summary chunks are found by their
- * header, which every chunk has and no data can look like by chance.
+ * Opening the pool does the work (meta-pair.h).  Here it may also use a copy
+ * that no mark confirms: the epochs of the other files and the journal decide
+ * whether the copy is of their moment.  So a recovery can be interrupted and
+ * repeated like any opening.  If there is no copy, "records" still shows which
+ * records it has: the search finds summary chunks by their header, which every
+ * chunk has and which data cannot match by chance.
  */
 
 #include <config.h>
@@ -80,7 +80,7 @@ find_records (struct found *f, const char *path)
   for (offset = 0; offset + step <= length; offset += n) {
     n = length - offset < PIECE_BYTES ? length - offset : PIECE_BYTES;
     n -= n % step;
-    /* What cannot be read names nothing. */
+    /* A piece that cannot be read counts as empty. */
     if (store_read (f->store, offset / sector, buf, (size_t) n) == -1)
       continue;
     for (i = 0; i < n; i += step)
@@ -130,7 +130,7 @@ is_pool (const char *path)
     (lstat (journal, &st) == 0 || lstat (records, &st) == 0);
 }
 
-/* The journal is given up only if nothing else helps. */
+/* Give up the journal only if nothing else helps. */
 static struct nbdedup_pool *
 open_damaged (const char *path, bool without_journal)
 {

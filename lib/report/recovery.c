@@ -18,7 +18,7 @@
 #include "volume/volume.h"
 
 #define REPORT_NAME "recovery"
-/* Lines of the log about what was dropped. */
+/* Lines of the log about dropped blocks. */
 #define LOG_LINES_MAX 20
 
 struct recovery {
@@ -41,7 +41,7 @@ describe_range (struct nbdedup_pool *pool, const struct replay_range *range)
     volumes_find_layer (pool->volumes, range->layer);
   char name[VOLUME_FULL_NAME_MAX];
 
-  /* It had one when it was replayed; a name it may have lost. */
+  /* The layer existed during the replay; it may have lost its name since. */
   if (layer == NULL ||
       volumes_describe_layer (pool->volumes, layer->branch, layer->seq,
                               name) == NULL)
@@ -93,18 +93,18 @@ put_report (void *arg, struct meta_conn *c, struct meta_state *state)
   CLEANUP_FREE char *text = NULL;
 
   (void) state;
-  json_decref (rec->document);  /* of a transaction that was tried before */
+  json_decref (rec->document);  /* of an earlier attempt */
   rec->document = make_document (rec);
   if (rec->document)
     text = json_dumps (rec->document, JSON_COMPACT);
   if (text == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a report");
-  /* A pool that was made before there were reports is given them. */
+  /* Add the table to a pool from before there were reports. */
   return meta_history_make (c) == -1 ? -1
     : meta_report_put (c, REPORT_NAME, text);
 }
 
-/* What became of which places. */
+/* Log the fate of these places. */
 static void
 log_places (const struct recovery *rec, enum nbdedup_log_level level,
             const char *key, const char *what)

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Recovery: the journal is replayed, the log told, and a report kept in
- * pool.db, by the transaction that makes the replay durable.
+/* Recovery: replay the journal, log the result, and keep a report in pool.db.
+ * The transaction that makes the replay durable stores the report.
  *
  * The report of the last recovery, JSON:
  *
  *   time            when, in seconds since 1970
  *   seconds         how long reading and applying the journal took
- *   batches         how many batches it had
- *   records, blocks what they brought
- *   cut_short       behind them was a part of another one
- *   dropped_blocks  writes that were not answered by a flush, and whose data
- *                   had not arrived: these blocks keep what they had
+ *   batches         the number of its batches
+ *   records, blocks the numbers of these in the batches
+ *   cut_short       an incomplete batch followed
+ *   dropped_blocks  blocks whose write no flush had covered, and whose data
+ *                   had not arrived: they keep their old content
  *   dropped         where, the first ones: name, offset, length
- *   damaged         how many of the batches were damaged
- *   lost_blocks     blocks whose content that took: MAP_LOST
+ *   damaged         the number of damaged batches
+ *   lost_blocks     blocks whose content that damage cost: MAP_LOST
  *   lost            where, as dropped
  *
- * No recovery, no report: one stays until the next.
+ * A report stays until the next recovery.
  */
 
 #ifndef NBDEDUP_RECOVERY_H
@@ -27,10 +27,10 @@
 
 struct nbdedup_pool;
 
-/* When the pool is opened: what the journal has is in pool.db then. */
+/* Replay the journal into pool.db, while the pool is being opened. */
 extern int recovery_run (struct nbdedup_pool *pool);
 
-/* The last report, a null if there is none; NULL: an error. */
+/* The last report, JSON's null if there is none; NULL: an error. */
 extern json_t *recovery_report (struct nbdedup_pool *pool);
 
 #endif /* NBDEDUP_RECOVERY_H */

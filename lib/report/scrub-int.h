@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Inside scrub*.c only. */
+/* Shared by scrub*.c. */
 
 #ifndef NBDEDUP_SCRUB_INT_H
 #define NBDEDUP_SCRUB_INT_H
@@ -18,20 +18,20 @@ struct chunk_id {
   unsigned index;
 };
 
-/* Not faster than 'rate' bytes a second, since it was set. */
+/* Limits the speed to 'rate' bytes a second, since that was set. */
 struct pace {
   uint64_t rate;                /* 0: as fast as it can */
   uint64_t begin_ms, begin_bytes;
 };
 
-/* What a scrub found. */
+/* The findings of a scrub. */
 struct scrubbed {
-  uint64_t begun, time;         /* when it ended; 0: not yet */
+  uint64_t begun, time;         /* 'time': of its end; 0: not yet */
   uint64_t records, bytes;
   uint64_t errors;              /* records that are damaged */
-  uint64_t repaired;            /* records that were, and are not any more */
+  uint64_t repaired;            /* records that were, and are repaired */
   uint64_t summary_errors;
-  uint64_t metadata_errors;     /* of it, what could not be repaired */
+  uint64_t metadata_errors;     /* those that could not be repaired */
   uint64_t *damaged;            /* owned; ascending addresses */
   size_t nr_damaged;
 };
@@ -42,19 +42,19 @@ struct scrub {
   struct verifier v;
   struct scrubbed f;
   uint64_t lost_blocks;
-  uint64_t chunk_addr;          /* what 'chunk' is; 0: nothing */
+  uint64_t chunk_addr;          /* of 'chunk'; 0: that is empty */
   uint8_t chunk[SUMMARY_CHUNK_MAX];
   struct chunk_id *suspects;    /* owned */
   size_t nr_suspects;
   uint64_t repaired;            /* slots, by one fold */
   json_t *places;               /* owned */
-  json_t *metadata;             /* owned; what was wrong there */
+  json_t *metadata;             /* owned; texts of its errors */
   struct record *wanted;        /* owned; the damaged ones, by digest */
   size_t nr_wanted;
   struct blob row, found;       /* of records */
-  uint64_t next_group;          /* of records: those before are done */
+  uint64_t next_group;          /* of records: those before it are done */
   uint64_t total;
-  uint64_t kept_ms;             /* when the position was kept */
+  uint64_t kept_ms;             /* when the position was last stored */
   uint64_t metadata_bytes;      /* read, of both copies */
   struct pace pace;
   nbdedup_progress_fn *progress;
@@ -71,25 +71,25 @@ scrub_is_readonly (const struct scrub *s)
 extern int scrub_go_on (struct scrub *s);
 
 /*----------------------------------------------------------------------
- * scrub-state.c: how far it is, in memory for "status", and in pool.db for the
- * next scrub, also one after a crash.
+ * scrub-state.c: the position of a scrub, in memory for "status", and in
+ * pool.db for the next scrub, also after a crash.
  */
 
 /* Begin where the last one stopped, if it did. */
 extern int scrub_state_load (struct scrub *s);
 
-/* The rows before s->next_group are done: tell "status"; keep it now and then,
- * or, 'now', at once.
+/* The rows before s->next_group are done: update "status", and store the
+ * position now and then, or, with 'now', at once.
  */
 extern int scrub_state_note (struct scrub *s, bool now);
 
-/* It is no longer running. */
+/* The scrub is no longer running. */
 extern void scrub_state_end (struct scrub *s);
 
-/* It has ended: keep the report instead of how far it is. */
+/* The scrub is complete: store the report and delete the position. */
 extern int scrub_state_finish (struct scrub *s, const char *report);
 
-/* Wait until it may go on, as args->rate says.  -1 (EINTR): stop. */
+/* Wait until the rate allows the scrub to go on.  -1 (EINTR): stop. */
 extern int scrub_pace (struct scrub *s);
 
 #endif /* NBDEDUP_SCRUB_INT_H */

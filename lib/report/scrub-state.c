@@ -14,13 +14,13 @@
 #include "report/scrub-int.h"
 #include "report/status.h"
 
-/* More damaged records than these are not kept with the position, which then
- * stays where it was: a report is a small row.
+/* With more damaged records than these the position is not stored any more,
+ * because a report must be a small row.
  */
 #define KEPT_MAX 2000
-/* How often it is asked, while it waits, whether to go on. */
+/* How often to check, while waiting, whether to go on. */
 #define LOOK_MS 100
-/* Who was kept from reading may not catch up more than that. */
+/* The most time that a delayed scrub may catch up. */
 #define CREDIT_MS 1000
 
 /*----------------------------------------------------------------------
@@ -111,8 +111,8 @@ load_damaged (struct scrub *s, const json_t *damaged)
   return 0;
 }
 
-/* Begin as if nothing had been kept if it cannot be read: it is about the past
- * only.
+/* If the stored position cannot be read, begin without it: only past progress
+ * is lost.
  */
 int
 scrub_state_load (struct scrub *s)
@@ -194,11 +194,11 @@ scrub_progress (struct nbdedup_pool *pool)
 }
 
 /*----------------------------------------------------------------------
- * Giving way
+ * The pace
  */
 
-/* The property may change meanwhile.  A pool that is not served has no clients
- * to give way to.
+/* The property may change meanwhile.  A pool without a server has no clients to
+ * slow down for.
  */
 static uint64_t
 get_rate (const struct scrub *s)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Read every record, verify its checksum, its decompression, its full
- * digest, and the summary slot that describes it in the store.  A slot that
- * is missing or damaged is no damage of data, and is written again.  Read
- * every page of both copies of pool.db, and repair one from the other.
+/* Read every record; verify its checksum, its decompression, its full
+ * digest, and the summary slot that describes it in the store.  A missing or
+ * damaged slot is not damage to data; scrub rewrites it.  Read every page of
+ * both copies of pool.db, and repair one from the other.
  *
- * The pool is in use meanwhile: each row of records is read and verified
+ * The pool is in use meanwhile.  Scrub reads and verifies each row of records
  * between quiesce_enter and quiesce_leave, so that none of its sectors can
- * be reused before it is done.
+ * be reused before that is done.
  *
- * A damaged record is written again if its content is at hand: in the record
- * cache, in a record that has the same digest, or in what a client offers
+ * Scrub rewrites a damaged record if its content is available: from the record
+ * cache, from a record with the same digest, or from a client that offers it
  * between two calls (verify.h).
  */
 
@@ -35,13 +35,13 @@
 #include "report/status.h"
 #include "volume/volume.h"
 
-/* Damaged records whose places in volumes are looked up. */
+/* The most damaged records whose places in volumes are reported. */
 #define DAMAGED_MAX 65536
-/* Summary chunks that are repaired by one fold. */
+/* Summary chunks that one fold repairs. */
 #define REPAIR_MAX 64
-/* How often who waits for another scrub looks. */
+/* How often a scrub that waits for another one checks. */
 #define LOOK_MS 20
-/* Leaves that are read before it is asked whether to go on. */
+/* Leaves to read between checks whether to go on. */
 #define LOOK_LEAVES 64
 
 int
@@ -70,7 +70,7 @@ has_summary (struct scrub *s, const struct segment_map *map,
   if (index >= map->nr_chunks || map->chunks[index] == SEGMENT_CHUNK_LOST)
     return false;
   chunk.addr = map->id * map->nr_sectors + map->chunks[index];
-  /* Neighbours have theirs in the same chunk, as a rule. */
+  /* Neighbouring records usually have their slots in the same chunk. */
   if (s->chunk_addr != chunk.addr) {
     s->chunk_addr = chunk.addr;
     if (store_read (s->pool->store, chunk.addr, s->chunk,
@@ -80,8 +80,8 @@ has_summary (struct scrub *s, const struct segment_map *map,
   return summary_describes (&chunk, s->chunk, r);
 }
 
-/* Its chunk is looked at again, and repaired, by the folding thread, which
- * may just have been writing it.
+/* The folding thread, which may be writing the chunk just now, checks it again
+ * and repairs it.
  */
 static int
 note_summary (struct scrub *s, uint64_t segment, unsigned index)
@@ -126,7 +126,7 @@ repair_chunks (void *arg, struct meta_conn *c, struct meta_state *state)
   return 0;
 }
 
-/* Not inside quiesce_enter: a fold waits for those. */
+/* Not between quiesce_enter and quiesce_leave, for which a fold waits. */
 static int
 repair_summaries (struct scrub *s)
 {
@@ -153,14 +153,14 @@ note_damaged (struct scrub *s, uint64_t addr)
 static int
 scrub_record (struct scrub *s, const struct record *r)
 {
-  /* As the total: copies of records are no more of them. */
+  /* Like the total, this does not count copies. */
   s->f.records += !(r->flags & RECORD_COPY);
   s->f.bytes += r->ptr.psize;
   if (verify_read (&s->v, r))
     return 0;
   if (errno == ENOMEM)
     return nbdedup_fail (ENOMEM, "no memory to scrub");
-  /* One that cannot be written is damaged all the same. */
+  /* A record that cannot be written counts as damaged, too. */
   if (!scrub_is_readonly (s) && verify_write_cached (&s->v, r) == 1) {
     s->f.repaired++;
     return 0;
@@ -196,7 +196,7 @@ scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
       break;
     }
     ret = scrub_record (s, &r);
-    /* Read-only it could not be written again. */
+    /* A read-only pool cannot rewrite the slot. */
     if (ret == 0 && map && !scrub_is_readonly (s) && !has_summary (s, map, &r))
       ret = note_summary (s, segment, r.slot / map->slots_per_chunk);
   }
@@ -221,9 +221,9 @@ note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   return 1;
 }
 
-/* Call 'fn' for the row of each group of records, from 'first' on, in s->row;
- * with it and 'c' inside quiesce_enter.  'end', outside, for each, with the
- * next group, and at the end with true.
+/* For each group of records, from 'first' on: read its row into s->row and call
+ * 'fn', both with 'c' inside quiesce_enter; then, outside, call 'end' with the
+ * next group.  After the last call 'end' with true.
  */
 static int
 each_row (struct scrub *s, uint64_t first,
@@ -236,7 +236,7 @@ each_row (struct scrub *s, uint64_t first,
   int r;
 
   for (;; next.group++) {
-    /* Others want it while this one keeps its pace. */
+    /* Get a reader for each row: others may need it during a pause. */
     c = meta_reader_get (s->pool->meta);
     ticket = quiesce_enter (&s->pool->quiesce);
     next.found = false;
@@ -265,10 +265,10 @@ row_scrubbed (struct scrub *s, uint64_t group, bool at_end)
 }
 
 /*----------------------------------------------------------------------
- * Damaged records that others have the content of
+ * Damaged records whose content others have
  */
 
-/* The damaged record is whole, or is no more. */
+/* The damaged record is repaired, or does not exist any more. */
 static void
 forget_damaged (struct scrub *s, size_t i)
 {
@@ -277,7 +277,7 @@ forget_damaged (struct scrub *s, size_t i)
            (--s->f.nr_damaged - i) * sizeof s->f.damaged[0]);
 }
 
-/* Look again at what was damaged; call 'fn' for what still is. */
+/* Check the damaged records again; call 'fn' for those that still are. */
 static int
 look_again (struct scrub *s,
             int (*fn) (struct scrub *s, const struct record *r))
@@ -397,7 +397,7 @@ repair_records (struct scrub *s)
   return s->f.repaired > 0 ? store_sync (s->pool->store) : 0;
 }
 
-/* For a client that may know the content. */
+/* For a client that may have the content. */
 static json_t *
 describe_wanted (const struct scrub *s)
 {
@@ -453,7 +453,7 @@ scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
 }
 
 /*----------------------------------------------------------------------
- * Where in the volumes is the damage?
+ * The places of the damage in volumes
  */
 
 static int
@@ -477,13 +477,13 @@ is_damaged (const struct scrub *s, const struct leaf *leaf, unsigned i)
 
   if (leaf->state[i] != MAP_POINTER || s->f.nr_damaged == 0)
     return leaf->state[i] == MAP_LOST;
-  /* Only the address is wanted: whatever the layer's block size is. */
+  /* Only the address is used, so the layer's block size does not matter. */
   (void) pointer_unpack (leaf->ptr[i], BLOCK_SIZE_MAX, &ptr);
   return bsearch (&ptr.addr, s->f.damaged, s->f.nr_damaged, sizeof ptr.addr,
                   compare_u64) != NULL;
 }
 
-/* The layer's block size; 0: it has no name any more. */
+/* The layer's block size; 0: no name has it any more. */
 static uint32_t
 describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
                 char name[VOLUME_FULL_NAME_MAX])
@@ -495,8 +495,8 @@ describe_layer (struct nbdedup_pool *pool, uint64_t branch, uint64_t seq,
   return layer ? layer->block_size : 0;
 }
 
-/* Each damaged block is told once, by the name whose layer has it: what
- * inherits it is damaged as well.
+/* Report each damaged block once, by the name whose layer has it; all that
+ * inherit it are damaged as well.
  */
 static int
 locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
@@ -518,7 +518,7 @@ locate_in_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr,
     if (block_size == 0 &&
         (block_size = describe_layer (lo->s->pool, branch, seq,
                                       name)) == 0)
-      return 0;                 /* it is being given back */
+      return 0;                 /* the pool is freeing it */
     if (leaf.state[i] == MAP_LOST)
       lo->s->lost_blocks++;
     json_array_append_new (lo->s->places, json_pack
@@ -567,17 +567,17 @@ pages_compared (void *opaque, uint64_t bytes)
 static int
 scrub_metadata (struct scrub *s)
 {
-  /* The first one says when it begins. */
+  /* This starts the pace before the first page. */
   return scrub_pace (s) == -1 ||
     meta_copy_check (s->pool->meta, note_page, pages_compared, s) == -1
     ? -1 : 0;
 }
 
 /*----------------------------------------------------------------------
- * What "status" tells of the last scrub
+ * The report of the last scrub for "status"
  */
 
-/* The result counts, not whether it could be kept. */
+/* The scrub succeeds also if its report cannot be stored. */
 static void
 keep_report (struct scrub *s, const json_t *result)
 {
@@ -633,7 +633,7 @@ scrub_all (struct scrub *s)
     return -1;
   txg_get_state (s->pool->txg, &state);
   s->total = state.records;
-  s->f.metadata_errors = 0;     /* it is looked at as a whole */
+  s->f.metadata_errors = 0;     /* metadata is always read in full */
   if (scrub_metadata (s) == -1 ||
       each_row (s, s->next_group, scrub_row, row_scrubbed) == -1 ||
       repair_records (s) == -1)
@@ -642,7 +642,7 @@ scrub_all (struct scrub *s)
   return 0;
 }
 
-/* What was done until now is not done again.  Its failure is the caller's. */
+/* Store the position, so that the next scrub resumes.  Keeps the error. */
 static void
 keep_position (struct scrub *s)
 {
@@ -688,7 +688,7 @@ scrub_shared_free (struct scrub_shared *shared)
   free (shared);
 }
 
-/* What the last scrub found, as it is now. */
+/* Check the findings of the last scrub again. */
 static int
 scrub_again (struct scrub *s)
 {
@@ -702,7 +702,7 @@ scrub_again (struct scrub *s)
   return find_wanted (s) == -1 ? -1 : store_sync (s->pool->store);
 }
 
-/* For the next one that looks again. */
+/* Keep the findings for scrub_again. */
 static void
 keep_scrubbed (struct scrub *s)
 {
@@ -719,7 +719,7 @@ lock_scrub (struct scrub *s)
 {
   int r = 0;
 
-  /* The server's own one gives way. */
+  /* This makes the server's own scrub yield. */
   s->pool->scrub->waiting += !s->args->scheduled;
   while (r == 0 && !lock_try (&s->pool->scrub->one)) {
     r = scrub_go_on (s);

@@ -12,26 +12,26 @@
 #include "base/lock.h"
 #include "nbdedup.h"
 
-struct scrubbed;                /* what one found */
+struct scrubbed;                /* the findings of one */
 
 struct scrub_args {
-  bool again;                   /* look at what the last one of this session
-                                 * found damaged, and at nothing else */
-  bool wanted;                  /* tell which contents would repair it */
-  bool restart;                 /* do not go on where one was stopped */
+  bool again;                   /* check only what the last one of this
+                                 * session found damaged */
+  bool wanted;                  /* report which contents would repair it */
+  bool restart;                 /* do not resume an interrupted one */
   bool scheduled;               /* the server's own (scrubber.h) */
-  bool has_rate;                /* else as scrub-rate says, in a server */
+  bool has_rate;                /* else, in a server, scrub-rate applies */
   uint64_t rate;                /* bytes of records a second; 0: no limit */
 };
 
-/* How far one is that runs, for "status"; innermost lock. */
+/* The position of a running scrub, for "status"; innermost lock. */
 struct scrub_live {
   struct lock lock;             /* protects everything below */
   bool running;
   uint64_t begun, records, bytes, errors, total;
 };
 
-/* What a pool's scrubs share. */
+/* Shared by a pool's scrubs. */
 struct scrub_shared {
   struct lock one;              /* one scrub at a time; protects ... */
   struct scrubbed *last;        /* ... this, owned; NULL: none yet */
@@ -46,22 +46,22 @@ extern struct scrub_shared *scrub_shared_new (void);
 /* NULL is allowed. */
 extern void scrub_shared_free (struct scrub_shared *shared);
 
-/* The result as command.h says.  Waits for one that is under way.  Not under
- * pool->admin.
+/* The result is that of "scrub" in command.h.  Waits for a running scrub.  Not
+ * under pool->admin.
  */
 extern json_t *scrub_run (struct nbdedup_pool *pool,
                           const struct scrub_args *args,
                           nbdedup_progress_fn *progress, void *opaque);
 
-/* If the record at 'addr' is damaged, and 'content' is its content, write
- * it again, durably.  1: done; 0: it was not damaged, or is no more, or this
- * is not its content, or cannot be brought into its stored form; -1.
+/* If the record at 'addr' is damaged, and 'content' is its content, rewrite
+ * it, durably.  1: done; 0: it is not damaged, or does not exist any more, or
+ * this is not its content, or no longer compresses to the same bytes; -1.
  */
 extern int scrub_offer (struct nbdedup_pool *pool, uint64_t addr,
                         const void *content, uint32_t len);
 
-/* {"running", "begun", "records", "bytes", "errors", "total"} of
- * one that runs, or was stopped before its end; JSON's null: neither.
+/* {"running", "begun", "records", "bytes", "errors", "total"} of a scrub that
+ * runs or was interrupted; JSON's null: neither.
  */
 extern json_t *scrub_progress (struct nbdedup_pool *pool);
 

@@ -19,15 +19,15 @@
 #include "report/scrubber.h"
 #include "report/status.h"
 
-/* When a server starts its volumes are busy: let them be for a minute, or a
- * tenth of the interval.
+/* When a server starts its volumes are busy: wait for a minute, or a tenth of
+ * the interval.
  */
 #define START_MS 60000
-/* Look again, at the latest: the clock on the wall may have been set. */
+/* Check at least this often, because the wall clock may have been set. */
 #define LOOK_MS 60000
 /* After a failure. */
 #define RETRY_MS 3600000
-/* Damaged places that the log hears of. */
+/* Damaged places to log. */
 #define PLACES_MAX 5
 
 struct scrubber {
@@ -47,7 +47,7 @@ least (uint64_t a, uint64_t b)
   return a < b ? a : b;
 }
 
-/* When may the next one begin, by clock_ms? */
+/* The start of the next scrub, by clock_ms. */
 static uint64_t
 due_ms (struct scrubber *s, uint64_t interval_s)
 {
@@ -64,7 +64,7 @@ due_ms (struct scrubber *s, uint64_t interval_s)
   return due > s->not_before_ms ? due : s->not_before_ms;
 }
 
-/* Until it is time.  False: stop. */
+/* Wait until it is time.  False: stop. */
 static bool
 wait_until_due (struct scrubber *s)
 {
@@ -154,7 +154,7 @@ scrub (struct scrubber *s)
     return;
   }
   if (errno == EINTR) {
-    /* Give way to the user's, which may fail, too. */
+    /* Yield to the user's scrub, which may fail, too. */
     s->not_before_ms = clock_ms () + least (interval_ms / 10, START_MS);
     return;
   }

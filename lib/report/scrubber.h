@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The scrubber: a server's thread that scrubs the pool when the last scrub
- * ended longer ago than the property "scrub-interval" says, also if a
- * user ran that.
- * One that was stopped goes on as soon as there is a server again.
+/* The scrubber: a server's thread that scrubs the pool when "scrub-interval"
+ * has passed since the end of the last scrub, also if a user ran that.  The
+ * next server resumes an interrupted scrub without waiting for the interval.
  *
- * It runs at a low priority and at "scrub-rate", and gives way at once to a
- * scrub that a user runs, which goes on where it was.  After a failure it waits
- * before it tries again.  The log hears when it begins, when it ends, and what
- * it found.
+ * The scrubber runs at a low priority and at "scrub-rate".  It yields at once
+ * to a scrub that a user runs, which resumes at the scrubber's position.
+ * After a failure it waits before it tries again.  It logs the start, the end
+ * and the findings.
  *
- * The time since the last scrub is measured by the clock on the wall; one from
- * the future counts as new.
+ * It measures the time since the last scrub by the wall clock; a time in the
+ * future counts as now.
  */
 
 #ifndef NBDEDUP_SCRUBBER_H
@@ -27,7 +26,7 @@ extern struct scrubber *scrubber_start (struct nbdedup_pool *pool);
 /* The property scrub-interval has changed.  NULL is allowed, here and below. */
 extern void scrubber_wake (struct scrubber *scrubber);
 
-/* Let a scrub under way end soon, and begin no other. */
+/* End a running scrub soon, and begin no other. */
 extern void scrubber_cancel (struct scrubber *scrubber);
 /* Stop the thread, and free. */
 extern void scrubber_stop (struct scrubber *scrubber);

@@ -86,7 +86,7 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   if (pool->ddt_quota_bytes > 0 || pool->over_quota > 0)
     json_object_set_new (ddt, "over_quota",
                          json_integer ((json_int_t) pool->over_quota));
-  /* Damage there must not cost the other figures. */
+  /* An error here must not suppress the other figures. */
   has_capacity = capacity_get (pool, &cap) == 0;
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "
                     "s:o, s:o, s:o}",
@@ -109,9 +109,7 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                     "ddt", ddt);
 }
 
-/* Is it one of those that the figures are asked of: a volume, or the clones
- * of a snapshot?
- */
+/* Is 'v' included in the figures: the volume, or a clone of the snapshot? */
 static bool
 is_asked (const struct volume *v, const struct volume *name)
 {
@@ -140,8 +138,8 @@ stat_run (struct nbdedup_pool *pool, const char *name)
     return NULL;
   if (pool_sync (pool) == -1)
     return NULL;
-  /* Once: a fold that comes by itself may change it, and the pool's figure
-   * is the sum of the volumes'.
+  /* Read each count once: a fold may change it meanwhile, and the pool's figure
+   * must be the sum of the volumes'.
    */
   volumes = json_array ();
   for (i = 0; i < pool->volumes->list.nr; ++i) {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* stat and list: figures of a fold that covers all answered writes. */
+/* stat and list: figures as of a fold that covers all answered writes. */
 
 #ifndef NBDEDUP_STAT_H
 #define NBDEDUP_STAT_H
 
 #include "nbdedup.h"
 
-/* What the files of the pool directory take, without "records". */
+/* The space that the files of the pool directory take, without "records". */
 extern uint64_t pool_metadata_bytes (const char *path);
 
-/* The figures of "stat".  'name': a volume, or a snapshot, whose clones are
- * meant; NULL: all volumes.
+/* The figures of "stat".  'name': of a volume, or of a snapshot's clones;
+ * NULL: of all volumes.
  */
 extern json_t *stat_run (struct nbdedup_pool *pool, const char *name);
 extern json_t *list_run (struct nbdedup_pool *pool);

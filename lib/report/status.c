@@ -61,7 +61,7 @@ status_report (struct nbdedup_pool *pool, const char *name)
   return document;
 }
 
-/* Of a pool that is open read-only the properties are not loaded. */
+/* A pool that is open read-only has no properties loaded. */
 static unsigned
 full_warn (struct nbdedup_pool *pool)
 {
@@ -119,7 +119,7 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                         "damaged are not used any more", cap.nr_damaged);
 }
 
-/* Read-only nothing is copied, and nothing known of a copy: null. */
+/* A read-only pool makes no copy, and knows nothing of one: null. */
 static void
 add_copy (struct nbdedup_pool *pool, json_t *status)
 {
@@ -150,7 +150,7 @@ add_copy (struct nbdedup_pool *pool, json_t *status)
                         "the disk", copy.taken, copy.repaired);
 }
 
-/* Read-only, and in a command, none are made: null. */
+/* A read-only pool, or a command, makes none: null. */
 static void
 add_copies (struct nbdedup_pool *pool, json_t *status)
 {
@@ -182,8 +182,8 @@ get_report (json_t *status, const char *key, json_t *report)
   return report;
 }
 
-/* A scrub knows what is damaged; what a recovery says is what came of it
- * until then.
+/* A scrub knows the present damage.  A recovery's report counts only until the
+ * next scrub.
  */
 static void
 add_reports (struct nbdedup_pool *pool, json_t *status)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The state of a pool at a glance.  It waits for no other command and for no
- * fold, so that it answers in a pool that is full, stopped, or busy for
+/* The state of a pool.  "status" waits for no other command and for no fold,
+ * so it returns at once even in a pool that is full, stopped, or busy for
  * hours.
  *
  * The document:
@@ -13,9 +13,9 @@
  *   space      {"used_bytes", "file_bytes", "metadata_bytes", "free_bytes",
  *              "metadata_free_bytes", "max_size" (null: none),
  *              "used_percent", "full_warn", "writable_bytes",
- *              "writable_min_bytes", "full"}; null: it cannot be told
+ *              "writable_min_bytes", "full"}; null: not known
  *   damage     {"stopped", "lost_blocks", "damaged_records",
- *              "damaged_segments"}: as known, lost_blocks and damaged_records
+ *              "damaged_segments"}: lost_blocks and damaged_records as found
  *              by the last scrub or by a recovery since
  *   recovery   recovery.h's report, or null
  *   scrub      the last one's result (command.h) without "damaged", with
@@ -37,12 +37,12 @@ struct nbdedup_pool;
 
 extern json_t *status_run (struct nbdedup_pool *pool);
 
-/* A problem more.  'critical', or a warning. */
+/* Add a problem: 'critical', or a warning. */
 extern void status_add_problem (json_t *status, bool critical,
                                 const char *fmt, ...)
   __attribute__ ((format (printf, 3, 4)));
 
-/* A report of pool.db; a null if there is none; NULL: an error. */
+/* A report in pool.db; JSON's null if there is none; NULL: an error. */
 extern json_t *status_report (struct nbdedup_pool *pool, const char *name);
 
 #endif /* NBDEDUP_STATUS_H */
