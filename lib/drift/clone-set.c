@@ -41,8 +41,8 @@ add_member (struct members *m, const struct volume *golden,
   return array_push (&m->p, &m->nr, (struct member) { golden, part_of (v) });
 }
 
-/* The volume counts in the clone set of each snapshot on the line back, also
- * of destroyed ones, but not of its own ones.
+/* The volume counts in the clone set of each snapshot on its line of origins,
+ * also of destroyed ones, but not of its own.
  */
 static int
 add_to_sets (struct members *m, const struct volume *v)
@@ -63,7 +63,7 @@ compare_members (const void *a, const void *b)
   return x->golden->id < y->golden->id ? -1 : x->golden->id > y->golden->id;
 }
 
-/* Of members that are sorted by golden image. */
+/* Sum up the members, which are sorted by golden image. */
 static size_t
 sum_up (const struct members *m, struct clone_set *sets)
 {

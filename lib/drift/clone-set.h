@@ -3,11 +3,12 @@
 /* Clone sets: a golden image and the volumes that were cloned from it,
  * directly or through others; and whether they have changed.
  *
- * The state of a clone set is a number that differs, but for one chance in
- * 2^64, when a member's content or size, or the set of members, may have
- * changed in between.  It is taken from counters in memory, and says nothing
- * across sessions.  A write is counted when it has been done, before it is
- * answered: what a state has counted can be seen from then on.
+ * The state of a clone set is a number.  Two states of a session differ (except
+ * by a chance of 1 in 2^64) if a member's content or size, or the set of
+ * members, may have changed in between.  It comes from counters in memory;
+ * states of different sessions cannot be compared.  A write is counted after
+ * it was done and before it is answered, so each write that a state counts is
+ * visible.
  */
 
 #ifndef NBDEDUP_CLONE_SET_H
@@ -23,7 +24,7 @@ struct clone_set {
   uint64_t golden;              /* id of the snapshot */
   uint64_t state;
   bool is_destroyed;
-  char label[VOLUME_LABEL_MAX]; /* the snapshot's, as volume_label says it */
+  char label[VOLUME_LABEL_MAX]; /* the snapshot's, from volume_label */
 };
 
 /* All that exist now, ascending by id; the caller frees the array, which is

@@ -2,13 +2,13 @@
 
 /* The classes of blocks, by content.
  *
- * All contents of the clone set, sorted by digest: those that are equal are
- * neighbours, whichever clone has them, wherever, in any record.  Within
- * one content they are sorted by block, the golden image first: so at each
+ * This sorts all contents of the clone set by digest: equal ones become
+ * neighbours, whichever clone has them, in whichever block and record.  Within
+ * one content they are sorted by block, the golden image first.  So at each
  * block it is known whether the golden image has the same content there, and
- * at the end whether it has it at all, and how many clones do.
+ * at the end whether it has the content at all, and how many clones do.
  *
- * Digests are compared whole.
+ * Full digests are compared.
  */
 
 #include <config.h>
@@ -27,7 +27,7 @@ struct item {
   uint32_t who, sectors;
 };
 
-/* A clone's blocks of the content that is dealt with. */
+/* A clone's blocks of the current content. */
 struct seen {
   uint64_t same, other;
 };
@@ -41,7 +41,7 @@ struct classes {
   uint32_t nr_touched;
   bool in_golden, has_block;
   uint64_t golden_block;        /* the last one, if has_block */
-  uint32_t sectors;             /* the least that a record of it takes */
+  uint32_t sectors;             /* of the smallest record with the content */
 };
 
 static int
@@ -51,7 +51,7 @@ compare_items (const void *a, const void *b)
   uint64_t p, q;
   int r;
 
-  /* As a number, as the sorter has it: any order will do. */
+  /* Compare as a number, like the sorter: any order will do. */
   memcpy (&p, &x->digest, sizeof p);
   memcpy (&q, &y->digest, sizeof q);
   if (p != q)

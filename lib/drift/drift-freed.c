@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What would come back if volumes or snapshots were destroyed: the records
- * whose every reference is given back (view-reclaim.c, record-join.h).
+/* The space that destroying volumes or snapshots would free: that of records
+ * which lose all references (view-reclaim.c, record-join.h).
  */
 
 #include <config.h>
@@ -35,7 +35,7 @@ add (void *opaque, uint64_t addr)
 }
 
 /*----------------------------------------------------------------------
- * Names that go together
+ * Names that are destroyed together
  */
 
 struct names {
@@ -54,7 +54,7 @@ add_name (struct names *names, struct view_name *n)
   return array_push (&names->p, &names->nr, n);
 }
 
-/* A volume does not go without its snapshots. */
+/* Destroying a volume includes its snapshots. */
 static int
 add_with_snapshots (struct view *v, struct names *names,
                     struct view_name *n)
@@ -79,8 +79,8 @@ freed_add_members (struct view *v, struct record_join *t,
   const struct view_layer *own;
   int r = reclaim_background (v, add, &a);
 
-  /* Their own layers' pointers have been added with their contents, but for
-   * the one that stands for a merged golden image.
+  /* The pointers of the members' own layers have been added with their
+   * contents, except for a layer that stands for a merged golden image.
    */
   for (a.who = 1; a.who < nr && r == 0; ++a.who) {
     own = members[a.who].name->layer;

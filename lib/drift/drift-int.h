@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by drift.c (a golden image and its clones), drift-classes.c (what
- * their contents have in common) and drift-freed.c (what would come back).
+/* Shared by drift.c (a golden image and its clones), drift-classes.c (the
+ * comparison of their contents) and drift-freed.c (the space that destroying
+ * them would free).
  */
 
 #ifndef NBDEDUP_DRIFT_INT_H
@@ -24,26 +25,26 @@ struct fleet_contents {
   uint64_t distinct, distinct_sectors;
 };
 
-/* Progress of several passes, whose lengths show as they go. */
+/* Progress of several passes, whose lengths become known as they run. */
 struct drift_progress {
-  const struct view *view;      /* that they read; not owned; NULL: none yet */
+  const struct view *view;      /* of the passes; not owned; NULL: none yet */
   nbdedup_progress_fn *fn;      /* or NULL */
   void *opaque;
   uint64_t done, total;
 };
 
-/* EINTR if the user has had enough, EBUSY if the pool has (view_check). */
+/* Fails with EINTR if the user stops it, EBUSY if the pool does (view_check).
+ */
 extern int drift_progress (struct drift_progress *p, uint64_t done);
 
-/* Open a view for the pool's only computation of this kind; a user who waits
- * for another may have had enough.  What takes long looks up at 'progress',
- * which is borrowed until drift_end.
+/* Wait for another computation of this kind, unless the user stops that, and
+ * open a view.  Long work checks 'progress', which is borrowed until drift_end.
  */
 extern int drift_begin (struct nbdedup_pool *pool, struct view *v,
                         struct drift_progress *progress);
 extern void drift_end (struct nbdedup_pool *pool, struct view *v);
 
-/* 0 becomes the default; EINVAL if it is too little. */
+/* Replace 0 by the default; EINVAL if it is too little. */
 extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
 
 /*----------------------------------------------------------------------
@@ -57,11 +58,11 @@ extern struct classes *classes_new (struct view *v,
                                     struct drift_member *members,
                                     uint32_t nr, uint64_t memory_bytes);
 extern void classes_free (struct classes *c);
-/* A content that a member has at a block. */
+/* Add the content that a member has at a block. */
 extern int classes_add (struct classes *c, const struct digest *digest,
                         uint32_t sectors, uint32_t who, uint64_t block);
 extern uint64_t classes_count (const struct classes *c);
-/* Compare them all: adds to the members' figures. */
+/* Compare all contents: adds to the members' figures. */
 extern int classes_run (struct classes *c, struct fleet_contents *fleet,
                         struct drift_progress *progress);
 
@@ -71,9 +72,9 @@ extern int classes_run (struct classes *c, struct fleet_contents *fleet,
 
 struct record_join;
 
-/* Add what would be given back in the background (0) and by destroying each
- * of the members 1 .. nr - 1, with its snapshots; but for what their own
- * layers point to.
+/* Add the references that the background work would drop (0), and those that
+ * destroying each of the members 1 .. nr - 1, with its snapshots, would drop,
+ * except for the pointers of the members' own layers.
  */
 extern int freed_add_members (struct view *v, struct record_join *t,
                               const struct drift_member *members,

@@ -17,13 +17,13 @@
 #include "drift/record-join.h"
 #include "meta/meta.h"
 
-/* While another computation goes on, look up this often. */
+/* While another computation runs, check this often. */
 #define LOOK_MS 20
 
 struct comparison {
   struct view *v;
   struct view_name golden;      /* a copy: of a destroyed one with a layer */
-  bool is_merged;               /* which is not what it was */
+  bool is_merged;               /* its content has changed by a merge */
   struct drift_member *members; /* owned; the golden image, its clones */
   uint32_t nr;
   struct record_join *join;     /* owned */
@@ -86,7 +86,7 @@ drift_end (struct nbdedup_pool *pool, struct view *v)
 }
 
 /*----------------------------------------------------------------------
- * Who belongs to it
+ * The members
  */
 
 static int
@@ -99,7 +99,7 @@ add_member (struct comparison *f, struct view_name *name)
   return 0;
 }
 
-/* What a destroyed golden image has been. */
+/* Find the layer with, or instead of, a destroyed golden image's content. */
 static int
 find_remains (struct comparison *f)
 {
@@ -163,8 +163,8 @@ add_leaf (struct comparison *f, uint32_t who, uint64_t leaf_nr,
   return 0;
 }
 
-/* All of the golden image; of a clone what is above it.  A clone's own layer
- * goes when it is destroyed: what it points to is given back then.
+/* Add all contents of the golden image, or of a clone those above it.
+ * Destroying a clone also drops the references of its own layer.
  */
 static int
 add_contents (struct comparison *f, uint32_t who)
@@ -189,8 +189,8 @@ add_contents (struct comparison *f, uint32_t who)
   return r;
 }
 
-/* The count of all blocks is pool.db's; what is not own is inherited, hence
- * the golden image's at the same place.
+/* Take the count of all blocks from pool.db.  Blocks that are not own are
+ * inherited, hence the golden image's at the same place.
  */
 static int
 count_blocks (struct comparison *f)
@@ -356,8 +356,8 @@ comparison_json (const struct comparison *f, time_t now)
   return document;
 }
 
-/* All blocks of the clone set are read again for each golden image: images
- * that stand on each other have their clones in common.
+/* This reads all blocks of the clone set again for each golden image, although
+ * images that are based on each other share clones.
  */
 static json_t *
 compare_with (struct view *v, const struct view_name *golden,
@@ -433,7 +433,7 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
   uint64_t most = DRIFT_MEMORY_DEFAULT;
 
   if (*memory_bytes == 0) {
-    /* A server that was given little memory is not to take more. */
+    /* A server with a small memory budget must not use more. */
     *memory_bytes = pool->settings.ddt_cache_bytes / 8;
     if (*memory_bytes < DRIFT_MEMORY_MIN)
       *memory_bytes = DRIFT_MEMORY_MIN;

@@ -2,17 +2,17 @@
 
 /* Drift: how far the clones of a golden image have diverged from it.
  *
- * The classes are those of nbdedup-drift(1): they compare contents, so
- * they see equal data whatever happened to it (written twice without dedup,
- * moved, brought back).  Nothing is estimated.
+ * The classes are those of nbdedup-drift(1).  They compare contents, so equal
+ * data counts as equal whatever its history (written twice without dedup,
+ * moved, changed and restored).  All figures are exact.
  *
- * The cost: the golden image's pointers once, the clones' own, and two sorts
- * of them in bounded memory (sorter.h).  What a clone inherits is not looked
- * at: it is the golden image's, at the same place.
+ * The cost: reading the golden image's pointers once and the clones' own, and
+ * sorting them twice in bounded memory (sorter.h).  Blocks that a clone
+ * inherits are not read: they are the golden image's, at the same place.
  *
- * All of it is true of one moment (view.h).  The pool goes on meanwhile:
- * pool->admin is held only to open the view, and must not be held by the
- * caller.
+ * All figures are of one moment (view.h).  The pool serves clients meanwhile.
+ * The functions take pool->admin only to open the view; the caller must not
+ * hold it.
  */
 
 #ifndef NBDEDUP_DRIFT_H
@@ -23,8 +23,8 @@
 
 #include "nbdedup.h"
 
-/* What sorting may use, in bytes; what does not fit goes to a nameless file
- * in the pool's directory.
+/* Memory for sorting, in bytes; the rest goes to a nameless file in the pool's
+ * directory.
  */
 #define DRIFT_MEMORY_MIN        NBDEDUP_DRIFT_MEMORY_MIN
 #define DRIFT_MEMORY_DEFAULT    (UINT64_C (32) << 20)
@@ -45,8 +45,8 @@ extern json_t *drift_run (struct nbdedup_pool *pool, struct drift_golden which,
                           uint64_t memory_bytes, json_t *ids,
                           nbdedup_progress_fn *progress, void *opaque);
 
-/* What would come back if these volumes (with their snapshots) and snapshots
- * were destroyed together: {"names": [all of them], "freed_bytes": N}.
+/* The space that destroying these volumes (with their snapshots) and snapshots
+ * together would free: {"names": [all of them], "freed_bytes": N}.
  */
 extern json_t *drift_freed_run (struct nbdedup_pool *pool, json_t *names,
                                 uint64_t memory_bytes,

@@ -32,7 +32,7 @@ compare_names (const void *a, const void *b)
   return r ? r : x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* The view has snapshots by the age of their volumes. */
+/* Sort them: the view has snapshots by the age of their volumes. */
 struct view_name **
 goldens_find (struct view *v, size_t *nr)
 {
@@ -68,7 +68,7 @@ golden_find_id (struct view *v, uint64_t id)
   return nbdedup_fail_null (ENOENT, "there is no snapshot %" PRIu64, id);
 }
 
-/* Is 'n' a destroyed snapshot that was called so, or whose label this is? */
+/* Is 'n' a destroyed snapshot with this former name, or with this label? */
 static bool
 was_called (const struct view_name *n, const char *name)
 {
@@ -114,7 +114,7 @@ golden_find (struct view *v, const char *name)
 }
 
 /*----------------------------------------------------------------------
- * What stands for a merged one
+ * The layer that stands for a merged golden image
  */
 
 static bool

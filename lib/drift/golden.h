@@ -3,11 +3,10 @@
 /* Golden images in a view: the snapshots that have clones.  A destroyed one
  * stays as long as a clone of it lives.
  *
- * Its content is still there, exactly, as long as two layers or more stand on
- * its layer (tombstone.c).  When one is left that layer has merged with it:
- * what was the image's and what the clone has written since cannot be told
- * apart.  The oldest state that all its clones have in common stands for it
- * then.
+ * Its exact content remains as long as its layer has two children or more
+ * (tombstone.c).  When one is left, that child merges with the layer, and the
+ * image's blocks cannot be told from those that the clone has written since.
+ * The oldest state that all its clones have in common stands for it then.
  */
 
 #ifndef NBDEDUP_GOLDEN_H
@@ -26,9 +25,9 @@ extern struct view_name **goldens_find (struct view *v, size_t *nr);
 /* The snapshot of this id, which may have no clones.  NULL: ENOENT. */
 extern struct view_name *golden_find_id (struct view *v, uint64_t id);
 
-/* The snapshot "vol@snap".  If there is none: of the destroyed ones that have
- * clones and were called so, the newest.  With " (destroyed)" behind it, only
- * those.  NULL: ENOENT, EINVAL (a volume's name).
+/* The snapshot "vol@snap".  If it does not exist: the newest destroyed one of
+ * that name that has clones.  With " (destroyed)" after the name, only
+ * destroyed ones.  NULL: ENOENT, EINVAL (a volume's name).
  */
 extern struct view_name *golden_find (struct view *v, const char *name);
 

@@ -2,10 +2,10 @@
 
 /* The records by reference count: powers of two, as zpool status -D.
  *
- * The pool's is a scan of all records.  That of a volume, or of a golden
- * image and its clones, is of the records that their blocks have, each once:
- * the golden image's pointers, and the clones' own (record-join.h).  A record's
- * count is always the pool's: how many pointers of all maps name it.
+ * For the pool this scans all records.  For a volume, or a golden image and
+ * its clones, it finds the records of their blocks, each once, by the golden
+ * image's pointers and the clones' own (record-join.h).  A record's count is
+ * always that of the pool: the number of pointers in all maps.
  */
 
 #include <config.h>
@@ -20,7 +20,7 @@
 #include "drift/record-join.h"
 #include "meta/meta.h"
 
-#define STEP 8192u              /* records between looks at progress */
+#define STEP 8192u              /* records between calls of progress */
 
 struct bucket {
   uint64_t records, record_bytes, stored_bytes, references;
@@ -31,7 +31,7 @@ struct histogram {
   struct bucket buckets[49];    /* a count has 48 bits */
   uint64_t addr;                /* of the last record */
   struct drift_progress *progress;
-  uint64_t passed;              /* items that it has passed */
+  uint64_t passed;              /* items done */
 };
 
 static struct bucket *
@@ -67,7 +67,7 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
     : drift_progress (h->progress, h->passed);
 }
 
-/* Of some blocks: they come by record. */
+/* For some blocks, which come sorted by record. */
 static int
 add_content (void *opaque, const struct record *r, uint32_t who,
              uint64_t block)

@@ -5,9 +5,9 @@
 
 #include "nbdedup.h"
 
-/* What "stat" adds with "ddt": how many records are referred to how often.
- * Of the pool, and with 'name' also of a volume, or of a snapshot and its
- * clones.  Not under pool->admin.
+/* The histogram that "stat" adds with "ddt": how many records have how many
+ * references.  Of the pool, and with 'name' also of a volume, or of a snapshot
+ * and its clones.  Not under pool->admin.
  */
 extern int histogram_add (struct nbdedup_pool *pool, const char *name,
                           json_t *stat, nbdedup_progress_fn *progress,

@@ -76,7 +76,7 @@ decode_text (struct codec_ctx *ctx, const struct meta_sample *s)
   if (codec_decompress (ctx, (int) s->codec, s->data, s->len, text,
                         s->length) == -1)
     return NULL;
-  errno = 0;                    /* jansson does not tell them apart */
+  errno = 0;                    /* only errno tells ENOMEM from a bad text */
   document = json_loadb (text, s->length, 0, &error);
   if (document == NULL && errno == ENOMEM)
     return nbdedup_fail_null (ENOMEM, "no memory for it");
@@ -259,15 +259,15 @@ struct get {
   const char *name;             /* only those of this name; NULL: all */
   json_t *samples;
   uint64_t bytes;               /* of their text */
-  uint64_t last;                /* id of the last one looked at: a sample, or
-                                 * of the newest the golden image */
+  uint64_t last;                /* id of the last one read: of the sample, or
+                                 * in history_newest of the golden image */
   bool more;
   nbdedup_progress_fn *progress;
   void *opaque;
   uint64_t done;
 };
 
-/* A golden image may have been destroyed since, or before. */
+/* The golden image may have been destroyed before or after the sample. */
 static bool
 is_of_name (const json_t *document, const char *name)
 {
@@ -330,7 +330,7 @@ get_end (struct get *g, int r)
   return result;
 }
 
-/* Of destroyed snapshots that had this name the newest; 0: there is none. */
+/* The id of the newest destroyed snapshot of this name; 0: there is none. */
 static uint64_t
 find_tombstone (struct volumes *vs, const char *name)
 {
@@ -345,8 +345,8 @@ find_tombstone (struct volumes *vs, const char *name)
   return id;
 }
 
-/* Of a snapshot that exists, or that clones remember: its id; else 0.  -1:
- * that is no name.
+/* The id of a snapshot that exists, or that is the origin of clones; else 0.
+ * -1: not a snapshot's name.
  */
 static int
 find_golden (struct nbdedup_pool *pool, const char *name, uint64_t *id)
@@ -391,8 +391,8 @@ history_get (struct nbdedup_pool *pool, const char *name, uint64_t after,
   return get_end (&g, r);
 }
 
-/* Of destroyed ones of one name the newest is shown: metrics are told apart by
- * their labels.
+/* Show only the newest of several destroyed images of one name, because metrics
+ * are distinguished by their labels.
  */
 static bool
 has_newer_twin (const struct clone_set *sets, size_t nr)
@@ -405,7 +405,7 @@ has_newer_twin (const struct clone_set *sets, size_t nr)
   return false;
 }
 
-/* Its document has the name of then, which another one may have by now. */
+/* Its document has the old name, which another image may have now. */
 static int
 get_newest_of (struct get *g, struct meta_conn *c, const struct clone_set *f)
 {

@@ -2,16 +2,16 @@
 
 /* The history of drift: samples in pool.db.
  *
- * A sample is the document of one golden image (drift.h) as it was at one
- * time, kept by the golden image's id, which is never used again: it keeps
- * its samples when it is renamed, and they stay when it is destroyed.
+ * A sample is the document of one golden image (drift.h) at one time, stored
+ * under the golden image's id, which is never reused: the samples survive a
+ * rename and the destruction of the image.
  *
- * Samples are ordered by their own id, as they were recorded: a clock that
- * is set back changes no order.  What grows old is thinned (retention.h) by the
- * property "drift-keep", of a golden image's samples in the transaction
- * that records a new one.
+ * Samples are ordered by their own ids, as they were recorded, so a clock that
+ * is set back does not change the order.  The transaction that records a new
+ * sample of a golden image also thins its old ones (retention.h), by the
+ * property "drift-keep".
  *
- * None of these is called with pool->admin held.
+ * The caller of these must not hold pool->admin.
  */
 
 #ifndef NBDEDUP_HISTORY_H
@@ -23,22 +23,22 @@
 #include "drift/drift.h"
 #include "nbdedup.h"
 
-/* More of a document is damage: a million clones. */
+/* A longer document is damaged: this is enough for a million clones. */
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
-/* As drift_run; what it returns has been recorded, and is durable.  'asked':
- * a user requested this sample, so thinning prefers to keep it (retention.h).
- * ENOSPC: what the pool has in reserve is not used for this.
+/* As drift_run, and record the result durably.  'asked': a user requested this
+ * sample, so thinning prefers to keep it (retention.h).  ENOSPC: samples do not
+ * use the pool's reserve.
  */
 extern json_t *history_drift (struct nbdedup_pool *pool,
                               struct drift_golden which,
                               uint64_t memory_bytes, bool asked,
                               nbdedup_progress_fn *progress, void *opaque);
 
-/* {"samples": [documents, oldest first]}: all, or those of a snapshot that
- * exists, or those that had this name, with or without " (destroyed)" behind
- * it, of snapshots that do not.  ENOENT: neither the one nor the other; EIO:
- * one of them is damaged.
+/* {"samples": [documents, oldest first]}: all, or those of an existing
+ * snapshot, or those recorded under this name, with or without " (destroyed)"
+ * after it, for snapshots that no longer exist.  ENOENT: there is neither;
+ * EIO: a sample is damaged.
  *
  * A long history comes in parts of about HISTORY_PART_BYTES of text: while
  * there is more the result has "next", which is 'after' of the next call (0
@@ -49,8 +49,8 @@ extern json_t *history_get (struct nbdedup_pool *pool, const char *name,
                             uint64_t after,
                             nbdedup_progress_fn *progress, void *opaque);
 
-/* The same of the newest sample of each golden image that has clones now, by
- * id, under the name that it has now.  'after' is the id of one of these.
+/* The same for the newest sample of each golden image that has clones now, by
+ * id, under its present name.  'after' is the id of one of these.
  */
 extern json_t *history_newest (struct nbdedup_pool *pool, uint64_t after,
                                nbdedup_progress_fn *progress, void *opaque);
@@ -61,8 +61,8 @@ extern json_t *history_newest (struct nbdedup_pool *pool, uint64_t after,
 extern int history_last (struct nbdedup_pool *pool, uint64_t golden,
                          uint64_t *time_s);
 
-/* Is each sample readable in the state that 'c' is frozen at?  'wrong' gets
- * a text for each that is not; ids are below 'next_id'.
+/* Check that each sample is readable in the state that 'c' is frozen at.
+ * Calls 'wrong' with a text for each that is not; ids are below 'next_id'.
  */
 struct meta_conn;
 extern int history_check (struct meta_conn *c, uint64_t next_id,

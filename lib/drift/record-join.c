@@ -31,12 +31,12 @@ struct record_join {
   /* The pass */
   uint64_t *freed;              /* not owned */
   uint64_t *counts;             /* owned; references to one record, by who */
-  uint32_t *seen;               /* owned; whose count is not 0 */
+  uint32_t *seen;               /* owned; parties whose count is not 0 */
   uint32_t nr_seen;
   struct blob row;              /* of records */
   uint64_t group;               /* its number; UINT64_MAX: none yet */
   size_t off;                   /* of the entry after 'record' */
-  struct record record;         /* at the address that is dealt with */
+  struct record record;         /* at the current address */
 };
 
 static int
@@ -109,8 +109,8 @@ record_join_count (const struct record_join *t)
   return sorter_count (t->sorter);
 }
 
-/* Addresses ascend: each row of records is read once, and its entries are
- * passed once.
+/* Addresses ascend, so this reads each row of records once, and each of its
+ * entries once.
  */
 static int
 find_record (struct record_join *t, uint64_t addr)
@@ -147,7 +147,9 @@ count_release (struct record_join *t, uint32_t who)
     t->seen[t->nr_seen++] = who;
 }
 
-/* A record's references are all counted: whom does it depend on? */
+/* A record's references are all counted: add its sectors to the parties that
+ * would free it.
+ */
 static int
 end_record (struct record_join *t)
 {

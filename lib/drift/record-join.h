@@ -3,10 +3,10 @@
 /* A sort-merge join: pointers of a view, sorted by address, with their
  * records.
  *
- * Two things are added, in any order: that a block of a party has its content
- * at an address, and that a party would give a reference to it back.  Then
- * one pass in the order of addresses, which is that of the table of records,
- * tells each content's digest, and adds up what comes back.
+ * The caller adds two kinds of entries, in any order: a block of a party has
+ * its content at an address; and a party would drop a reference to an address.
+ * Then one pass in the order of addresses, which is that of the table of
+ * records, reports each content's digest, and sums up the space freed.
  */
 
 #ifndef NBDEDUP_RECORD_JOIN_H
@@ -19,19 +19,19 @@
 
 struct record_join;
 
-/* Numbers of parties: 0 .. RECORD_JOIN_WHO_MAX.  Of those who give back 0 is
- * what is given back anyway.
+/* Numbers of parties: 0 .. RECORD_JOIN_WHO_MAX.  Releases of party 0 are those
+ * that happen anyway.
  */
 #define RECORD_JOIN_WHO_MAX ((1u << 24) - 1)
 
-/* Within 'memory_bytes'.  The view is not owned; all that takes long looks
- * up as it says.
+/* Works within 'memory_bytes'.  The view is not owned; long work calls its
+ * 'look'.
  */
 extern struct record_join *record_join_new (struct view *v,
                                             uint64_t memory_bytes);
 extern void record_join_free (struct record_join *t);
 
-/* 'releases': the pointer is also one that 'who' would give back. */
+/* 'releases': 'who' would also drop this reference. */
 extern int record_join_add_content (struct record_join *t, uint64_t addr,
                                     uint32_t who,
                                     uint64_t block, bool releases);
@@ -39,16 +39,16 @@ extern int record_join_add_release (struct record_join *t, uint64_t addr,
                                     uint32_t who);
 extern uint64_t record_join_count (const struct record_join *t);
 
-/* Called for each content that was added, ascending by address, with its
+/* The pass calls it for each content added, ascending by address, with the
  * record, which is borrowed.
  */
 typedef int record_join_content_fn (void *opaque, const struct record *record,
                                     uint32_t who, uint64_t block);
 
-/* The pass.  freed[who] grows by the sectors that come back if 'who' gives
- * its references back, and no other but 0: 'freed' has 'nr_who' + 1
- * elements, or is NULL.  'content' may be NULL if none was added; 'step' is
- * called now and then with what has been done, and ends the pass by -1.
+/* The pass.  Adds to freed[who] the sectors that become free if only 'who' and
+ * party 0 drop their references: 'freed' has 'nr_who' + 1 elements, or is NULL.
+ * 'content' may be NULL if none was added.  The pass calls 'step' now and then
+ * with the entries done; if that returns -1 the pass ends.
  */
 extern int record_join_run (struct record_join *t, uint64_t *freed,
                             uint32_t nr_who, record_join_content_fn *content,

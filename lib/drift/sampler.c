@@ -20,22 +20,22 @@
 #include "drift/sampler.h"
 #include "meta/meta.h"
 
-/* After a snapshot, wait so long for others. */
+/* After a snapshot, wait so long for more snapshots. */
 #define SETTLE_MS 1000
-/* Look for new golden images this often. */
+/* Check for new golden images this often. */
 #define LOOK_MS 60000
-/* When a server starts its volumes are busy: let them be for a minute, or a
- * tenth of the interval.
+/* When a server starts its volumes are busy: wait for a minute, or a tenth of
+ * the interval.
  */
 #define START_MS 60000
 
-/* What is known of a golden image: the thread's own. */
+/* A golden image, as the thread knows it. */
 struct golden {
   uint64_t id;
   uint64_t due_ms;              /* of the monotonic clock */
   uint64_t state;               /* of its clone set, before the last sample */
-  bool is_known;                /* the state */
-  bool is_asked;                /* for, by a snapshot */
+  bool is_known;                /* 'state' is valid */
+  bool is_asked;                /* a snapshot requested a sample */
 };
 
 struct sampler {
@@ -47,16 +47,16 @@ struct sampler {
   /* The thread's own. */
   struct golden *goldens;       /* owned; ascending by id */
   size_t nr_goldens;
-  uint64_t look_ms;             /* when to look again, at the latest */
-  uint64_t rest_ms;             /* not before */
+  uint64_t look_ms;             /* latest time of the next check */
+  uint64_t rest_ms;             /* earliest time */
 
   struct lock lock;             /* protects everything below; innermost */
   pthread_cond_t wake;          /* asked, or stop */
   uint64_t *asked;              /* owned; ids of golden images */
   size_t nr_asked;
-  uint64_t asked_ms;            /* when the first of them was */
+  uint64_t asked_ms;            /* when the first of them was added */
   uint64_t nr_samples, nr_skipped;
-  char error[512];              /* of the last pass that tried; "": none */
+  char error[512];              /* of the last attempt; "": none */
 };
 
 static uint64_t
@@ -66,7 +66,7 @@ least (uint64_t a, uint64_t b)
 }
 
 /*----------------------------------------------------------------------
- * What others call
+ * Calls from other threads
  */
 
 static bool
@@ -80,7 +80,7 @@ is_asked_locked (const struct sampler *s, uint64_t id)
   return false;
 }
 
-/* Without memory the interval has to do. */
+/* Without memory the image is sampled only by the interval. */
 static void
 ask_locked (struct sampler *s, uint64_t id)
 {
@@ -118,7 +118,7 @@ sampler_json (struct sampler *s)
 }
 
 /*----------------------------------------------------------------------
- * Which golden images there are
+ * The list of golden images
  */
 
 static struct golden *
@@ -137,20 +137,20 @@ find_golden (struct sampler *s, uint64_t id)
     : NULL;
 }
 
-/* When is one due of which only the history may know? */
+/* The time when a new entry is due, by its last sample in the history. */
 static uint64_t
 first_due_ms (struct sampler *s, uint64_t id)
 {
   uint64_t last_s, wall_s = (uint64_t) time (NULL), age_ms;
 
-  /* A history that cannot be read shows when it is written. */
+  /* If the history cannot be read, recording will report it. */
   if (history_last (s->pool, id, &last_s) != 1)
     return clock_ms ();
   age_ms = last_s < wall_s ? (wall_s - last_s) * 1000 : 0;
   return clock_ms () + (age_ms < s->interval_ms ? s->interval_ms - age_ms : 0);
 }
 
-/* 's->goldens' is again what there is: 'sets', ascending by id. */
+/* Update 's->goldens' to 'sets', ascending by id. */
 static int
 take_over (struct sampler *s, const struct clone_set *sets, size_t nr)
 {
@@ -175,7 +175,7 @@ take_over (struct sampler *s, const struct clone_set *sets, size_t nr)
   return 0;
 }
 
-/* What snapshots have asked for so far; the caller frees it. */
+/* Take the requests by snapshots so far; the caller frees the array. */
 static uint64_t *
 take_asked (struct sampler *s, size_t *nr)
 {
@@ -185,7 +185,7 @@ take_asked (struct sampler *s, size_t *nr)
   return TAKE_PTR (s->asked);
 }
 
-/* The golden images that there are now, and which of them are asked for. */
+/* Update the list of golden images, and mark the requested ones. */
 static int
 look (struct sampler *s, struct clone_set **sets, size_t *nr)
 {
@@ -223,7 +223,7 @@ count (struct sampler *s, uint64_t *counter)
   ++*counter;
 }
 
-/* What is the same as the last time is not logged again. */
+/* Log an error unless it is the same as the last one. */
 static void
 set_error (struct sampler *s, const char *error)
 {
@@ -260,12 +260,12 @@ sample (struct sampler *s, struct golden *g, const struct clone_set *f)
   }
   if (errno != ENOENT && errno != EBUSY && errno != EINTR)
     return -1;
-  g->due_ms = 0;                /* destroyed or renamed: look again */
+  g->due_ms = 0;                /* destroyed or renamed: check again */
   return 0;
 }
 
-/* Sample what is due, and see when something will be.  One that fails does
- * not keep the others back.
+/* Sample the images that are due, and compute when the next will be.  A failed
+ * sample does not prevent the others.
  */
 static void
 pass (struct sampler *s)
@@ -294,7 +294,7 @@ pass (struct sampler *s)
   s->rest_ms = clock_ms () + (clock_ms () - begin_ms);
 }
 
-/* Until it is time.  False: stop. */
+/* Wait until it is time.  False: stop. */
 static bool
 wait_until_due (struct sampler *s)
 {

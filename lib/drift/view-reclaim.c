@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What happens to layers that lose their names, without doing it: as
- * layers_settle and merge.h have it.
+/* Predicts the fate of layers that lose their names, by the rules of
+ * layers_settle and merge.h.
  *
- * A layer without a name and without children dies: all its pointers are
- * given back.  One without a name and with a single child merges with it,
- * and with whatever that merges with in turn, its heirs: the pointers that
- * these hide are given back.  Both only ever become more as names go.
+ * A layer without a name and without children dies: all its references are
+ * dropped.  One without a name and with a single child merges with that, and
+ * with the layers that the child merges with in turn, its heirs: the
+ * references of blocks that these hide are dropped.  Destroying more names
+ * only ever drops more references.
  *
- * Only layers below the names' can change their fate, so that it costs
- * nothing to ask about one clone after the other.
+ * Only the names' layers and those below can change their fate, so asking
+ * about one clone after the other is cheap.
  */
 
 #include <config.h>
@@ -21,10 +22,10 @@
 #include "base/array.h"
 #include "drift/view.h"
 
-/* A layer in which something is given back. */
+/* A layer that loses references. */
 struct loser {
   struct view_layer *layer;
-  bool only_new;                /* what it loses anyway left out */
+  bool only_new;                /* without those that it loses anyway */
 };
 
 struct losers {
@@ -71,11 +72,11 @@ reclaim_begin (struct view *v)
 {
   size_t i;
 
-  /* A dying layer is no child any more. */
+  /* A dying layer does not count as a child. */
   for (i = 0; i < v->nr_layers; ++i)
     if (v->layers[i].dying)
       v->layers[i].dead = true;
-  /* Children have higher ids, but for what merges have moved. */
+  /* Children have higher ids than parents, except after merges. */
   for (i = v->nr_layers; i-- > 0; )
     die_if_unneeded (&v->layers[i]);
   for (i = 0; i < v->nr_layers; ++i) {
@@ -95,8 +96,8 @@ add_loser (struct losers *losers, struct view_layer *l, bool only_new)
  * Rows
  */
 
-/* Which blocks of a layer do those that stand on it hide?  'new' and 'old'
- * say which of a layer's two heirs is meant.
+/* Mark the blocks of a layer that its heirs hide.  'old': use old_heir, not
+ * heir.
  */
 static int
 mark_hidden (struct view *v, struct view_layer *l, bool old,
@@ -184,7 +185,7 @@ find_seq (const struct loser *p, size_t nr, uint64_t seq)
   return lo < nr && p[lo].layer->seq == seq ? &p[lo] : NULL;
 }
 
-/* One scan for all losers of a branch: their rows lie between each other's. */
+/* One scan for all losers of a branch, because their rows are interleaved. */
 static int
 tell_branch (struct view *v, const struct loser *p, size_t nr,
              int (*fn) (void *opaque, uint64_t addr), void *opaque)
@@ -248,8 +249,8 @@ reclaim_background (struct view *v,
   return r;
 }
 
-/* Those whose fate may have changed: the names' layers, and what is below
- * them up to the first that has other children or a name, and still has.
+/* Layers whose fate may have changed: the names' layers, and those below them
+ * down to the first that still has other children or a name.
  */
 struct touched {
   struct view_layer **p;        /* owned */
@@ -263,9 +264,7 @@ touch (struct touched *t, struct view_layer *l)
   return array_push (&t->p, &t->nr, l);
 }
 
-/* Do the names below and including this one end here?  Then what is further
- * down cannot notice.
- */
+/* Does this layer stay as it is?  Then the layers below it do, too. */
 static bool
 stops_changes (const struct view_layer *l)
 {
@@ -307,7 +306,7 @@ find_losers (struct losers *losers, const struct touched *t,
   return 0;
 }
 
-/* Give the names back. */
+/* Restore the view. */
 static void
 undo (struct touched *t, struct view_name *const *names, size_t nr)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Layers of one run have their rows for a leaf side by side (layer.h): a
- * cursor for each run, all of them advanced leaf by leaf, lower runs first,
- * so that upper layers have the last word.  Nothing is read twice.
+/* Layers of one run have their rows for a leaf side by side (layer.h).  The
+ * walk has a cursor for each run, and advances all of them leaf by leaf, lower
+ * runs first, so that upper layers override lower ones.  It reads each row
+ * once.
  */
 
 #include <config.h>
@@ -38,8 +39,8 @@ struct walk {
   size_t nr_runs;
 };
 
-/* Lay out the layers, the lowest first, with what shows of each.  Returns
- * their number.
+/* List the layers, the lowest first, with the limit up to which each shows.
+ * Returns their number.
  */
 static size_t
 fill_layers (struct view_layer *top, const struct view_layer *bottom,
@@ -153,7 +154,7 @@ find_seq (const struct walk_run *run, uint64_t seq)
     ? &run->layers[lo] : NULL;
 }
 
-/* What a row says covers what was said below it.  'said': of which blocks. */
+/* Put a row over the rows below it.  'said' gets the blocks that it has. */
 static int
 take_row (const struct walk_run *run, struct leaf *out, uint64_t *said)
 {

@@ -15,8 +15,8 @@
 #include "drift/view.h"
 #include "meta/meta.h"
 
-/* Look up after so many rows: a millisecond, or a second on a disk that seeks
- * for each.
+/* Call 'look' after so many rows, which take a millisecond, or a second on a
+ * disk that seeks for each.
  */
 #define LOOK_ROWS 64
 
@@ -70,8 +70,8 @@ link_layer (void *opaque, const struct meta_layer *ml)
   return 0;
 }
 
-/* Of layers that die together the parent may be gone while the child's row does
- * not say yet that it dies (volume-load.c).  What has a name stands on none.
+/* A missing parent is no damage if its child is about to die, although the
+ * child's row is not marked yet (volume-load.c).  Below a name it is damage.
  */
 static int
 check_orphans (const struct view *v)
@@ -202,8 +202,8 @@ load_snapshot (void *opaque, const struct meta_snapshot *ms)
   return 0;
 }
 
-/* A layer that one child only stands on merges with it: the rows move while
- * this view reads, or are about to.
+/* Clear 'remains' if the layer has fewer than two children: with one it merges,
+ * and rows may be moving already.
  */
 static void
 check_remains (struct view *v)

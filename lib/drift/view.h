@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A view of a pool, a snapshot of its metadata: the layers, volumes and
- * snapshots of one moment, and a reader of pool.db that stays there.  What
- * takes long and must be exact works on a view; the pool goes on meanwhile,
- * and no lock is held.
+ * snapshots of one moment, and a reader of pool.db that stays there.  Long
+ * computations that must be exact work on a view; the pool serves clients
+ * meanwhile, and the view holds no lock.
  *
- * All that was answered before is in it.  Of what is written meanwhile, and
- * not flushed, a later write may be in it without an earlier one, as after
- * a crash.
+ * A view contains all writes answered before it was opened.  Of writes during
+ * the opening that no flush covers, it may contain a later one without an
+ * earlier one, as after a crash.
  *
- * Everything comes from pool.db, which is consistent by itself: what only
- * memory knows, that a merge or a rebase is under way, changes no content,
- * and no reference that is not counted.
+ * Everything comes from pool.db, which is consistent by itself.  State that
+ * is only in memory, of a merge or a rebase under way, affects no content and
+ * no uncounted reference.
  *
  * Memory: about 200 bytes for each layer and each name.
  *
@@ -43,7 +43,7 @@ struct view_layer {
 
   /* view-reclaim.c */
   bool dead, is_touched;
-  struct view_layer *heir, *old_heir; /* whom it merges with */
+  struct view_layer *heir, *old_heir; /* the layer that it merges with */
   bool was_dead;
 };
 
@@ -53,14 +53,14 @@ struct view_name {
   char *name;                   /* owned; "vol", "vol@snap", "vol@snap
                                  * (destroyed)" */
   struct view_layer *layer;     /* NULL: destroyed */
-  struct view_layer *remains;   /* destroyed: what is still its content; NULL:
-                                 * nothing is */
+  struct view_layer *remains;   /* destroyed: the layer that is still its
+                                 * content; NULL: none */
   uint64_t size, time;
   uint64_t origin_id;           /* 0: none */
-  uint64_t volume_id;           /* of a snapshot: 0: destroyed */
+  uint64_t volume_id;           /* of a snapshot; 0: destroyed */
   bool is_snapshot;
   struct view_name *origin;     /* not owned */
-  bool is_origin;               /* of something */
+  bool is_origin;               /* of any other */
   size_t first_snapshot, nr_snapshots;  /* of a volume, in view->names */
 };
 
@@ -74,26 +74,26 @@ struct view {
   struct view_name *names;      /* owned; volumes by name, then snapshots */
   size_t nr_names;
 
-  /* Set by who took it: what reads many rows, or sorts, calls it now and
-   * then, and fails with its error if it returns -1.  May be NULL.
+  /* Set by the caller.  Functions that read many rows, or sort, call it now
+   * and then, and fail with its error if it returns -1.  May be NULL.
    */
   int (*look) (void *opaque);
   void *opaque;                 /* of look; not owned */
   uint64_t rows;                /* read so far; view_look counts */
 };
 
-/* Now, with everything that was answered.  Under pool->admin; -1: EIO,
- * ENOMEM, and what writing it down fails with.
+/* Open a view of this moment, with everything answered.  Under pool->admin.
+ * -1: EIO, ENOMEM, or the error of the fold.
  */
 extern int view_open (struct nbdedup_pool *pool, struct view *v);
-/* EBUSY: the pool needs the space that it takes to remember this moment while
- * others write: end it.  Work on one asks every few milliseconds.
+/* EBUSY: the pool needs the space that keeping this moment takes while clients
+ * write; close the view.  Work on a view checks every few milliseconds.
  */
 extern int view_check (const struct view *v);
-/* Also of one that is all zeroes. */
+/* Accepts an all-zero struct. */
 extern void view_close (struct view *v);
 
-/* For each row that is read.  -1: this is to end; 'look' has said why. */
+/* Call it for each row read.  -1: stop, with the error of 'look'. */
 extern int view_look (struct view *v);
 
 /* A volume or a snapshot that is not destroyed; NULL: ENOENT. */
@@ -107,22 +107,22 @@ extern int view_is_clone_of (const struct view *v,
                                const struct view_name *golden);
 
 /*----------------------------------------------------------------------
- * view-walk.c: what a volume or snapshot says, leaf by leaf
+ * view-walk.c: the map of a volume or snapshot, leaf by leaf
  */
 
 struct walk;
 
-/* Of the layers from 'top' down to the one above 'bottom' (NULL: down to the
+/* Walk the layers from 'top' down to the one above 'bottom' (NULL: down to the
  * lowest), as 'top' shows them.  NULL: EIO, ENOMEM.
  */
 extern struct walk *walk_new (struct view *v, struct view_layer *top,
                               const struct view_layer *bottom);
 extern void walk_free (struct walk *w);
-/* The next leaf that says something, ascending: 1 and
+/* The next leaf for which these layers have a row, ascending: 1 and
  *
  *   leaf_nr   its number
- *   leaf      MAP_INHERIT means that these layers say nothing
- *   top       bit i: the top layer itself says something of block i
+ *   leaf      MAP_INHERIT: none of these layers has the block
+ *   top       bit i: the top layer itself has block i
  *
  * 0: none is left; -1: EIO.
  */
@@ -130,24 +130,24 @@ extern int walk_next (struct walk *w, uint64_t *leaf_nr, struct leaf *leaf,
                       uint64_t *top);
 
 /*----------------------------------------------------------------------
- * view-reclaim.c: which references would be given back without some names
+ * view-reclaim.c: which references destroying some names would drop
  */
 
-/* Settle what no name holds even so: it is being given back anyway.  Once,
- * before the other two.
+/* Find the layers that no name holds, which the pool is freeing anyway.  Call
+ * it once, before the other two.
  */
 extern void reclaim_begin (struct view *v);
 
-/* Call 'fn' with the address of each pointer that is given back in the
- * background at this moment.
+/* Call 'fn' with the address of each pointer that the background work is
+ * dropping at this moment.
  */
 extern int reclaim_background (struct view *v,
                              int (*fn) (void *opaque, uint64_t addr),
                              void *opaque);
 
-/* The same of each that would be, in addition, without these names.  The
- * view is as before afterwards.  'known' may be a volume's own layer among
- * them: all of it goes with the name, so it need not be read once more.
+/* The same for each that destroying these names would drop in addition.  The
+ * view is unchanged afterwards.  'known' may be the own layer of a volume
+ * among them: all of it goes with the name, so it need not be read again.
  */
 extern int reclaim_without (struct view *v,
                           struct view_name *const *names, size_t nr,
