@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* nbdkit-dedup-plugin: nbdkit's callbacks on one side, lib/nbdedup.h on the
- * other.  It keeps no data: what a client sees, and what survives a crash,
- * is decided in the engine.
+ * other.  It keeps no data: the engine decides what a client sees, and what
+ * survives a crash.
  *
- * Lifetime.  .get_ready looks at the pool while the command line can still
- * see an error; .after_fork opens it, because neither SQLite nor threads
- * survive a fork; .cleanup closes it, once.  nbdkit (seen in 1.32.5) does
- * not call .close for a connection that is open when the server is told to
- * quit, but it has ended all connections' threads before .cleanup: hence
- * the list of open handles here, and what is left on it is closed there.
+ * Lifetime.  .get_ready probes the pool while errors still reach the command
+ * line; .after_fork opens it, because neither SQLite nor threads survive a
+ * fork; .cleanup closes it, once.  nbdkit (seen in 1.32.5) does not call
+ * .close for connections that are open when the server gets a signal to quit,
+ * but it ends all connections' threads before .cleanup.  So the plugin keeps a
+ * list of open handles, and .cleanup closes those that are left.
  */
 
 #include <config.h>
@@ -40,17 +40,17 @@
 #include "refusals.h"
 #include "startup.h"
 
-/* What the server may do at most; plugin_thread_model narrows it. */
+/* The most parallel model; plugin_thread_model narrows it. */
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
 
-/* The longest request that we ask for.  nbdkit takes 64 MiB, QEMU sends
- * 32 MiB at most, and nbdkit keeps one buffer of this size per thread.
+/* The longest request that the plugin advertises.  nbdkit accepts 64 MiB, QEMU
+ * sends at most 32 MiB, and nbdkit keeps one buffer of this size per thread.
  */
 #define REQUEST_MAX (UINT32_C (32) << 20)
 
-/* Extents in one answer.  The client asks on from where it ends, so this
- * only bounds memory: nbdkit's own bound is 2^20 extents of 24 bytes, for
- * each request at work.
+/* Extents in one answer.  The client continues where the answer ends, so this
+ * only limits memory: nbdkit's own limit is 2^20 extents of 24 bytes, for each
+ * running request.
  */
 #define EXTENTS_MAX 16384
 
@@ -67,7 +67,7 @@ struct handle {
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD (, handle) handles = LIST_HEAD_INITIALIZER (handles);
 
-/* Report what the engine said.  errno is what the client gets to see. */
+/* Report the engine's error.  The client gets errno. */
 static int
 fail (const char *what)
 {
@@ -78,8 +78,8 @@ fail (const char *what)
   return -1;
 }
 
-/* The same of a client's request, which may fail often.  NBD does not know
- * that pool.db is busy.
+/* The same for a client's request, which may fail often.  NBD has no error for
+ * a busy pool.db.
  */
 static int
 fail_request (const char *what)
@@ -90,7 +90,8 @@ fail_request (const char *what)
   return -1;
 }
 
-/* One that takes no space, for the client's part. */
+/* The same for a request that takes no space from the client's point of view.
+ */
 static int
 fail_reading (const char *what)
 {
@@ -99,8 +100,8 @@ fail_reading (const char *what)
   return fail_request (what);
 }
 
-/* Flags are promises to the client: one that we do not know, we cannot
- * keep.
+/* Flags are promises to the client: the plugin cannot keep one that it does not
+ * know.
  */
 static int
 check_flags (const char *what, uint32_t flags, uint32_t known)
@@ -119,11 +120,11 @@ check_flags (const char *what, uint32_t flags, uint32_t known)
 static void
 plugin_load (void)
 {
-  /* glibc gives every thread an arena of its own, and raises the size from
-   * which memory goes back to the system with each large buffer that is
-   * freed.  What workers allocate and the folding thread frees then stays
-   * with the process: 2.5 million new blocks at the default limits took
-   * 397 MiB, and take 314 with this.
+  /* glibc gives every thread an arena of its own, and each large buffer that
+   * is freed raises the size from which memory returns to the system.  Then
+   * memory that workers allocate and the folding thread frees stays with the
+   * process: 2.5 million new blocks at the default limits took 397 MiB, and
+   * take 314 with this.
    */
   mallopt (M_ARENA_MAX, 2);
   mallopt (M_MMAP_THRESHOLD, 128 << 10);
@@ -145,13 +146,13 @@ plugin_config_complete (void)
 
 /* Does this nbdkit survive parallel requests on one connection?
  *
- * nbdkit 1.32.5 does not: when a client hangs up (or is killed) while
- * several of its requests are at work, the thread whose reply fails first
- * closes the socket and the next one aborts the whole server, with all its
- * other clients, in raw_send_socket: Assertion `sock >= 0'.  1.34 fixed
- * that.  A plugin cannot ask for the server's version (what it was compiled
- * with may differ), but nbdkit_disconnect is a function that no release
- * with the fault has, and all from 1.36 on have.
+ * nbdkit 1.32.5 does not.  When a client disconnects (or is killed) while
+ * several of its requests run, the thread whose reply fails first closes the
+ * socket.  The next one aborts the whole server, with all its other clients,
+ * in raw_send_socket: Assertion `sock >= 0'.  1.34 fixed that.  A plugin
+ * cannot ask for the server's version (it may have been compiled with
+ * another), but no release with the fault has the function nbdkit_disconnect,
+ * and all from 1.36 on have it.
  */
 static bool
 server_survives_parallel (void)
@@ -166,7 +167,7 @@ plugin_thread_model (void)
   case KEYS_THREADS_PARALLEL:
     return NBDKIT_THREAD_MODEL_PARALLEL;
   case KEYS_THREADS_SERIALIZE:
-    /* Connections still run beside each other. */
+    /* Connections still run in parallel. */
     return NBDKIT_THREAD_MODEL_SERIALIZE_REQUESTS;
   case KEYS_THREADS_AUTO:
     break;
@@ -229,7 +230,7 @@ plugin_get_ready (void)
   return startup_prepare ();
 }
 
-/* It does not serve: clients shall not wait for it. */
+/* The server cannot run: do not let clients wait for it. */
 static int
 give_up (const char *why)
 {
@@ -259,7 +260,9 @@ close_pool (void)
   return -1;
 }
 
-/* With only=on a name that the pool does not have would serve nothing. */
+/* Fail if only=on names a volume that the pool does not have: the server would
+ * serve nothing.
+ */
 static int
 check_only (void)
 {
@@ -311,7 +314,7 @@ plugin_cleanup (void)
   if (pool != NULL && nbdedup_pool_close (pool) == -1)
     fail ("closing the pool");
   pool = NULL;
-  /* Not before: the next server could listen then, but not open the pool. */
+  /* Not earlier: the next server could listen, but not open the pool yet. */
   listeners_remove ();
 }
 
@@ -325,8 +328,8 @@ plugin_unload (void)
  * Exports
  */
 
-/* nbdkit takes no more (MAX_EXPORTS in its exports.c), and answers a list that
- * is too long with an error.
+/* nbdkit accepts no more (MAX_EXPORTS in its exports.c), and answers with an
+ * error if the list is longer.
  */
 #define EXPORTS_MAX 10000
 
@@ -380,7 +383,7 @@ plugin_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 
   (void) readonly;
   (void) is_tls;
-  /* What a client most likely looks for comes first. */
+  /* Volumes first: clients most likely look for these. */
   if (nbdedup_pool_list (pool, list_one_export, &list) != 0)
     return fail ("listing exports");
   list.snapshots = true;
@@ -418,8 +421,8 @@ find_only_volume (void *opaque, const char *name, uint64_t size,
   return 0;
 }
 
-/* The name that the empty export name stands for, interned; "" if there is
- * none: plugin_open then refuses it and says why.
+/* The volume for the empty export name, interned; "" if there is none: then
+ * plugin_open refuses it with the reason.
  */
 static const char *
 plugin_default_export (int readonly, int is_tls)
@@ -444,8 +447,9 @@ plugin_open (int readonly)
 {
   CLEANUP_FREE char *tls_identity = NULL;
   const char *name = nbdkit_export_name ();
-  /* Whatever fails here, nbdkit tells the client that there is no such
-   * export.  That damage has cost a volume its data must be an I/O error.
+  /* If this function fails nbdkit tells the client that there is no such
+   * export.  A volume that lost its map by damage must cause I/O errors
+   * instead.
    */
   unsigned flags = NBDEDUP_VOLUME_LOST;
   char peer[PEER_MAX];
@@ -455,7 +459,7 @@ plugin_open (int readonly)
   if (!began)
     return NULL;
   if (name == NULL)
-    return NULL;                /* nbdkit_export_name said why */
+    return NULL;                /* nbdkit_export_name has reported it */
   if (name[0] == '\0' && keys.volume != NULL)
     name = keys.volume;
   if (name[0] == '\0') {
@@ -532,7 +536,7 @@ plugin_get_size (void *handle)
   return nbdedup_volume_size (h->volume);
 }
 
-/* Anything works; requests of whole blocks need no read-modify-write. */
+/* Any length works; requests of whole blocks need no read-modify-write. */
 static int
 plugin_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
                    uint32_t *maximum)
@@ -567,8 +571,8 @@ plugin_can_cache (void *handle)
   return NBDKIT_CACHE_NATIVE;
 }
 
-/* A flush covers the volume, whichever connection wrote.  But the second
- * connection of one client would be refused with attach=exclusive.
+/* A flush covers the volume, whichever connection wrote.  But with
+ * attach=exclusive a second connection of the client would be refused.
  */
 static int
 plugin_can_multi_conn (void *handle)
@@ -613,9 +617,7 @@ plugin_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
   return 0;
 }
 
-/* Forced Unit Access: what was just done is durable before it is
- * answered, and nothing else has to be.
- */
+/* Forced Unit Access: make only this request durable before the answer. */
 static int
 finish_fua (struct handle *h, const char *what, uint32_t count,
             uint64_t offset, uint32_t flags)
@@ -674,8 +676,8 @@ plugin_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   return finish_fua (h, "trim: making it durable", count, offset, flags);
 }
 
-/* Zeroes are holes: that is always fast, and without MAY_TRIM there is
- * nothing else that we could do, because no zero block is ever stored.
+/* Zeroes become holes.  That is always fast, and also right without MAY_TRIM,
+ * because no zero block is ever stored.
  */
 static int
 plugin_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
@@ -695,7 +697,7 @@ plugin_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 
 struct extent_list {
   struct nbdkit_extents *extents;
-  unsigned left;                /* extents that the answer may still take */
+  unsigned left;                /* room in the answer, in extents */
 };
 
 static int

@@ -3,8 +3,8 @@
 /* The KEY=VALUE parameters of the plugin: one table, one parser for each
  * kind of value.
  *
- * Nothing is ignored: an unknown key, an unknown value and a value out of
- * range are errors, in one line that names the key.
+ * The parser ignores nothing: an unknown key, an unknown value and a value out
+ * of range are errors, in one line that names the key.
  */
 
 #include <config.h>
@@ -24,7 +24,7 @@
 
 #include "keys.h"
 
-/* The help text repeats the defaults; this is what keeps it true. */
+/* The help text repeats the defaults; this checks them. */
 _Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
                 NBDEDUP_RECORD_CACHE_DEFAULT == UINT64_C (64) << 20 &&
                 NBDEDUP_DIRTY_MAX_DEFAULT == UINT64_C (64) << 20 &&
@@ -62,7 +62,7 @@ const char keys_help[] =
 "attach=shared|exclusive   Whether a volume takes more than one client\n"
 "                          (default: shared).";
 
-/* More than any machine has, far from where a sum of them overflows. */
+/* More than any machine has; sums of such sizes do not overflow. */
 #define SIZE_KEY_MAX (INT64_C (1) << 50)
 
 #define COMMIT_INTERVAL_MAX_S UINT64_C (86400)
@@ -130,7 +130,7 @@ has_suffix_of_nbdkit (const char *value)
     strchr ("bBsSpPeE", value[digits]) && value[digits + 1] == '\0';
 }
 
-/* nbdkit_parse_size alone would not say for which key. */
+/* nbdkit_parse_size does not name the key in its errors. */
 static int
 parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
 {
@@ -161,7 +161,7 @@ parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
   return 0;
 }
 
-/* As nbdkit_parse_bool, which would not say for which key. */
+/* As nbdkit_parse_bool, which does not name the key in its errors. */
 static int
 parse_bool (const char *key, const char *value, const char *expected)
 {
@@ -201,7 +201,7 @@ parse_seconds (const char *key, const char *value,
     if (*p == '\0')
       goto invalid;
     for (; *p >= '0' && *p <= '9'; ++p) {
-      r += (*p - '0') * scale;  /* beyond milliseconds it adds nothing */
+      r += (*p - '0') * scale;  /* adds 0 beyond milliseconds */
       scale /= 10;
     }
   }
@@ -260,7 +260,7 @@ parse_pool (const char *value, char **r)
                   "one pool", value, *r);
     return -1;
   }
-  /* nbdkit_realpath would say only which path does not exist. */
+  /* The error of nbdkit_realpath would name only the path. */
   if (access (value, F_OK) == -1) {
     nbdkit_error ("pool=%s: %s; 'nbdedup init' makes a pool",
                   value, strerror (errno));

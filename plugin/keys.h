@@ -34,7 +34,7 @@ extern void keys_destroy (struct keys *keys);
 /* Parse one parameter: its syntax only.  Returns -1 after nbdkit_error. */
 extern int keys_parse (struct keys *keys, const char *key, const char *value);
 
-/* Do the parameters make sense together?  Returns -1 after nbdkit_error. */
+/* Check the combination of parameters.  Returns -1 after nbdkit_error. */
 extern int keys_check (const struct keys *keys);
 
 /* Print the defaults for "nbdkit --dump-plugin". */

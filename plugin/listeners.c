@@ -77,7 +77,7 @@ listeners_note (void)
   each_descriptor (note);
 }
 
-/* Does it belong to who started nbdkit? */
+/* Does the socket belong to the process that started nbdkit? */
 static bool
 is_noted (const struct stat *st)
 {
@@ -119,7 +119,7 @@ listeners_remove (void)
   struct name *name;
   struct stat st;
 
-  /* Another server may have taken its place. */
+  /* Another server's socket may have taken its place. */
   for (name = names; name < names + nr_names; ++name)
     if (lstat (name->addr.sun_path, &st) == 0 &&
         st.st_dev == name->st.st_dev && st.st_ino == name->st.st_ino)
@@ -135,8 +135,8 @@ give_up (int fd)
 
   if (!is_listener (fd, &st) || is_noted (&st))
     return;
-  /* Of the socket, not of the descriptor: other processes have it, too.
-   * From now on accept does not wait.
+  /* Shut down the socket, not only the descriptor: other processes have it,
+   * too.  From now on accept does not wait.
    */
   if (shutdown (fd, SHUT_RDWR) == -1)
     return;

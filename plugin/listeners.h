@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The sockets on which nbdkit listens, when the server ends, or will not run.
+/* Cleans up nbdkit's listening sockets when the server ends, or cannot run.
  *
- * nbdkit (seen in 1.32.5) binds before .after_fork.  It leaves the name of its
- * Unix socket behind, however it ends, so that the next start fails: "Address
- * already in use".  And if .after_fork fails, with --run its first process has
- * the listening socket, too: a client that connects waits for an answer for
- * ever.
+ * nbdkit (seen in 1.32.5) binds before .after_fork.  It never removes the name
+ * of its Unix socket, so that the next start fails: "Address already in use".
+ * And if .after_fork fails, with --run its first process has the listening
+ * socket, too: a client that connects waits forever.
  */
 
 #ifndef LISTENERS_H
@@ -15,19 +14,19 @@
 /* Call 'fn' for each descriptor of this process.  -1: /proc is not there. */
 extern int each_descriptor (void (*fn) (int fd));
 
-/* In .get_ready, before nbdkit binds: those that there are now belong to who
- * started nbdkit (socket activation).
+/* In .get_ready, before nbdkit binds: note the existing sockets, which belong
+ * to the process that started nbdkit (socket activation).
  */
 extern void listeners_note (void);
 
-/* In .after_fork, first: nbdkit has bound the others. */
+/* In .after_fork, first: remember the others, which nbdkit has bound. */
 extern void listeners_remember (void);
 
-/* At the end: their names go. */
+/* At the end: remove the names of nbdkit's sockets. */
 extern void listeners_remove (void);
 
-/* In .after_fork: close all others for everybody.  Who waits is hung up on,
- * who connects is refused, the name goes.
+/* In .after_fork: shut down nbdkit's sockets for all processes that have them,
+ * and remove their names.  Waiting clients are disconnected, new ones refused.
  */
 extern void listeners_give_up (void);
 

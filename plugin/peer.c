@@ -24,7 +24,7 @@ peer_address (struct sockaddr_storage *addr, socklen_t *len)
     : addr->ss_family;
 }
 
-/* Only a Unix socket knows its peer's uid and process; for others nbdkit would
+/* Only Unix sockets have the peer's uid and process; for others nbdkit would
  * report an error each time.
  */
 int64_t
@@ -52,7 +52,7 @@ peer_tls_identity (void)
 #endif
 }
 
-/* What it is called, for people: a process names itself as it likes. */
+/* Add the process's command name, only for users: a process can choose it. */
 static void
 add_command (int64_t pid, char *buf, size_t len)
 {
@@ -79,7 +79,7 @@ process_name (char *buf, size_t len)
 {
   int64_t pid = nbdkit_peer_pid ();
 
-  if (pid <= 0)                 /* not of our namespace */
+  if (pid <= 0)                 /* of another namespace */
     return;
   snprintf (buf, len, "process %" PRId64, pid);
   add_command (pid, buf, len);

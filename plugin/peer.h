@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What this nbdkit tells of the client of a connection, in .open. */
+/* The client of a connection, as nbdkit describes it in .open. */
 
 #ifndef PEER_H
 #define PEER_H
@@ -11,8 +11,8 @@
 /* -1: not known. */
 extern int64_t peer_uid (void);
 
-/* The peer's TLS identity, which the caller frees; NULL if it has none, or
- * if this nbdkit cannot tell.
+/* The peer's TLS identity, which the caller frees; NULL if the peer has none,
+ * or if this nbdkit does not provide it.
  */
 extern char *peer_tls_identity (void);
 

@@ -20,12 +20,12 @@
 #include "listeners.h"
 #include "quit.h"
 
-/* What nbdkit quits on. */
+/* The signals on which nbdkit quits. */
 static const int quit_signals[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM };
 #define NR_SIGNALS (sizeof quit_signals / sizeof quit_signals[0])
 
-static struct sigaction nbdkit_actions[NR_SIGNALS];     /* as we found them */
-static bool replaced[NR_SIGNALS];       /* is that signal ours? */
+static struct sigaction nbdkit_actions[NR_SIGNALS];     /* nbdkit's own */
+static bool replaced[NR_SIGNALS];       /* the plugin's action is set */
 
 /* The handler writes the signal's number, quit_stop 0. */
 static int pipe_fds[2] = { -1, -1 };
@@ -37,7 +37,7 @@ static const char *private_name;        /* borrowed */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static enum { GATE_OPEN, GATE_HOLD, GATE_REFUSE } gate;
-static unsigned nr_inside;              /* requests that were let in */
+static unsigned nr_inside;              /* running requests */
 
 bool
 quit_request_begin (void)
@@ -90,9 +90,9 @@ gate_refuse (void)
   pthread_mutex_unlock (&lock);
 }
 
-/* Is it a connection with a client of nbdkit's?  nbdkit tells plugins about
- * peers, not about descriptors; so all stream connections of the process
- * are, but the engine's private ones, and where messages go.
+/* Is it a connection to a client of nbdkit?  nbdkit tells plugins about peers,
+ * not about descriptors.  So this is true for all stream connections of the
+ * process, except the engine's private ones and stderr.
  */
 static bool
 is_client (int fd)
@@ -137,7 +137,7 @@ shut_client (int fd)
   }
 }
 
-/* nbdkit's threads then read the end of the file, and close. */
+/* nbdkit's threads then read the end of the stream, and close. */
 static void
 shut_clients (void)
 {
@@ -187,7 +187,7 @@ handle_signal (int signal)
   uint8_t byte = signal;
   ssize_t n;
 
-  /* The pipe is full only if many have been sent: one is enough. */
+  /* The pipe is full only after many signals; one is enough. */
   n = write (pipe_fds[1], &byte, 1);
   (void) n;
   errno = err;

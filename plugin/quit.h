@@ -2,18 +2,18 @@
 
 /* The end of a server that still has clients.
  *
- * nbdkit by itself answers each request that comes after SIGTERM with
- * ESHUTDOWN, and ends when the last client has hung up.  QEMU hands such
- * an error to its guest, whose file system then stops; it would connect
- * again, and send the request to the next server, only if the connection
- * broke.  And a client that is silent keeps the server alive for ever.
+ * By itself nbdkit answers each request after SIGTERM with ESHUTDOWN, and ends
+ * when the last client has disconnected.  QEMU passes such an error to its
+ * guest, whose file system then stops; only after a broken connection does
+ * QEMU connect again, and send the request to the next server.  And a silent
+ * client keeps the server running forever.
  *
- * So a signal to quit comes here first.  (1) No new request is let in;
- * those at work are finished.  (2) The connections are shut.  (3) nbdkit
- * gets its signal, and closes the pool, which makes durable what was
- * answered.  A request that was held back in (1) was never answered: the
- * client sends it again when it finds a server.  Nothing is lost, whether
- * the client flushes or not.
+ * So the plugin gets a signal to quit first.  (1) It holds back new requests,
+ * and finishes the running ones.  (2) It shuts down the connections.  (3) It
+ * passes the signal to nbdkit, which closes the pool and so makes all answered
+ * writes durable.  A request that was held back in (1) was never answered: the
+ * client sends it again when it finds a server.  Nothing is lost, whether the
+ * client flushes or not.
  */
 
 #ifndef QUIT_H
@@ -26,7 +26,7 @@
  */
 extern int quit_start (const char *private_socket);
 
-/* In .cleanup: before the pool is closed, and also if quit_start was not
+/* Call it in .cleanup before closing the pool, also if quit_start was not
  * called, or failed.
  */
 extern void quit_stop (void);

@@ -15,17 +15,17 @@
 #include "base/clock.h"
 #include "refusals.h"
 
-/* It has ended when there were none for so long. */
+/* A series of failures has ended when there were none for so long. */
 #define QUIET_MS 5000
-/* While it lasts, say so this often. */
+/* While it lasts, log its count this often. */
 #define REPEAT_MS 60000
-/* Seven requests, some with FUA, and the few errors that they meet. */
+/* Enough for seven requests, some with FUA, and their few errors. */
 #define KINDS_MAX 64
 
 struct kind {
   const char *request;          /* not owned: a constant */
   int err;
-  uint64_t count;               /* since the line before; 0: has ended */
+  uint64_t count;               /* since the last line; 0: it has ended */
   uint64_t first_ms, last_ms;   /* of these */
 };
 
@@ -33,7 +33,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kind kinds[KINDS_MAX];    /* under 'lock' */
 static unsigned nr_kinds;
 static atomic_uint nr_going_on;         /* kinds with a count */
-static _Atomic uint64_t look_ms;        /* there is nothing to say before */
+static _Atomic uint64_t look_ms;        /* earliest time of the next line */
 
 /* NULL: there are too many. */
 static struct kind *
@@ -50,7 +50,7 @@ find_locked (const char *request, int err)
   return &kinds[nr_kinds++];
 }
 
-/* The first has had its line. */
+/* The first failure has been logged already. */
 static void
 tell_count (const struct kind *k)
 {

@@ -20,8 +20,8 @@
 
 /* One report is one write to the pipe: 1 byte of kind, then the text. */
 #define REPORT_OPEN  'o'        /* the pool is open */
-#define REPORT_ERROR 'e'        /* not, and nobody has seen why */
-#define REPORT_TOLD  't'        /* not, and stderr has the text already */
+#define REPORT_ERROR 'e'        /* it is not; the text must be printed */
+#define REPORT_TOLD  't'        /* it is not; stderr has the text already */
 #define REPORT_MAX   1024       /* below PIPE_BUF: written as a whole */
 
 static pid_t first_pid;         /* the process that ran .get_ready */
@@ -61,7 +61,7 @@ wait_for_report (void)
   close_pipe ();
 
   if (n == 0) {
-    /* No server, or one that died without a word. */
+    /* There is no server, or it died without a report. */
     if (waitpid (-1, NULL, 0) == -1)
       return;
     fprintf (stderr,
@@ -89,8 +89,8 @@ startup_prepare (void)
     nbdkit_error ("pipe: %s", strerror (errno));
     return -1;
   }
-  /* nbdkit puts /dev/null over 0 and 1.  Whoever started it without them
-   * does not look for messages.
+  /* nbdkit puts /dev/null over 0 and 1.  A caller that starts it without them
+   * does not read messages.
    */
   if (pipe_fds[0] <= STDERR_FILENO || pipe_fds[1] <= STDERR_FILENO ||
       fstat (STDERR_FILENO, &first_stderr) == -1) {
@@ -98,8 +98,8 @@ startup_prepare (void)
     return 0;
   }
   first_pid = getpid ();
-  /* From a shared object atexit handlers run at dlclose at the latest, so
-   * the server never calls into a plugin that has been unloaded.
+  /* atexit handlers of a shared object run at dlclose at the latest, so the
+   * server never calls into an unloaded plugin.
    */
   if (!registered && atexit (wait_for_report) != 0) {
     nbdkit_error ("atexit: no memory");
@@ -128,8 +128,8 @@ startup_report (const char *error)
       len += strnlen (error, sizeof report - 1);
       memcpy (report + 1, error, len - 1);
     }
-    /* If the first process is gone nobody waits for this.  nbdkit ignores
-     * SIGPIPE.
+    /* If the first process has ended this fails, which does not matter; nbdkit
+     * ignores SIGPIPE.
      */
     do
       r = write (pipe_fds[1], report, len);
