@@ -25,13 +25,13 @@
 #include "interrupt.h"
 #include "tools.h"
 
-/* Where socket activation has its listening socket. */
+/* The number of the listening socket in socket activation. */
 #define LISTEN_FD 3
 
-/* The child's, if exec fails because there is no such program. */
+/* The child's status if exec finds no such program. */
 #define STATUS_NOT_FOUND 127
 
-/* From the end of its connections to its own. */
+/* The most time from the end of its connections to the end of the child. */
 #define END_MS 1000
 
 #define OUTPUT_MAX (256 << 20)
@@ -47,23 +47,25 @@ close_both (const int fds[2])
     close (fds[1]);
 }
 
-/* Where the descriptors of a start are in the child for a moment: above all
- * that are about to be taken.
+/* The child moves its descriptors to numbers from here on first: above all
+ * that it is about to assign.
  */
 #define HIGH_FD 10
 
-/* What start has for the child besides its program. */
+/* The arguments of start besides the program. */
 struct setup {
   int infd;                     /* its standard input; -1: nothing */
-  int listenfd;                 /* -1: it is no server */
+  int listenfd;                 /* -1: not a server */
   int fd;                       /* for CHILD_FD; -1: none */
   int sock;                     /* for confine_enter */
-  char **env;                   /* NULL: ours */
+  char **env;                   /* NULL: this process's */
   char *pid_digits;             /* in env: its process id */
   pid_t parent;
 };
 
-/* What a confined program gets: messages in English, which we look at. */
+/* The environment of a confined program: its messages must be in English,
+ * because this code parses them.
+ */
 static void
 make_environment (struct setup *s)
 {
@@ -96,7 +98,7 @@ move_up (int fd)
   return fd == -1 ? -1 : fcntl (fd, F_DUPFD_CLOEXEC, HIGH_FD);
 }
 
-/* It has 'fd' under the number 'wanted', or nothing there. */
+/* In the child: put 'fd' at the number 'wanted', or close that. */
 static void
 place (int fd, int wanted)
 {
@@ -123,7 +125,7 @@ enter_confinement (const struct child *child, struct setup *s)
     _exit (1);
 }
 
-/* Our other threads may hold any lock: only what is async-signal-safe. */
+/* Only async-signal-safe calls, because other threads may hold any lock. */
 static void __attribute__ ((noreturn))
 run_child (const struct child *child, const char *const argv[],
            struct setup *s)
@@ -131,7 +133,7 @@ run_child (const struct child *child, const char *const argv[],
   setpgid (0, 0);
   prctl (PR_SET_PDEATHSIG, SIGTERM);
   if (getppid () != s->parent)
-    _exit (1);                  /* it died before it could tell us */
+    _exit (1);                  /* the parent died before the prctl */
   dup2 (s->infd != -1 ? s->infd : open ("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2 (child->outfd, STDOUT_FILENO);
   dup2 (child->errfd, STDERR_FILENO);
@@ -176,7 +178,7 @@ start (struct child *child, const char *const argv[], struct confine *confine,
   if (child->pid == -1)
     child->pid = 0;
   else if (confine != NULL) {
-    close (socks[1]);           /* so that its end is noticed */
+    close (socks[1]);           /* so that guard_start sees its end */
     socks[1] = -1;
     child->guard = guard_start (confine, socks[0], argv[0]);
   }
@@ -216,7 +218,7 @@ child_start_input (struct child *child, const char *const argv[],
   struct setup s = { .infd = fd, .listenfd = -1, .fd = -1 };
   int r = -1;
 
-  /* All of it is there before the child is: neither waits for the other. */
+  /* Write all input before starting the child: then neither waits. */
   if (fd == -1 || write_all (fd, input, len) == -1 ||
       lseek (fd, 0, SEEK_SET) == -1)
     image_fail ("cannot start %s: %s", argv[0], strerror (errno));
@@ -227,7 +229,7 @@ child_start_input (struct child *child, const char *const argv[],
   return r;
 }
 
-/* Listen on a socket that nobody else can reach, and connect to it: the
+/* Listen on a socket that no other process can reach, and connect to it: the
  * server finds the connection waiting.
  */
 static int
@@ -245,7 +247,7 @@ make_sockets (int *listenfd, int *fd)
     return image_fail ("%s: %s", dir, strerror (errno));
   sprintf (addr.sun_path, "%s/sock", dir);
 
-  /* The server's must have no number that it is about to take. */
+  /* The server's socket must not have a number that start assigns. */
   *listenfd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   *fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (*listenfd != -1 && *fd != -1 &&
@@ -269,7 +271,7 @@ child_start_server (struct child *child, const char *const argv[],
   if (r == 0)
     r = start (child, argv, confine, &s);
   if (s.listenfd != -1)
-    close (s.listenfd);         /* without it, the end of the child is one */
+    close (s.listenfd);         /* else the end of the child is not seen */
   if (r == -1 && connected != -1)
     close (connected);
   return r == -1 ? -1 : connected;
@@ -322,7 +324,7 @@ child_output (struct child *child)
 }
 
 /* "qemu-nbd: Failed to blk_new_open 'disk': Image is ..." -> "Image is ...":
- * the name stands in our message already.
+ * the caller's message has the name already.
  */
 static const char *
 without_prefix (const struct child *child, const char *text)
@@ -344,7 +346,7 @@ without_prefix (const struct child *child, const char *text)
   return text;
 }
 
-/* What to do about a program that is not there. */
+/* Advice for a missing program. */
 static const char *
 advice (const char *program)
 {
@@ -390,7 +392,7 @@ child_fail (struct child *child, const char *name)
 
     line[strcspn (line, "\n")] = '\0';
     why = without_prefix (child, line);
-    /* QEMU's words are about its locks, not about whose they are. */
+    /* QEMU's text is only about its locks: replace it. */
     if (strstr (why, "Failed to get shared \"write\" lock") != NULL)
       image_fail ("%s: is in use by another process: shut the guest down, or "
                   "stop whatever has it open", name);

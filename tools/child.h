@@ -2,8 +2,9 @@
 
 /* Other programs: QEMU's, which read and write the image formats, and gnuplot.
  *
- * They run in process groups of their own, so that Ctrl-C reaches us only,
- * and get a signal if we are killed.  What they print is kept for messages.
+ * They run in process groups of their own, so that Ctrl-C reaches only this
+ * program, and get a signal if it is killed.  Their output is kept for
+ * messages.
  */
 
 #ifndef NBDEDUP_CHILD_H
@@ -17,11 +18,11 @@ struct confine;
 
 struct child {
   const char *program;          /* not owned; argv[0] */
-  pid_t pid;                    /* 0: waited for */
-  int status;                   /* of wait, then */
+  pid_t pid;                    /* 0: waited for; then ... */
+  int status;                   /* ... its status, as from wait */
   int pidfd;                    /* owned; -1: this kernel has none */
-  int outfd, errfd;             /* owned; what it printed */
-  struct confine *confine;      /* not owned; NULL: it may do what we may */
+  int outfd, errfd;             /* owned; its output */
+  struct confine *confine;      /* not owned; NULL: it is not confined */
   struct guard *guard;          /* owned */
 };
 
@@ -32,8 +33,8 @@ extern int child_start (struct child *child, const char *const argv[]);
 extern int child_start_input (struct child *child, const char *const argv[],
                               const char *input, size_t len);
 
-/* The same as child_start, for a program that reaches only what 'confine'
- * has, which must live as long, and 'fd' (-1: nothing), under the number
+/* The same as child_start, for a program that can reach only the files of
+ * 'confine', which must live as long, and 'fd' (-1: nothing), under the number
  * CHILD_FD.
  */
 #define CHILD_FD 4
@@ -46,20 +47,20 @@ extern int child_start_confined (struct child *child, const char *const argv[],
 extern int child_start_server (struct child *child, const char *const argv[],
                                struct confine *confine, int fd);
 
-/* Until it has ended, or a signal came to us (-1, image_error). */
+/* Wait until it has ended, or this program got a signal (-1, image_error). */
 extern int child_wait (struct child *child);
 
-/* Did it end with 'status'?  Only after it has been waited for. */
+/* Did it end with 'status'?  Call it only after child_wait. */
 extern bool child_exited (const struct child *child, int status);
 
-/* Fail because it overran. */
+/* Fail because it used up its CPU time. */
 extern int child_fail_overrun (const struct child *child, const char *name);
 
-/* Fail because it did: with its first line, or how it ended. */
+/* Fail because it failed: the text is its first line, or how it ended. */
 extern int child_fail (struct child *child, const char *name);
 
-/* Did it use up its CPU time?  Waits a moment for its end, but does not take
- * the status: for any thread.
+/* Did it use up its CPU time?  Waits briefly for its end, but does not reap it,
+ * so any thread may call this.
  */
 extern bool child_overran (const struct child *child);
 

@@ -71,7 +71,7 @@ print_table (const json_t *results)
   for (len = LEN_MIN; len <= LEN_MAX; len *= 2)
     table_add (table, "%" PRIu32 "K", len >> 10);
 
-  /* Rows of one name and data follow each other, by length. */
+  /* Rows of one name and data are adjacent, by length. */
   while (first < json_array_size (results)) {
     const size_t end = first + NR_LENGTHS;
 

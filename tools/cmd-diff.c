@@ -7,7 +7,7 @@
 
 #include "tools.h"
 
-/* As "nbdinfo --map" has it: bytes, so that a script can use them. */
+/* The form of "nbdinfo --map", in bytes, for scripts. */
 static void
 print_diff (const json_t *extents)
 {

@@ -128,8 +128,8 @@ makes_files (const struct drift_options *opts)
   return opts->html != NULL || opts->svg != NULL;
 }
 
-/* Does standard output have a report?  Who asks for a file gets no other,
- * unless by name.
+/* Does the command print a report?  With --html or --svg only if the user also
+ * names another form.
  */
 static bool
 prints (const struct drift_options *opts)
@@ -138,7 +138,7 @@ prints (const struct drift_options *opts)
     opts->csv;
 }
 
-/* Is the present to be computed? */
+/* Must the engine compute the present figures? */
 static bool
 needs_present (const struct drift_options *opts)
 {
@@ -179,7 +179,7 @@ check_options (const struct drift_options *opts)
                  "only read");
 }
 
-/* What was asked for; NULL where it was not. */
+/* The requested data; NULL: not requested. */
 struct results {
   json_t *present, *history, *freed;
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Estimate: read images as import does, and tell the engine instead of a
- * volume.
+/* Estimate: read images as import does, and pass the data to the engine's
+ * estimate instead of a volume.
  *
- * All images are opened first: what cannot be read is found before hours
- * are spent on the others, and progress knows the sum of their sizes.
+ * The command opens all images first: so it finds an unreadable one before
+ * spending hours on the others, and progress knows the sum of their sizes.
  */
 
 #include <config.h>
@@ -170,7 +170,7 @@ open_source (struct estimate *es, struct source *s, bool first)
     fail ("estimate: %s: is empty", s->image->name);
     return -1;
   }
-  /* These keep a process busy: not all of them at once. */
+  /* Each of these needs a process: do not keep all open. */
   if (first && is_qemu && es->common.nr_args > 1) {
     image_close (s->image, true);
     s->image = NULL;
@@ -198,7 +198,7 @@ read_source (struct estimate *es, struct source *s, struct image *sink)
     r = -1;
   }
   else {
-    s->size = s->image->size;   /* now a stream's is known, too */
+    s->size = s->image->size;   /* of a stream it is known only now */
     nbdedup_estimate_image (es->engine, s->size);
   }
   image_close (s->image, true);
@@ -217,7 +217,7 @@ read_sources (struct estimate *es)
 
   for (i = 0; i < es->common.nr_args; ++i) {
     total += es->sources[i].size;
-    known &= es->sources[i].size > 0;   /* else a stream's */
+    known &= es->sources[i].size > 0;   /* 0: a stream */
   }
   progress_start (&es->progress, "estimate", PROGRESS_BYTES,
                   es->common.progress);
@@ -253,7 +253,7 @@ measure (struct estimate *es)
 
 /*----------------------------------------------------------------------*/
 
-/* Who names no block sizes gets those of the usual ones that a pool with the
+/* Without --block-size use those of the usual sizes that a pool with this
  * sector can have.
  */
 static void

@@ -48,7 +48,7 @@ fail_engine (void)
   return -1;
 }
 
-/* 'why': what went wrong. */
+/* 'why': the reason. */
 static int
 fail_copy (const struct image *target, const char *why)
 {

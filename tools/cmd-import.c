@@ -2,16 +2,17 @@
 
 /* Import: make a volume, copy an image into it, rename it.
  *
- * Under its name the volume appears when it is complete and durable.  Until
- * then it is NAME.importing-XXXXXXXX (random digits, so that no two imports
- * ever write to the same one), and whatever goes wrong, a signal too,
- * destroys it.  Only kill -9 and loss of power leave one behind: the next
- * import of NAME finds that it is not open, and destroys it.  It knows it
- * by a flag that "create" sets and "rename" takes away, not by its name.
+ * The volume appears under its name when it is complete and durable.  Until
+ * then its name is NAME.importing-XXXXXXXX (random digits, so that no two
+ * imports ever write to the same one).  After any failure or a signal the
+ * import destroys it.  Only kill -9 and loss of power leave one behind: the
+ * next import of NAME finds that it is not open, and destroys it.  It
+ * recognizes it by a flag that "create" sets and "rename" clears, not by its
+ * name.
  *
- * The length of a stream is known at its end only.  Its volume begins
- * small and doubles when it is full; a client sees growth only at its next
- * connection, so the volume is closed and opened again each time.
+ * The length of a stream is known only at its end.  Its volume begins small
+ * and doubles when it is full.  A client sees the new size only at its next
+ * connection, so the import closes and opens the volume again each time.
  */
 
 #include <config.h>
@@ -66,9 +67,9 @@ struct import {
   struct image *source;
   struct nbdedup_client *client;
   struct nbdedup_handle *remote;        /* NULL: the volume is not open */
-  char *misuse;                 /* owned; an option's value that is none */
+  char *misuse;                 /* owned; an option with an invalid value */
   struct progress progress;
-  uint64_t size;                /* the volume's, now */
+  uint64_t size;                /* the volume's present size */
 };
 
 static error_t
@@ -118,8 +119,8 @@ call (struct import *im, const char *command, json_t *args)
  * The volume
  */
 
-/* Did an import of the same name make it?  Names alone prove nothing: users
- * choose theirs as they like.
+/* Did an import of the same name make it?  The name alone proves nothing: users
+ * may choose any name.
  */
 static bool
 is_leftover (const struct import *im, json_t *entry)
@@ -138,9 +139,9 @@ is_leftover (const struct import *im, json_t *entry)
   return true;
 }
 
-/* Refuse a name that is taken, now and not after an hour, and remove what
- * an import that was killed has left.  Whoever has not opened its volume yet
- * loses it to us, and fails; no two imports are mixed.
+/* Refuse a name that is taken, now and not after an hour, and destroy the
+ * volume that a killed import has left.  A running import that has not opened
+ * its volume yet loses it, and fails; two imports are never mixed.
  */
 static int
 prepare_names (struct import *im)
@@ -202,7 +203,7 @@ close_volume (struct import *im)
   im->remote = NULL;
 }
 
-/* Undo.  If the server went away, whoever has the pool next does it. */
+/* Undo.  If the server has ended, use the pool's next one, or this process. */
 static void
 destroy_volume (struct import *im)
 {
@@ -272,7 +273,7 @@ copy_stream (struct import *im)
   exact = (im->source->size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
   if (exact == im->size)
     return 0;
-  close_volume (im);            /* it is about to shrink */
+  close_volume (im);            /* the resize below shrinks it */
   return resize_volume (im, exact);
 }
 
@@ -290,7 +291,7 @@ copy (struct import *im)
   return r;
 }
 
-/* It is complete. */
+/* The volume is complete. */
 static int
 rename_volume (struct import *im)
 {
@@ -342,8 +343,8 @@ open_source (struct import *im, const char *file)
                                   &detected);
   if (im->source == NULL)
     return interrupted () ? fail ("import: interrupted"), -1 : fail_image ();
-  /* A guest can write whatever it likes into a raw disk: somebody should
-   * have a look.
+  /* A guest can write another format's header into a raw disk: the user should
+   * check the result.
    */
   if (detected != NULL)
     note ("import: %s: is read as %s (with --format raw: as it is)", file,

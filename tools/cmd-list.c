@@ -95,7 +95,7 @@ compare_entries (const void *a, const void *b)
 static void
 sort_entries (struct entries *list)
 {
-  if (list->nr > 0)             /* else p is NULL */
+  if (list->nr > 0)             /* if 0, p is NULL */
     qsort (list->p, list->nr, sizeof *list->p, compare_entries);
 }
 
@@ -147,7 +147,7 @@ drop_repeated (struct entries *list)
   list->nr = kept;
 }
 
-/* Origins that were destroyed have no line yet: one for all of their clones. */
+/* Add a line for each destroyed origin, above all of its clones. */
 static void
 add_destroyed (struct entries *list)
 {
@@ -198,7 +198,7 @@ next_in_tree (const struct entry *e, unsigned *depth)
 
 /*----------------------------------------------------------------------*/
 
-/* In this machine's time zone, as "ls" has it. */
+/* In this machine's time zone, like "ls". */
 static void
 add_time (struct table *table, const json_t *snapshot)
 {
@@ -213,7 +213,7 @@ add_time (struct table *table, const json_t *snapshot)
     table_add (table, "%s", buf);
 }
 
-/* More than one writes: nearly always a mistake. */
+/* More than one client writes, which is nearly always a mistake. */
 static void
 add_clients (struct table *table, const json_t *of)
 {

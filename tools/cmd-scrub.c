@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Scrub, and with --from: scrub, look for the content of what is damaged in
- * the user's images, and have a look at the damage again.
+/* Scrub.  With --from: scrub, search the user's images for the content of
+ * damaged records, and check the damage again.
  *
- * The images are opened first: what cannot be read is found before hours are
- * spent.  They are read here, confined as import's are: a server opens no file
- * that a user names, and believes a content only if it has the digest.
+ * The command opens the images first, to find an unreadable one before hours
+ * are spent.  It reads them in this process, confined like import's: a server
+ * opens no file that a user names, and accepts content only with the right
+ * digest.
  */
 
 #include <config.h>

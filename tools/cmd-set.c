@@ -8,8 +8,8 @@
 
 #include "tools.h"
 
-/* Sizes may have a suffix; the engine takes bytes.  What is no size (for
- * example "none") is the engine's to judge.
+/* Sizes may have a suffix; the engine takes bytes.  The engine checks values
+ * that are not sizes (for example "none").
  */
 static bool
 is_size_property (const char *property)

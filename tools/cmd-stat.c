@@ -47,7 +47,7 @@ parse (int key, char *arg, struct argp_state *state)
 }
 
 /*----------------------------------------------------------------------
- * The figures: one table for people and for Prometheus
+ * The figures: one table for text and for Prometheus
  */
 
 enum kind { BYTES, COUNT, COUNTER, RATIO };
@@ -57,7 +57,7 @@ static const struct figure {
   const char *key;
   enum kind kind;
   const char *metric;           /* after "nbdedup_" */
-  const char *label;            /* for people */
+  const char *label;            /* in text */
   const char *help;
 } pool_figures[] = {
   { NULL, "logical_bytes", BYTES, "pool_logical_bytes", "logical",
@@ -135,8 +135,8 @@ add_figure (struct table *table, const json_t *value, enum kind kind)
     table_add (table, "%" JSON_INTEGER_FORMAT, json_integer_value (value));
 }
 
-/* How many records are referred to how often: a row is for all counts from
- * its own to the next row's.
+/* How many records have how many references: a row is for all counts from its
+ * own to the next row's.
  */
 static void
 print_histogram (const char *of, const json_t *histogram)
@@ -255,7 +255,7 @@ print_metric_value (const json_t *value)
     printf (" NaN\n");
 }
 
-/* With "--ddt", of the pool or of what was named. */
+/* With "--ddt", of the pool or of the named volume or snapshot. */
 static const struct figure histogram_figures[] = {
   { NULL, "records", COUNT, "ddt_records", NULL,
     "Records with at least this many references, and less than the next" },

@@ -11,7 +11,7 @@
 #include "tools.h"
 #include "wait.h"
 
-/* As plugins of monitoring systems have it. */
+/* The exit statuses of plugins of monitoring systems. */
 enum {
   STATUS_OK = 0,
   STATUS_WARNING,
@@ -145,7 +145,7 @@ size_or_dash (const json_t *space, const char *key, char buf[HUMAN_MAX])
     ? human_bytes (json_size (space, key), buf) : "-";
 }
 
-/* All that is known while a command has the pool. */
+/* The figures that are known while a command has the pool. */
 static void
 print_busy (const json_t *open, const json_t *space)
 {

@@ -39,11 +39,11 @@
 #define ARCH AUDIT_ARCH_S390X
 #endif
 
-/* What QEMU, GLib and the C library call.  Names may be looked at (stat),
- * but files are opened by name in no other way than open and openat.
+/* The calls of QEMU, GLib and the C library.  Programs may stat names, but can
+ * open files by name only with open and openat.
  */
 static const int allowed[] = {
-  /* Descriptors that it has. */
+  /* Descriptors that the program has. */
   SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64,
   SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2, SYS_lseek, SYS_close,
   SYS_close_range, SYS_fstat, SYS_fstatfs, SYS_dup, SYS_dup3, SYS_flock,
@@ -77,7 +77,7 @@ static const int allowed[] = {
   SYS_getgroups, SYS_getrusage, SYS_uname, SYS_sysinfo, SYS_umask,
   SYS_getrandom, SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep,
   SYS_nanosleep, SYS_gettimeofday,
-  /* What newer machines do without. */
+  /* Calls that not all machines have. */
 #ifdef SYS_stat
   SYS_stat, SYS_lstat, SYS_access, SYS_readlink, SYS_poll, SYS_select,
   SYS_dup2, SYS_pipe, SYS_epoll_wait, SYS_getpgrp,
@@ -102,7 +102,7 @@ static const int allowed[] = {
 #endif
 };
 
-/* What we answer. */
+/* The calls that the guard answers. */
 static const int asked[] = {
   SYS_openat, SYS_socket,
 #ifdef SYS_open
@@ -112,7 +112,9 @@ static const int asked[] = {
 
 #define NR(array) (sizeof array / sizeof array[0])
 
-/* Two for each call, some for those whose arguments count. */
+/* Two instructions for each call, and some more for calls whose arguments
+ * matter.
+ */
 #define FILTER_MAX (2 * (NR (allowed) + NR (asked)) + 64)
 
 struct filter {
@@ -203,8 +205,8 @@ make_filter (struct filter *f)
   for (i = 0; i < NR (asked); ++i)
     add_call (f, asked[i], SECCOMP_RET_USER_NOTIF);
 
-  /* Threads, no processes.  (clone3 hides its flags; the C library then
-   * takes clone.)
+  /* Threads, but no processes.  (The filter cannot see the flags of clone3;
+   * without that the C library uses clone.)
    */
 #ifdef __s390x__
   add_call_if (f, SYS_clone, 1, BPF_JSET, CLONE_THREAD);
@@ -215,16 +217,16 @@ make_filter (struct filter *f)
   add_call_if (f, SYS_kill, 0, BPF_JEQ, pid);
   add_call_if (f, SYS_tgkill, 0, BPF_JEQ, pid);
   add_call_if (f, SYS_prlimit64, 0, BPF_JEQ, 0);
-  /* A descriptor that is ready can send any signal to any process. */
+  /* With F_SETOWN a ready descriptor could send any signal to any process. */
   add_call_unless (f, SYS_fcntl, 1, F_SETOWN, F_SETOWN_EX);
   add_call_unless (f, SYS_ioctl, 1, FIOSETOWN, SIOCSPGRP);
-  /* It ends when we do. */
+  /* The program must end when its parent does. */
   add_call_unless (f, SYS_prctl, 0, PR_SET_PDEATHSIG, PR_SET_PDEATHSIG);
   add_result (f, DENY);
 }
 #endif
 
-/* A lower limit that is there already stays. */
+/* Keep an existing lower limit. */
 static int
 set_limit (int resource, uint64_t max)
 {
@@ -241,16 +243,16 @@ set_limit (int resource, uint64_t max)
 static int
 set_limits (const struct confine *c)
 {
-  /* RLIMIT_DATA counts what can be written, RLIMIT_AS also what is only
-   * reserved: 64 MiB for each thread.  The time has a second left for the
-   * signal that can be told from others.
+  /* RLIMIT_DATA counts writable memory; RLIMIT_AS would also count reserved
+   * addresses: 64 MiB for each thread.  The soft limit of time is a second
+   * below the hard one, so that SIGXCPU shows the reason.
    */
   struct rlimit cpu = { c->cpu_seconds, c->cpu_seconds + 1 };
 
   if (set_limit (RLIMIT_CORE, 0) == -1 ||
       (c->memory_bytes != 0 && set_limit (RLIMIT_DATA, c->memory_bytes) == -1))
     return -1;
-  /* What it prints is a file, too. */
+  /* The program's output goes to a file, too. */
   if (!c->writes && set_limit (RLIMIT_FSIZE, CONFINE_OUTPUT_MAX) == -1)
     return -1;
   return c->cpu_seconds == 0 ? 0 : setrlimit (RLIMIT_CPU, &cpu);
@@ -264,13 +266,13 @@ drop_capabilities (void)
   };
   struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3];
 
-  /* With the former, exec does not give them back to root. */
+  /* With NO_NEW_PRIVS, exec does not restore capabilities for root. */
   memset (none, 0, sizeof none);
   return prctl (PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == -1 ? -1 :
     syscall (SYS_capset, &header, none);
 }
 
-/* The listener, or (with -1) why there is none. */
+/* Send the listener, or (with -1) the errno for its absence. */
 static int
 send_listener (int sock, int listener, int err)
 {

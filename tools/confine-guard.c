@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The parent's part of confine.h: a thread for each confined program that
- * answers what it opens.
+/* The parent's part of confine.h: a thread for each confined program answers
+ * the program's opens.
  */
 
 #include <config.h>
@@ -30,16 +30,16 @@
 
 struct guard {
   struct confine *confine;      /* not owned */
-  char *program;                /* owned; its file */
+  char *program;                /* owned; the program's file */
   int listener, stopfd;         /* owned */
   pthread_t thread;
   struct seccomp_notif *request;        /* owned; of the kernel's sizes */
   struct seccomp_notif_resp *response;
   size_t request_bytes, response_bytes;
-  bool reading;                 /* it has opened one of the files */
+  bool reading;                 /* the program has opened one of the files */
 };
 
-/* Text of the program that waits for us; false: there is none. */
+/* Read text from the memory of the waiting program; false: there is none. */
 static bool
 read_name (pid_t pid, uint64_t address, char name[PATH_MAX])
 {
@@ -48,7 +48,7 @@ read_name (pid_t pid, uint64_t address, char name[PATH_MAX])
   struct iovec local = { name, PATH_MAX }, remote[2];
   ssize_t n;
 
-  /* The next page need not be there. */
+  /* The next page may not exist. */
   remote[0] = (struct iovec) {
     (void *) (uintptr_t) address, first < PATH_MAX ? first : PATH_MAX,
   };
@@ -68,11 +68,11 @@ answer_open (struct guard *g, uint64_t address, uint64_t flags)
 
   if (!read_name (g->request->pid, address, name))
     return -EACCES;
-  /* It is the same process still that we have read from? */
+  /* Was the text read from the process that still waits? */
   if (ioctl (g->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &g->request->id) == -1)
     return -EACCES;
   if (*name != '/')
-    return -ENOENT;             /* its directory is none of its business */
+    return -ENOENT;             /* relative to a directory: never allowed */
   return confine_open (g->confine, g->program, name, flags, &g->reading);
 }
 
@@ -95,7 +95,7 @@ answer (struct guard *g)
   }
 }
 
-/* One request.  It can be withdrawn at any time, by a signal. */
+/* Answer one request.  A signal can withdraw it at any time. */
 static void
 serve_request (struct guard *g)
 {
@@ -143,11 +143,11 @@ guard_thread (void *opaque)
     if (pfd[0].revents & POLLIN)
       serve_request (g);
     else if (pfd[0].revents != 0)
-      return NULL;              /* it has ended */
+      return NULL;              /* the program has ended */
   }
 }
 
-/* The child's listener, or -1 and errno. */
+/* Receive the child's listener, or -1 and errno. */
 static int
 receive_listener (int sock)
 {
@@ -231,7 +231,7 @@ guard_free (struct guard *g)
   free (g);
 }
 
-/* Signals are for the other threads. */
+/* The guard's thread blocks signals, which are for the other threads. */
 static int
 start_thread (struct guard *g)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* For confine-*.c only. */
+/* Shared by confine*.c. */
 
 #ifndef NBDEDUP_CONFINE_INT_H
 #define NBDEDUP_CONFINE_INT_H
@@ -10,13 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The longest text that a program may print that writes no images. */
+/* The longest output of a program that writes no images. */
 #define CONFINE_OUTPUT_MAX (64 << 20)
 
 struct confine_file {
   char *name;                   /* owned */
   int fd;
-  bool owned;                   /* fd is: the program asked for it */
+  bool owned;                   /* fd is, if opened at the program's request */
   bool writable;
 };
 
@@ -26,7 +26,7 @@ struct confine_dir {
 
 struct confine {
   uint64_t memory_bytes, cpu_seconds;   /* 0: no limit */
-  bool writes;                  /* some file is writable */
+  bool writes;                  /* at least one file is writable */
 
   pthread_mutex_t lock;         /* protects what follows */
   struct confine_file *files;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Which files a confined program gets: see confine.h. */
+/* The files that a confined program gets: see confine.h. */
 
 #include <config.h>
 
@@ -17,7 +17,7 @@
 #include "confine.h"
 #include "tools.h"
 
-/* An image in more pieces is none. */
+/* No real image has more pieces. */
 #define LEARN_MAX 1000
 
 struct confine *
@@ -132,8 +132,8 @@ begins (const char *name, const char *prefix)
   return strncmp (name, prefix, strlen (prefix)) == 0;
 }
 
-/* What programs of the distribution read before they come to their work:
- * libraries, their settings, what the machine is like.
+/* Files that programs of the distribution read at their start: libraries,
+ * their settings, properties of the machine.
  */
 static bool
 is_system_name (const char *name)
@@ -162,7 +162,7 @@ is_system_name (const char *name)
   return false;
 }
 
-/* What they also load later: modules. */
+/* Files that they may also load later: modules. */
 static bool
 is_library_name (const char *name)
 {
@@ -196,7 +196,7 @@ open_system (const char *name, int flags)
              O_NOCTTY | (flags & keep));
   if (fd == -1)
     return -errno;
-  /* Only what is everybody's to read: we may be root. */
+  /* Only files that all users may read: this process may be root. */
   if (fstat (fd, &st) == 0 && (st.st_mode & S_IROTH) &&
       (S_ISREG (st.st_mode) || S_ISDIR (st.st_mode) || S_ISCHR (st.st_mode)))
     return fd;
@@ -204,7 +204,7 @@ open_system (const char *name, int flags)
   return -EACCES;
 }
 
-/* A description of its own: locks belong to descriptions. */
+/* Open a new file description, because locks belong to descriptions. */
 static int
 open_again (const struct confine_file *file, int flags)
 {
@@ -231,7 +231,7 @@ find_file (const struct confine *c, const char *name)
   return NULL;
 }
 
-/* The name that we know it by; owned by the caller. */
+/* The file's real name; owned by the caller. */
 static char *
 real_name (const struct confine *c, const char *name)
 {
@@ -244,8 +244,8 @@ real_name (const struct confine *c, const char *name)
   return copy_string (name);
 }
 
-/* Another file that an image names, if it can be one of an image's.  Looked
- * at before it is opened: opening alone does something to a FIFO or a tape.
+/* Add another file that an image names, if it can be part of an image.  Check
+ * its kind before opening it: opening a FIFO or a tape has side effects.
  */
 static const struct confine_file *
 learn_file (struct confine *c, const char *name, const char *real)

@@ -16,10 +16,12 @@
 
 #define THREADS_MAX 16
 
-/* Of a hole: some targets have to write it, and should show progress. */
+/* The longest piece of a hole: some targets must write it, and should show
+ * progress.
+ */
 #define HOLE_LEN (UINT64_C (128) << 20)
 
-/* How soon the main thread notices a signal. */
+/* How often the main thread checks for a signal. */
 #define INTERRUPT_MS 100
 
 struct piece {
@@ -41,7 +43,7 @@ struct copy {
 
   pthread_mutex_t lock;         /* protects everything below */
   pthread_cond_t changed;       /* anything below */
-  uint64_t turn;                /* which piece a stream is to get next */
+  uint64_t turn;                /* the next piece for a stream */
   uint64_t done;                /* bytes */
   unsigned nr_running;
   bool stopping;
@@ -54,15 +56,15 @@ min (uint64_t a, uint64_t b)
   return a < b ? a : b;
 }
 
-/* Nothing but zeroes. */
+/* Are there only zeroes? */
 static bool
 is_zero (const uint8_t *buf, uint32_t len)
 {
   return len == 0 || (buf[0] == 0 && memcmp (buf, buf + 1, len - 1) == 0);
 }
 
-/* The part at 'offset' of one kind: its end.  Data is rounded up to whole
- * units of the target, holes down.
+/* The end of the part of one kind at 'offset'.  Rounds data up to whole units
+ * of the target, holes down.
  */
 static int
 walk_extent (struct copy *c, uint64_t offset, uint64_t *end, bool *hole)
@@ -77,7 +79,7 @@ walk_extent (struct copy *c, uint64_t offset, uint64_t *end, bool *hole)
   else if (*hole)
     *end -= *end % align;
   if (*end <= offset)
-    *hole = false;              /* it ends inside of the first unit */
+    *hole = false;              /* it ends within the first unit */
   if (!*hole && *end < c->limit) {
     *end += align - 1 - (*end + align - 1) % align;
     if (*end <= offset)
@@ -96,7 +98,7 @@ walk_piece (struct copy *c, struct piece *p)
 
   if (walk_extent (c, p->offset, &end, &p->hole) == -1)
     return -1;
-  /* Data ends where a multiple of COPY_LEN does, or a hole begins. */
+  /* Data ends at a multiple of COPY_LEN, or where a hole begins. */
   max = p->hole ? p->offset + HOLE_LEN
                 : p->offset - p->offset % COPY_LEN + COPY_LEN;
   max = min (max, c->limit);
@@ -189,7 +191,7 @@ write_piece (struct copy *c, const struct piece *p, const uint8_t *buf)
                  : write_data (c, buf, p->len, p->offset);
 }
 
-/* Wait until a stream has got all pieces before 'seq'; false: never. */
+/* Wait until the stream has all pieces before 'seq'; false: it never will. */
 static bool
 wait_turn (struct copy *c, uint64_t seq)
 {
@@ -203,7 +205,7 @@ wait_turn (struct copy *c, uint64_t seq)
   return !stopping;
 }
 
-/* One piece.  Returns 1, 0 at the end, -1. */
+/* Copy one piece.  Returns 1, 0 at the end, -1. */
 static int
 copy_piece (struct copy *c, uint8_t *buf)
 {
@@ -254,7 +256,7 @@ copy_thread (void *opaque)
     c->error = strdup (image_error ());
   if (r == -1 && !c->stopping) {
     c->stopping = true;
-    interrupt_stop ();          /* those who wait for a stream */
+    interrupt_stop ();          /* wake threads that wait for a stream */
   }
   c->nr_running--;
   pthread_cond_broadcast (&c->changed);
@@ -269,7 +271,7 @@ cancel_image (struct image *image)
     image->ops->cancel (image);
 }
 
-/* Until all threads have ended.  Progress is drawn here only. */
+/* Wait until all threads have ended.  Only this function draws progress. */
 static void
 watch (struct copy *c, struct progress *progress)
 {

@@ -3,8 +3,8 @@
 /* Copy an image to another.
  *
  * Several threads take pieces in turn, read each from the source, and write
- * it to the target.  Holes are not read.  A stream is read, and written, in
- * order, by whoever's turn it is.
+ * it to the target.  They do not read holes.  They read, and write, a stream
+ * in order, each thread when its turn comes.
  */
 
 #ifndef NBDEDUP_COPY_H
@@ -15,8 +15,8 @@
 
 #define COPY_LEN (UINT32_C (1) << 20)   /* of a piece of data */
 
-/* Copy from *offset on, up to 'limit' or the source's end; *offset is then
- * where it ended.  *at_end: a source that is a stream has ended.
+/* Copy from *offset on, up to 'limit' or the source's end; set *offset to the
+ * end of the copy.  *at_end: a source that is a stream has ended.
  *
  * -1: failed (image_error), or interrupted.
  */

@@ -31,7 +31,7 @@ drift_ask_freed (const struct options *opts, json_t *names, uint64_t memory)
   return run_other (opts, "drift-freed", args);
 }
 
-/* A long one comes in parts. */
+/* A long history comes in parts. */
 static json_t *
 ask_samples (const struct options *opts, const char *golden, bool newest)
 {
@@ -69,7 +69,7 @@ drift_ask_newest (const struct options *opts)
   return ask_samples (opts, NULL, true);
 }
 
-/* With --record, the present is the last sample. */
+/* With --record the last sample has the present figures. */
 static json_t *
 add_present (json_t *samples, json_t *document)
 {

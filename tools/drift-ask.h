@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What "nbdedup drift", and others, ask the engine for about drift.  Each
- * returns a new reference; NULL: reported.  'memory' 0: the engine's default.
+/* Calls of the engine for "nbdedup drift" and other commands.  Each returns a
+ * new reference; NULL: reported.  'memory' 0: the engine's default.
  */
 
 #ifndef NBDEDUP_DRIFT_ASK_H
@@ -21,7 +21,7 @@ extern json_t *drift_ask_present (const struct options *opts,
 extern json_t *drift_ask_freed (const struct options *opts, json_t *names,
                                 uint64_t memory);
 
-/* {"samples": [documents]}, as they were recorded, of all if 'golden' is
+/* {"samples": [documents]}, in recorded order, of all images if 'golden' is
  * NULL.
  */
 extern json_t *drift_ask_history (const struct options *opts,
@@ -30,8 +30,8 @@ extern json_t *drift_ask_history (const struct options *opts,
 /* An array with the newest sample of each golden image that has one. */
 extern json_t *drift_ask_newest (const struct options *opts);
 
-/* The history (drift-report.h) of each of these documents, which are the
- * present: an array.
+/* An array with the history (drift-report.h) for each of these documents, which
+ * have the present figures.
  */
 extern json_t *drift_ask_histories (const struct options *opts,
                                     const json_t *documents);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* One row for each clone and one for the fleet, for each document; the
- * columns of both are in the same place, and what does not apply is empty.
- * In a row of a fleet the classes are sums over its clones, and "logical" has
- * the golden image in it, too.
+/* For each document one row for each clone and one for the fleet, with the same
+ * columns; those that do not apply are empty.  In a row of a fleet the classes
+ * are sums over its clones, and "logical" includes the golden image.
  */
 
 #include <config.h>
@@ -33,8 +32,8 @@ print_text (const char *text)
   putchar ('"');
 }
 
-/* ISO 8601, in UTC: rows of different machines, and of summer and winter,
- * stand side by side.
+/* ISO 8601, in UTC, so that rows of different machines, and of summer and
+ * winter, can be compared.
  */
 static void
 print_start (const json_t *document, const char *kind, const char *name)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The page and the picture: gnuplot draws the charts, templates have the
- * rest.
+/* The page and the picture: gnuplot draws the charts; templates make the rest.
  */
 
 #include <config.h>
@@ -66,7 +65,7 @@ set_page_charts (json_t *view, json_t *charts)
   return r;
 }
 
-/* 'form' is the template's; the script is told, too. */
+/* 'form' selects the template, and is passed to the script. */
 static int
 write_form (FILE *fp, const json_t *histories, const char *file,
             const char *form, bool is_page)

@@ -68,7 +68,7 @@ drift_diverged (const struct drift_clone *figures)
   return figures->class[CLASS_SIBLING] + figures->class[CLASS_UNIQUE];
 }
 
-/* They are sorted by name; if they are not, it only takes longer. */
+/* Clones are sorted by name; otherwise the search only takes longer. */
 const json_t *
 drift_find_clone (const json_t *document, const char *name)
 {
@@ -185,7 +185,7 @@ drift_histories (const json_t *samples)
   return histories;
 }
 
-/* Nearly always they are in order. */
+/* The documents are nearly always in order. */
 json_t *
 drift_by_time (const json_t *history)
 {

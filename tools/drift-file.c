@@ -15,8 +15,8 @@
 #include "new-file.h"
 #include "tools.h"
 
-/* Takes the descriptor.  All of it is there before anything is written: what
- * fails then has an errno.
+/* Takes ownership of the descriptor.  The function makes the whole text in
+ * memory before it writes, so that a failed write has an errno.
  */
 static int
 write_fd (int fd, const char *file, drift_write_fn *write_form,
@@ -68,7 +68,7 @@ drift_save (const char *file, drift_write_fn *write_form,
   if (stat (file, &st) == -1 || S_ISREG (st.st_mode) || S_ISDIR (st.st_mode))
     return write_new_file (file, write_form, histories);
 
-  /* /dev/stdout, a pipe: the device itself is not to be replaced. */
+  /* /dev/stdout, a pipe: do not replace the device itself. */
   fd = open (file, O_WRONLY | O_CLOEXEC);
   if (fd == -1)
     return image_fail ("%s: %s", file, strerror (errno));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A chart or page in the file that the user named. */
+/* Write a chart or page to the file that the user named. */
 
 #ifndef NBDEDUP_DRIFT_FILE_H
 #define NBDEDUP_DRIFT_FILE_H
@@ -12,8 +12,8 @@
 typedef int drift_write_fn (FILE *fp, const json_t *histories,
                             const char *file);
 
-/* "-" is standard output.  A new file, or one that is replaced, appears when
- * it is complete and durable; what is no regular file is written to.  -1:
+/* "-" is standard output.  A new or replaced file appears when it is complete
+ * and durable; anything but a regular file is written in place.  -1:
  * image_error.
  */
 extern int drift_save (const char *file, drift_write_fn *write,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The history, for people: a line of blocks for a glance, then a table. */
+/* The history as text: a line of block characters, then a table. */
 
 #include <config.h>
 
@@ -24,7 +24,7 @@ static const char *const blocks_ascii[SPARK_LEVELS] = {
   "_", ".", "-", ":", "=", "+", "*", "#",
 };
 
-/* The program itself has the C locale, for figures that scripts read. */
+/* The program itself uses the C locale, for figures that scripts read. */
 static bool
 terminal_has_utf8 (void)
 {
@@ -68,7 +68,7 @@ time_at (const json_t *history, size_t i)
 }
 
 /* The last sample of a column.  Columns are equal spans of time, whatever the
- * samples' distances are: each shows the last sample up to its end.
+ * intervals of samples: each shows the last sample up to its end.
  */
 static size_t
 spark_sample (const json_t *history, size_t i, size_t column)
@@ -83,7 +83,7 @@ spark_sample (const json_t *history, size_t i, size_t column)
   return i;
 }
 
-/* From the least (lowest block) to the greatest figure of all. */
+/* Print a block for each column: the lowest for the least figure of all. */
 static void
 print_spark (const json_t *history, figure_fn *figure)
 {

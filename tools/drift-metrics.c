@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* All lines of one metric stand together, below its head: so each metric is
- * a walk through all documents.
+/* All lines of one metric must be together, below its head, so each metric
+ * needs a walk through all documents.
  *
  * Names need no escaping: they have letters, digits and . _ - @ only.
  */
@@ -137,7 +137,7 @@ print_only_here (const struct drift_clone *figures, const char *labels)
           figures->only_here);
 }
 
-/* 'clone' NULL: of all. */
+/* 'clone' NULL: all clones. */
 static void
 print_clones (const struct sample *samples, size_t nr, const char *clone,
               void (*print) (const struct drift_clone *figures,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What "nbdedup drift" shows, in each of its forms.
+/* The output of "nbdedup drift", in each of its forms.
  *
- * A *document* is what the engine says of one golden image at one time (see
- * JSON OUTPUT in nbdedup-drift.pod): its counts are blocks.  People, tables
- * and charts get bytes, so all of them go through the figures below.
+ * A *document* is the engine's report on one golden image at one time (see
+ * JSON OUTPUT in nbdedup-drift.pod); its counts are blocks.  Texts, tables and
+ * charts show bytes, so all of them use the figures below.
  *
- * A *history* is an array of documents of one golden image, at least one, as
- * they were recorded: the last is what it is now, even if a clock was set
- * back.  What does not make sense in a document counts as zero.  Memory
- * that is not there ends the program.
+ * A *history* is an array of documents of one golden image, at least one, in
+ * recorded order: the last has the present figures, even if a clock was set
+ * back.  Invalid values in a document count as zero.  The program ends if
+ * there is no memory.
  */
 
 #ifndef NBDEDUP_DRIFT_REPORT_H
@@ -26,9 +26,9 @@
  * drift-figures.c
  */
 
-/* What a block of a clone is that is not zero; the order is that in which
- * they are shown: from what costs nothing to what costs most.  The charts'
- * words and colours for them are in drift-style.json, in the same order.
+/* The classes of a clone's blocks that are not zero, in the order of display:
+ * from no cost to the highest.  The charts' words and colours for them are in
+ * drift-style.json, in the same order.
  */
 enum {
   CLASS_GOLDEN_SAME,
@@ -46,7 +46,7 @@ struct drift_class {
 
 extern const struct drift_class drift_classes[NR_CLASSES];
 
-/* Bytes.  Of a clone, or the sums over all clones of a document. */
+/* Bytes, of a clone, or summed over all clones of a document. */
 struct drift_clone {
   uint64_t logical;
   uint64_t zero;
@@ -54,12 +54,12 @@ struct drift_clone {
   uint64_t only_here;           /* stored; of sums: 0, they do not add up */
 };
 
-/* Bytes.  Of the golden image and its clones together. */
+/* Bytes, of the golden image and its clones together. */
 struct drift_fleet {
   size_t nr_clones;
   uint64_t golden;
   uint64_t logical, distinct, stored;
-  double ratio;                 /* NaN: there is nothing to divide by */
+  double ratio;                 /* NaN: the divisor is 0 */
   struct drift_clone clones;    /* the sums */
 };
 
@@ -68,15 +68,15 @@ extern void drift_clone_read (const json_t *document, const json_t *clone,
 extern void drift_fleet_read (const json_t *document,
                               struct drift_fleet *figures);
 
-/* What has gone away from the golden image. */
+/* The bytes that have diverged from the golden image. */
 extern uint64_t drift_diverged (const struct drift_clone *figures);
 
 /* The clone of that name, or NULL. */
 extern const json_t *drift_find_clone (const json_t *document,
                                        const char *name);
 
-/* "16 %", "<1 %", "-" of nothing; in 'buf', which is returned.  Only all is
- * 100 %, and only nothing 0 %.
+/* "16 %", "<1 %", or "-" if the whole is 0; returns 'buf'.  Only the whole is
+ * 100 %, and only zero is 0 %.
  */
 #define PERCENT_MAX 16
 extern const char *drift_percent (uint64_t part, uint64_t whole,
@@ -119,8 +119,8 @@ extern void drift_print_history (const json_t *histories);
 extern void drift_print_csv (const json_t *documents);
 
 /*----------------------------------------------------------------------
- * drift-view.c: what the templates of the page, of the picture and of their
- * charts show (a new reference).  The clones of a golden image are in
+ * drift-view.c: the data for the templates of the page, of the picture and of
+ * their charts (a new reference).  The clones of a golden image are in
  * "clones", and those that have a chart in "drawn", the most diverged first.
  */
 extern json_t *drift_view (const json_t *histories);

@@ -12,8 +12,8 @@
 #include "drift-series.h"
 #include "tools.h"
 
-/* The width of a history that has one moment only, and how much of it and of
- * a longer one a single sample's bar takes.
+/* The width of a history of one moment, and the share of that width, and of a
+ * longer history's, that a single sample's bar takes.
  */
 #define VIEW_SECONDS 86400
 #define MOMENT_BAR 0.5
@@ -100,7 +100,7 @@ write_point (FILE *fp, const struct series_axis *axis, double delay,
   putc ('\n', fp);
 }
 
-/* Is sample 'i' the last one of its column?  Of one moment there is one. */
+/* Is sample 'i' the last one of its column?  One moment has one column. */
 static bool
 is_visible (const json_t *history, const struct series_axis *axis, size_t i,
             unsigned columns)
@@ -124,8 +124,8 @@ keep_greatest (double greatest[NR_SERIES], const struct point *point)
     greatest[i] = fmax (greatest[i], point->values[i]);
 }
 
-/* A point that has no neighbours would not be seen: each run of points goes
- * on at both ends, for half the width of a bar.
+/* Extend each run of points at both ends by half the width of a bar, because a
+ * point without neighbours would be invisible.
  */
 static void
 write_lines (FILE *fp, const json_t *history, const char *clone,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The present figures, for people.  Bytes first: after a trim the ratio gets
- * worse while the disk gets emptier, and who looks after disks pays for bytes.
+/* The present figures, as text.  Bytes first: after a trim the ratio gets worse
+ * although more space is free, and administrators pay for bytes.
  */
 
 #include <config.h>
@@ -58,7 +58,9 @@ print_clones (const json_t *document, const struct drift_fleet *fleet)
   }
   if (fleet->nr_clones > 1) {
     add_row (table, "all clones", &fleet->clones);
-    /* What two clones share is in neither's: the sum would say too little. */
+    /* Neither figure includes data that two clones share, so the sum would be
+     * too small.
+     */
     table_add (table, "-");
   }
   table_print (table);

@@ -13,14 +13,14 @@
 #include "drift-style-json.h"
 #include "tools.h"
 
-/* Clones that have a chart: a browser takes long for thousands. */
+/* The most clones with a chart: a browser is slow with thousands. */
 #define CLONES_DRAWN 200
 
-/* Clones that paper has room for. */
+/* The most clones that fit on paper. */
 #define CLONES_PRINTED 12
 
-/* A clone that is smaller than the largest by more than this would be a
- * stripe on the common scale: it gets one of its own.
+/* A clone that is smaller than the largest by more than this would be a stripe
+ * on the common scale, so it gets a scale of its own.
  */
 #define OWN_SCALE 8
 
@@ -144,7 +144,7 @@ set_lines (json_t *view, const json_t *history, const char *clone,
   free (text);
 }
 
-/* Give 'views', of clones, what their charts need. */
+/* Add to 'views', of clones, the data for their charts. */
 static void
 set_clone_series (json_t *views, const json_t *history, const json_t *colors)
 {

@@ -14,7 +14,7 @@ number_of (const json_t *row, const char *key)
   return json_number_value (json_object_get (row, key));
 }
 
-/* As --block-size takes it; in 'buf', which is returned. */
+/* In the form of --block-size; returns 'buf'. */
 static const char *
 block_size (const json_t *row, char buf[HUMAN_MAX])
 {
@@ -36,7 +36,7 @@ add_ratio (struct table *table, const json_t *row, const char *key,
   if (!json_is_number (json_object_get (row, key)))
     table_add (table, "-");
   else if (error > 0)
-    /* Rounded up: it is not to look smaller than it is. */
+    /* Round up, so that it does not look smaller than it is. */
     table_add (table, "%.2f +- %.3f", number_of (row, key),
                error + 0.000499);
   else
@@ -75,7 +75,7 @@ print_table (const json_t *result)
   table_print (table);
 }
 
-/* Those that the sample does not tell from the best one. */
+/* Print the results that the sample cannot tell from the best one. */
 static void
 print_rivals (const json_t *result, const json_t *best)
 {

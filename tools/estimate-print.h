@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The document of "estimate", for people. */
+/* The document of "estimate", as text. */
 
 #ifndef NBDEDUP_ESTIMATE_PRINT_H
 #define NBDEDUP_ESTIMATE_PRINT_H

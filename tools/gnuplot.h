@@ -2,11 +2,10 @@
 
 /* Charts, drawn by gnuplot as SVG.
  *
- * One run draws any number of charts, a document each.  What stands in a
- * document up to its </defs> is cut off: a title of its own, and markers with
- * ids that all charts have in common; so charts must use no points (nothing
- * refers to the markers then), and what is left has neither scripts nor
- * references.
+ * One run draws any number of charts, a document each.  The function cuts off
+ * each document up to its </defs>: a title, and markers with ids that all
+ * charts have in common.  So charts must not use points, which refer to the
+ * markers.  The rest has neither scripts nor references.
  */
 
 #ifndef NBDEDUP_GNUPLOT_H

@@ -23,22 +23,22 @@
 /* "qemu-img check": the format has no check. */
 #define CHECK_UNSUPPORTED 63
 
-/* It knows of leaked clusters: harmless. */
+/* ... it found only leaked clusters, which are harmless. */
 #define CHECK_LEAKS 3
 
 /* Files of one image: as many as a chain of daily snapshots has in a year. */
 #define CHAIN_MAX 500
 
-/* No disk is larger; but it takes hours to find that one of 2^60 bytes, which
- * a header of 100 bytes can promise, is nothing but holes.  qcow is asked for
- * each cluster.
+/* No real disk is larger.  A header of 100 bytes can claim 2^60 bytes, and it
+ * would take hours to find that they are all holes.  For qcow QEMU is asked
+ * for each cluster.
  */
 #define VIRTUAL_MAX (UINT64_C (64) << 40)
 #define VIRTUAL_MAX_QCOW2 (UINT64_C (1) << 50)
 #define VIRTUAL_MAX_QCOW (UINT64_C (2) << 40)
 
-/* What QEMU may take.  Its check needs two bytes of memory for each cluster
- * of the file (at least 512 bytes); ordinary images a hundredth of it.
+/* QEMU's limits.  Its check needs two bytes of memory for each cluster of the
+ * file (at least 512 bytes); ordinary images need a hundredth of that.
  */
 #define MEMORY_BASE (UINT64_C (1) << 30)
 #define INFO_SECONDS 20
@@ -46,7 +46,7 @@
 #define SERVE_SECONDS 300       /* and one for each MiB of the file */
 
 struct link {
-  char *path;                   /* owned; as messages call it */
+  char *path;                   /* owned; as in messages */
   char *format;                 /* owned */
   int fd;                       /* owned; -1: an NBD server's */
   bool is_device;
@@ -57,7 +57,7 @@ struct link {
 };
 
 struct chain {
-  const char *name;             /* not owned; what the user called it */
+  const char *name;             /* not owned; the user's name for it */
   bool allow_backing;
   struct image_uri *uri;        /* owned; NULL: a file */
   struct confine *confine;      /* owned */
@@ -78,7 +78,7 @@ alias_of (unsigned nr)
   return make_string ("/nbdedup/%u/image", nr);
 }
 
-/* With its slash; relative names in an image begin there. */
+/* The directory, with its slash, for relative names in an image. */
 static char *
 directory_of (const char *path)
 {
@@ -111,7 +111,7 @@ new_link (struct chain *chain, const char *path)
   return link;
 }
 
-/* A local file, which QEMU's programs may open from now on. */
+/* Add a local file, which QEMU's programs may open from now on. */
 static struct link *
 add_file (struct chain *chain, const char *path)
 {
@@ -208,7 +208,7 @@ make_node (const struct chain *chain, unsigned first, bool deep)
  * qemu-img
  */
 
-/* QEMU's programs say our names for the files. */
+/* QEMU's messages have the aliases of files: put in the real paths. */
 static int
 translate_error (const struct chain *chain)
 {
@@ -246,8 +246,8 @@ fail_refers (const struct chain *chain, const struct link *link,
                      link->path, what);
 }
 
-/* A program failed about 'link'.  Returns true if that was because of what it
- * was refused.
+/* A program failed on 'link'.  Returns true if that was because of an access
+ * that was refused.
  */
 static bool
 fail_program (struct chain *chain, const struct link *link,
@@ -266,7 +266,7 @@ fail_program (struct chain *chain, const struct link *link,
   return was_refused;
 }
 
-/* Of the server, for one program; -1: there is none. */
+/* A connection to the server, for one program; -1: there is none. */
 static int
 connect_server (struct chain *chain, int *fd)
 {
@@ -313,7 +313,7 @@ get_info (struct chain *chain, unsigned nr, bool *is_unreadable)
   json_t *info = NULL;
   struct child child;
 
-  /* Only of this format the parts are files. */
+  /* Only in this format parts of an image are files. */
   confine_learn (chain->confine, chain->allow_backing &&
                  strcmp (link->format, "vmdk") == 0);
   if (run_program (chain, &child, argv, INFO_SECONDS) == 0) {
@@ -342,7 +342,7 @@ le32_at (const uint8_t *p)
   return le32toh (i);
 }
 
-/* QEMU 7.2's own check of a vdi file does not look at the file's length. */
+/* QEMU 7.2's own check of a vdi file does not check the file's length. */
 static int
 check_vdi (const struct link *link)
 {
@@ -353,7 +353,7 @@ check_vdi (const struct link *link)
   if (link->fd == -1 || fstat (link->fd, &st) == -1 ||
       !S_ISREG (st.st_mode) ||
       pread (link->fd, header, sizeof header, 0) != (ssize_t) sizeof header)
-    return 0;                   /* not a file, but QEMU can read it */
+    return 0;                   /* not a file, or too short for this check */
   need = le32_at (header + 0x158) +
     (uint64_t) le32_at (header + 0x178) * le32_at (header + 0x184);
   return (uint64_t) st.st_size >= need ? 0 :
@@ -410,10 +410,10 @@ chain_check (struct chain *chain)
 }
 
 /*----------------------------------------------------------------------
- * What is behind what
+ * The chain of files
  */
 
-/* A string of QEMU's answer; "": it is not there. */
+/* A string in QEMU's answer; "": it is missing. */
 static const char *
 info_text (const json_t *info, const char *key)
 {
@@ -422,8 +422,8 @@ info_text (const json_t *info, const char *key)
   return text != NULL ? text : "";
 }
 
-/* The file that 'link' calls 'name'; owned by the caller.  NULL: it is none
- * of this machine.
+/* The path of the file that 'link' calls 'name'; owned by the caller.  NULL:
+ * not a file of this machine.
  */
 static char *
 resolve (const struct link *link, const char *name)
@@ -433,18 +433,18 @@ resolve (const struct link *link, const char *name)
   if (strncmp (name, "file:", 5) == 0)
     name += 5;
   else if (name[strcspn (name, ":/")] == ':')
-    return NULL;                /* to QEMU it is a protocol */
+    return NULL;                /* for QEMU it is a protocol */
   if (*name == '/')
     return copy_string (name);
   if (link->fd == -1)
-    return NULL;                /* next to what a server has? */
+    return NULL;                /* a server's export has no directory */
   dir = directory_of (link->path);
   path = make_string ("%s%s", dir, name);
   free (dir);
   return path;
 }
 
-/* The next file, which 'link' calls 'name'. */
+/* Add the next file, which 'link' calls 'name'. */
 static struct link *
 follow (struct chain *chain, const struct link *link, const char *name)
 {
@@ -466,8 +466,8 @@ follow (struct chain *chain, const struct link *link, const char *name)
   return next;
 }
 
-/* The format that an image says its backing file has, or what its name and
- * its content agree on.
+/* The backing file's format: as the image says, or as its name and its content
+ * agree.
  */
 static int
 set_backing_format (struct link *next, const char *format)
@@ -531,7 +531,7 @@ virtual_max (const char *format)
     : strcmp (format, "qcow") == 0 ? VIRTUAL_MAX_QCOW : VIRTUAL_MAX;
 }
 
-/* Look at one image; the next one is added.  Returns 1 if there is one. */
+/* Check one image and add the next one.  Returns 1 if there is one. */
 static int
 examine (struct chain *chain, unsigned nr, bool *is_unreadable)
 {
@@ -591,7 +591,7 @@ chain_serve (struct chain *chain, struct child *server)
 {
   char *node = make_node (chain, 0, true);
   const char *const argv[] = { "qemu-nbd", "--read-only", node, NULL };
-  /* What a server's image takes is not known. */
+  /* The allocated size of a server's image is not known. */
   const uint64_t bytes = chain->uri == NULL ? chain->allocated
                                             : chain->virtual_size;
   int fd, connected = -1;

@@ -2,10 +2,10 @@
 
 /* An image in one of QEMU's formats, and the files that it refers to.
  *
- * All of them are opened here, and looked at, before QEMU's programs see
- * them; these get the descriptors (confine.h), under names that say nothing.
- * Which file stands behind which is told to them as well: what the images
- * say themselves is not followed.
+ * This code opens and checks all of them before QEMU's programs see them.
+ * QEMU's programs get the descriptors (confine.h), under meaningless names, and
+ * a list of which file is the backing file of which: they do not follow the
+ * images' own references.
  */
 
 #ifndef NBDEDUP_IMAGE_CHAIN_H
@@ -17,15 +17,15 @@
 struct chain;
 struct child;
 
-/* 'file' may be an NBD server's URI.  Without 'allow_backing' an image that
- * refers to other files is refused.  NULL: image_error; *is_unreadable: QEMU
- * does not find 'format' in it.
+/* 'file' may be an NBD server's URI.  Without 'allow_backing' it refuses an
+ * image that refers to other files.  NULL: image_error; *is_unreadable: QEMU
+ * says that the file is not in 'format'.
  */
 extern struct chain *chain_open (const char *file, const char *format,
                                  bool allow_backing, bool *is_unreadable);
 
-/* Is any of the files damaged, as far as QEMU can tell without reading all
- * data?
+/* Fail if any of the files is damaged, as far as QEMU can tell without reading
+ * all data.
  */
 extern int chain_check (struct chain *chain);
 
@@ -34,7 +34,7 @@ extern int chain_check (struct chain *chain);
  */
 extern int chain_serve (struct chain *chain, struct child *server);
 
-/* What chain_serve started has failed: say why.  Returns -1. */
+/* The server of chain_serve has failed: set the reason.  Returns -1. */
 extern int chain_server_failed (struct chain *chain, struct child *server);
 
 extern void chain_close (struct chain *chain);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A target of copy_images that keeps nothing: the engine counts what it
- * gets.
- */
+/* A target of copy_images that stores nothing: the engine counts the data. */
 
 #include <config.h>
 
@@ -19,8 +17,8 @@ struct estimate_image {
   struct nbdedup_estimate *engine;      /* not owned */
 };
 
-/* copy_images cuts at multiples of 1 MiB, and of our 'align': the engine
- * gets whole blocks of every size.
+/* copy_images cuts at multiples of 1 MiB, and of this target's 'align', so the
+ * engine gets whole blocks of every size.
  */
 static int
 estimate_write (struct image *image, const uint8_t *buf, uint32_t len,
@@ -59,11 +57,11 @@ image_estimate_new (struct nbdedup_estimate *engine,
   size_t i;
 
   e->engine = engine;
-  e->base.starts_zero = true;   /* what is a hole need not be written */
+  e->base.starts_zero = true;   /* holes need not be written */
   for (i = 0; i < settings->nr_block_sizes; ++i)
     if (e->base.align < settings->block_sizes[i])
       e->base.align = settings->block_sizes[i];
-  /* One waits for the disk while another one counts. */
+  /* One thread waits for the disk while another one counts. */
   if (cpus > 0 && cpus * 2 > e->base.in_flight)
     e->base.in_flight = cpus * 2 < IN_FLIGHT_MAX ? cpus * 2 : IN_FLIGHT_MAX;
   return &e->base;

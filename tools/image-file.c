@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Raw images: files, block devices, and streams: standard input and output,
- * and what has no beginning of that which is written to.
+/* Raw images: files, block devices, and streams (standard input and output,
+ * and targets that are not seekable).
  */
 
 #include <config.h>
@@ -24,14 +24,14 @@
 #include "new-file.h"
 #include "tools.h"
 
-/* What file systems allocate. */
+/* The unit in which file systems allocate. */
 #define FILE_GRANULE 4096
 #define DEVICE_GRANULE (64 << 10)
 
 struct file_image {
   struct image base;
   int fd;                       /* owned */
-  uint8_t *head;                /* owned; what was read of a stream already */
+  uint8_t *head;                /* owned; bytes already read from a stream */
   uint32_t head_len, head_used;
 
   /* A target's. */
@@ -52,7 +52,7 @@ fail_errno (const struct image *image)
  * Reading
  */
 
-/* Read as much of a stream as there is, up to 'len'. */
+/* Read up to 'len' bytes of a stream; fewer only at its end. */
 static int64_t
 read_stream (struct file_image *f, uint8_t *buf, uint32_t len)
 {
@@ -116,8 +116,8 @@ file_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
   return done + n;
 }
 
-/* No data follows.  What somebody has cut off looks the same, and is not to
- * be taken for zeroes.
+/* No data follows.  A file that was truncated meanwhile looks the same, and the
+ * missing part must not count as zeroes.
  */
 static int
 last_hole (struct file_image *f)
@@ -143,7 +143,7 @@ file_extents (struct image *image, uint64_t len, uint64_t offset)
   if (data == -1 && errno == ENXIO)
     return last_hole (f);
   hole = data == -1 ? -1 : lseek (f->fd, data, SEEK_HOLE);
-  if (hole == -1) {             /* not known here: all is data */
+  if (hole == -1) {             /* not supported here: all is data */
     image_add_extent (image, image->size, false);
     return 0;
   }
@@ -189,7 +189,7 @@ file_write (struct image *image, const uint8_t *buf, uint32_t len,
 
   while (len > 0) {
     if (image->is_stream) {
-      /* A reader that sleeps must not keep us from noticing a signal. */
+      /* A reader that sleeps must not delay the reaction to a signal. */
       if (!interrupt_poll (f->fd, POLLOUT))
         return image_fail ("interrupted");
       r = write (f->fd, buf, len);
@@ -208,15 +208,15 @@ file_write (struct image *image, const uint8_t *buf, uint32_t len,
   return 0;
 }
 
-/* For a stream or a device: a new file is zero already. */
+/* For a stream or a device; a new file is zero already. */
 static int
 file_zero (struct image *image, uint64_t len, uint64_t offset)
 {
   struct file_image *f = (struct file_image *) image;
   uint64_t range[2] = { offset, len };
 
-  /* Discards where a device then reads as zeroes, else writes them.  Its
-   * units are sectors.
+  /* The kernel discards if the device then reads as zeroes; else it writes
+   * them.  The units are sectors.
    */
   if (f->is_device && ioctl (f->fd, BLKZEROOUT, range) == 0)
     return 0;
@@ -297,7 +297,7 @@ image_file_open (const char *file, struct stat *st)
     return image_fail ("%s: %s", file, strerror (errno));
   if (!S_ISREG (st->st_mode) && !S_ISBLK (st->st_mode))
     return fail_kind (file, st->st_mode);
-  /* It can be another one by now: that must not keep us waiting. */
+  /* O_NONBLOCK, because the name may be that of a FIFO by now. */
   fd = open (file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd == -1 || fstat (fd, st) == -1)
     image_fail ("%s: %s", file, strerror (errno));
@@ -335,7 +335,7 @@ open_source (struct file_image *f, const char *file, bool is_stdin)
   if (is_stdin && isatty (f->fd))
     return image_fail ("standard input is a terminal: no disk image");
 
-  /* A file that stdin has read from already counts from there: a stream. */
+  /* If stdin's file has been read from already, the rest is a stream. */
   f->base.is_stream = (!S_ISREG (st.st_mode) && !S_ISBLK (st.st_mode)) ||
     lseek (f->fd, 0, SEEK_CUR) != 0;
   if (f->base.is_stream)
@@ -375,7 +375,7 @@ open_stdout (struct file_image *f)
   return 0;
 }
 
-/* What is there and is no file is written where it is. */
+/* An existing target that is not a regular file is written in place. */
 static int
 open_special (struct file_image *f, const char *file, const struct stat *st,
               uint64_t size)

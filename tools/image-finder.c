@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A target of copy_images that keeps nothing: what damaged records of a pool
- * are made of is offered to the pool.
+/* A target of copy_images that stores nothing: it offers the content of damaged
+ * records to the pool.
  */
 
 #include <config.h>
@@ -29,7 +29,7 @@ finder_write (struct image *image, const uint8_t *buf, uint32_t len,
 {
   struct finder_image *f = (struct finder_image *) image;
 
-  (void) offset;                /* a multiple of our 'align' */
+  (void) offset;                /* a multiple of this image's 'align' */
   if (nbdedup_finder_look (f->finder, buf, len, offer, f) == -1)
     return image_fail ("%s", nbdedup_error ());
   return 0;
@@ -56,7 +56,7 @@ image_finder_new (struct nbdedup_finder *finder,
 
   f->finder = finder;
   f->client = client;
-  f->base.starts_zero = true;   /* what is a hole need not be written */
+  f->base.starts_zero = true;   /* holes need not be written */
   f->base.align = nbdedup_finder_block_size (finder);
   return &f->base;
 }

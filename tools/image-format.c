@@ -42,16 +42,16 @@ static const struct magic {
   { "lz4", 0, 4, "\x04\x22\x4d\x18" },
 };
 
-/* QEMU's drivers of other kinds, for servers, for tests, for whole trees of
- * files, are no formats of an image file.
+/* QEMU's other drivers, for servers, tests, or whole trees of files, are not
+ * formats of an image file.
  */
 static const char *const formats[] = {
   "qcow2", "qcow", "qed", "vmdk", "vdi", "vhdx", "vpc", "parallels", "bochs",
   "cloop", "dmg", "luks",
 };
 
-/* What names say.  A disk that is called *.img is raw, and so is what many
- * distribute under that name, but not all: it is asked for.
+/* Formats by name.  A disk named *.img is usually raw, but some distributors
+ * use that name for other formats: then the user must say which.
  */
 static const struct suffix {
   const char *suffix;
@@ -132,7 +132,7 @@ image_format_of_name (const char *file)
   return suffix ? suffix->format : NULL;
 }
 
-/* Those of fixed size have their mark at the end only. */
+/* Files of fixed size have their signature only at the end. */
 static bool
 has_vpc_footer (int fd, off_t size)
 {
@@ -143,7 +143,7 @@ has_vpc_footer (int fd, off_t size)
     (ssize_t) sizeof mark && memcmp (mark, VPC_MARK, sizeof mark) == 0;
 }
 
-/* 'sign' NULL: nothing is known that begins so. */
+/* 'sign' NULL: no known format begins like this. */
 static int
 judge (const char *file, const char *sign, char **format)
 {

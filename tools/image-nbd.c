@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What an NBD server has, through libnbd.
+/* Exports of an NBD server, through libnbd.
  *
  * Threads put their requests on a connection and wait; each connection has
  * a thread that moves its bytes.  There are several connections if the
@@ -31,7 +31,7 @@
 #define IN_FLIGHT 16            /* over all connections; qemu-nbd has 16 */
 #define NBD_GRANULE (64 << 10)
 
-/* The most that the length of a request can say, and is a round number. */
+/* The largest round number for the length of a request. */
 #define REQUEST_MAX (UINT64_C (1) << 30)
 
 struct connection {
@@ -47,10 +47,10 @@ struct nbd_image {
   struct connection connections[CONNECTIONS_MAX];
   unsigned nr_connections;
   atomic_uint next;             /* connection to use */
-  const char *server;           /* what to call it */
+  const char *server;           /* name for messages */
   bool has_extents, can_zero;
 
-  pthread_mutex_t lock;         /* protects the requests that are waited for */
+  pthread_mutex_t lock;         /* protects the waiting requests */
   pthread_cond_t done;
 };
 
@@ -85,12 +85,13 @@ wake (struct connection *conn)
 {
   const uint64_t one = 1;
 
-  /* Can only fail if the counter is about to overflow: awake anyway. */
+  /* This fails only if the counter would overflow: the thread is awake then.
+   */
   if (write (conn->wakefd, &one, sizeof one) == -1)
     return;
 }
 
-/* What poll is to wait for. */
+/* The events for poll. */
 static short
 poll_events (struct nbd_handle *nbd)
 {
@@ -105,7 +106,7 @@ notify (struct nbd_handle *nbd, short revents)
 {
   const unsigned dir = nbd_aio_get_direction (nbd);
 
-  /* An end or an error is found by whatever was to be done next. */
+  /* The next read or write finds an end of file or an error. */
   if ((dir & LIBNBD_AIO_DIRECTION_READ) && (revents & ~POLLOUT))
     nbd_aio_notify_read (nbd);
   else if ((dir & LIBNBD_AIO_DIRECTION_WRITE) && (revents & ~POLLIN))
@@ -136,7 +137,7 @@ connection_thread (void *opaque)
   return NULL;
 }
 
-/* Connect to 'uri', or over 'fd', which is taken. */
+/* Connect to 'uri', or over 'fd', which the function takes over. */
 static int
 connect_one (struct nbd_image *n, struct connection *conn, const char *uri,
              int fd)
@@ -149,7 +150,7 @@ connect_one (struct nbd_image *n, struct connection *conn, const char *uri,
   conn->wakefd = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (nbd == NULL || conn->wakefd == -1 ||
       nbd_add_meta_context (nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ||
-      /* Buffers are whole, or not looked at. */
+      /* Buffers are filled, or else not used. */
       nbd_set_pread_initialize (nbd, false) == -1 ||
       nbd_set_uri_allow_local_file (nbd, true) == -1) {
     if (fd != -1)
@@ -196,7 +197,7 @@ on_done (void *opaque, int *error)
   req->error = *error;
   pthread_cond_broadcast (&req->image->done);
   pthread_mutex_unlock (&req->image->lock);
-  return 1;                     /* libnbd is to forget it */
+  return 1;                     /* libnbd retires the command */
 }
 
 static struct connection *
@@ -277,7 +278,7 @@ write_zeroes (struct nbd_image *n, uint64_t len, uint64_t offset)
   return 0;
 }
 
-/* The server may make a hole of it: no flag forbids that. */
+/* No flag forbids the server to make a hole. */
 static int
 nbd_zeroes (struct image *image, uint64_t len, uint64_t offset)
 {
@@ -339,7 +340,7 @@ nbd_flush_all (struct nbd_image *n)
   struct connection *conn = &n->connections[0];
   struct request req = { .image = n };
 
-  /* With several connections, multi-conn: one flush is for all of them. */
+  /* Several connections imply multi-conn: one flush covers all of them. */
   if (nbd_can_flush (conn->nbd) != 1)
     return 0;
   return wait_request (n, conn, &req,
@@ -383,7 +384,7 @@ nbd_image_close (struct image *image, bool failed)
       pthread_join (conn->thread, NULL);
     }
     if (!failed && r == 0)
-      nbd_shutdown (conn->nbd, 0);      /* all has been answered already */
+      nbd_shutdown (conn->nbd, 0);      /* no request is outstanding */
     if (conn->nbd != NULL)
       nbd_close (conn->nbd);
     if (conn->wakefd != -1)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* From what the user named to the kind of image that it is. */
+/* Open the kind of image that the user's argument names. */
 
 #include <config.h>
 
@@ -29,8 +29,8 @@ image_is_uri (const char *file)
   return false;
 }
 
-/* A stream is read as raw; what begins like something else is hardly meant
- * to be.
+/* A stream is read as raw.  Refuse one that begins like another format: it is
+ * probably a mistake.
  */
 static int
 check_stream (struct image *image)
@@ -48,7 +48,7 @@ check_stream (struct image *image)
                 "they are", image->name, sign);
 }
 
-/* QEMU calls Microsoft's older format after the program that had it first. */
+/* QEMU names Microsoft's older format after the first program that used it. */
 static const char *
 qemu_format (const char *format)
 {
@@ -105,8 +105,8 @@ image_open_source (const char *file, const char *format, bool allow_backing,
   return NULL;
 }
 
-/* Is 'st' one of the files of the pool?  To overwrite it would be the end
- * of all volumes.
+/* Is 'st' one of the files of the pool?  Overwriting it would destroy all
+ * volumes.
  */
 static bool
 is_pool_file (const char *pool, const struct stat *st)
@@ -151,8 +151,8 @@ check_target (const char *file, const char *format, const char *pool)
   return 0;
 }
 
-/* A new file's name says its format, as for import: QEMU and import would
- * not take a raw file that is called .qcow2.
+/* The name of a new file decides its format, as for import: QEMU and import
+ * would not accept a raw file named .qcow2.
  */
 static const char *
 target_format (const char *file)

@@ -2,11 +2,11 @@
 
 /* Files in one of QEMU's formats.
  *
- * QEMU's own code reads and writes them: qemu-nbd serves the file to us
- * over a private socket, and ends when we disconnect or are killed.  On top
- * of that, an image that is imported is first checked with qemu-img, with
- * all its backing files: QEMU reads what is missing from a truncated qcow2
- * or vmdk file as zeroes.  All these programs are confined (confine.h).
+ * QEMU's own code reads and writes them: qemu-nbd serves the file to this
+ * process over a private socket, and ends when the process disconnects or is
+ * killed.  Before an import qemu-img checks the image with all its backing
+ * files, because QEMU reads the missing part of a truncated qcow2 or vmdk file
+ * as zeroes.  All these programs are confined (confine.h).
  */
 
 #include <config.h>
@@ -27,7 +27,7 @@
 #include "new-file.h"
 #include "tools.h"
 
-/* To write takes QEMU some MiB, and a table of the disk's blocks. */
+/* To write, QEMU needs some MiB, and a table of the disk's blocks. */
 #define TARGET_MEMORY (UINT64_C (2) << 30)
 
 struct qemu_image {
@@ -44,9 +44,8 @@ struct qemu_image {
   struct new_file new_file;
 };
 
-/* The name as QEMU takes it for a file's, whatever is in it: names with a
- * colon are something else, unless they begin with a slash.  Owned by the
- * caller.
+/* A name that QEMU always takes for a file's: one with a colon would mean a
+ * protocol, unless it begins with a slash.  Owned by the caller.
  */
 static char *
 qemu_name (const char *file)
@@ -73,7 +72,7 @@ create_image (struct qemu_image *q, const char *file, const char *format,
   struct child child;
   int r = -1;
 
-  /* Else the size is rounded up to one that has a CHS geometry. */
+  /* Otherwise QEMU rounds the size up to one that has a CHS geometry. */
   if (is_vpc) {
     argv[nr++] = "-o";
     argv[nr++] = "force_size=on";
@@ -90,7 +89,7 @@ create_image (struct qemu_image *q, const char *file, const char *format,
 }
 
 /*----------------------------------------------------------------------
- * The image: what the server serves
+ * The image: the server's export
  */
 
 static struct image *
@@ -99,7 +98,7 @@ nbd_of (struct image *image)
   return ((struct qemu_image *) image)->nbd;
 }
 
-/* A request failed: because the server did nothing else? */
+/* A request failed: report it if the server has used up its CPU time. */
 static int
 fail_request (struct image *image)
 {
@@ -134,7 +133,7 @@ qemu_extents (struct image *image, uint64_t len, uint64_t offset)
   uint64_t end = offset;
   bool hole;
 
-  /* What is known there of this range; it may be less. */
+  /* Add the first extent of this range; it may be shorter. */
   (void) len;
   if (image_extent (nbd, offset, &end, &hole) == -1)
     return fail_request (image);
@@ -150,8 +149,8 @@ qemu_cancel (struct image *image)
   nbd->ops->cancel (nbd);
 }
 
-/* It ends by itself once we have disconnected, after it has written what
- * is still to be written.
+/* Wait for the server, which ends by itself after the disconnect, once it has
+ * written all data.
  */
 static int
 end_server (struct qemu_image *q)
@@ -221,7 +220,7 @@ static const struct image_ops target_ops = {
   .close = qemu_close,
 };
 
-/* It knows better why. */
+/* Fail with the server's own reason. */
 static int
 server_failed (struct qemu_image *q)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Connections to NBD servers for QEMU's programs, which cannot make any
- * (confine.h).  libnbd makes its own.
+/* Connections to NBD servers for QEMU's programs, which cannot connect
+ * themselves (confine.h).  libnbd makes its own.
  */
 
 #include <config.h>
@@ -56,7 +56,7 @@ decode (char *s)
   *out = '\0';
 }
 
-/* "socket=PATH" among what follows the question mark. */
+/* Find "socket=PATH" after the question mark. */
 static void
 parse_query (struct image_uri *uri, char *query)
 {

@@ -67,7 +67,7 @@ volume_close (struct image *image, bool failed)
   return r;
 }
 
-/* Only new volumes are written, hence there is no zero. */
+/* Only new volumes are targets, so there is no zero function. */
 static const struct image_ops volume_ops = {
   .read = volume_read,
   .write = volume_write,
@@ -84,7 +84,7 @@ image_volume_new (struct nbdedup_handle *remote, const char *name)
   v->base.size = nbdedup_handle_size (remote);
   v->base.starts_zero = true;
   v->base.align = nbdedup_handle_block_size (remote);
-  /* The engine finds blocks of zeroes itself: spare it whole buffers. */
+  /* The engine finds blocks of zeroes itself: skip only whole buffers. */
   v->base.granule = COPY_LEN;
   return &v->base;
 }

@@ -12,7 +12,7 @@
 
 #define ERROR_MAX 1024
 
-/* How far to look for extents at once. */
+/* The length of one query for extents. */
 #define WINDOW_LEN (UINT64_C (1) << 30)
 
 static __thread char error_text[ERROR_MAX];
@@ -34,8 +34,8 @@ image_fail (const char *fmt, ...)
   va_start (ap, fmt);
   vsnprintf (text, sizeof text, fmt, ap);
   va_end (ap);
-  /* Names may come from an image: one line, which does nothing to a
-   * terminal.
+  /* Names may come from an image: make the text one line without control
+   * characters for a terminal.
    */
   for (p = text; *p != '\0'; ++p)
     if ((unsigned char) *p < ' ' || *p == 0x7f)
@@ -94,7 +94,7 @@ image_extent (struct image *image, uint64_t offset, uint64_t *end, bool *hole)
     else if (image->ops->extents (image, left < WINDOW_LEN ? left : WINDOW_LEN,
                                   offset) == -1)
       return -1;
-    /* It comes from elsewhere: from the pool's server, from an NBD server. */
+    /* Check it, since it comes from the pool's server or an NBD server. */
     if (image->nr_extents == 0 || image->extents[0].end <= offset)
       return image_fail ("%s: does not say where its holes are", image->name);
   }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Disk images: what import and export copy from and to.
+/* Disk images: the sources and targets of import and export.
  *
- * A volume is one too (image-volume.c), so that both are a copy from one
- * image to another (copy.c).  The others are files, devices and streams
- * (image-file.c), what an NBD server has (image-nbd.c), and files in one of
+ * A volume is an image, too (image-volume.c), so both commands copy one image
+ * to another (copy.c).  The others are files, devices and streams
+ * (image-file.c), exports of an NBD server (image-nbd.c), and files in one of
  * QEMU's formats, through qemu-nbd (image-qemu.c).
  *
- * Errors: -1 or NULL, and the text in image_error (), without "import:" in
- * front.  Any number of threads may call read, write and zero at once, on an
- * image that is no stream.
+ * Errors: -1 or NULL, and the text in image_error (), without a leading
+ * "import:".  Any number of threads may call read, write and zero at once, on
+ * an image that is not a stream.
  */
 
 #ifndef NBDEDUP_IMAGE_H
@@ -24,7 +24,7 @@
 
 struct image;
 
-/* Those that an image never needs (of a source or a target only) are NULL. */
+/* Functions that an image never needs (as only a source or target) are NULL. */
 struct image_ops {
   /* Returns less than 'len' at the end of the image only.  Of a stream: the
    * next bytes.
@@ -44,7 +44,7 @@ struct image_ops {
   void (*cancel) (struct image *image);
 
   /* Close and free.  Without 'failed' a target is complete and durable
-   * when this returns 0; with it, what was made is removed.
+   * when this returns 0; with 'failed' this removes a new target.
    */
   int (*close) (struct image *image, bool failed);
 };
@@ -64,13 +64,13 @@ struct image {
 
   /* A target's. */
   bool starts_zero;             /* reads as zeroes where not written */
-  bool stays_partial;           /* what there was is spoilt if we fail */
-  uint32_t granule;             /* zeroes in data shorter than this are data */
+  bool stays_partial;           /* a failed copy destroys the old content */
+  uint32_t granule;             /* shorter runs of zeroes are written as data */
 
   uint32_t align;               /* extents are joined to units of this */
-  unsigned in_flight;           /* requests that it is worth having at once */
+  unsigned in_flight;           /* useful number of parallel requests */
 
-  /* What extents found last. */
+  /* The last result of extents. */
   struct image_extent extents[IMAGE_EXTENTS_MAX];
   unsigned nr_extents, next_extent;
 };
@@ -80,15 +80,14 @@ extern const char *image_error (void);
 extern int image_fail (const char *fmt, ...)
   __attribute__ ((format (printf, 1, 2)));
 
-/* Allocate 'bytes', an image first, and fill in what all have. */
+/* Allocate 'bytes' with an image at the start, and fill in the common part. */
 extern void *image_new (size_t bytes, const struct image_ops *ops,
                         const char *name);
 
-/* Nothing else of the image is owned by whoever allocated it. */
+/* Free the image; its allocator has freed all else that the image owned. */
 extern void image_free (struct image *image);
 
-/* Up to 'end' everything is of one kind.  Returns 1 when there is no more
- * room.
+/* Add an extent of one kind up to 'end'.  Returns 1 when there is no more room.
  */
 extern int image_add_extent (struct image *image, uint64_t end, bool hole);
 
@@ -108,8 +107,8 @@ extern int image_close (struct image *image, bool failed);
 /* "nbd://", "nbd+unix://" ... */
 extern bool image_is_uri (const char *file);
 
-/* Open a regular file or a block device for reading, and nothing else: the
- * attempt alone would do something to a FIFO or a tape.
+/* Open a regular file or a block device for reading, and no other kind: opening
+ * a FIFO or a tape has side effects.
  */
 extern int image_file_open (const char *file, struct stat *st);
 
@@ -117,8 +116,8 @@ extern int image_file_open (const char *file, struct stat *st);
 extern struct image *image_file_source (const char *file);
 extern struct image *image_file_target (const char *file, uint64_t size);
 
-/* The beginning of a source that is a file or a stream, 'len' bytes at most;
- * what a stream gives is kept for read.
+/* The beginning of a source that is a file or a stream, at most 'len' bytes;
+ * bytes from a stream are kept for read.
  */
 extern int64_t image_file_head (struct image *image, uint8_t *buf,
                                 uint32_t len);
@@ -126,8 +125,8 @@ extern int64_t image_file_head (struct image *image, uint8_t *buf,
 /* Its descriptor, which stays the image's. */
 extern int image_file_fd (const struct image *image);
 
-/* 'uri', or (with NULL) the server behind socket 'fd', which is taken.
- * 'name' is for messages.
+/* 'uri', or (with NULL) the server behind socket 'fd', which the image then
+ * owns.  'name' is for messages.
  */
 extern struct image *image_nbd_source (const char *uri, int fd,
                                        const char *name);
@@ -135,7 +134,7 @@ extern struct image *image_nbd_target (const char *uri, int fd,
                                        const char *name, uint64_t size);
 
 /* A URI in its parts, and a connection to its server (owned by the caller),
- * which has not said anything yet.
+ * from which nothing has been read yet.
  */
 struct image_uri;
 extern struct image_uri *image_uri_parse (const char *uri);
@@ -143,7 +142,7 @@ extern void image_uri_free (struct image_uri *uri);
 extern const char *image_uri_export (const struct image_uri *uri);
 extern int image_uri_connect (const struct image_uri *uri);
 
-/* 'format' as QEMU names it.  *is_unreadable: the file does not have it. */
+/* 'format' as QEMU names it.  *is_unreadable: the file is not in it. */
 extern struct image *image_qemu_source (const char *file, const char *format,
                                         bool allow_backing,
                                         bool *is_unreadable);
@@ -154,29 +153,31 @@ extern struct image *image_qemu_target (const char *file, const char *format,
 extern struct image *image_volume_new (struct nbdedup_handle *remote,
                                        const char *name);
 
-/* A target that tells 'engine' (not owned) what is written; it was made with
- * 'settings'.
+/* A target that passes written data to 'engine' (not owned), which was made
+ * with 'settings'.
  */
 extern struct image *
 image_estimate_new (struct nbdedup_estimate *engine,
                     const struct nbdedup_estimate_settings *settings);
 
-/* A target that offers to 'client' what 'finder' finds (not owned, both). */
+/* A target that offers to 'client' the content that 'finder' finds (neither is
+ * owned).
+ */
 extern struct image *image_finder_new (struct nbdedup_finder *finder,
                                        struct nbdedup_client *client);
 
 /*----------------------------------------------------------------------
- * image-open.c: whatever the user named
+ * image-open.c: open the image that the user named
  */
 
-/* 'format' NULL: find out; *detected (owned by the caller) is then the
- * format if it is not raw, else NULL.  'allow_backing': it may consist of
- * several files, or stand on others.
+/* 'format' NULL: detect it; *detected (owned by the caller) is then the
+ * format if it is not raw, else NULL.  'allow_backing': the image may consist
+ * of several files, or have backing files.
  */
 extern struct image *image_open_source (const char *file, const char *format,
                                         bool allow_backing, char **detected);
 
-/* For 'size' bytes.  'pool' is the pool's directory, whose files are
+/* Open a target for 'size' bytes.  Files in 'pool', the pool's directory, are
  * refused.  'format' NULL: raw.
  */
 extern struct image *image_open_target (const char *file, const char *format,

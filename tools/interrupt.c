@@ -12,7 +12,7 @@
 #include "interrupt.h"
 
 static atomic_bool caught;
-static atomic_bool stopped;     /* also set by the first */
+static atomic_bool stopped;     /* also set by the first signal */
 static int event_fd = -1;       /* readable once stopped */
 
 void
@@ -23,7 +23,7 @@ interrupt_stop (void)
 
   atomic_store (&stopped, true);
   if (write (event_fd, &one, sizeof one) == -1)
-    errno = err;                /* full: readable anyway */
+    errno = err;                /* full, but readable */
   errno = err;
 }
 
@@ -48,7 +48,7 @@ interrupt_catch (void)
 
   event_fd = eventfd (0, EFD_CLOEXEC | EFD_NONBLOCK);
   for (i = 0; i < sizeof signals / sizeof signals[0]; ++i)
-    /* What nohup ignores stays ignored. */
+    /* Keep ignoring a signal that nohup ignores. */
     if (sigaction (signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
       sigaction (signals[i], &sa, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* SIGINT, SIGTERM and SIGHUP ask import and export to stop and clean up.
- * A second one kills at once.
+ * A second signal kills the command at once.
  */
 
 #ifndef NBDEDUP_INTERRUPT_H
@@ -12,13 +12,13 @@
 extern void interrupt_catch (void);
 extern bool interrupted (void);
 
-/* End all waiting in interrupt_poll, for all threads: something failed, and
- * there is no point in going on.
+/* End the waits of all threads in interrupt_poll, because the command has
+ * failed.
  */
 extern void interrupt_stop (void);
 
-/* Wait until 'fd' is ready for 'events' of poll, or a signal came, or
- * interrupt_stop: what poll found, or 0.
+/* Wait until 'fd' is ready for 'events' of poll, or a signal comes, or a thread
+ * calls interrupt_stop.  Returns the events of poll, or 0.
  */
 extern short interrupt_poll (int fd, short events);
 

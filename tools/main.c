@@ -68,7 +68,7 @@ parse_main (int key, char *arg, struct argp_state *state)
     opts->read_only = parse_read_only (arg);
     return 0;
   case ARGP_KEY_ARG:
-    /* What follows is the command's. */
+    /* The rest belongs to the command. */
     opts->command = state->next - 1;
     state->next = state->argc;
     return 0;
@@ -119,10 +119,10 @@ static const struct argp main_argp = {
   .help_filter = help_commands,
 };
 
-/* A standard stream that was closed from the start would be the number of
- * the first file that is opened: of the pool's lock, which messages and
- * figures would overwrite.  Hold its place with what cannot be used in its
- * direction, so that who needs it still gets EBADF.
+/* If a standard stream was closed from the start, the first file opened would
+ * get its number: the pool's lock, which messages and figures would overwrite.
+ * Occupy the number with a descriptor that cannot be used in its direction, so
+ * that users of the stream still get EBADF.
  */
 static int
 hold_standard_streams (void)
@@ -136,7 +136,7 @@ hold_standard_streams (void)
   return EXIT_SUCCESS;
 }
 
-/* Events of normal life are of no interest after one command. */
+/* After one command, events of normal operation are of no interest. */
 static void
 log_line (enum nbdedup_log_level level, const char *line)
 {

@@ -33,7 +33,7 @@ new_file_open (struct new_file *nf, const char *file)
 
   memset (nf, 0, sizeof *nf);
   nf->path = realpath (file, NULL);
-  if (nf->path == NULL)         /* new, or a link to nowhere: replaced */
+  if (nf->path == NULL)         /* new, or a dangling link: replaced */
     nf->path = copy_string (file);
   base = strrchr (nf->path, '/');
   base = base == NULL ? nf->path : base + 1;
@@ -53,7 +53,7 @@ new_file_open (struct new_file *nf, const char *file)
   fd = open (nf->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd == -1)
     return fail_errno (nf);
-  /* What is replaced may have been made secret, or accessible. */
+  /* Keep the mode of a replaced file: it may be secret, or shared. */
   if (stat (nf->path, &st) == 0 && fchmod (fd, st.st_mode & 0777) == -1) {
     fail_errno (nf);
     close (fd);
@@ -62,7 +62,7 @@ new_file_open (struct new_file *nf, const char *file)
   return fd;
 }
 
-/* The new name must survive, too. */
+/* Make the new name durable, too. */
 static int
 sync_directory (const char *file)
 {
@@ -84,7 +84,7 @@ new_file_commit (struct new_file *nf)
 {
   if (rename (nf->temp, nf->path) == -1)
     return fail_errno (nf);
-  rmdir (nf->dir);              /* left empty, it does no harm */
+  rmdir (nf->dir);              /* an empty directory would do no harm */
   free (nf->dir);
   nf->dir = NULL;
   return sync_directory (nf->path) == -1 ? fail_errno (nf) : 0;

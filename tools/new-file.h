@@ -2,10 +2,10 @@
 
 /* A file that appears under its name when it is complete.
  *
- * It is made in a directory of its own, NAME.exporting-XXXXXX, beside that
- * name, and renamed at the end.  So what there was under that name stays if
- * we fail, and nobody takes what a killed export left for an image.  A
- * directory, because some formats (vmdk) write down their file's name.
+ * The export makes it in a directory of its own, NAME.exporting-XXXXXX, beside
+ * that name, and renames it at the end.  So an old file of that name stays if
+ * the export fails, and the rest of a killed export cannot be mistaken for an
+ * image.  It is a directory because some formats (vmdk) store the file's name.
  */
 
 #ifndef NBDEDUP_NEW_FILE_H
@@ -20,7 +20,7 @@ struct new_file {
 /* Make an empty file; its descriptor (owned by the caller) or -1. */
 extern int new_file_open (struct new_file *nf, const char *file);
 
-/* It is durable: give it its name, durably. */
+/* The file is durable: give it its name, durably. */
 extern int new_file_commit (struct new_file *nf);
 
 /* Remove it if it was not committed, and free. */

@@ -17,14 +17,15 @@ enum {
 
 static enum nbdedup_read_only default_read_only;
 
-/* From here on no digit may follow: JSON's integers have 63 bits. */
+/* After a number above this no digit may follow: JSON's integers have 63 bits.
+ */
 #define NUMBER_MAX (UINT64_C (922337203685477580) - 1)
 
-/* In help.  Errors of getopt begin with argv[0], as all of ours do. */
+/* For help.  Errors of getopt begin with argv[0], like all others. */
 static const char *program_name = "nbdedup";
 
-/* Of an error getopt prints a line, and argp another one, which says where to
- * look.
+/* For an error getopt prints one line, and argp another one, which refers to
+ * --help.
  */
 static void
 hide_errors_of_argp (struct argp_state *state)
@@ -173,7 +174,7 @@ const struct argp help_argp = {
   .parser = parse_help,
 };
 
-/* What options_parse gives to its parser. */
+/* The input of options_parse's parser. */
 struct parse {
   struct options *opts;
   argp_parser_t parser;         /* the command's own, or NULL */

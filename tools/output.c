@@ -54,7 +54,7 @@ set_failure_status (int status)
   failure_status = status;
 }
 
-/* As "head" leaves a pipe: it has all that it wanted. */
+/* The reader closed the pipe, as "head" does, because it needs no more. */
 static bool
 is_reader_gone (void)
 {
@@ -63,7 +63,7 @@ is_reader_gone (void)
   return poll (&fd, 1, 0) == 1 && (fd.revents & POLLERR);
 }
 
-/* A disk that is full shows up at the last write, or only at close.  A
+/* A full disk may cause an error only at the last write, or at close.  A
  * stdout that was closed from the start does not matter if nothing is printed.
  */
 static void
@@ -105,7 +105,7 @@ write_all (int fd, const char *p, size_t len)
 void
 print_json (const json_t *json)
 {
-  /* If it is the writing that failed, close_stdout tells. */
+  /* If a write failed, close_stdout reports it. */
   if (json_dumpf (json, stdout, JSON_INDENT (2)) == -1 && !ferror (stdout)) {
     note ("no memory to print the result");
     exit (failure_status);

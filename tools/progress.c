@@ -78,7 +78,7 @@ draw (struct progress *p)
   if (p->unit == PROGRESS_BYTES)
     format_bytes (p, bytes, sizeof bytes);
   if (p->terminal)
-    /* To column 0, and erase what the last drawing left on the right. */
+    /* Go to column 0, and erase the rest of the last drawing. */
     fprintf (stderr, "\r%s%s%s%s%s%s\033[K", p->what, *bar ? " [" : "", bar,
              *bar ? "]" : "", percent, bytes);
   else
@@ -130,8 +130,8 @@ progress_end (struct progress *p)
 {
   if (!p->shown)
     return;
-  /* What ended before the first drawing needs none on a terminal, and what
-   * never said how far it was has nothing to draw.
+  /* On a terminal work that ended before the first drawing needs none, and work
+   * without any update has nothing to draw.
    */
   if (p->drawn || (!p->terminal && (p->done > 0 || p->total > 0)))
     draw (p);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A progress bar on stderr: redrawn in place on a terminal; elsewhere,
- * only if it was asked for, a line every second.  There is one at a time, and
- * one thread uses it.
+/* A progress bar on stderr: redrawn in place on a terminal; elsewhere a line
+ * every second, only with --progress.  There is one at a time, and one thread
+ * uses it.
  */
 
 #ifndef NBDEDUP_PROGRESS_H
@@ -13,30 +13,30 @@
 
 enum progress_unit {
   PROGRESS_BYTES,               /* with sizes, a rate and the time left */
-  PROGRESS_PARTS,               /* of no particular kind: per cent only */
+  PROGRESS_PARTS,               /* other units: per cent only */
 };
 
 struct progress {
   const char *what;             /* not owned */
   enum progress_unit unit;
   bool shown, terminal;
-  bool drawn;                   /* anything yet */
+  bool drawn;                   /* at least once */
   uint64_t start_ms, last_ms;
   uint64_t done, total;
-  bool is_part;                 /* what is updated is part of a whole */
+  bool is_part;                 /* updates are for a part of a whole */
   uint64_t before, whole;
 };
 
-/* 'force': show it even if stderr is no terminal. */
+/* 'force': show it even if stderr is not a terminal. */
 extern void progress_start (struct progress *progress, const char *what,
                             enum progress_unit unit, bool force);
 
-/* 'total' 0: not known. Cheap: draws a few times a second at most. */
+/* 'total' 0: not known.  Cheap: draws at most a few times a second. */
 extern void progress_update (struct progress *progress, uint64_t done,
                              uint64_t total);
 
-/* What progress_update tells from now on is of a part, which comes after
- * 'before' units of other parts.  'whole' 0: not known.
+/* From now on progress_update is for one part, which comes after 'before' units
+ * of other parts.  'whole' 0: not known.
  */
 extern void progress_part (struct progress *progress, uint64_t before,
                            uint64_t whole);
@@ -44,7 +44,7 @@ extern void progress_part (struct progress *progress, uint64_t before,
 /* Make room for a message on the terminal; the bar comes back. */
 extern void progress_hide (void);
 
-/* It is done, whatever was told last: not every step is. */
+/* Show it as complete, since not every last step is reported. */
 extern void progress_complete (struct progress *progress);
 
 /* Leave the terminal as other messages expect it. */

@@ -11,7 +11,7 @@
 #include "tools.h"
 #include "wait.h"
 
-/* Servers that go down, one after the other, while we ask. */
+/* Retries if servers end, one after the other, during the request. */
 #define TRIES_MAX 10
 
 struct nbdedup_client *
@@ -34,8 +34,8 @@ client_open (const struct options *opts)
   return client;
 }
 
-/* Without memory jansson leaves an optional argument out ("s*"): the command
- * would be another one.
+/* Without memory jansson leaves out an optional argument ("s*"), which would
+ * change the command.
  */
 static bool piece_missing;
 
@@ -55,7 +55,7 @@ watch_json_memory (void)
   json_set_alloc_funcs (json_memory, free);
 }
 
-/* What was added to arguments that are packed already. */
+/* Also covers additions to arguments that are packed already. */
 void
 need_all_args (const char *command)
 {
@@ -88,7 +88,7 @@ on_progress (void *opaque, uint64_t done, uint64_t total)
   return interrupted ();        /* only if the command catches signals */
 }
 
-/* Call once; 'again' is set if the server went down before it began. */
+/* Call once; sets 'again' if the server ended before it began the command. */
 static json_t *
 call (const struct options *opts, const char *command, json_t *args,
       bool *again)
@@ -115,7 +115,7 @@ call (const struct options *opts, const char *command, json_t *args,
   if (result == NULL && !*again && misuse == NULL)
     fail ("%s: %s", opts->command, nbdedup_error ());
 
-  /* Makes it durable, if the pool was opened here. */
+  /* If the pool was opened here, this makes the changes durable. */
   if (nbdedup_client_close (client) == -1 && result != NULL) {
     fail ("%s: %s", opts->command, nbdedup_error ());
     json_decref (result);

@@ -9,7 +9,7 @@
 
 #define KEY_MAX 32
 
-/* Where keys are looked up: the innermost section first. */
+/* The scopes for lookups of keys: the innermost section first. */
 struct scope {
   const json_t *value;
   const struct scope *outer;
@@ -89,7 +89,7 @@ next_tag (FILE *fp, const char *text, struct tag *tag)
   return end;
 }
 
-/* How often a section is written. */
+/* The number of times to write a section. */
 static size_t
 times (const json_t *value)
 {
@@ -100,7 +100,7 @@ times (const json_t *value)
   return value != NULL && !json_is_false (value);
 }
 
-/* Up to the end of the section that 'text' is in.  Returns what follows. */
+/* Write up to the end of the section that 'text' is in.  Returns the rest. */
 static const char *
 write_section (FILE *fp, const char *text, const struct scope *scope)
 {
@@ -131,6 +131,6 @@ write_section (FILE *fp, const char *text, const struct scope *scope)
 void
 template_write (FILE *fp, const char *text, const json_t *view)
 {
-  assert (*text != '{');        /* next_tag looks at what is before a tag */
+  assert (*text != '{');        /* next_tag reads the text before a tag */
   write_section (fp, text, &(struct scope) { view, NULL });
 }

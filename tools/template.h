@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Mustache templates (mustache(5)), as far as ours go:
+/* Mustache templates (mustache(5)), the part that nbdedup uses:
  *
  *   {{key}}             a string or a number, as text of HTML
  *   {{'key}}            the same, between single quotes of gnuplot
  *   {{{key}}}           the same, as it is
  *   {{#key}}...{{/key}} for each element of an array; once for anything else
- *                       but 0 and false.  Keys are looked up in it first
+ *                       but 0 and false.  Keys are looked up in that first
  *   {{^key}}...{{/key}} if {{#key}} would write nothing
  *   {{! comment}}
  *

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What the commands share.
+/* Shared by the commands.
  *
  * Each command is a function 'cmd_NAME (argc, argv, pool)': argv[0] is
- * "nbdedup NAME", 'pool' what came before the command name (or from
- * $NBDEDUP_POOL) or NULL.  It returns the exit status: EXIT_SUCCESS or
- * EXIT_FAILURE; wrong usage exits with EXIT_USAGE from inside.
+ * "nbdedup NAME", 'pool' is the pool given before the command name (or in
+ * $NBDEDUP_POOL), or NULL.  It returns the exit status: EXIT_SUCCESS or
+ * EXIT_FAILURE; for wrong usage it exits with EXIT_USAGE.
  */
 
 #ifndef NBDEDUP_TOOLS_H
@@ -49,7 +49,7 @@ extern int cmd_drift (int argc, char **argv, const char *pool);
 extern int cmd_bench (int argc, char **argv, const char *pool);
 
 /*----------------------------------------------------------------------
- * options.c: what several commands have on their command line
+ * options.c: the common part of the command lines
  */
 
 #define ARGS_MAX 2
@@ -60,7 +60,7 @@ struct options {
   bool json;
   bool progress;
   enum nbdedup_read_only read_only;
-  bool repair;                  /* the pool, before anything else */
+  bool repair;                  /* open the pool for a repair */
   const char *args[ARGS_MAX];   /* the words that are not options ... */
   const char **list;            /* ... or, if not NULL, here: max_args */
   unsigned nr_args;
@@ -85,7 +85,7 @@ extern void options_parse (struct options *opts, int argc, char **argv,
 
 /* The value of "--read-only[=force]" (NULL: none), or exit. */
 extern enum nbdedup_read_only parse_read_only (const char *arg);
-/* It came before the command's name. */
+/* The option came before the command's name. */
 extern void options_set_read_only (enum nbdedup_read_only read_only);
 #define READ_ONLY_DOC \
   "Write to no file of the pool; =force: even if flushed data is missing " \
@@ -99,12 +99,12 @@ extern uint64_t options_size (struct argp_state *state, const char *what,
 extern uint64_t options_number (struct argp_state *state, const char *what,
                                 const char *arg);
 
-/* Exit for wrong usage unless 'name' is "NAME@SNAP".  Which characters
- * either may have is the engine's to judge.
+/* Exit for wrong usage unless 'name' is "NAME@SNAP".  The engine checks the
+ * characters of both.
  */
 extern void check_snapshot_name (const struct options *opts, const char *name);
 
-/* "16M" -> bytes.  Returns NULL, or why it is no size. */
+/* "16M" -> bytes.  Returns NULL, or the reason why it is not a size. */
 extern const char *parse_size (const char *arg, uint64_t *size);
 
 /* --help, -h, --usage and --version, and one line for an error that argp finds:
@@ -124,14 +124,14 @@ extern void usage_error (const struct options *opts, const char *fmt, ...)
 extern void note (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
 extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
 
-/* At exit: what was printed must have arrived, else the status is 1, or what
- * was set.
+/* At exit: if the output could not be written, exit with status 1, or the
+ * status that was set.
  */
 extern void check_stdout_at_exit (void);
 extern void set_failure_status (int status);
 
-/* memory.c: "out of memory", and the program ends, if there is none; what is
- * returned belongs to the caller.
+/* memory.c: if there is no memory the program prints "out of memory" and ends.
+ * The caller owns the results.
  */
 extern void *check_memory (void *p);
 extern char *copy_string (const char *s);
@@ -140,13 +140,13 @@ extern char *make_string (const char *fmt, ...)
 extern char *make_string_va (const char *fmt, va_list ap)
   __attribute__ ((format (printf, 1, 0)));
 
-/* write, until all is; -1 and errno. */
+/* Call write until all is written; -1 and errno. */
 extern int write_all (int fd, const char *p, size_t len);
 
 /* The document and a newline. */
 extern void print_json (const json_t *json);
 
-/* "1.5 GiB", with at most three digits; in 'buf', which is returned. */
+/* "1.5 GiB", with at most three digits; returns 'buf'. */
 #define HUMAN_MAX 32
 extern const char *human_bytes (uint64_t bytes, char buf[HUMAN_MAX]);
 
@@ -170,21 +170,21 @@ extern void table_print (struct table *table);  /* and free it */
 /* Open the pool that the options name; NULL: reported. */
 extern struct nbdedup_client *client_open (const struct options *opts);
 
-/* A JSON object from a json_pack format, or exit: only an argument that is
- * not UTF-8 makes it fail.
+/* A JSON object from a json_pack format; exits if that fails, which happens
+ * only for an argument that is not UTF-8.
  */
 extern json_t *pack_args (const struct options *opts, const char *fmt, ...);
 
-/* At first; then need_all_args exits if there was no memory for a piece of the
- * arguments (run and pack_args do).
+/* Call it first; then need_all_args exits if there was no memory for a piece of
+ * the arguments.  So do run and pack_args.
  */
 extern void watch_json_memory (void);
 extern void need_all_args (const char *command);
 
 /* Open the pool, call 'command' (taking the reference to 'args', which may
  * be NULL), close.  The result is a new reference; NULL: reported.  Exits for
- * wrong usage if the engine says EINVAL: it says so of arguments that no pool
- * takes.
+ * wrong usage if the engine fails with EINVAL, which means that no pool would
+ * accept the arguments.
  */
 extern json_t *run (const struct options *opts, json_t *args);
 

@@ -38,12 +38,12 @@ enum {
   VOLUME_KEY_DOMAIN,
 };
 
-/* ARGP_ERR_UNKNOWN: it is none of them. */
+/* ARGP_ERR_UNKNOWN: not one of these options. */
 extern error_t volume_options_parse (struct volume_options *v,
                                      const struct options *opts, int key,
                                      char *arg, struct argp_state *state);
 
-/* Add what was given to the arguments of the engine's "create". */
+/* Add the given options to the arguments of the engine's "create". */
 extern void volume_options_add (const struct volume_options *v,
                                 const struct options *opts, json_t *args);
 

@@ -16,7 +16,7 @@
 #include "tools.h"
 #include "wait.h"
 
-/* Most commands are done sooner. */
+/* Most commands end sooner. */
 #define SAY_MS 500
 
 static const char *command;     /* not owned */
@@ -28,11 +28,11 @@ wait_set_command (const char *name)
 }
 
 /*----------------------------------------------------------------------
- * "export X - | import Y -": one has the pool, and reads or writes the pipe,
- * whose other end is this process's, which waits for the pool.
+ * "export X - | import Y -": one command has the pool, and reads or writes the
+ * pipe; this process has the other end, and waits for the pool.
  */
 
-/* How a process has its descriptor open: O_RDONLY ...; -1: not known. */
+/* The mode of another process's descriptor: O_RDONLY ...; -1: not known. */
 static int
 access_mode (long pid, const char *fd)
 {
@@ -72,7 +72,7 @@ has_open (long pid, const struct stat *pipe, int mode)
   return found;
 }
 
-/* Other commands read and write while they do not have the pool. */
+/* Other commands read and write only while they do not have the pool. */
 static bool
 uses_pipe (const char *who)
 {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* While a command waits until another has done with the pool. */
+/* Messages while a command waits for another one to close the pool. */
 
 #ifndef NBDEDUP_WAIT_H
 #define NBDEDUP_WAIT_H
 
 #include "nbdedup.h"
 
-/* The command's name, for what wait_for_pool says. */
+/* Set the command's name for the messages of wait_for_pool. */
 extern void wait_set_command (const char *command);
 
-/* For nbdedup_client_open: says so before a second has gone, and notices a
- * pipe between the two.
+/* For nbdedup_client_open: reports the wait within a second, and detects a pipe
+ * between the two commands.
  */
 extern nbdedup_wait_fn wait_for_pool;
 
-/* For commands that wait so short a time that they say nothing. */
+/* For commands that wait so briefly that they report nothing. */
 extern nbdedup_wait_fn wait_silently;
 
 #endif /* NBDEDUP_WAIT_H */
