@@ -194,14 +194,6 @@ start (struct child *child, const char *const argv[], struct confine *confine,
 }
 
 int
-child_start (struct child *child, const char *const argv[])
-{
-  struct setup s = { .infd = -1, .listenfd = -1, .fd = -1 };
-
-  return start (child, argv, NULL, &s);
-}
-
-int
 child_start_confined (struct child *child, const char *const argv[],
                       struct confine *confine, int fd)
 {

@@ -26,16 +26,14 @@ struct child {
   struct guard *guard;          /* owned */
 };
 
-/* Start a program; -1: image_error. */
-extern int child_start (struct child *child, const char *const argv[]);
-
-/* The same, with 'len' bytes of 'input' on its standard input. */
+/* Start a program, with 'len' bytes of 'input' on its standard input.  -1:
+ * image_error.
+ */
 extern int child_start_input (struct child *child, const char *const argv[],
                               const char *input, size_t len);
 
-/* The same as child_start, for a program that can reach only the files of
- * 'confine', which must live as long, and 'fd' (-1: nothing), under the number
- * CHILD_FD.
+/* Start a program that can reach only the files of 'confine', which must live
+ * as long, and 'fd' (-1: nothing), under the number CHILD_FD.
  */
 #define CHILD_FD 4
 extern int child_start_confined (struct child *child, const char *const argv[],

@@ -781,10 +781,3 @@ map_pending_bytes (struct map *map)
 {
   return map->pending_bytes;
 }
-
-size_t
-map_cache_bytes (struct map *map)
-{
-  WITH_LOCK (&map->lock);
-  return map->cache.bytes;
-}

@@ -123,6 +123,5 @@ extern void map_fold_done (struct map *map);
 extern void map_forget_layer (struct map *map, struct layer *layer);
 
 extern size_t map_pending_bytes (struct map *map);
-extern size_t map_cache_bytes (struct map *map);
 
 #endif /* NBDEDUP_MAP_H */

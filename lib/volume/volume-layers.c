@@ -44,19 +44,6 @@ layer_new (const struct meta_layer *ml)
   return l;
 }
 
-void
-layer_to_meta (struct layer *l, struct meta_layer *ml)
-{
-  struct layer *parent = l->parent;
-
-  *ml = (struct meta_layer) {
-    .id = l->id, .branch = l->branch, .seq = l->seq,
-    .parent = parent ? parent->id : 0, .overlap = l->overlap,
-    .block_size = l->block_size, .dying = l->dying,
-    .pointers = l->pointers, .blocks = l->blocks,
-  };
-}
-
 /* Readers run meanwhile: resolve_leaf relies on the order of both stores. */
 static void
 link_run (struct layer *l)

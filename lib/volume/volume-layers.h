@@ -44,7 +44,4 @@ extern bool layers_want_collecting (struct volumes *vs);
  */
 extern void layers_collect (struct volumes *vs);
 
-/* The row for a layer in memory. */
-extern void layer_to_meta (struct layer *layer, struct meta_layer *ml);
-
 #endif /* NBDEDUP_VOLUME_LAYERS_H */
