@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Arrays that grow, and those that are in order.  Inline, so that each place
- * that asks for memory is one that the fault tests can choose.
+/* Growing arrays and binary search.  Inline, so that the fault tests can fail
+ * each allocation by its call site.
  */
 
 #ifndef NBDEDUP_ARRAY_H
@@ -14,10 +14,10 @@
 
 #include "base/error.h"
 
-/* Room for 'need' elements of 'size' bytes in an array that has room for
- * '*cap', which is doubled until it suffices.  'array' is the address of the
- * pointer to it (owned, to be freed); 'again' is realloc, or patient_realloc.
- * -1: no memory, and nothing has changed.
+/* Make room for 'need' elements of 'size' bytes.  The array has room for
+ * '*cap', which the function doubles until it suffices.  'array' is the address
+ * of the caller's pointer, which owns the array; 'again' is realloc or
+ * patient_realloc.  -1: no memory, and nothing has changed.
  */
 static inline int
 array_grow (void *array, size_t *cap, size_t need, size_t size,
@@ -47,8 +47,8 @@ array_reserve (void *array, size_t *cap, size_t need, size_t size)
   return array_grow (array, cap, need, size, realloc);
 }
 
-/* One more element, all zero, of an array of '*nr' that has no other room than
- * up to the next power of two.  NULL: no memory.
+/* Append a zeroed element to an array of '*nr' elements, whose capacity is
+ * always '*nr' rounded up to a power of two.  NULL: no memory.
  */
 static inline void *
 array_add (void *array, size_t *nr, size_t size)
@@ -63,7 +63,7 @@ array_add (void *array, size_t *nr, size_t size)
   return memset (p + (*nr)++ * size, 0, size);
 }
 
-/* The same, and it gets the value that is the last argument.  -1: no memory. */
+/* The same, and assign the last argument to it.  -1: no memory. */
 #define array_push(array, nr, ...)                              \
   ({                                                            \
     __typeof__ (*(array)) _new = array_add (array, nr, sizeof *_new); \
@@ -73,8 +73,8 @@ array_add (void *array, size_t *nr, size_t size)
     _new ? 0 : -1;                                              \
   })
 
-/* Of 'nr' elements in order, the index of the first one for which 'before',
- * an expression of 'i', is false; 'nr': there is none.
+/* Among 'nr' sorted elements, the index of the first one for which 'before',
+ * an expression of 'i', is false; 'nr' if there is none.
  */
 #define array_position(nr, i, before)                   \
   ({                                                    \

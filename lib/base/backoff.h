@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pauses before something is tried again that failed for lack of memory. */
+/* Pauses before retrying what failed for lack of memory. */
 
 #ifndef NBDEDUP_BACKOFF_H
 #define NBDEDUP_BACKOFF_H
@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 
-/* So often, in 4 seconds: it was no bottleneck of a moment. */
+/* Retries, about 4 seconds in all: the shortage is not momentary then. */
 #define BACKOFF_TRIES 12
 
 /* 1, 2, 4 ... 1024 ms; 'tries' starts at 0. */
@@ -23,7 +23,7 @@ backoff_ms (unsigned *tries)
   return UINT64_C (1) << (n < 10 ? n : 10);
 }
 
-/* Sleep; false: it has been tried often enough. */
+/* Sleep before the next try; false: no tries are left. */
 static inline bool
 backoff_sleep (unsigned *tries)
 {
@@ -33,13 +33,13 @@ backoff_sleep (unsigned *tries)
   return true;
 }
 
-/* This thread does something that is tried again as a whole, with pauses of its
- * own, if it fails: no others within.
+/* Set while this thread runs something that its caller retries as a whole, with
+ * pauses: the functions below do not pause then.
  */
 extern _Thread_local bool backoff_is_off;
 
-/* For what an answered write needs to be stored: if that fails the pool
- * stops, and a moment without memory is no reason.
+/* For storing an answered write: a failure there stops the pool, and a
+ * momentary lack of memory must not.
  */
 static inline void *
 patient_realloc (void *p, size_t size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Scope-owned things.  Declare and initialise on one line: a cleanup on
- * an uninitialised pointer is a crash.  Cleanups run in reverse order.
+/* Resources that a scope owns.  Declare and initialise on one line: a cleanup
+ * of an uninitialised pointer crashes.  Cleanups run in reverse order.
  */
 
 #ifndef NBDEDUP_CLEANUP_H
@@ -34,7 +34,7 @@ cleanup_json (json_t **json)
 #define CLEANUP_CLOSE __attribute__ ((cleanup (cleanup_close)))
 #define CLEANUP_JSON __attribute__ ((cleanup (cleanup_json)))
 
-/* Hand a pointer over: its value, and NULL stays behind. */
+/* Transfer ownership: return the pointer's value and set it to NULL. */
 #define TAKE_PTR(p) ({ __typeof__ (p) _take = (p); (p) = NULL; _take; })
 
 #endif /* NBDEDUP_CLEANUP_H */

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Nanoseconds, and milliseconds, since an unknown moment.  It only goes
- * forward, whatever the administrator sets.
+/* Nanoseconds, and milliseconds, since an unspecified moment.  Monotonic:
+ * setting the system's clock does not change it.
  */
 static inline uint64_t
 clock_ns (void)

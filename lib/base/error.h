@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The text behind errno: recorded once, in this thread, where a failure
- * is detected.
+/* The text for errno, per thread: recorded once, where the failure is
+ * detected.
  */
 
 #ifndef NBDEDUP_ERROR_H

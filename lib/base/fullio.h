@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* pread, pwrite and fdatasync that finish (EINTR and short transfers are
- * handled), and directories.
+/* pread, pwrite and fdatasync that handle EINTR and short transfers, and
+ * syncing of directories.
  */
 
 #ifndef NBDEDUP_FULLIO_H
@@ -19,15 +19,15 @@ extern int64_t full_pread (int fd, void *buf, size_t len, uint64_t offset);
 /* Returns 0, or -1 with errno (no text recorded). */
 extern int full_pwrite (int fd, const void *buf, size_t len, uint64_t offset);
 
-/* The same for all of 'iov', which is changed. */
+/* The same for all of 'iov', which the function modifies. */
 extern int full_pwritev (int fd, struct iovec *iov, int nr_iov,
                          uint64_t offset);
 
 /* The same with zeroes, over [offset, end). */
 extern int full_write_zeroes (int fd, uint64_t offset, uint64_t end);
 
-/* fdatasync.  What a signal interrupted goes on: no error of the disk has been
- * reported then, and none is lost.
+/* fdatasync, retried after EINTR: an interrupted call has reported no disk
+ * error, so none is lost.
  */
 extern int full_datasync (int fd);
 

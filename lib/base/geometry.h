@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The few sizes that more than one file of a pool, and more than one layer
- * of the code, have to agree on.
+/* Sizes on which several files of a pool, and several layers of the code,
+ * must agree.
  */
 
 #ifndef NBDEDUP_GEOMETRY_H
@@ -16,7 +16,7 @@
 #define SEGMENT_BYTES (UINT32_C (4) << 20)
 #define STORE_HEADER_BYTES 16384        /* two copies, 8 KiB apart */
 
-/* Blocks of a size, the last one counted whole. */
+/* Blocks in 'size' bytes, rounded up. */
 static inline uint64_t
 blocks_of (uint64_t size, uint32_t block_size)
 {

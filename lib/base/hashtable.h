@@ -57,7 +57,7 @@ hashtable_grow (struct hashtable *t)
   struct hashtable_link **buckets = calloc (n, sizeof *buckets), *l, *next;
 
   if (buckets == NULL)
-    return;                     /* longer chains, that is all */
+    return;                     /* only makes the chains longer */
   for (i = 0; i < t->nr_buckets; ++i)
     for (l = t->buckets[i]; l; l = next) {
       next = l->next;
@@ -94,7 +94,7 @@ hashtable_remove (struct hashtable *t, struct hashtable_link *l)
   t->nr_entries--;
 }
 
-/* Visit every link; 'fn' may remove (unlink and free) the one it gets. */
+/* Visit every link; 'fn' may unlink and free the one it gets. */
 static inline void
 hashtable_visit (struct hashtable *t, void (*fn) (void *opaque,
                                                   struct hashtable_link *l),
@@ -110,7 +110,7 @@ hashtable_visit (struct hashtable *t, void (*fn) (void *opaque,
     }
 }
 
-/* Forget all links, and give a grown array back. */
+/* Forget all links, and shrink the array to its initial size. */
 static inline void
 hashtable_clear (struct hashtable *t)
 {

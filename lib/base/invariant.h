@@ -2,18 +2,17 @@
 
 /* Assertions about the whole of a module's state.
  *
- * assert is on in every build: nothing here defines NDEBUG.  It checks what we
- * guarantee ourselves; what a disk, a client or a user can cause is an error.
- * To stop is then the lesser damage: what was answered is in the journal, and
- * the next open replays it, but state that contradicts itself could reach the
- * disk.
+ * assert is on in every build: nothing here defines NDEBUG.  It checks only
+ * what the program itself guarantees; what a disk, a client or a user can cause
+ * is an error instead.  Aborting does the least damage: the journal has every
+ * answered write, and the next open replays it, but inconsistent state could
+ * reach the disk.
  *
- * MODULE_assert_consistent_locked runs where a function that changes the state
- * begins, and where it ends (WITH_CONSISTENT).  What costs a look at some
- * counters is always checked.  What must look at all of a table is checked if
- * NBDEDUP_EXPENSIVE_ASSERTS (--enable-expensive-asserts) is 1, and then only
- * after as many changes as the table has entries: on average each change pays
- * for the look at one entry.
+ * A function that changes the state runs MODULE_assert_consistent_locked at its
+ * beginning and at its end (WITH_CONSISTENT).  Checks of a few counters always
+ * run.  Checks of a whole table run only if NBDEDUP_EXPENSIVE_ASSERTS
+ * (--enable-expensive-asserts) is 1, and once per as many changes as the table
+ * has entries: the amortized cost is one entry per change.
  */
 
 #ifndef NBDEDUP_INVARIANT_H
@@ -22,8 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Call it once for each change; true: look at all 'nr' entries now.  The
- * counter begins at 0.  Under the lock of the table.
+/* Call it once per change, with the table's lock held; true: check all 'nr'
+ * entries now.  The counter begins at 0.
  */
 static inline bool
 invariant_is_due (size_t *changes, size_t nr)
@@ -34,15 +33,15 @@ invariant_is_due (size_t *changes, size_t nr)
   return true;
 }
 
-/* Both now and at the closing brace: struct MODULE *p is consistent.  Stands
- * below the WITH_LOCK, so that the lock is still held at the end.
+/* Assert now and at the closing brace that struct MODULE *p is consistent.
+ * Put it below the WITH_LOCK, so that the lock is still held at the end.
  */
 #define WITH_CONSISTENT(module, p)                                      \
   __attribute__ ((cleanup (module##_end_locked)))                       \
   struct module *with_consistent = ({                                   \
       module##_assert_consistent_locked (p); (p); })
 
-/* Once for each module, below the declaration of its function. */
+/* Use it once per module, below the declaration of the module's function. */
 #define DEFINE_WITH_CONSISTENT(module)                                  \
   static inline void                                                    \
   module##_end_locked (struct module **p)                               \

@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Are all bytes zero?  Compares the buffer with itself, shifted, after a
- * look at the first 16 bytes (the trick is Rusty Russell's: memeqzero), so
- * it runs at memcmp speed and ends early on data.
+/* True if all bytes are zero.  Checks the first 16 bytes, then compares the
+ * buffer with itself, shifted by 16 (Rusty Russell's memeqzero).  So it runs
+ * at memcmp speed and ends early on data.
  */
 static inline bool
 is_zero (const void *buf, size_t len)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Mutexes that know their owner.
+/* Mutexes that record their owner.
  *
  * Lock order, outermost first; a thread takes only locks to the right of
  * those that it holds:
@@ -12,18 +12,18 @@
  *     ->  volumes->lock  ->  space->lock, journal->lock,
  *                                meta->copying  ->  meta->lock
  *
- * Those separated by a comma are never held together.  The cache of
- * records, the list of readers, the merger, the sampler, the scrubber, the
- * copier, the writers of a volume, and what "status" tells of a scrub have
- * locks of their own, innermost; so have the second copy of pool.db (first
- * the lock of who builds it, then those of its two files, then that which is
- * held while pool.db is changed, then its state's), the room of its files
- * (outside of that which is held while pool.db is changed) and its VFS.
+ * No thread holds two locks that a comma separates.  The record cache, the
+ * list of readers, the merger, the sampler, the scrubber, the copier, the
+ * writers of a volume, and the scrub's part of "status" have locks of their
+ * own, innermost.  So have the second copy of pool.db (in this order: its
+ * builder's lock, the locks of its two files, the lock held during a change
+ * of pool.db, its state's lock), the room of its files (outside the lock held
+ * during a change of pool.db) and its VFS.
  *
- * Reading and writing of records, hashing and compression run with none of
- * them held; being inside a txg is no lock, but a cut waits for it.
- * meta->copying is held as long as a checkpoint takes, so a thread that holds
- * a lock which clients' requests take does not wait for it.
+ * Threads read and write records, hash and compress with none of these locks
+ * held.  Being inside a txg is no lock, but a cut waits for it.  A checkpoint
+ * holds meta->copying for its whole duration, so a thread that holds a lock
+ * which clients' requests take must not wait for meta->copying.
  */
 
 #ifndef NBDEDUP_LOCK_H
@@ -83,7 +83,7 @@ lock_acquire (struct lock *l)
   lock_set_owner (l);
 }
 
-/* False: another thread has it. */
+/* False: another thread holds it. */
 static inline bool
 lock_try (struct lock *l)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The log: what the engine has to say without having been asked.  A failure
- * that a caller is told of does not belong here (error.h).
+/* The log: events that no return value reports.  A failure that the function
+ * returns to its caller does not belong here (error.h).
  *
- * Threads: any.  No lock is held while the program's function runs.
+ * Threads: any.  The log takes no lock.
  */
 
 #ifndef NBDEDUP_LOG_H

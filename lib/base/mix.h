@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Numbers that look random: for hash tables, and sums of states.  What an
- * attacker must not foresee, and what is on disk, is hashed by format/hash.h.
+/* Mixing functions for hash tables and for sums of states.  They are neither
+ * secure against an attacker nor meant for the disk: see format/hash.h.
  */
 
 #ifndef NBDEDUP_MIX_H
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Odd, and 2^64 divided by the golden ratio: its multiples lie evenly. */
+/* Odd, and 2^64 divided by the golden ratio: its multiples spread evenly. */
 #define MIX_STEP UINT64_C (0x9e3779b97f4a7c15)
 
 /* Spread the bits (the finalizer of SplitMix64,

@@ -7,8 +7,8 @@
 
 #include "base/priority.h"
 
-/* Linux: of this thread alone; the first one's is the process's.  If it is
- * refused the thread runs all the same.
+/* On Linux this is the nice value of the thread alone; that of the first
+ * thread is the process's.  If the kernel refuses, the thread keeps its value.
  */
 void
 thread_lower_priority (void)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Threads that leave the CPUs to those who wait for answers. */
+/* Low priority for background threads, so that clients' requests run first. */
 
 #ifndef NBDEDUP_PRIORITY_H
 #define NBDEDUP_PRIORITY_H
 
-/* A tenth of the share of a CPU that others have, when there is not enough
- * for all.
+/* The step of the nice value: a tenth of another thread's share of a busy
+ * CPU.
  */
 #define PRIORITY_STEP 10
 
-/* The calling thread, from now on: one that is not root cannot take it back.
- * Again changes nothing.
+/* Lower the priority of the calling thread, for good: only root could raise
+ * it again.  A second call changes nothing.
  */
 extern void thread_lower_priority (void);
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* When does no thread hold an address any more that was read before?
+/* Waits until no thread holds an address that it read before.
  *
- * What turns an address into data or into a reference (readers, dedup
- * lookups) does it between quiesce_enter and quiesce_leave.  The fold,
- * after it has removed records from every place where they can be found,
- * calls quiesce_wait: it returns when all who entered before have left.
- * Then their space may be reused.
+ * Readers and dedup lookups turn an address into data or into a reference
+ * between quiesce_enter and quiesce_leave.  The fold first removes records
+ * from every place where they can be found, then calls quiesce_wait, which
+ * returns when all threads that entered before have left.  Then the records'
+ * space may be reused.
  *
- * Two counters, by the parity of a generation; entering re-checks the
- * generation, so that no thread is counted under a parity that has already
- * been waited for.  Sequentially consistent atomics throughout.
+ * Two counters, by the parity of a generation.  quiesce_enter re-checks the
+ * generation, so that no thread is counted under a parity for which
+ * quiesce_wait has already waited.  All atomics are sequentially consistent.
  *
  * Threads: quiesce_wait by one thread at a time.
  */

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "nbdedup.h"
 
-/* SQLite's and JSON's integers have a sign. */
+/* SQLite's and JSON's integers are signed. */
 #define SIZE_MAX_BYTES ((uint64_t) INT64_MAX)
-/* What a fraction is rounded down to: a volume's size is a multiple of it. */
+/* Fractions are rounded down to this; a volume's size is a multiple of it. */
 #define FRACTION_BYTES 512
-/* Digits of a fraction that count: with more, and the T, it would overflow. */
+/* Further digits of a fraction are ignored: with a T they would overflow. */
 #define FRACTION_DIGITS 6
 
 static int
@@ -29,7 +29,7 @@ fail_too_large (void)
   return nbdedup_fail (EINVAL, "too large for a size");
 }
 
-/* "G", "GiB", and nothing: a shift.  -1. */
+/* The shift for a unit such as "G", "GiB" or "".  -1: not a unit. */
 static int
 parse_unit (const char *s, unsigned *shift)
 {
