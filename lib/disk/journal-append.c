@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Appending to the journal: where the next batch goes.
+/* Appending to the journal: the place of the next batch.
  *
- * A batch lies at the head, or at the ring's start with a wrap at the head;
- * room for a wrap always stays behind it, so that the ring can go on at its
- * start from wherever the head is.  Instead of wrapping the ring grows as
- * long as more than half of it is live, and whenever there was no room: a
- * ring that is trimmed seldom gets large, one that is trimmed often stays
+ * A batch is written at the head, or at the ring's start with a wrap at the
+ * head.  Room for a wrap always stays behind it, so that the ring can continue
+ * at its start from any position of the head.  While more than half of the ring
+ * is live, and whenever there was no room, the ring grows instead of wrapping:
+ * a ring that is trimmed seldom gets large, one that is trimmed often stays
  * small.
  *
- * A write that failed has changed something, or not: which cannot be told.  So
- * it kills the journal, and no number is given twice in a session.
+ * After a failed write the content of the file is unknown.  So the failure
+ * kills the journal, and a session never uses a number twice.
  */
 
 #include <config.h>
@@ -30,11 +30,11 @@
 #include "base/fullio.h"
 #include "disk/journal-int.h"
 
-/* The journal's share of its file system, and what it gets of a small one. */
+/* The journal's share of its file system, and its size on a small one. */
 #define FS_PER_JOURNAL 64
 #define JOURNAL_SMALL_BYTES (UINT64_C (2) << 20)
 
-/* A mark stands in another page than the batch that it speaks of. */
+/* A mark is in a different page than the batch that it refers to. */
 #define MARK_PAGE 4096
 
 /* How far the journal may grow: on a small file system less, because the
@@ -144,8 +144,8 @@ find_room_locked (struct journal *j, uint64_t size, bool *wrap)
     return 0;
   if (j->head != j->tail)
     return 1;
-  /* Nothing is live, nothing can be waited for.  In a ring of the full size
-   * one side of the head has room for any batch, so it could not grow.
+  /* Nothing is live, so waiting does not help.  In a ring of the full size
+   * one side of the head has room for any batch, so this ring could not grow.
    */
   return nbdedup_fail (ENOSPC, "%s: no room to extend it for a batch of %"
                        PRIu64 " bytes: free some space on its file system",
@@ -164,7 +164,7 @@ write_failed_locked (struct journal *j)
                        j->path, j->appended + 1, strerror (err));
 }
 
-/* Mark the place where the ring goes on at its start. */
+/* Mark the place from which the ring continues at its start. */
 static int
 write_wrap_locked (struct journal *j)
 {
@@ -179,8 +179,8 @@ write_wrap_locked (struct journal *j)
   return full_pwrite (j->fd, buf, sizeof buf, j->head);
 }
 
-/* Where a mark goes.  Nothing live is overwritten, and the place of the next
- * batch stays where it is.  Returns 0 if there is no room.
+/* The place of a mark.  It overwrites nothing live, and does not move the place
+ * of the next batch.  Returns 0 if there is no room.
  */
 static uint64_t
 mark_position_locked (const struct journal *j)
@@ -209,8 +209,8 @@ journal_mark_locked (struct journal *j)
   if (j->told >= j->durable || b.position == 0)
     return;
   batch_pack (j, &b, buf);
-  /* It says what is true without it, so it may fail: the next sync or batch
-   * finds out what is wrong with the disk.
+  /* Ignore a failure: nothing depends on the mark, and the next sync or batch
+   * will report an error of the disk.
    */
   if (full_pwrite (j->fd, buf, sizeof buf, b.position) == 0)
     j->told = j->durable;

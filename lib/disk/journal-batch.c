@@ -26,19 +26,18 @@
  *                 durable, in "records" or carried
  *     88      8   XXH3_64bits of bytes 0 .. 87
  *
- * The trailer is the same in sectors of its own, so that no bad sector hides
- * a batch or what it is about:
+ * The trailer repeats the header in sectors of its own, so that no bad sector
+ * hides a batch or its subject:
  *
  *      0      4   magic "NBJT"
  *      4     84   as in the header
  *     88      8   XXH3_64bits of bytes 0 .. 87
  *     96      8   XXH3_64bits of the list
- *    104          the list: to be taken in place of the body if that is
- *                 damaged
+ *    104          the list, which replaces a damaged body
  *
  * A batch never ends at ring_end: room for a wrap always stays behind it.
- * The position is there because bodies carry the bytes of users: a copy of
- * a journal inside of a journal must not be mistaken for its batches.
+ * The position is stored because bodies carry users' data: a copy of a
+ * journal inside a journal must not be mistaken for its batches.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Inside of the journal: journal.c (the file, its end, what is durable),
- * journal-append.c (room in the ring), journal-replay.c (what a crash left)
- * and journal-batch.c (one batch in bytes) share this.
+/* Internals of the journal, shared by journal.c (the file and what is durable),
+ * journal-append.c (room in the ring), journal-replay.c (recovery after a
+ * crash) and journal-batch.c (the format of a batch).
  */
 
 #ifndef NBDEDUP_JOURNAL_INT_H
@@ -22,7 +22,7 @@
 #define RING_START ((uint64_t) JOURNAL_HEADER_BYTES)
 
 #define RESTORE "restore all files of the pool from one backup"
-/* Where nothing but the journal is at fault. */
+/* The advice if only the journal is damaged. */
 #define RESTORE_OR_DROP RESTORE ", or give up what was flushed last: " \
   "\"nbdedup recover --without-journal\""
 
@@ -36,24 +36,24 @@ struct journal {
   struct header_pair pair;
   XXH3_state_t *hasher;         /* owned; scratch of journal_append */
 
-  /* folded <= synced <= appended: trim makes the first two one if pool.db
-   * was faster than fdatasync.
+  /* folded <= synced <= appended: if pool.db was faster than fdatasync,
+   * journal_trim raises 'synced' to 'folded'.
    *
    * Live is [tail, head), or, if head < tail, [tail, ring_end) and
    * [RING_START, head).  head == tail if and only if nothing is live.
    */
   uint64_t folded, synced, appended;
-  uint64_t settled;             /* <= appended: as callers said */
+  uint64_t settled;             /* <= appended: reported by callers */
   uint64_t durable;             /* <= synced, <= settled */
-  uint64_t told;                /* <= durable: as a header in the ring says */
+  uint64_t told;                /* <= durable: recorded in the ring */
   uint64_t tail, head;
 
   uint64_t replayed_epoch;
   bool replayed;
   bool leftovers;               /* of replayed_epoch, after the log */
-  bool want_growth;             /* there was no room at least once */
+  bool want_growth;             /* an append has found no room */
   bool running;                 /* a thread is in fdatasync */
-  bool dead;                    /* for ever */
+  bool dead;                    /* permanent */
 };
 
 /* Where the ring ends in the file. */
@@ -83,7 +83,8 @@ struct journal_batch {
   uint64_t body_hash;
 };
 
-/* What a batch takes in the ring, and where in it its trailer is. */
+/* The bytes that a batch takes in the ring, and its trailer's offset in them.
+ */
 extern uint64_t batch_size (const struct journal_batch *b);
 extern uint64_t batch_trailer_offset (const struct journal_batch *b);
 
@@ -94,26 +95,26 @@ extern void batch_pack_trailer (const struct journal *j,
                                 uint64_t list_hash,
                                 uint8_t buf[BATCH_TRAILER_LEN]);
 
-/* All of it, or EIO. */
+/* Read all 'len' bytes; fewer is EIO. */
 extern int journal_read (struct journal *j, uint64_t position, void *buf,
                          size_t len);
 
-/* Is there a valid batch header at 'buf', which was read from 'position'?
- * Nothing is said about its body.
+/* True if 'buf', which was read from 'position', has a valid batch header.
+ * The function does not check the body.
  */
 extern bool batch_unpack (const struct journal *j, const uint8_t *buf,
                           uint64_t position, struct journal_batch *b);
-/* The same for a trailer: what its batch's header says. */
+/* The same for a trailer, which repeats the header of its batch. */
 extern bool batch_unpack_trailer (const struct journal *j,
                                   const uint8_t *buf, uint64_t position,
                                   struct journal_batch *b);
 
 /* Read the body of a batch into 'body' (JOURNAL_BODY_MAX bytes) and check it.
- * Returns 1 if it is right, 0 if not, -1 on error.
+ * Returns 1 if it is valid, 0 if not, -1 on error.
  */
 extern int batch_read_body (struct journal *j, const struct journal_batch *b,
                             uint8_t *body);
-/* The same for its list; also 0 if the trailer is not right. */
+/* The same for its list; also 0 if the trailer is not valid. */
 extern int batch_read_list (struct journal *j, const struct journal_batch *b,
                             uint8_t *list);
 
@@ -121,8 +122,8 @@ extern int batch_read_list (struct journal *j, const struct journal_batch *b,
  * journal-append.c
  */
 
-/* Say in the ring what is durable, if nothing there says it yet.  Not
- * synced.
+/* Record in the ring what is durable, unless the ring says it already.  Does
+ * not sync.
  */
 extern void journal_mark_locked (struct journal *j);
 
@@ -130,10 +131,9 @@ extern void journal_mark_locked (struct journal *j);
  * journal-replay.c
  */
 
-/* Zero the headers of the replayed session's batches that come after the
- * end of the log: if the next ones had the same epoch, these could be taken
- * for theirs.  They never can when the session has a new one, as pool.c
- * makes it.
+/* Zero the headers of the replayed session's batches after the end of the log:
+ * if new batches had the same epoch, replay could take these for them.  With
+ * a new epoch, which pool.c makes, it cannot.
  */
 extern int journal_wipe_leftovers_locked (struct journal *j);
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Replay: what a crash left in the ring.
+/* Replay of the batches that a crash left in the ring.
  *
- * Why it takes the right batches and no others:
+ * Proof that it takes the right batches and no others:
  *
- * Let F be what pool.db has folded, E the epoch of the last session, and n
- * the number that is looked for at some position, first F + 1.
+ * Let F be the last number that pool.db has folded, E the epoch of the last
+ * session, and n the number that replay expects at a position, first F + 1.
  *
- * (a) A batch is taken only if its epoch is E and its number n.  A session
- *     gives each number once (an append that fails kills the journal), so
- *     there is at most one such batch in the file, and the sessions before
- *     E end with everything folded and a new epoch (journal_set_epoch
- *     refuses while something is live): nothing of theirs is wanted.
+ * (a) Replay takes a batch only if its epoch is E and its number n.  A session
+ *     uses each number once (an append that fails kills the journal), so
+ *     there is at most one such batch in the file.  The sessions before E
+ *     ended with everything folded and a new epoch (journal_set_epoch
+ *     refuses while something is live): none of their batches are needed.
  *
  * (b) A torn batch n of session E and what was written after it, n + 1 ..,
  *     stay in the ring when replay ends at n.  The next session has another
@@ -20,26 +20,26 @@
  *     leftovers' headers are zeroed first, by
  *     journal_wipe_leftovers_locked.)
  *
- * (c) What proves damage.  "durable >= m" in any batch, of whatever session,
- *     says that m was on disk.  Then m was folded before, or it is found
- *     by every later replay, and folded before the next session.  So when
- *     replay has found nothing at n, no batch can have durable >= n; if one
- *     has, n was damaged, and is to be found by what is left of it.
- *     Likewise "folded" is only ever what pool.db had durably, so no batch
- *     can have folded > F, unless pool.db went back in time; nor an epoch
- *     above E.  Batches of earlier laps have lower values in all of these:
- *     they are normal.
+ * (c) Proof of damage.  "durable >= m" in a batch of any session means that m
+ *     was on disk.  Then m was folded before, or every later replay finds it,
+ *     and it is folded before the next session.  So when replay has found
+ *     nothing at n, no batch can have durable >= n; if one has, n was damaged,
+ *     and replay searches for its remains.  Likewise "folded" is only ever
+ *     what pool.db had durably, so no batch can have folded > F, unless
+ *     pool.db went back in time; nor an epoch above E.  Batches of earlier
+ *     laps have lower values in all of these: they are normal.
  *
- * (d) A batch is overwritten only after journal_trim, so what overwrites it
- *     has folded >= its number: a pool.db that is too old to know that finds
- *     the proof (c) right there.  A mark is written where a batch could
- *     be, and has as much "folded" as that would have.
+ * (d) A batch is overwritten only after journal_trim, so the batch that
+ *     overwrites it has folded >= its number: with a pool.db that is too old,
+ *     replay finds the proof (c) right there.  A mark is written where a batch
+ *     could be, and has the same "folded" as that batch would have.
  *
- * (e) What needs no proof.  "settled >= m" in a valid header of session E
- *     was written after the store had synced what the batches up to m name:
- *     whatever became of that batch's body, they are there, and one that
- *     does not verify is damaged.  Only session E counts: leftovers (b) of
- *     an earlier one speak of other batches with these numbers.
+ * (e) Records without need of proof.  "settled >= m" in a valid header of
+ *     session E was written after the store had synced the records that the
+ *     batches up to m name: even if the batch's body is damaged these records
+ *     are there, and one that does not verify is damaged.  Only session E
+ *     counts: leftovers (b) of an earlier one refer to other batches with
+ *     these numbers.
  */
 
 #include <config.h>
@@ -57,16 +57,15 @@
 #include "base/fullio.h"
 #include "disk/journal-int.h"
 
-/* What stands at a place of the ring. */
+/* The batch header or trailer at a place of the ring. */
 struct place {
   uint64_t position;
   bool trailer;                 /* and no header */
   struct journal_batch b;
 };
 
-/* Call 'fn' for every valid batch header of the ring, whatever its session
- * and number, and for every valid trailer, but for those of batches that are
- * valid as a whole: these are skipped.
+/* Call 'fn' for every valid batch header of the ring, of any session and
+ * number, and for every valid trailer except those of wholly valid batches.
  */
 static int
 scan_ring (struct journal *j, uint8_t *body,
@@ -109,7 +108,7 @@ scan_ring (struct journal *j, uint8_t *body,
   return 0;
 }
 
-/* What the ring knows: the highest values, and which batch said so. */
+/* The highest values in the ring, and the batches that have them. */
 struct evidence {
   uint64_t epoch, epoch_by;
   uint64_t durable, durable_by;
@@ -168,9 +167,9 @@ match (struct journal *j, const struct place *p, void *opaque)
   return 0;
 }
 
-/* A batch that was durable is not where it should be, or not whole: its
- * header, its body or a wrap in front of it is damaged.  Find it by its header
- * or trailer.  Returns 1 and its body, or 0 and its list.
+/* Find a durable batch, whose header or body or a wrap in front of it is
+ * damaged, by its header or trailer.  Returns 1 and its body, or 0 and its
+ * list.
  */
 static int
 find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
@@ -196,12 +195,12 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
                        seq);
 }
 
-/* Where a walk through the log is, and what it knows. */
+/* The state of a walk through the log. */
 struct walk {
   uint64_t epoch;
   uint64_t seq, position;       /* after the last batch */
   uint64_t settled;             /* batches after this one are suspect */
-  uint64_t durable;             /* up to here there is no end */
+  uint64_t durable;             /* the log cannot end before this one */
   uint8_t *body;                /* JOURNAL_BODY_MAX bytes */
   int (*fn) (void *opaque, uint64_t seq, enum journal_trust trust,
              const uint8_t *body, size_t len);  /* may be NULL */
@@ -290,16 +289,16 @@ journal_replay (struct journal *journal, uint64_t position,
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
 
-  /* What is read from here on is what is on disk: a killed process may
-   * have left pages that were not written, or that failed to be.
+  /* Make later reads return what is on disk: a killed process may have left
+   * pages in the page cache that were not written, or whose write failed.
    */
   if (!j->readonly && full_datasync (j->fd) == -1)
     return nbdedup_fail (EIO, "%s: fdatasync: %s", j->path,
                          strerror (errno));
   posix_fadvise (j->fd, 0, 0, POSIX_FADV_DONTNEED);
 
-  /* Look first, before any effect: nothing is replayed onto a pool.db that
-   * is too old, or from a journal with a gap.
+  /* Scan before any effect: never replay onto a pool.db that is too old, or
+   * from a journal with a gap.
    */
   if (scan_ring (j, body, gather_evidence, &e) == -1)
     return -1;
@@ -318,7 +317,7 @@ journal_replay (struct journal *journal, uint64_t position,
   w.seq = folded;
   w.position = position;
   w.durable = e.durable;
-  /* What is durable is settled. */
+  /* A durable batch is settled. */
   w.settled = e.settled > e.durable ? e.settled : e.durable;
   w.body = body;
   if (walk (j, &w) == -1)
@@ -368,7 +367,7 @@ journal_follow (struct journal *journal, uint64_t position,
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
   w.position = position == 0 ? RING_START : position;
-  /* What cannot be scanned proves nothing: then batches are suspect. */
+  /* A failed scan proves nothing: then all batches are suspect. */
   if (scan_ring (j, body, gather_evidence, &e) == -1 && errno == ENOMEM)
     return -1;
   w.durable = e.durable;

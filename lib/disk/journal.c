@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The journal's file: see journal.h.  What becomes durable when, and what
- * is live.
+/* The journal's file, its syncs and its live part: see journal.h.
  *
  * File header: a pair (header-pair.h), at offset 0 and 4096; the rest of
  * the first 8 KiB is zero.  Magic "NBDDUPJR", version 1; own32 is zero;
- * own64 is ring_end, where the ring ends in the file.  The ring is
- * described in journal-batch.c.
+ * own64 is ring_end, the end of the ring in the file.  journal-batch.c
+ * describes the ring.
  */
 
 #include <config.h>
@@ -112,7 +111,7 @@ journal_create (const char *path, const uint8_t uuid[UUID_LEN],
   return 0;
 }
 
-/* To a name that nothing has: the pool's lock is held. */
+/* Rename it to an unused name.  The pool's lock excludes other processes. */
 static int
 put_aside (const char *path)
 {
@@ -171,8 +170,8 @@ open_journal (const char *path, const uint8_t *uuid, bool readonly,
   cond_init (&j->cond);
   j->path = strdup (path);
   j->hasher = XXH3_createState ();
-  /* O_NONBLOCK: a FIFO in its place must not make us wait.  O_NOFOLLOW: of
-   * the pool's files only records may be elsewhere.
+  /* O_NONBLOCK: do not wait for a FIFO in its place.  O_NOFOLLOW: of the
+   * pool's files only "records" may be elsewhere.
    */
   j->fd = open (path, (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC |
                 O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
@@ -337,10 +336,10 @@ journal_trim (struct journal *journal, uint64_t seq, uint64_t position)
   assert (seq <= journal->appended);
   assert (seq < journal->appended || position == journal->head);
   if (seq < journal->folded)
-    return;                     /* an older news came late */
+    return;                     /* an older call came late */
   journal->folded = seq;
   journal->tail = position;
-  /* Its effects are durable, wherever the batch itself is. */
+  /* Its effects are durable, even if the batch itself is not. */
   if (journal->synced < seq)
     journal->synced = seq;
   if (journal->settled < seq)

@@ -11,44 +11,43 @@
  * of the body, XXH3 of the header.  Batches start at multiples of
  * JOURNAL_ALIGN and never straddle the end of the ring: a batch that does
  * not fit there is written at the start, and a batch of kind WRAP (no body;
- * no number of its own) marks the place if there is room for it.  The body's
- * content belongs to the caller (txg-log.c).
+ * no number of its own) marks the place if there is room for it.  The caller
+ * (txg-log.c) defines the content of the body.
  *
  * A batch is settled if all records that it and the batches before it name
  * are durable: in the store, or carried in a body.  It is durable if it is
- * settled and on the disk.  A batch that says of itself that it is settled
- * needs no proof of its records if it is found whole.
+ * settled and on the disk.  If the header of an intact batch says that the
+ * batch itself is settled, its records need no proof.
  *
- * What a sync made durable only the next batch would say.  So journal_sync
+ * Only the next batch would record what a sync made durable.  So journal_sync
  * writes a MARK (a header of kind MARK, no body, no number) where the next
- * batches will overwrite it, and does not sync it: it survives a kill, and
- * costs a copy into the page cache.  It stands in another page than the
- * batch that it speaks of, where there is room: one bad page does not hide
- * that there was a batch.
+ * batches will overwrite it, and does not sync it: the mark survives a kill,
+ * and costs one copy into the page cache.  If there is room, the mark is in a
+ * different page than the batch that it refers to: then one bad page does not
+ * hide that there was a batch.
  *
  * Replay begins at the position that pool.db names (the position after the
  * last folded batch, stored in the same transaction as its effects) and
- * follows the numbers.  The first batch that is not valid ends it: it was
- * being written when the power failed.  Not so if the ring holds any valid
- * batch or mark that knows better:
+ * follows the numbers.  It ends at the first invalid batch, which was being
+ * written when the power failed, unless a valid batch or mark anywhere in the
+ * ring contradicts this:
  *
- *  - one that knows the missing one as durable: the journal is damaged.  A
+ *  - One says that the missing batch was durable: the journal is damaged.  A
  *    batch's trailer, in sectors of its own, repeats its header, and has a
- *    list: what the caller can do without the body, which is shorter.  So
- *    damage to the header or the trailer costs nothing, and if the body is
- *    damaged the list takes its place.  If both are it is an error (EIO, and
- *    the pool stays closed);
+ *    list, a shorter substitute for the body.  So damage to the header or
+ *    the trailer costs nothing, and the list replaces a damaged body.  If
+ *    both are damaged replay fails with EIO, and the pool stays closed.
  *
- *  - one that knows more folded than pool.db says: pool.db (or its WAL) is
- *    older than the journal, an error, too.
+ *  - One says that more was folded than pool.db says: pool.db (or its WAL) is
+ *    older than the journal, which is an error, too.
  *
- * Growth: the file begins small (JOURNAL_MIN_BYTES) and is extended, up to
- * JOURNAL_MAX_BYTES, instead of wrapping, as long as the live part is
- * larger than half of it; the new part is written with zeroes and synced
- * before it is used.
+ * Growth: the file begins small (JOURNAL_MIN_BYTES).  While the live part is
+ * larger than half of it, the journal extends it, up to JOURNAL_MAX_BYTES,
+ * instead of wrapping; it writes zeroes to the new part and syncs it before
+ * use.
  *
- * Threads: journal_append, journal_sync and journal_trim may be called at
- * any time from any thread.
+ * Threads: any thread may call journal_append, journal_sync and journal_trim
+ * at any time.
  */
 
 #ifndef NBDEDUP_JOURNAL_H
@@ -74,9 +73,9 @@ struct journal;
 extern int journal_create (const char *path, const uint8_t uuid[UUID_LEN],
                            uint64_t epoch);
 
-/* The same in the place of one that cannot be used, if there is one: that is
- * renamed PATH.damaged, or PATH.damaged.2 and so on.  Interrupted, it can be
- * repeated.
+/* The same, but first rename an unusable journal, if there is one, to
+ * PATH.damaged, or PATH.damaged.2 and so on.  The caller can repeat an
+ * interrupted call.
  */
 extern int journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
                             uint64_t epoch);
@@ -88,18 +87,18 @@ extern int journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
 extern struct journal *journal_open (const char *path,
                                      const uint8_t uuid[UUID_LEN],
                                      uint64_t *epoch);
-/* The same without a write to the file: to be replayed, nothing else. */
+/* The same without writing to the file: only replay is allowed. */
 extern struct journal *journal_open_readonly (const char *path,
                                               const uint8_t uuid[UUID_LEN],
                                               uint64_t *epoch);
-/* What its header says, without an opinion on the rest: 0, or -1. */
+/* Read only the header: 0, or -1. */
 extern int journal_peek (const char *path, uint8_t uuid[UUID_LEN],
                          uint64_t *epoch);
 extern void journal_close (struct journal *journal);
 
 /* Write the header with a new epoch and sync; later batches carry it.
- * EINVAL while anything is live: batches of the session before would not be
- * found again.
+ * EINVAL while anything is live: replay would no longer find the batches of
+ * the previous session.
  */
 extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
 
@@ -112,12 +111,12 @@ extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
  * 'epoch' is the session whose batches are expected.
  */
 enum journal_trust {
-  JOURNAL_SETTLED,              /* all that it names was durable */
-  /* Nothing that is left knows this one as settled, so the records that it
-   * names may have been on their way to the disk when the power failed.
+  JOURNAL_SETTLED,              /* all records that it names were durable */
+  /* Nothing left says that this batch was settled, so the records that it
+   * names may not have reached the disk when the power failed.
    */
   JOURNAL_SUSPECT,
-  /* It was durable, and is damaged: this is its list. */
+  /* The batch was durable, and is damaged: 'fn' gets its list. */
   JOURNAL_DAMAGED,
 };
 extern int journal_replay (struct journal *journal, uint64_t position,
@@ -127,15 +126,15 @@ extern int journal_replay (struct journal *journal, uint64_t position,
                                       const uint8_t *body, size_t len),
                            void *opaque);
 
-/* After the replay: was there a part of a batch behind the last one?  It was
- * being written when the crash came, or it was damaged after a loss of
- * power that left no mark: these cannot be told from each other.
+/* After the replay: true if part of a batch follows the last one.  Either a
+ * crash interrupted its write, or it was damaged after a loss of power that
+ * left no mark; the two look alike.
  */
 extern bool journal_was_cut_short (struct journal *journal);
 
-/* Opened read-only, where journal_replay has found damage: follow the numbers
- * as far as they lead, whatever the ring proves about what follows.  '*last'
- * is the last batch that 'fn' got.
+/* For a journal opened read-only in which journal_replay found damage: follow
+ * the numbers as far as they lead, even if the ring proves that more followed.
+ * '*last' is the last batch that 'fn' got.
  */
 extern int journal_follow (struct journal *journal, uint64_t position,
                            uint64_t folded, uint64_t epoch,
@@ -144,12 +143,12 @@ extern int journal_follow (struct journal *journal, uint64_t position,
                                       const uint8_t *body, size_t len),
                            void *opaque, uint64_t *last);
 
-/* Append one batch; not durable before journal_sync.  'list' is what replay
- * gives if the body is damaged.  'settled' is the highest number that the
- * caller knows as settled (0: nothing new),
- * JOURNAL_ITSELF: this batch and all before it are.
+/* Append one batch; it is not durable before journal_sync.  If the body is
+ * damaged, replay passes 'list' in its place.  'settled' is the highest number
+ * that the caller knows to be settled (0: nothing new; JOURNAL_ITSELF: this
+ * batch and all before it).
  *
- * Returns 0 and its number; 1 if there is no room until journal_trim
+ * Returns 0 and the batch's number; 1 if there is no room until journal_trim
  * (nothing was written); -1 on error.  After an error the journal is dead:
  * everything fails with EIO.  The one exception is ENOSPC from an empty
  * ring that is too small for the batch and cannot be extended.
@@ -160,20 +159,22 @@ extern int journal_append (struct journal *journal,
                            uint64_t *seq);
 #define JOURNAL_ITSELF UINT64_MAX
 
-/* Sync all batches up to 'seq'; those of them that are settled are durable
- * then, and a mark says so.  Grouped as store_sync is; returns at once if
- * they are already.  After one failure: EIO for ever.
+/* Sync all batches up to 'seq': the settled ones among them become durable,
+ * and a mark records that.  Concurrent calls share syncs as in store_sync; the
+ * function returns at once if all are durable.  After one failure every later
+ * call fails with EIO.
  */
 extern int journal_sync (struct journal *journal, uint64_t seq);
 
-/* The last number appended, and the position where the next batch will be
- * looked for: what pool.db stores with the effects of all up to it.
+/* The last number appended, and the position where replay would look for the
+ * next batch.  pool.db stores both with the effects of all batches up to it.
  */
 extern void journal_get_end (struct journal *journal,
                              uint64_t *seq, uint64_t *position);
 
-/* pool.db covers everything up to 'seq', durably, and names 'position' (as
- * journal_get_end returned them together): that space may be reused.
+/* Tell the journal that pool.db durably covers everything up to 'seq' and names
+ * 'position' (journal_get_end returned both together): the journal may reuse
+ * that space.
  */
 extern void journal_trim (struct journal *journal, uint64_t seq,
                           uint64_t position);
@@ -182,7 +183,7 @@ extern void journal_trim (struct journal *journal, uint64_t seq,
 extern void journal_get_usage (struct journal *journal,
                                uint64_t *live_bytes, uint64_t *ring_bytes);
 
-/* How many bytes it may still take of its file system. */
+/* How many more bytes of its file system the journal may take. */
 extern uint64_t journal_may_grow (struct journal *journal);
 
 #endif /* NBDEDUP_JOURNAL_H */

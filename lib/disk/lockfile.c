@@ -9,10 +9,10 @@
  *   byte 1   taken by the same process once its text stands in the file
  *   byte 2   shared by servers that only read
  *
- * A crash, and an ordinary close too, leaves the text behind.  The second
- * lock tells the text of the present holder from that of an earlier one:
- * without it a reader that came between a new holder's lock and its text
- * would name the wrong process, and wait for it.
+ * A crash, and also an ordinary close, leaves the text behind.  The lock of
+ * byte 1 distinguishes the present holder's text from an earlier one's: without
+ * it a reader between a new holder's lock and its text would name the wrong
+ * process, and wait for it.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -45,7 +45,7 @@
 #define TEXT_BYTE 1
 #define READING_SERVER_BYTE 2
 
-/* "command", a pid and 'who', with room for what is added one day. */
+/* "command", a pid and 'who', with room for extensions. */
 #define TEXT_MAX 512
 
 static struct flock
@@ -129,7 +129,7 @@ parse_text (const char *text, struct lockfile_holder *holder)
   return true;
 }
 
-/* Who holds the lock?  All zero if it cannot be told. */
+/* Describe the holder of the lock.  All zero if it is not known. */
 static void
 read_holder (int fd, struct lockfile_holder *holder)
 {
@@ -176,7 +176,7 @@ fail_busy (const char *pool, int fd, struct lockfile_holder *holder)
                        (int) h.pid);
 }
 
-/* Where /proc shows nothing of it, it is gone, or another machine's. */
+/* A process that /proc does not show has ended, or runs on another machine. */
 bool
 lockfile_holder_is_ending (const struct lockfile_holder *holder)
 {
@@ -198,7 +198,7 @@ lockfile_holder_is_ending (const struct lockfile_holder *holder)
                        strncmp (p, ") X", 3) == 0);
 }
 
-/* The text of a holder: one line whatever 'who' contains. */
+/* The text of a holder: one line, whatever 'who' contains. */
 static size_t
 format_text (char text[TEXT_MAX], bool server, const char *who)
 {
@@ -272,7 +272,7 @@ open_to_read (const char *pool, const char *path, int *fd)
   return check_regular (*fd, path);
 }
 
-/* Only look. */
+/* Only test. */
 static int
 test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
 {
@@ -292,9 +292,9 @@ test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
   return 0;
 }
 
-/* The lock file could not be opened for writing.  If a server has the
- * pool, that is what the caller must hear: it can work through the server
- * without being allowed to write here.
+/* The lock file could not be opened for writing.  If a server has the pool,
+ * report that: the caller can work through the server without permission to
+ * write here.
  */
 static int
 fail_open (const char *pool, const char *path, int err,

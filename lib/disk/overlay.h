@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Records in memory, in front of a store that must not be written: what the
- * journal carries and a crash kept from its place (store.h).
+/* Records in memory, in front of a read-only store (store.h): those which the
+ * journal carries and which a crash kept from reaching the store.
  *
- * Threads: overlay_get from any, once the last overlay_put is done.
+ * Threads: after the last overlay_put any thread may call overlay_get.
  */
 
 #ifndef NBDEDUP_OVERLAY_H
@@ -18,17 +18,19 @@ struct overlay;
 extern struct overlay *overlay_new (void);
 extern void overlay_free (struct overlay *overlay);
 
-/* Keep a copy of what is to stand from sector 'addr' on; it takes the place
- * of what was put at this address before.  -1: ENOMEM.
+/* Keep a copy of the content of sector 'addr' and those that follow; it
+ * replaces an earlier copy for this address.  -1: ENOMEM.
  */
 extern int overlay_put (struct overlay *overlay, uint64_t addr,
                         const void *buf, size_t len);
 
-/* Copy what was put at this address, if it has 'len' bytes or more: true. */
+/* Copy what overlay_put stored for this address.  False unless that has at
+ * least 'len' bytes.
+ */
 extern bool overlay_get (const struct overlay *overlay, uint64_t addr,
                          void *buf, size_t len);
 
-/* Memory held. */
+/* Bytes of memory in use. */
 extern size_t overlay_bytes (const struct overlay *overlay);
 
 #endif /* NBDEDUP_OVERLAY_H */

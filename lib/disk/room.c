@@ -10,7 +10,7 @@
 #include "base/lock.h"
 #include "disk/room.h"
 
-/* What pool.db grows by for a block, split pages apart: record 56, index
+/* The growth of pool.db by one block, without split pages: record 56, index
  * entry 16, leaf row 56 bytes, in pages and rows that are half empty.
  */
 #define GROWTH_BYTES 512
@@ -21,8 +21,8 @@
 #define GROWTH_SLACK 16
 #define PAGE_BYTES 8192
 
-/* Allocate more than is needed at the moment: a write costs a system call
- * seldom.
+/* Allocate more than is needed at the moment, so that few writes need a system
+ * call.
  */
 #define STEP_PAGES 256
 
@@ -91,8 +91,8 @@ min_u64 (uint64_t a, uint64_t b)
   return a < b ? a : b;
 }
 
-/* What 'nr' blocks let pool.db grow by, in however many folds.  A page is
- * split once at the most before the bytes that come must fill it again.
+/* The growth of pool.db by 'nr' blocks, in any number of folds.  A page splits
+ * at most once before new bytes must fill it again.
  */
 static uint64_t
 growth (uint64_t nr, uint64_t used)
@@ -122,8 +122,8 @@ wal_min (unsigned copies)
 uint64_t
 room_kept_wal_pages (uint64_t used, unsigned copies)
 {
-  /* Overwriting may let it grow by what is kept for that, and needs room in
-   * the WAL for these pages as well.
+  /* Overwriting may use the growth that is kept for it, and needs room in the
+   * WAL for these pages as well.
    */
   return min_u64 (wal_min (copies), used + 2 * kept_growth (used));
 }
@@ -134,8 +134,8 @@ blocks_locked (const struct room *room)
   return room->reserved + room->open + room->folding;
 }
 
-/* Pages that pool.db may have when all that is accepted, and 'nr' blocks more,
- * are folded.
+/* Pages that pool.db may have when all accepted blocks, and 'nr' more, are
+ * folded.
  */
 static uint64_t
 after_locked (const struct room *room, unsigned nr, uint64_t used)
@@ -179,9 +179,7 @@ room_give_back (struct room *room)
   ops->give_back (ops->opaque, room_kept_pages (after), wal);
 }
 
-/* Let pool.db have 'need' pages; the last of them may be missing what a step
- * asks for beyond.
- */
+/* Allocate 'need' pages for pool.db, and up to a step more if there is room. */
 static int
 grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
 {
@@ -196,9 +194,9 @@ grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
   return ops->allocate (ops->opaque, need, 0);
 }
 
-/* When all is folded, as much is kept as a pool of that size keeps: if not,
- * a pool that grew while the file system was full could not even be
- * overwritten.
+/* After all folds the pool has the kept pages of its new size.  Otherwise
+ * clients could not even overwrite a pool that grew while the file system was
+ * full.
  */
 static int
 reserve_new_locked (struct room *room, unsigned nr,
@@ -214,10 +212,10 @@ reserve_new_locked (struct room *room, unsigned nr,
     room->ops.allocate (room->ops.opaque, 0, wal);
 }
 
-/* Overwriting uses what is kept, and leaves a half of it in pool.db to what
- * gives space back.  The fold of one batch alone has room in the WAL, also
- * after pool.db has grown for all accepted blocks: then all of them get
- * folded, a batch at a time if need be.
+/* Overwriting uses the kept pages, and leaves half of those in pool.db to
+ * operations that free space.  The fold of one batch alone has room in the WAL,
+ * also after pool.db has grown for all accepted blocks: so all of them get
+ * folded, a batch at a time if necessary.
  */
 static int
 reserve_overwrite_locked (struct room *room, unsigned nr,
@@ -286,7 +284,7 @@ room_check (struct room *room, uint64_t pages)
                       pages, &p);
 }
 
-/* Give the WAL room for 'pages', as far as it may have it. */
+/* Allocate room for 'pages' in the WAL, up to its maximum. */
 static bool
 extend_wal_locked (struct room *room, uint64_t pages,
                    const struct room_pages *p)

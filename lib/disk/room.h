@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Room for metadata: what accepted writes will need in pool.db and in its
- * WAL is really allocated before they are accepted, so that the fold that
- * brings them there cannot fail for lack of space, whatever happens to the
- * file system in between.
+/* Room for metadata.  Before the pool accepts a write it allocates, in pool.db
+ * and in its WAL, what the write's fold will need.  So the fold cannot fail for
+ * lack of space, whatever happens to the file system in between.
  *
- * Everything is counted in pages of pool.db.  Two things are promised:
+ * The unit is a page of pool.db.  There are two guarantees:
  *
- *  - growth: blocks that were accepted and not yet folded let pool.db grow
- *    by growth (n) pages at the most.  The file has so many more than are in
- *    use;
+ *  - Growth: blocks that were accepted and not yet folded let pool.db grow
+ *    by growth (n) pages at most.  The file has that many more pages than are
+ *    in use.
  *
- *  - the fold: a transaction writes each page that it changes once to the
+ *  - The fold: a transaction writes each page that it changes once to the
  *    WAL.  The WAL has room for all that the open and the folding txg
- *    change together (replay folds both at once).  What has no room waits
- *    for the fold: txgs get small when space is short.
+ *    change together (replay folds both at once).  Changes that have no room
+ *    wait for the fold: txgs get small when space is short.
  *
- * How many pages a change touches is a bound per block (ROOM_*_PAGES), but
- * never more than pool.db has and may grow by: that is what makes the
- * promise affordable for a small pool on a small file system.
+ * The number of pages that a change touches is bounded per block
+ * (ROOM_*_PAGES), and by the pages that pool.db has and may grow by.  The
+ * second bound makes the guarantee affordable for a small pool on a small
+ * file system.
  *
- * A part of both is never promised to new data.  Overwriting, trimming and
- * destroying need some pages before they give any back.
+ * New data never gets a part of both: overwriting, trimming and destroying
+ * need some pages before they free any.
  *
- * Threads: any; it locks by itself (room->lock, innermost but for meta's).
+ * Threads: any; all functions lock (room->lock, innermost but for meta's).
  */
 
 #ifndef NBDEDUP_ROOM_H
@@ -36,54 +36,54 @@
 
 struct room;
 
-/* Pages that one block's change touches; its own leaf is counted apart.  A
- * row that grows or shrinks changes its page, now and then also the two
- * neighbours, a new page and the one above: SQLite balances a page that is
- * full, or two thirds empty.  That cannot happen with each of many rows, so
- * these are above what it comes to, not what one row can cost.
+/* Pages that one block's change touches, without its own leaf.  A row that
+ * grows or shrinks changes its page, and sometimes also the two neighbours, a
+ * new page and the parent: SQLite balances a page that is full, or two thirds
+ * empty.  That cannot happen for each of many rows, so these numbers exceed
+ * the average cost, not the worst case of one row.
  *
  *   new pointer    ddt 3, record 1
  *   old pointer    record 4 (a group's row may have two overflow pages),
  *                  ddt 3, segment 2
  */
-#define ROOM_POINTER_PAGES 9    /* an old pointer goes */
+#define ROOM_POINTER_PAGES 9    /* to remove an old pointer */
 #define ROOM_BLOCK_PAGES (4 + ROOM_POINTER_PAGES)
 #define ROOM_LEAF_PAGES 4
 /* A leaf whose blocks all lose their pointers. */
 #define ROOM_HOLES_PAGES (ROOM_LEAF_PAGES + 64 * ROOM_POINTER_PAGES)
-/* State, layers, what a small command changes. */
+/* State, layers, and the changes of a small command. */
 #define ROOM_FOLD_PAGES 48
 
-/* The WAL has room for so many pages always, if pool.db has as many, and more
- * if there are copies: for a leaf that is given back, or ROOM_BATCH_BLOCKS,
- * each in a leaf of its own.
+/* The WAL always has room for this many pages, if pool.db has as many, and for
+ * more if records have copies.  That is enough to give back one leaf, or for
+ * ROOM_BATCH_BLOCKS blocks, each in a leaf of its own.
  */
 #define ROOM_WAL_MIN_PAGES (ROOM_HOLES_PAGES + ROOM_FOLD_PAGES)
 #define ROOM_BATCH_BLOCKS \
   (ROOM_HOLES_PAGES / (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES))
-/* Pages that pool.db may always grow by, if it has four times as many. */
+/* Pages by which pool.db may always grow, if it has four times as many. */
 #define ROOM_GROWTH_MIN_PAGES 256
 
-/* Who grows pool.db? */
+/* Why pool.db grows. */
 enum room_use {
   ROOM_NEW,                     /* new data */
-  ROOM_OVERWRITE,               /* data that take the place of others */
+  ROOM_OVERWRITE,               /* data that replace other data */
 };
 
-/* What pool.db and its WAL have. */
+/* The pages of pool.db and its WAL. */
 struct room_pages {
   uint64_t used;                /* pool.db's pages, without free ones */
-  uint64_t allocated;           /* what its file has room for */
-  uint64_t wal_allocated;       /* what the WAL's file has room for */
+  uint64_t allocated;           /* room in its file */
+  uint64_t wal_allocated;       /* room in the WAL's file */
 };
 
 struct room_ops {
   void (*get) (void *opaque, struct room_pages *pages);
-  /* Really allocate, if there is less: pages of pool.db and of the WAL.
-   * -1: ENOSPC, or what else is wrong.
+  /* Allocate disk space up to so many pages of pool.db and of the WAL.  -1:
+   * ENOSPC or another error.
    */
   int (*allocate) (void *opaque, uint64_t db_pages, uint64_t wal_pages);
-  /* Give back what is beyond.  May wait for readers of the WAL. */
+  /* Free the pages beyond these.  May wait for readers of the WAL. */
   void (*give_back) (void *opaque, uint64_t db_pages, uint64_t wal_pages);
   void *opaque;
 };
@@ -92,65 +92,65 @@ struct room_ops {
 extern struct room *room_new (const struct room_ops *ops, uint64_t wal_max);
 extern void room_free (struct room *room);
 
-/* Records have up to so many copies, themselves included (copies.h): one that
- * dies takes them with it, and what a change touches is so many times what
- * ROOM_*_PAGES say.  It is never less again.
+/* Records have up to 'nr' copies, themselves included (copies.h).  A record
+ * that dies takes its copies with it, so a change touches 'nr' times
+ * ROOM_*_PAGES.  The number never decreases.
  */
 extern void room_set_copies (struct room *room, unsigned nr);
-/* Allocate what that keeps; -1: ENOSPC. */
+/* Allocate the kept pages for 'nr' copies; -1: ENOSPC. */
 extern int room_check_copies (struct room *room, unsigned nr);
 extern unsigned room_get_copies (struct room *room);
 
-/* What a pool with so many pages in use keeps always, also while it is
- * closed: pages of pool.db in all, and of its WAL.
+/* The total pages of pool.db, and the pages of its WAL, that a pool with so
+ * many pages in use always keeps, also while it is closed.
  */
 extern uint64_t room_kept_pages (uint64_t used);
 extern uint64_t room_kept_wal_pages (uint64_t used, unsigned copies);
 
-/* Allocate what is kept.  False: the file system has no room for it. */
+/* Allocate the kept pages.  False: the file system has no room for them. */
 extern bool room_keep (struct room *room);
 
-/* Give back what nothing that is accepted needs: others may want it, or the
- * pool's own records.  In the folding thread, between folds.
+/* Free what no accepted block needs, for other users of the file system and
+ * for the pool's own records.  Call it in the folding thread, between folds.
  */
 extern void room_give_back (struct room *room);
 
-/* Before 'nr' blocks are accepted; -1: ENOSPC.  room_unreserve when they are
- * installed or dropped.
+/* Call it before accepting 'nr' blocks; -1: ENOSPC.  Call room_unreserve when
+ * they are installed or dropped.
  */
 extern int room_reserve (struct room *room, unsigned nr, enum room_use use);
 extern void room_unreserve (struct room *room, unsigned nr);
 
-/* Is there room for a command that lets pool.db grow by 'pages'?  -1:
- * ENOSPC.
- */
+/* Check that a command may let pool.db grow by 'pages'.  -1: ENOSPC. */
 extern int room_check (struct room *room, uint64_t pages);
 
-/* 'nr' blocks' changes, 'pages' in all, go into the open txg.  False: they
- * have to wait for a fold.
+/* Add the changes of 'nr' blocks, 'pages' in all, to the open txg.  False:
+ * they must wait for a fold.
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
 
 /* Pages that both files together lack for 'nr' new blocks, in a pool whose
- * records have up to so many copies.
+ * records have up to 'copies' copies.
  */
 extern uint64_t room_missing (const struct room_pages *pages, uint64_t nr,
                               unsigned copies);
-/* What there is, and how many blocks are accepted and not yet folded. */
+/* The pages, and the number of blocks accepted and not yet folded. */
 extern uint64_t room_get (struct room *room, struct room_pages *pages);
 
-/* How much may go into the open txg at once: leaves of holes, blocks? */
+/* How many leaves of holes, or blocks, may enter the open txg at once. */
 extern uint64_t room_leaves_at_once (struct room *room);
 extern uint64_t room_blocks_at_once (struct room *room);
 
-/* The open txg is folded now; that fold has been committed. */
+/* Call room_cut when the open txg becomes the folding one, and room_folded
+ * when that fold has committed.
+ */
 extern void room_cut (struct room *room);
 extern void room_folded (struct room *room);
 
-/* Pages that the fold may write, with 'extra' ones for commands. */
+/* Pages that the fold may write, including 'extra' ones for commands. */
 extern uint64_t room_fold_pages (struct room *room, uint64_t extra);
 
-/* How many leaves may the fold give back, beside the txg's changes? */
+/* How many leaves the fold may give back in addition to the txg's changes. */
 extern unsigned room_background_leaves (struct room *room, uint64_t extra,
                                         unsigned max);
 

@@ -20,12 +20,12 @@
 /* One read of a run: smaller ones would be seeks on a disk that has them. */
 #define READ_BYTES 65536
 
-/* Before memory is sorted its items are dealt out to so many parts, which
- * fit in the CPU's caches: three times as fast as sorting it whole.
+/* The sorter distributes the items in memory to so many parts, which fit in the
+ * CPU's caches, before sorting: three times as fast as sorting them whole.
  */
 #define NR_PARTS 1024
 
-/* Look up after sorting so much: some milliseconds. */
+/* Call 'look' after sorting so many bytes: some milliseconds. */
 #define LOOK_BYTES (1u << 20)
 
 /* Sorted items in the file, and the part of them that is in memory. */
@@ -152,8 +152,8 @@ append (struct sorter *s, const void *buf, size_t len)
   return 0;
 }
 
-/* What is next of a run: 1; 0: it has ended.  What has been read is given
- * back to the file system, where that is possible.
+/* Read the next part of a run: 1; 0: it has ended.  Frees the space of what it
+ * has read, if the file system can do that.
  */
 static int
 fill (struct sorter *s, struct run *run, size_t max)
@@ -199,8 +199,8 @@ key_of (const uint8_t *item)
   return key;
 }
 
-/* How far keys are shifted to become the number of a part: their range is
- * what matters, not their size.
+/* The shift that turns a key into the number of a part: it depends on the keys'
+ * range, not on their size.
  */
 static unsigned
 find_shift (const struct sorter *s, uint64_t *least)

@@ -3,12 +3,12 @@
 /* Sort more items than memory holds.
  *
  * External merge sort (Knuth, The Art of Computer Programming, volume 3,
- * section 5.4): what memory holds is sorted and written to a nameless file
- * as a run; the runs are then merged, several at a time if they are many.
+ * section 5.4): the sorter sorts what memory holds and writes it to a nameless
+ * file as a run, then merges the runs, several at a time if there are many.
  * If everything fits in memory there is no file.
  *
  * One thread at a time.  The file is in a directory that the caller names,
- * has no name, and is gone with the process.
+ * has no name, and disappears with the process.
  *
  * Why not SQLite's sorter: only ORDER BY reaches it.  Each item would be
  * encoded as a row and decoded again, and its memory is a share of the
@@ -25,32 +25,32 @@ struct sorter;
 
 typedef int sorter_compare_fn (const void *a, const void *b);
 
-/* The least memory that works. */
+/* The minimum of 'memory_bytes'. */
 #define SORTER_MEMORY_MIN (UINT64_C (256) << 10)
 
-/* 'item_len' bytes each, in the order of 'compare' (as qsort's), which must
- * be, first of all, that of the uint64_t with which an item begins.  'dir' is
- * not owned and outlives the sorter.  NULL: ENOMEM.
+/* Items have 'item_len' bytes.  'compare' is as for qsort, and must first
+ * compare the uint64_t with which an item begins.  'dir' is not owned and must
+ * outlive the sorter.  NULL: ENOMEM.
  */
 extern struct sorter *sorter_new (const char *dir, size_t item_len,
                                   sorter_compare_fn *compare,
                                   uint64_t memory_bytes);
 extern void sorter_free (struct sorter *s);
 
-/* Adding, finishing and next call 'look' now and then in what takes long.  If
- * it returns -1 they fail with its error.  May be NULL.
+/* sorter_add, sorter_finish and sorter_next call 'look' repeatedly during long
+ * work.  If it returns -1 they fail with its error.  May be NULL.
  */
 extern void sorter_set_look (struct sorter *s, int (*look) (void *opaque),
                              void *opaque);
 
-/* The item is copied.  -1: the file cannot be made or written. */
+/* Copy the item.  -1: the file cannot be made or written. */
 extern int sorter_add (struct sorter *s, const void *item);
-/* How many have been added. */
+/* The number of items added. */
 extern uint64_t sorter_count (const struct sorter *s);
 
-/* No more are added. */
+/* Call it after the last sorter_add. */
 extern int sorter_finish (struct sorter *s);
-/* The next one, in order: 1 and the item, borrowed until the next call; 0:
+/* The next item in order: 1 and the item, borrowed until the next call; 0:
  * there are no more; -1: the file cannot be read.
  */
 extern int sorter_next (struct sorter *s, const void **item);

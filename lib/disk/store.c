@@ -47,7 +47,7 @@ struct store {
   struct header_pair pair;
   struct store_header header;   /* what it says */
 
-  /* Syncs are numbered.  A caller needs one that starts after he came:
+  /* Syncs are numbered.  A caller needs one that starts after the call:
    * number 'started' + 1.
    */
   struct lock lock;             /* protects the rest; innermost */
@@ -127,7 +127,7 @@ open_records (const char *path, int how, struct stat *st)
     return -1;
   }
   if (existed && S_ISBLK (st->st_mode) && (how & O_ACCMODE) == O_RDWR)
-    /* Here O_EXCL means: not while it is mounted. */
+    /* For a device O_EXCL means: not while it is mounted. */
     flags = (flags & ~O_CREAT) | O_EXCL;
   fd = open (path, flags, 0600);
   if (fd == -1)
@@ -222,7 +222,7 @@ store_create (const char *path, const struct store_header *header)
 
   assert (header->sector_bytes >= 512 && header->sector_bytes <= 8192);
 
-  /* Through a symbolic link that leads nowhere yet this makes its target. */
+  /* If 'path' is a dangling symbolic link this makes its target. */
   created = stat (path, &st) == -1 && errno == ENOENT;
   fd = open_records (path, O_RDWR | O_CREAT, &st);
   if (fd == -1)
@@ -311,7 +311,7 @@ open_store (const char *path, bool drop_cache, bool readonly)
   }
   store->is_device = S_ISBLK (st.st_mode);
   if (drop_cache)
-    /* No readahead: it would bring in pages that nothing drops. */
+    /* No readahead: nothing would drop its pages. */
     posix_fadvise (store->fd, 0, 0, POSIX_FADV_RANDOM);
   if (read_header (store) == -1)
     goto fail;
@@ -395,8 +395,8 @@ get_offset (struct store *store, uint64_t addr, uint64_t len,
   return 0;
 }
 
-/* Drop the pages of a range.  The kernel leaves out pages that are covered
- * only in part, hence the rounding.
+/* Drop the pages of a range.  The kernel skips partly covered pages, hence the
+ * rounding.
  */
 static void
 drop_pages (struct store *store, uint64_t offset, uint64_t len)
@@ -486,7 +486,7 @@ store_sync (struct store *store)
     r = full_datasync (store->fd);
     err = errno;
     if (r == 0 && store->drop_cache)
-      /* The pages are clean now.  This visits only what is cached. */
+      /* The pages are clean now.  This visits only cached ones. */
       posix_fadvise (store->fd, 0, 0, POSIX_FADV_DONTNEED);
 
     lock_acquire (&store->lock);
@@ -519,9 +519,8 @@ store_read_anew (struct store *store)
   return 0;
 }
 
-/* What fallocate does, without it: zeroes into every hole of [offset,
- * end).  What is there already stays: at replay the segment can hold
- * records.
+/* Emulate fallocate: write zeroes into every hole of [offset, end).  Existing
+ * data stay: at replay the segment can hold records.
  */
 static int
 allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
@@ -577,9 +576,7 @@ store_allocate_segment (struct store *store, uint64_t segment)
     return 0;
 
   err = errno;
-  /* Give back what did fit, as far as it lies past the old end: nothing
-   * can be stored there.
-   */
+  /* Free what did fit past the old end: nothing can be stored there. */
   if (length < offset + SEGMENT_BYTES && ftruncate (store->fd, length) == -1)
     err = errno;
   if (is_full (err))
