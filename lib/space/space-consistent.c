@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is true of the allocator whenever its lock is not held.
+/* The allocator's invariants while no thread holds its lock.
  *
  *  (1) Each sector of a BACKED segment is free or in use:
  *      free_sectors + used_sectors = nr_backed * nr_sectors.
@@ -19,7 +19,7 @@
  *
  *  (6) A map in memory is on the LRU list if nothing pins it.
  *
- * (4) to (6) cost a look at all segments, or at all maps: expensive.
+ * (4) to (6) are expensive: they visit all segments, or all maps.
  */
 
 #include <config.h>

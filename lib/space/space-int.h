@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Inside of the allocator: space.c (its life, and records that come and
- * go), space-place.c (where records go), space-promise.c (reservations),
- * space-segs.c (what is known of each segment), space-maps.c (the maps in
- * memory) and space-consistent.c (its invariants) share this.
+/* Internals of the allocator, shared by space.c (opening, closing, and
+ * allocating and freeing of records), space-place.c (placement),
+ * space-promise.c (reservations), space-segs.c (the table of segments),
+ * space-maps.c (the maps in memory) and space-consistent.c (the invariants).
  *
- * Functions with "_locked" need space->lock; the others look only at what
- * they are given, and at what never changes.
+ * Functions with "_locked" need space->lock; the others read only their
+ * arguments, and members that never change.
  */
 
 #ifndef NBDEDUP_SPACE_INT_H
@@ -22,7 +22,7 @@
 #include "format/segment.h"
 #include "space/space.h"
 
-/* Index of a segment in links: no segment. */
+/* In place of a segment's index in links: no segment. */
 #define NONE ((UINT32_C (1) << 28) - 1)
 
 /* Classes of record sizes: 4 KiB << class, up to 1 MiB. */
@@ -36,7 +36,7 @@ struct seg {
   uint32_t nr_free:14;          /* sectors */
   uint32_t largest:14;          /* the longest free run */
   uint32_t backed:1;
-  uint32_t damaged:1;           /* its map cannot be read: not used */
+  uint32_t damaged:1;           /* not used: its map cannot be read */
   uint32_t slots_known:1;
   uint32_t next:28;
   uint32_t slots_high:4;        /* free slots, up to SLOTS_MAX */
@@ -81,7 +81,7 @@ struct space {
   uint32_t nr_segs, max_segs;
   struct buckets with_slots, without_slots;
   uint32_t empty, nr_empty;     /* list of the wholly empty ones */
-  uint32_t current;             /* where batches go, or NONE */
+  uint32_t current;             /* segment for batches, or NONE */
 
   uint64_t room[NR_CLASSES];    /* sum (1) of space-promise.c, in sectors */
   uint64_t whole[NR_CLASSES];   /* sum (2), in records */
@@ -89,8 +89,8 @@ struct space {
   uint64_t reserved_nr, reserved_sectors;
   uint64_t free_sectors, used_sectors, nr_backed, nr_damaged;
   uint64_t max_sectors;         /* 0: no limit */
-  bool contradicted;            /* a record was claimed where a map says that
-                                 * there is another one */
+  bool contradicted;            /* a claimed record overlapped another one in
+                                 * a map */
 
   struct entry_list *hash;      /* owned; nr_hash is a power of two */
   uint32_t nr_hash, nr_entries, max_entries;
@@ -99,12 +99,12 @@ struct space {
   size_t changes;               /* for invariant_is_due */
 };
 
-/* space-consistent.c: what is true whenever the lock is not held. */
+/* space-consistent.c: the invariants while no thread holds the lock. */
 extern void space_assert_consistent_locked (struct space *space);
 DEFINE_WITH_CONSISTENT (space)
 
 /*----------------------------------------------------------------------
- * space-segs.c: what is known of each segment.
+ * space-segs.c: the table of segments.
  */
 
 static inline unsigned
@@ -113,7 +113,7 @@ seg_slots (const struct seg *s)
   return s->slots_high << 4 | s->slots_low;
 }
 
-/* Sectors of an empty segment that can be used. */
+/* Usable sectors of an empty segment. */
 static inline unsigned
 seg_usable_sectors (const struct space *space, uint32_t id)
 {
@@ -126,20 +126,20 @@ seg_is_empty_locked (const struct space *space, uint32_t id)
   return space->segs[id].nr_free == seg_usable_sectors (space, id);
 }
 
-/* Take a segment out of its list and out of all sums, before it changes,
- * and put it back.  They do nothing with an ABSENT one.
+/* Remove a segment from its list and from all sums before changing it, and
+ * insert it again.  Both ignore an ABSENT one.
  */
 extern void seg_remove_locked (struct space *space, uint32_t id);
 extern void seg_insert_locked (struct space *space, uint32_t id);
 
-/* Of a segment that is taken out. */
+/* Only for a removed segment. */
 extern void seg_set_slots (struct seg *s, bool known, unsigned slots);
 
-/* Take what is known of a segment from its map. */
+/* Update the segment's entry of the table from its map. */
 extern void seg_refresh_locked (struct space *space,
                                 const struct segment_map *map);
 
-/* Its map cannot be read: nothing is placed in it any more. */
+/* Stop placing records in a segment, because its map cannot be read. */
 extern void seg_mark_damaged_locked (struct space *space, uint32_t id);
 
 /* Make the table at least 'nr' long; new ones are ABSENT. */
@@ -153,16 +153,16 @@ extern int seg_back_locked (struct space *space, uint32_t id);
 /* Take a new segment: the first ABSENT one, else one past the end. */
 extern int seg_grow_locked (struct space *space);
 
-/* One of the empty segments: the last or the first in the file, among the
- * 64 that were emptied last.
+/* Of the 64 segments that were emptied last, choose the last or the first in
+ * the file.
  */
 extern uint32_t seg_pick_empty_locked (const struct space *space, bool last);
 
-/* An empty segment becomes ABSENT.  The lock is let go of meanwhile. */
+/* Make an empty segment ABSENT.  Releases the lock meanwhile. */
 extern void seg_punch_locked (struct space *space, uint32_t id);
 
-/* Give back empty segments beyond the spare ones, as far as what is
- * reserved does not need them.  The lock is let go of meanwhile.
+/* Punch empty segments beyond the spare ones, unless reservations need them.
+ * Releases the lock meanwhile.
  */
 extern void seg_punch_empty_locked (struct space *space);
 
@@ -170,49 +170,49 @@ extern void seg_punch_empty_locked (struct space *space);
  * space-maps.c: the maps in memory.
  */
 
-/* NULL: it is not in memory.  A pinned one always is. */
+/* NULL: the map is not in memory.  A pinned one always is. */
 extern struct entry *space_entry_find_locked (struct space *space, uint32_t id);
 
-/* The map of a BACKED segment, from memory or from pool.db.  NULL on error;
- * a segment whose map is damaged is not used any more.
+/* The map of a BACKED segment, from memory or from pool.db.  NULL on error; if
+ * the map is damaged, the allocator stops using the segment.
  */
 extern struct entry *space_entry_get_locked (struct space *space, uint32_t id);
 extern void space_entry_free_locked (struct space *space, struct entry *e);
 
-/* Unpin once.  A segment without records that is not held becomes an empty
- * one: its chunks go, and its map.  May free 'e', and let go of the lock
- * meanwhile.
+/* unpin: unpin once.  If the segment has no records and is not held, it becomes
+ * empty: the function drops its chunks and its map.  May free 'e', and release
+ * the lock meanwhile.
  */
 extern void space_entry_pin_locked (struct space *space, struct entry *e);
 extern void space_entry_unpin_locked (struct space *space, struct entry *e);
 
 /*----------------------------------------------------------------------
- * space-promise.c: what reservations count on.
+ * space-promise.c: the sums behind reservations.
  */
 
-/* room (R, f) and whole (R, f), for a class of records, of a segment whose
- * longest run and free slots are these.
+/* room (R, f) and whole (R, f) for a class of records, of a segment with this
+ * longest run and this number of free slots.
  */
 extern unsigned space_room (const struct space *space, unsigned class,
                             unsigned largest, unsigned slots);
 extern unsigned space_whole (const struct space *space, unsigned class,
                              unsigned largest, unsigned slots);
 
-/* The class of the largest records that are reserved. */
+/* The class of the largest reserved records. */
 extern unsigned space_top_class_locked (const struct space *space);
 
 /*----------------------------------------------------------------------
- * space-place.c: where records go.
+ * space-place.c: placement.
  */
 
-/* Place the first of 'nr' records, or all of them together, or something
- * in between.  Returns how many, -1 on error.
+/* Place at least the first of 'nr' records, and more if they fit together.
+ * Returns how many, -1 on error.
  */
 extern int space_place_some_locked (struct space *space, unsigned nr,
                                     const uint32_t *nr_sectors,
                                     struct placement *out);
 
-/* One, in none of these segments.  0, or -1. */
+/* Place one record, in none of these segments.  0, or -1. */
 extern int space_place_apart_locked (struct space *space, uint32_t nr_sectors,
                                      const uint64_t *segments,
                                      unsigned nr_segments,

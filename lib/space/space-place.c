@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Where records go: the policy that space.h describes.
+/* Placement of records: the policy that space.h describes.
  *
  * Within a segment records stand together in the shortest free run that
  * holds them; chunks that they need are placed first, so that a segment is

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is known of each segment: 12 bytes, lists and sums.
+/* The table of segments (12 bytes for each), its lists and sums.
  *
  * Segments are found through lists by the length of their longest free
  * run, each length its own list, with a bitmap of the lists that are not
@@ -238,8 +238,8 @@ seg_pick_empty_locked (const struct space *space, bool last)
   return best;
 }
 
-/* The file system may take a millisecond: writers, who wait for the lock to
- * reserve room, must not wait for that.  Meanwhile the segment is neither
+/* The file system may take a millisecond, and writers that need the lock to
+ * reserve room must not wait for that.  Meanwhile the segment is neither
  * BACKED nor ABSENT, so no allocation takes it.
  */
 void
