@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Compression of records.  Codecs mix freely within a volume: each record
- * says which one it has.
+/* Compression of records.  A volume may mix codecs: each record has its own.
  */
 
 #ifndef NBDEDUP_CODEC_H
@@ -37,7 +36,7 @@ extern void compression_name (const struct compression *c,
 extern const char *codec_name (int id);
 
 /* Contexts of the compression libraries, for one thread at a time; NULL:
- * ENOMEM.  Made lazily inside: a context that only sees LZ4 is small.
+ * ENOMEM.  Each library's context is made at its first use.
  */
 struct codec_ctx;
 extern struct codec_ctx *codec_ctx_new (void);

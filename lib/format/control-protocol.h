@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is said over a pool's control.sock (version 1).
+/* The protocol of a pool's control.sock (version 1).
  *
  * The socket is a SOCK_STREAM Unix socket, mode 0600; the server serves
  * only peers of its own user id and root (SO_PEERCRED).
@@ -20,8 +20,8 @@
  *
  * A connection carries one request at a time: the client sends a request
  * and reads until its REPLY or ERROR.  The one exception is CANCEL, which
- * may be sent while a COMMAND runs.  Who wants several requests in flight
- * opens several connections.
+ * the client may send while a COMMAND runs.  A client that needs several
+ * requests in flight opens several connections.
  *
  *   REQUEST       offset  length  payload        REPLY
  *   HELLO         lowest  highest client's name  offset: version chosen
@@ -38,43 +38,43 @@
  *   FLUSH         -       -       -              -
  *   EXTENTS       bytes   bytes   -              16 bytes for each extent:
  *                                                length, then 1 for a hole
- *   REPAIR        a       -       its content    offset: 1 if it was written
- *                 record                         again, else 0
+ *   REPAIR        a       -       its content    offset: 1 if the server
+ *                 record                         rewrote it, else 0
  *
  * - HELLO is the first request of a connection, and must come within
  *   CONTROL_TIMEOUT_S.
  * - COMMAND's payload is {"command": NAME, "args": {...}}, at most
  *   CONTROL_COMMAND_MAX bytes; commands, arguments and results are those of
  *   command.h.  With CONTROL_FLAG_PROGRESS the server sends PROGRESS
- *   frames (offset: done, length: total units) before the answer, as many
- *   as it likes.  A result that is larger than a frame comes in several
- *   REPLYs, all but the last with CONTROL_FLAG_MORE.
- * - CANCEL has the COMMAND's cookie.  It asks a long command to stop, which
- *   then answers ERROR EINTR, or the result if it was faster.  A CANCEL that
- *   comes too late is ignored.  Closing the connection cancels too.
- * - A connection has at most one volume open.  It is closed with the
- *   connection; only the reply to VOLUME_CLOSE says that this has happened.
+ *   frames (offset: done, length: total units) before the answer, in any
+ *   number.  The server splits a result that is larger than a frame into
+ *   several REPLYs, all but the last with CONTROL_FLAG_MORE.
+ * - CANCEL has the COMMAND's cookie.  It asks a long command to stop.  The
+ *   server then answers ERROR EINTR, or the result if the command has ended.
+ *   It ignores a late CANCEL.  Closing the connection cancels too.
+ * - A connection has at most one volume open.  The server closes it with the
+ *   connection; only the reply to VOLUME_CLOSE confirms that it is closed.
  * - READ and WRITE transfer 1 to CONTROL_PAYLOAD_MAX bytes.
- * - REPAIR needs no volume: "scrub" with "wanted" tells the addresses of
- *   damaged records.  The content is believed only if it has the record's
- *   digest.
- * - EXTENTS may cover less than was asked for, but something: ask again for
- *   the rest.
+ * - REPAIR needs no volume: "scrub" with "wanted" returns the addresses of
+ *   damaged records.  The server accepts the content only if it has the
+ *   record's digest.
+ * - EXTENTS may cover only the beginning of the range, but not nothing: the
+ *   client asks again for the rest.
  *
- * ERROR ESHUTDOWN from the server (of any request but those on a volume,
- * which may have been destroyed): it is going down and has not done
- * anything; the client may open the pool itself.
+ * ERROR ESHUTDOWN from the server (for any request but those on a volume,
+ * which may have been destroyed): the server is shutting down and has done
+ * nothing; the client may open the pool itself.
  *
- * After ERROR the connection goes on, unless the frame was not one that
- * the receiver can tell the end of (bad magic, payload too large): then the
- * sender of the ERROR closes.  Once a frame has begun, the peer must
- * send the rest (and accept the answer) without pausing for longer than
- * CONTROL_TIMEOUT_S, or is cut off.  Between frames it may be silent; but a
- * connection without a volume is closed then, without a word, when the
- * server needs room for another.
+ * After ERROR the connection stays open, unless the receiver cannot find the
+ * end of the frame (bad magic, payload too large): then the sender of the ERROR
+ * closes it.  Once a frame has begun, the peer must send the rest (and accept
+ * the answer) without pausing for longer than CONTROL_TIMEOUT_S, or the other
+ * side closes the connection.  Between frames it may be silent; but the server
+ * may then close a connection without a volume, without an ERROR, when it needs
+ * room for another.
  *
  * Why data does not go over NBD: the client knows the pool's directory, but
- * neither where nbdkit listens nor its TLS keys; "allow" and "only=on" bind NBD
+ * neither nbdkit's address nor its TLS keys; "allow" and "only=on" restrict NBD
  * clients, not the pool's owner; and an NBD error has no text.
  */
 
@@ -177,9 +177,7 @@ control_frame_unpack (const uint8_t buf[CONTROL_HEADER_LEN],
   return 0;
 }
 
-/* Send a frame, in full.  -1 with errno (no text): the connection is of no
- * further use.
- */
+/* Send a whole frame.  -1 with errno (no text): the connection is unusable. */
 static inline int
 control_send (int fd, const struct control_frame *f, const void *payload)
 {

@@ -2,12 +2,12 @@
 
 /* The property "copies": which records have copies, and how many.
  *
- * A copy is a record like others, of the same stored bytes, in another
- * segment.  No pointer names it, and nothing finds it by its digest: its one
- * reference is that of table "copy" in pool.db, which holds it by the address
- * of the record that it is a copy of, the primary.  So it goes when that goes,
- * in the same transaction (fold-copies.c).  The server's copier makes copies
- * (copier.h); a read of a damaged record is answered from one (read.c).
+ * A copy is an ordinary record with the same stored bytes, in another segment.
+ * No pointer names it, and no lookup finds it by its digest.  Its one reference
+ * is the one in table "copy" of pool.db, by the address of the original record,
+ * the primary.  So the fold deletes it in the transaction that deletes the
+ * primary (fold-copies.c).  The server's copier makes copies (copier.h), and a
+ * read of a damaged record returns one (read.c).
  */
 
 #ifndef NBDEDUP_COPIES_H
@@ -24,8 +24,8 @@ struct copies {
   atomic_uint nr;               /* 1: none beside the record itself */
   _Atomic uint64_t refs;        /* for records with so many references */
 
-  /* Look through table "copy" for more copies than there may be: the fold
-   * does it, some rows at a time, when 'wanted' is not 'done'.
+  /* While 'wanted' is not 'done', the fold searches table "copy", some rows at
+   * a time, for surplus copies.
    */
   atomic_uint wanted, done;
   unsigned under_way;           /* the folding thread's own, and ... */
@@ -35,14 +35,14 @@ struct copies {
 /* "1", or "N:R".  EINVAL. */
 extern int copies_parse (const char *value, unsigned *nr, uint64_t *refs);
 
-/* From now on, with a look whether there are too many if there may be. */
+/* Change the values; start the search if there may be surplus copies. */
 extern void copies_set (struct copies *copies, unsigned nr, uint64_t refs);
 
-/* Let the next folds look whether there are too many. */
+/* Let the next folds search for surplus copies. */
 extern void copies_look (struct copies *copies);
 
-/* How many copies, beside itself, must a record with so many references
- * have?
+/* How many copies, beside itself, a record with 'refcount' references must
+ * have.
  */
 static inline unsigned
 copies_wanted (const struct copies *copies, uint64_t refcount)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Every structure that stands in pool.db's blobs, in the journal's bodies
- * and in the summaries of "records": pack and unpack.  Pure: no I/O, no
- * locks.  Little-endian throughout.  nbdedup-format(5) repeats the tables.
+/* Packing and unpacking of every structure in pool.db's blobs, in the journal's
+ * bodies and in the summaries of "records".  Pure: no I/O, no locks.
+ * Little-endian throughout.  nbdedup-format(5) repeats the tables.
  */
 
 #ifndef NBDEDUP_FORMAT_H
@@ -18,9 +18,9 @@
 #define FORMAT_VERSION 1        /* of pool.db: PRAGMA user_version */
 #define FORMAT_APPLICATION_ID 0x4e424444        /* "NBDD" */
 
-/* pool.db's features_compat: a map has had a block that is lost. */
+/* pool.db's features_compat: a map has had a lost block. */
 #define FEATURE_COMPAT_LOST 1
-/* ...: rows of table "record" are missing; "check --repair" clears it. */
+/* The same: rows of table "record" are missing; "check --repair" clears it. */
 #define FEATURE_COMPAT_RECORDS_LOST 2
 
 #define BLOCK_SIZE_MIN 4096u
@@ -32,7 +32,7 @@
 #define ADDR_MAX ((UINT64_C (1) << 40) - 1)
 
 /*----------------------------------------------------------------------
- * Pointer: what a layer's map says about a block.
+ * Pointer: a block's entry in a layer's map.
  *
  *   BITS      FIELD
  *    0 ..  39  addr    first sector in "records", never 0
@@ -52,12 +52,12 @@ struct pointer {
 };
 
 extern void pointer_pack (const struct pointer *p, uint8_t buf[POINTER_LEN]);
-/* EIO if it cannot be a pointer of a block of 'lsize' bytes. */
+/* EIO if it is impossible for a block of 'lsize' bytes. */
 extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
                            struct pointer *p);
 
 /*----------------------------------------------------------------------
- * Record: what pool.db knows of a record, by address.
+ * Record: the metadata of a record, by address.
  *
  * Table "record" has one row per group of RECORD_GROUP_SECTORS sectors; its
  * blob is an array of entries, ascending by sector:
@@ -118,10 +118,10 @@ extern int record_unpack (uint64_t group, const uint8_t *buf, size_t len,
  *                 i / 4: 0 inherit, 1 hole, 2 pointer, 3 lost
  *     16   16 n   the pointers, in block order
  *
- * In a layer without a parent "inherit" reads as a hole, and nothing else
- * says hole.  Lost: damage has taken the block's pointer: its content
- * is unknown.  It reads as an error until it is written whole or zeroed;
- * it holds no reference.
+ * In a layer without a parent "inherit" reads as a hole, and state 1 is not
+ * used.  Lost: damage destroyed the block's pointer, so its content is unknown.
+ * Reads fail until a client overwrites the whole block or zeroes it; the block
+ * holds no reference.
  */
 #define LEAF_BLOCKS 64
 #define LEAF_STATES_LEN (LEAF_BLOCKS / 4)
@@ -136,7 +136,7 @@ struct leaf {
   uint8_t ptr[LEAF_BLOCKS][POINTER_LEN];        /* packed */
 };
 
-/* Bytes used; 0: all inherit, the row need not exist. */
+/* Bytes used; 0: all blocks inherit, so no row is needed. */
 extern size_t leaf_pack (const struct leaf *leaf, uint8_t buf[LEAF_LEN_MAX]);
 extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
 
@@ -154,7 +154,7 @@ extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
  * unsigned one) up to the next row's key, ascending by (prefix, addr).
  */
 #define INDEX_ENTRY_LEN 16
-/* A row is split in two when it grows past this. */
+/* The fold splits a row that grows past this. */
 #define INDEX_ROW_MAX (240 * INDEX_ENTRY_LEN)
 
 struct index_entry {
@@ -186,8 +186,8 @@ extern bool index_entry_matches (const struct index_entry *e,
  *     40     16   zero
  *     56      8   XXH3_64bits of the 56 bytes before
  *
- * the others describe one record each; a slot that fails its check, or
- * whose record does not have the digest, describes nothing:
+ * Each other slot describes one record.  A slot is void if its checksum is
+ * wrong, or its record does not have the digest:
  *
  *      0      2   first sector, within the segment
  *      2      1   codec (low 4 bits), log2 (lsize) - 9 (high 4 bits)
@@ -195,8 +195,8 @@ extern bool index_entry_matches (const struct index_entry *e,
  *      4      4   psize
  *      8      8   cksum of the stored bytes
  *     16     32   digest
- *     48      8   birth: the fold that inserted the record (of two slots
- *                 that claim the same sectors the younger is right)
+ *     48      8   birth: the fold that inserted the record (if two slots
+ *                 claim the same sectors, the younger is right)
  *     56      4   domain
  *     60      4   low 32 bits of XXH3_64bits_withSeed of the 60 bytes
  *                 before, the seed being the slot's byte offset in the file
@@ -209,7 +209,7 @@ extern void summary_slot_pack (const uint8_t uuid[UUID_LEN],
                                uint64_t slot_offset,
                                const struct record *r, uint64_t birth,
                                uint32_t sectors_per_segment, uint8_t buf[64]);
-/* Returns 1, or 0 if the slot describes nothing. */
+/* Returns 1, or 0 if the slot is void. */
 extern int summary_slot_unpack (const uint8_t uuid[UUID_LEN],
                                 uint64_t slot_offset, uint64_t segment,
                                 uint32_t sectors_per_segment,

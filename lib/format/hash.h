@@ -42,9 +42,9 @@ struct hasher;
 extern struct hasher *hasher_new (int id);
 extern void hasher_free (struct hasher *hasher);
 
-/* The digest of 'len' bytes.  'domain' 0 hashes the bytes alone; another
- * domain's digests never equal them: its 8 little-endian bytes are hashed
- * first, so that volumes of different domains never share.
+/* The digest of 'len' bytes.  With 'domain' 0 the function hashes the bytes
+ * alone.  Otherwise it hashes the domain's 8 little-endian bytes first, so that
+ * the digests differ and volumes of different domains never share records.
  */
 extern int hasher_digest (struct hasher *hasher, uint64_t domain,
                           const void *buf, size_t len, struct digest *digest);

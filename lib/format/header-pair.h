@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The header of "records" and of "journal": kept twice, so that one valid
- * copy is there at every moment, whatever write is torn.
+/* The header of "records" and of "journal": stored twice, so that at every
+ * moment one copy is valid, even if a write is torn.
  *
  * A copy has HEADER_LEN bytes, little-endian; copy 0 stands at the start of
  * the file, copy 1 further on, never in the same sector or page:
@@ -9,26 +9,26 @@
  *   OFFSET  SIZE  FIELD
  *      0      8   magic
  *      8      4   format version
- *     12      4   own32: the file's own, see there
+ *     12      4   own32: see store.c and journal.c
  *     16      8   features_incompat: unknown bit: refuse to open
  *     24      8   features_compat: unknown bit: ignore
  *     32      8   features_autoclear: unknown bit: clear before writing
  *     40     16   uuid of the pool
  *     56      8   epoch of the running or last session
- *     64      8   own64: the file's own, see there; it never decreases
+ *     64      8   own64: see store.c and journal.c; it never decreases
  *     72    432   zero
  *    504      8   XXH3_64bits of bytes 0 .. 503
  *
- * Magic, version and checksum stand there in every format version, so that
- * an old program can tell a newer file from a damaged one.
+ * Magic, version and checksum have these places in every format version, so
+ * that an old program can tell a newer file from a damaged one.
  *
  * A copy is valid if and only if its magic and its checksum are right.  Of
  * two valid copies the one with the higher (epoch, own64) counts: they
  * differ only if a crash came between the two writes of header_pair_write.
- * That writes the copy that does not count first, and syncs before it
- * touches the other one.
+ * That function first writes the copy that does not count, and syncs before
+ * it writes the other one.
  *
- * Threads: the caller sees to it that one at a time uses a pair.
+ * Threads: one at a time may use a pair; the caller ensures that.
  */
 
 #ifndef NBDEDUP_HEADER_PAIR_H
@@ -48,7 +48,7 @@ struct file_header {
   uint64_t own64;
 };
 
-/* What tells one kind of file from the other. */
+/* The differences between the two kinds of file. */
 struct header_kind {
   char magic[8 + 1];
   uint32_t version;
@@ -61,7 +61,7 @@ struct header_kind {
   const char *no_magic;
   const char *restore;
 
-  /* Can own32 and own64 be?  -1 (EIO) with a text if not. */
+  /* Fail with EIO and a text if own32 or own64 is impossible. */
   int (*check) (const char *path, const struct file_header *h);
 };
 
@@ -69,7 +69,7 @@ struct header_kind {
 struct header_pair {
   const struct header_kind *kind;       /* not owned */
   struct file_header header;    /* of the copy that counts */
-  unsigned good_copy;           /* which one that is */
+  unsigned good_copy;           /* the number of that copy */
 };
 
 enum copy_state { COPY_VALID, COPY_NO_MAGIC, COPY_BAD_CHECKSUM };
@@ -89,8 +89,8 @@ extern int header_pair_read (struct header_pair *pair,
                              int fd, const char *path);
 
 /* Write 'header' over both copies, one after the other, and sync each.  -1
- * with errno on error (no text recorded); 'pair' then says what counts on
- * the disk.
+ * with errno on error (no text recorded); 'pair' then has the copy that counts
+ * on the disk.
  */
 extern int header_pair_write (struct header_pair *pair, int fd,
                               const struct file_header *header);

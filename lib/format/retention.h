@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Retention: which samples of a history may go, so that years stay small.
- * Pure: no I/O, no clock.
+/* Retention: which samples of a history may be dropped, so that the history of
+ * years stays small.  Pure: no I/O, no clock.
  *
  * A policy is a list of tiers, written GRAIN:AGE and separated by commas:
  *
@@ -9,25 +9,26 @@
  *
  * GRAIN is all, hourly, daily or weekly; AGE is a number with the unit h, d,
  * w or y (365 days), or "forever".  A sample belongs to the first tier whose
- * AGE it has not passed.  There it stays if it is the first of its bucket:
- * of its hour, day or week (UTC; weeks begin on Monday); in a tier of "all"
- * it stays anyway.  One that is older than the last tier goes.  The first
- * sample of all, and the newest one, always stay.
+ * AGE it has not passed.  The tier keeps the first sample of each bucket: of
+ * each hour, day or week (UTC; weeks begin on Monday).  A tier of "all" keeps
+ * every sample.  A sample older than the last tier is dropped.  The very first
+ * sample and the newest one always stay.
  *
  * The tiers become coarser and older, and each spans at least one of its own
- * buckets; then what stays does not depend on how often one has thinned:
+ * buckets.  Therefore the result does not depend on how often the history was
+ * thinned:
  *
  *  - Buckets are nested.  So the first of a week is the first of its day and
  *    of its hour, and no finer tier drops it.
  *
- *  - A sample that is not the first of its bucket is judged while that one
- *    is there still: when the first has grown too old for the tier, all of
+ *  - A sample that is not the first of its bucket is judged while the first
+ *    is still there: when the first has grown too old for the tier, all of
  *    its bucket have reached the tier.
  *
- * "First" is the first recorded, whatever the clock said: one that is set
- * back cannot put another sample in the place of one that was kept.  But a
- * sample that a user requested goes before those that the server took by
- * itself; in nested buckets that is the same one, too.
+ * "First" means recorded first, whatever the clock said: setting the clock back
+ * cannot replace a sample that was kept.  But samples that a user requested
+ * precede those that the server took by itself; in nested buckets that selects
+ * the same sample, too.
  */
 
 #ifndef NBDEDUP_RETENTION_H
@@ -38,7 +39,7 @@
 #include <stdint.h>
 
 #define RETENTION_DEFAULT "all:1d,hourly:7d,daily:90d,weekly:10y"
-#define RETENTION_TIERS_MAX 4   /* there are no more grains */
+#define RETENTION_TIERS_MAX 4   /* the number of grains */
 #define RETENTION_TEXT_MAX 79   /* characters of a policy */
 #define RETENTION_FOREVER UINT64_MAX
 
@@ -56,15 +57,15 @@ struct retention_sample {
   uint64_t id;                  /* ascending as recorded; each once */
   uint64_t time;                /* seconds since the epoch */
   bool asked;                   /* requested by a user */
-  bool drop;                    /* the answer */
+  bool drop;                    /* the result */
 };
 
-/* EINVAL, with the rule that 'text' breaks. */
+/* Fails with EINVAL; the error names the rule that 'text' breaks. */
 extern int retention_policy_parse (const char *text,
                                    struct retention_policy *policy);
 
-/* Decide about all samples of one history, in any order; leaves them sorted
- * by time.  A sample of the future counts as new.
+/* Set 'drop' of all samples of one history.  They may be in any order; the
+ * function sorts them by time.  A sample from the future counts as new.
  */
 extern void retention_apply (const struct retention_policy *policy,
                              uint64_t now_s,

@@ -4,17 +4,17 @@
  *
  * A segment is SEGMENT_BYTES of sectors.  It holds records, and summary
  * chunks: arrays of 64-byte slots, one slot per record of the segment,
- * that describe the records (see summary.h), so that they can be judged
- * and found again without pool.db.  A chunk takes max (4096, sector)
+ * that describe the records (see summary.h), so that the program can find and
+ * verify them without pool.db.  A chunk takes max (4096, sector)
  * bytes, i.e. chunk_sectors, anywhere in the segment, aligned to its size.
  * Slot numbers count through the chunks in the order in which they were
- * added: slot s stands in chunk s / slots_per_chunk.  A chunk is never
- * given back before its whole segment is free.  (The first slot of each
- * chunk is the chunk's own header: slots_per_chunk counts it, but it is
- * never handed out.)
+ * added: slot s is in chunk s / slots_per_chunk.  A chunk is never
+ * freed before its whole segment is free.  (The first slot of each
+ * chunk is the chunk's own header: slots_per_chunk counts it, but no record
+ * gets it.)
  *
- * A chunk can be "lost": a crash forgot where it was, because none of its
- * records was flushed, but one in a chunk that was added after it was.  A
+ * A chunk can be "lost": after a crash its place is unknown, because none of
+ * its records was flushed, but a record of a later chunk was.  A
  * lost chunk keeps its number, has no sectors, and all its slots count as
  * taken, until it is placed again.
  *
@@ -75,8 +75,8 @@ extern struct segment_map *segment_map_unpack (uint64_t id,
                                                uint32_t sector_bytes,
                                                const void *buf, size_t len);
 
-/* Mark sectors used or free.  -1 (EIO) if one of them was so already: the
- * map and the caller disagree; the map is unchanged then.
+/* Mark sectors used or free.  -1 (EIO) if one of them has that state already:
+ * the map and the caller disagree, and the map is unchanged.
  */
 extern int segment_map_set (struct segment_map *map, unsigned sector,
                             unsigned nr_sectors);
@@ -90,30 +90,30 @@ extern int segment_map_clear_slot (struct segment_map *map, unsigned slot);
 /* Append a chunk at 'sector' and mark its sectors and header slot used. */
 extern int segment_map_add_chunk (struct segment_map *map, unsigned sector);
 
-/* Chunk number 'index' stands at 'sector': add it if it is new (those
+/* Record that chunk number 'index' is at 'sector': add it if it is new (chunks
  * skipped are lost), place it if it was lost, else compare (EIO).
  */
 extern int segment_map_place_chunk (struct segment_map *map, unsigned index,
                                     unsigned sector);
-/* The same if the map may say that more is used than is: sectors there that no
- * chunk has become the chunk's.
+/* The same if the map may mark free sectors as used: sectors there that belong
+ * to no chunk become the chunk's.
  */
 extern void segment_map_force_chunk (struct segment_map *map, unsigned index,
                                      unsigned sector);
 
-/* The same for all the chunks of a segment, as space_get_chunks tells them:
- * what is missing is added, what was lost and found again is placed.
+/* The same for all the chunks of a segment, as space_get_chunks returns them:
+ * add missing ones, and place lost ones that were found again.
  */
 extern int segment_map_set_chunks (struct segment_map *map,
                                    const uint16_t *chunks,
                                    unsigned nr_chunks);
 
-/* Take back a chunk that has no slot in use: it is lost, or, the last one,
- * forgotten.
+/* Remove a chunk that has no slot in use.  The last one is forgotten; any other
+ * becomes lost.
  */
 extern int segment_map_drop_chunk (struct segment_map *map, unsigned index);
 
-/* A free slot, or -1: all taken, add a chunk. */
+/* A free slot, or -1: all are taken, and the caller must add a chunk. */
 extern int segment_map_find_slot (const struct segment_map *map);
 extern unsigned segment_map_nr_free_slots (const struct segment_map *map);
 
@@ -124,7 +124,7 @@ extern int segment_map_next_run (const struct segment_map *map,
 extern unsigned segment_map_largest_run (const struct segment_map *map,
                                          unsigned *start);
 
-/* True if there is nothing in use but chunks (and the store's header). */
+/* True if only chunks (and the store's header) are in use. */
 extern bool segment_map_is_empty (const struct segment_map *map);
 
 /* Forget the chunks of an empty segment. */
