@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pages of SQLite's b-trees, read and made byte by byte: inside of meta-mend.c.
+/* Parsing and building of pages of SQLite's b-trees, for meta-mend.c.
  * https://sqlite.org/fileformat2.html, section 1.6.  Pure: no I/O.
  *
- * A row of table "leaf" stands in an index b-tree (WITHOUT ROWID), in interior
- * pages as well as in those at the bottom.  Rows of the tables with an integer
- * key stand at the bottom of a table b-tree; a key in an interior page is the
- * greatest on its left.
+ * The rows of table "leaf" are in an index b-tree (WITHOUT ROWID), in interior
+ * pages and in leaf pages.  The rows of tables with an integer key are in the
+ * leaf pages of a table b-tree; a key in an interior page is the greatest on
+ * its left.
  *
  * Why not SQLite's recovery extension: Debian's library lacks it, and it makes
  * a new database of the rows that it finds.  Here the pool stays open, and only
@@ -22,8 +22,9 @@
 
 #include "meta/meta.h"
 
-/* Of a row, or of what may be one: of table "leaf"; of a table with an integer
- * key this is in 'seq', with the sign's bit turned round, and the others are 0.
+/* The key of a row, or of a possible row, of table "leaf".  For a table with an
+ * integer key 'seq' is that key with its sign bit flipped, and the other
+ * members are 0.
  */
 struct leaf_key {
   uint64_t branch, leaf, seq;
@@ -32,14 +33,14 @@ struct leaf_key {
 extern int leaf_key_compare (const struct leaf_key *a,
                              const struct leaf_key *b);
 
-/* There and back. */
+/* Flip the sign bit: from rowid to 'seq', and back. */
 static inline uint64_t
 btree_rowid (uint64_t rowid)
 {
   return rowid ^ UINT64_C (1) << 63;
 }
 
-/* The i-th number of 4 bytes of a page. */
+/* The i-th big-endian 32-bit number of a page. */
 static inline uint32_t
 btree_number (const uint8_t *p, size_t i)
 {
@@ -48,7 +49,7 @@ btree_number (const uint8_t *p, size_t i)
     (uint32_t) p[2] << 8 | p[3];
 }
 
-/* What stands on a page. */
+/* A parsed page. */
 struct btree_page {
   const uint8_t *p;
   uint32_t number;
@@ -65,32 +66,32 @@ struct btree_cell {
   uint64_t rowid;               /* of a table b-tree */
 };
 
-/* -1: it is none, or cannot be understood. */
+/* -1: not a page or a cell, or not understood. */
 extern int btree_page_open (const uint8_t *p, uint32_t number,
                             struct btree_page *page);
 extern int btree_cell_get (const struct btree_page *page, unsigned i,
                            struct btree_cell *cell);
-/* Of an interior page. */
+/* Only for an interior page. */
 extern uint32_t btree_right_child (const struct btree_page *page);
 
-/* A row of table "leaf".  -1: it is none. */
+/* Parse a row of table "leaf".  -1: not a row. */
 extern int btree_leaf_row (const struct btree_cell *cell,
                            struct leaf_key *key, const uint8_t **data,
                            size_t *len);
 
 /*----------------------------------------------------------------------
- * Making
+ * Building
  */
 
-/* An empty page: 'right' is its right child; 0: at the bottom. */
+/* Make an empty page with the right child 'right'; 0: a leaf page. */
 extern void btree_make (uint8_t *p, bool index, uint32_t right);
-/* Add a row behind those that are there, with no data, right of 'child' (0: at
- * the bottom; of a table b-tree no row, but its key).  With 'nr_overflow' pages
- * of data the first of them is 'overflow'.
+/* Append a row without data, to the right of 'child' (0: in a leaf page).  In
+ * an interior page of a table b-tree append only the key.  If the row has
+ * 'nr_overflow' pages of data, 'overflow' is the first of them.
  */
 extern void btree_add (uint8_t *p, uint32_t child, const struct leaf_key *key,
                        uint32_t overflow, uint32_t nr_overflow);
-/* A page of data; 'next': the one that follows, or 0. */
+/* Make a page of data; 'next' is the following one, or 0. */
 extern void btree_make_overflow (uint8_t *p, uint32_t next);
 
 #endif /* NBDEDUP_META_BTREE_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* One connection to pool.db: opening it, its errors; and making the file. */
+/* A connection to pool.db: opening and errors; and creating the file. */
 
 #include <config.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Inside meta*.c only: a connection and its statements. */
+/* A connection and its statements.  For meta*.c only. */
 
 #ifndef NBDEDUP_META_CONN_H
 #define NBDEDUP_META_CONN_H
@@ -40,16 +40,16 @@ enum meta_stmt {
 struct meta_conn {
   sqlite3 *db;
   bool damaged;                 /* the last failure was a damaged page */
-  bool write_failed;            /* a failure was not of reading or memory */
-  bool saw_damage;              /* one of them was */
-  atomic_bool sync_failed;      /* the writer's: of pool.db, for good */
+  bool write_failed;            /* something but reading or memory failed */
+  bool saw_damage;              /* a failure was a damaged page */
+  atomic_bool sync_failed;      /* the writer's: a sync of pool.db; permanent */
   sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
 };
 
 /* Open 'path', which must exist unless 'create'. */
 extern int meta_conn_open (struct meta_conn *c, const char *path, bool create,
                            uint64_t cache_bytes);
-/* The same without a write to any file. */
+/* The same without writing to any file. */
 extern int meta_conn_open_readonly (struct meta_conn *c, const char *path,
                                     uint64_t cache_bytes);
 extern void meta_conn_close (struct meta_conn *c);
@@ -57,7 +57,7 @@ extern void meta_conn_close (struct meta_conn *c);
 /* Run SQL that returns nothing; 'what' is for the error. */
 extern int meta_exec (struct meta_conn *c, const char *sql, const char *what);
 
-/* The statement, prepared; NULL after recording the error. */
+/* The prepared statement; NULL: the error is recorded. */
 extern sqlite3_stmt *meta_stmt (struct meta_conn *c, enum meta_stmt which);
 
 /* Record SQLite's error as ours; returns -1. */
@@ -66,12 +66,12 @@ extern int meta_fail (struct meta_conn *c, const char *what);
 /* Step a statement that returns no row, and reset it. */
 extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
 
-/* A row of the statements that select all columns (meta-tables.c). */
+/* Read a row of a statement that selects all columns (meta-tables.c). */
 extern void meta_col_layer (sqlite3_stmt *st, struct meta_layer *l);
 extern void meta_col_volume (sqlite3_stmt *st, struct meta_volume *v);
 extern void meta_col_snapshot (sqlite3_stmt *st, struct meta_snapshot *s);
 
-/* Reset and unbound when the scope ends. */
+/* Reset and unbind the statement when the scope ends. */
 extern void meta_reset (sqlite3_stmt **st);
 #define USING_STMT(st, conn, which)                                     \
   __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st =             \
@@ -79,7 +79,8 @@ extern void meta_reset (sqlite3_stmt **st);
   if (st == NULL)                                                       \
     return -1
 
-/* Binding fails only for lack of memory, or for a wrong index: ours. */
+/* Binding fails only for lack of memory, or for a wrong index, which is a bug.
+ */
 static inline void
 bind_u64 (sqlite3_stmt *st, int i, uint64_t v)
 {
@@ -91,7 +92,7 @@ bind_u64 (sqlite3_stmt *st, int i, uint64_t v)
 static inline void
 bind_blob (sqlite3_stmt *st, int i, const void *p, size_t len)
 {
-  /* A NULL pointer would bind NULL: an empty blob is not that. */
+  /* A NULL pointer would bind NULL instead of an empty blob. */
   int rc = sqlite3_bind_blob64 (st, i, len ? p : "", len, SQLITE_STATIC);
 
   assert (rc == SQLITE_OK || rc == SQLITE_NOMEM);
@@ -103,7 +104,7 @@ col (sqlite3_stmt *st, int i)
   return (uint64_t) sqlite3_column_int64 (st, i);
 }
 
-/* One row or none: 1, 0, -1. */
+/* Step: 1: a row, 0: no row, -1. */
 static inline int
 step_one (struct meta_conn *c, sqlite3_stmt *st, const char *what)
 {
@@ -117,7 +118,7 @@ step_one (struct meta_conn *c, sqlite3_stmt *st, const char *what)
   }
 }
 
-/* Run 'fn' over the rows; it returns 0 to go on, 1 to stop, -1. */
+/* Evaluate 'call' for each row: 0 to go on, 1 to stop, -1 to fail. */
 #define SCAN(c, st, what, call)                 \
   ({                                            \
     int _r, _f = 0;                             \

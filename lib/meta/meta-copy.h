@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The second copy of pool.db while the pool is open, inside meta*.c only: made,
- * given up, made again.  What it is: cksum-mirror.h; what is done with it when
- * a pool is opened: meta-pair.h.
+/* Building and rebuilding of the second copy of pool.db while the pool is open.
+ * For meta*.c only.  cksum-mirror.h describes the copy, and meta-pair.h its use
+ * when a pool is opened.
  *
  * The mark says "current" only from after the last byte is copied and synced
- * until before the first commit that the copy misses.  A thread tells the log
- * what happened, builds the copy, and tries again RETRY_MS after it was lost,
- * if there is room; a small one is made at once by meta_copy_set.
+ * until before the first commit that the copy misses.  A thread logs events,
+ * builds the copy, and retries RETRY_MS after the copy was lost, if there is
+ * room; meta_copy_set itself makes a small one.
  */
 
 #ifndef NBDEDUP_META_COPY_H
@@ -17,24 +17,24 @@
 
 struct meta_copy;
 
-/* Before pool.db is opened: choose and repair (meta_pair_open).  The VFS must
- * be registered.
+/* Call it before opening pool.db: it chooses and repairs (meta_pair_open).  The
+ * VFS must be registered.
  */
 extern struct meta_copy *meta_copy_new (const char *db,
                                         const struct meta_session *session,
                                         bool force);
-/* After pool.db was opened, before it is written.  Until then a copy that
- * could not be used keeps its mark.
+/* Call it after opening pool.db, before writing to it.  Until then an unusable
+ * copy keeps its mark.
  */
 extern int meta_copy_opened (struct meta_copy *copy);
-/* 'conn' is a connection for it alone, closed by meta_copy_stop. */
+/* 'conn' is a connection for the copy alone; meta_copy_stop closes it. */
 extern int meta_copy_start (struct meta_copy *copy,
                             const struct meta_conn *conn);
-/* There is room: if it is lost, try again now.  NULL: nothing. */
+/* There is room again: if the copy is lost, retry now.  NULL does nothing. */
 extern void meta_copy_retry (struct meta_copy *copy);
 extern void meta_copy_stop (struct meta_copy *copy);
-/* After all connections are closed; 'clean': all that was committed is in
- * pool.db.  NULL can be freed.
+/* Call it after closing all connections.  'clean': pool.db has all commits.
+ * 'copy' may be NULL.
  */
 extern void meta_copy_free (struct meta_copy *copy, bool clean);
 
@@ -43,7 +43,7 @@ extern int meta_copy_configure (struct meta_copy *copy, const char *value);
 extern void meta_copy_status (struct meta_copy *copy,
                               struct meta_copy_status *status);
 extern int meta_copy_blank (struct meta_copy *copy);
-/* Around a change of pool.db that SQLite does not make. */
+/* Call these around a change of pool.db that bypasses SQLite. */
 extern void meta_copy_change_begin (struct meta_copy *copy);
 extern void meta_copy_change_end (struct meta_copy *copy);
 extern int meta_copy_compare (struct meta_copy *copy,

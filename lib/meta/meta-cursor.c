@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Several scans of the map at once, each with a statement of its own. */
+/* Concurrent scans of the map, each with a statement of its own. */
 
 #include <config.h>
 

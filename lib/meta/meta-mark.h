@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The file "metadata-copy" of a pool: where the second copy of pool.db is, and
- * whether it is current.  pool.db could not say so when it is lost.
+/* The file "metadata-copy" of a pool, the mark: where the second copy of
+ * pool.db is, and whether it is current.  A lost pool.db could not say so.
  *
- * It has two blocks of 4096 bytes, which say the same; little-endian:
+ * It has two equal blocks of 4096 bytes; little-endian:
  *
  *   OFFSET  SIZE  FIELD
  *      0      8   magic "NBDDUPMC"
@@ -11,16 +11,17 @@
  *     12      4   state: 1 current, 2 not; 3 and 4 the same, but pool.db is
  *                 distrusted
  *     16     16   uuid of the pool
- *     32      8   pages that are copied already, if a clean end interrupted it
+ *     32      8   pages already copied, if a clean close interrupted copying
  *     40      4   length of the path
  *     44   1023   path, absolute; none: "pool.db.copy" beside pool.db
  *                 then zeroes up to
  *   4088      8   XXH3_64bits of bytes 0 .. 4087
  *
- * It is overwritten in place, one block after the other, a sync between them:
- * a full disk cannot keep it from saying that the copy is not current.  The
- * copy is current only if each valid block says so, and pool.db distrusted if
- * one does: something else wrote to it while it was open (cksum-mirror.h).
+ * meta_mark_write overwrites it in place, one block after the other, with a
+ * sync between them: a full disk cannot keep it from recording that the copy
+ * is not current.  The copy is current only if each valid block says so.
+ * pool.db is distrusted if one block says so: another program wrote to it while
+ * it was open (cksum-mirror.h).
  */
 
 #ifndef NBDEDUP_META_MARK_H
@@ -40,7 +41,7 @@ struct meta_mark {
   char path[META_MARK_PATH_MAX + 1];    /* "": the default */
 };
 
-/* 1; 0: there is none, or none that is valid; never fails. */
+/* 1; 0: there is no valid mark; never fails. */
 extern int meta_mark_read (const char *file, struct meta_mark *mark);
 /* Durable when it returns 0; -1 with errno and a text. */
 extern int meta_mark_write (const char *file, const struct meta_mark *mark);

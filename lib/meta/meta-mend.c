@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Put a table right, some of whose pages are lost in all copies.
+/* Repair of a table some of whose pages are lost in all copies.
  *
  * SQLite cannot change a tree with a page that it cannot read.  So the writer
- * gets, for a moment, other pages in the place of the lost ones
- * (cksum-graft.h): empty ones but for a row that SQLite needs, and that could
- * stand there.  Then one ordinary transaction deletes these rows, inserts what
- * the caller says of the range of keys that is lost, and writes all the pages
- * that it changes.  Killed before it is durable, nothing has happened.
+ * temporarily gets substitutes for the lost pages (cksum-graft.h), which are
+ * empty but for a row that SQLite needs and whose key is possible there.  Then
+ * one ordinary transaction deletes these rows, inserts the caller's rows for
+ * the lost range of keys, and writes all the pages that it changes.  A crash
+ * before it is durable leaves everything as it was.
  *
- * A row whose data go on on a lost page is lost, too; that page is replaced by
- * one that ends there, or goes on on others (see below).
+ * A row whose data continue on a lost page is lost, too; the substitute for
+ * that page ends the data, or continues on others (see below).
  *
- * A lost page that is not at the bottom hides those below it: they cannot be
- * found any more, and what they said is lost, too, for pages that SQLite has
- * freed look the same.  But they must not stay in use for ever: pages that no
- * tree and no list of free pages has ("orphans") are all theirs.  A small tree
- * is made of as many of them as its height needs, and the others become the
+ * A lost interior page hides the pages below it: nothing can find them any
+ * more, and their rows are lost, too, because pages that SQLite has freed look
+ * the same.  But they must not stay in use for ever: the pages in no tree and
+ * in no list of free pages ("orphans") are exactly these.  This code makes a
+ * small tree of as many of them as its height needs, and the others become the
  * data of one of its rows.  When SQLite deletes the rows it frees the pages.
  *
- * Before the transaction is committed SQLite checks the tables (quick_check):
- * no page may be used twice, or by nothing.
+ * Before the commit SQLite checks the tables (quick_check): each page must be
+ * used, and only once.
  */
 
 #include <config.h>

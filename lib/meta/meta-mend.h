@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pages of a table that are lost in all copies of pool.db: see meta-mend.c. */
+/* Replacing pages that are damaged in all copies of pool.db: see meta-mend.c.
+ */
 
 #ifndef NBDEDUP_META_MEND_H
 #define NBDEDUP_META_MEND_H
@@ -8,8 +9,8 @@
 #include "meta/meta-btree.h"
 #include "meta/meta.h"
 
-/* What may have stood on a lost page, and on those below it: rows above 'low'
- * and below 'high' (see struct leaf_key for tables with an integer key).
+/* The rows that a lost page, and the pages below it, may have had: those above
+ * 'low' and below 'high' (see struct leaf_key for tables with an integer key).
  */
 struct meta_lost_range {
   bool has_low, has_high;
@@ -23,19 +24,19 @@ enum meta_mend_table {
 
 struct meta_mend_ops {
   enum meta_mend_table table;
-  /* Each row of table "leaf" that can be read, before anything else. */
+  /* Called first, for each readable row of table "leaf". */
   int (*row) (void *opaque, const struct leaf_key *key, const uint8_t *data,
               size_t len);
-  /* In the transaction: put rows into this range, which has none now. */
+  /* Called in the transaction: insert rows into this range, which has none. */
   int (*lose) (void *opaque, struct meta_conn *c,
                const struct meta_lost_range *range);
   void *opaque;
 };
 
-/* By the writer, outside of its transactions.  The number of lost pages that
- * were replaced, durably; 0: there was none; -1: nothing was changed.  'state'
- * is the row as it was committed last; it is written if it was changed by
- * 'lose'.
+/* Call it with the writer, outside of its transactions.  Returns the number of
+ * lost pages that it replaced durably; 0: there was none; -1: nothing was
+ * changed.  'state' is the row of the last commit; the function writes it if
+ * 'lose' changed it.
  */
 extern int meta_mend (struct meta *m, const struct meta_mend_ops *ops,
                       const struct meta_state *state);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* For reading only: which of the two copies of pool.db, with which WAL, without
- * changing either (meta-pair.h).
+/* For reading only: chooses one of the two copies of pool.db, and a WAL,
+ * without changing any (meta-pair.h).
  */
 
 #include <config.h>

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Tables of pool.db that are damaged, where no second copy helps.
+/* Rebuilding of damaged tables of pool.db when no second copy helps.
  *
- * A table that cannot be read to its end is renamed and made again, with the
- * rows that can be read: SQLite would have to read the old one to remove it.
- * That is enough for what can be derived or done without:
+ * The repair renames a table that cannot be read to its end, and makes a new
+ * one with the readable rows: SQLite would have to read the old one to remove
+ * it.  That is enough for tables that can be derived or done without:
  *
- *   limbo     addresses that are lost there leak their sectors until they
- *             are found by a check: nothing refers to them
- *   copy      copies that are lost there leak their sectors, as above
- *   ddt       what is lost is stored a second time when it is written again
+ *   limbo     the sectors of lost addresses leak until a check finds them:
+ *             nothing refers to them
+ *   copy      the sectors of lost copies leak, as above
+ *   ddt       data with a lost entry are stored again when written again
  *   drift     samples of the past
- *   report    what the last recovery and scrub found
- *   property  they have their defaults again
+ *   report    the results of the last recovery and scrub
+ *   property  lost properties have their defaults again
  *
  * and for automatic indexes, whose tables have all their rows.  Of domain,
- * layer, volume and snapshot no row may be missing; and what leaf, record and
- * segment say nothing here can know.
+ * layer, volume and snapshot no row may be missing; and nothing here can
+ * restore the content of leaf, record and segment.
  *
- * An error while reading ends SQLite's transaction, so damaged tables are read
- * through another connection than the one that writes.  All is one commit:
- * killed before it, nothing has happened.
+ * An error while reading ends SQLite's transaction, so the repair reads damaged
+ * tables through a different connection than the writer's.  All is one commit:
+ * a crash before it leaves everything as it was.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Making tables of pool.db again that are damaged: see meta-repair.c for
- * which, and what is lost with them.
+/* Rebuilding damaged tables of pool.db: see meta-repair.c for which, and for
+ * what is lost with them.
  */
 
 #ifndef NBDEDUP_META_REPAIR_H
@@ -9,10 +9,11 @@
 
 #include "meta/meta.h"
 
-/* How many tables were made again, durably; 0: none needed it; -1: not
- * possible, nothing was changed.  Each is logged.  Before the pool is used; or
- * 'shared': others read it, and the old tables stay in it until this is done
- * otherwise.  By the writer, outside of its transactions.
+/* Rebuild and log each damaged table.  Returns how many were rebuilt durably;
+ * 0: none needed it; -1: not possible, and nothing was changed.  Call it before
+ * the pool is used, or with 'shared': others read pool.db, and the old tables
+ * stay in it until a call without 'shared'.  By the writer, outside of its
+ * transactions.
  */
 extern int meta_repair (struct meta *m, bool shared);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What can be read of tables with pages that are damaged, or that the disk
- * does not give: rows before the first one and behind the last one, in the
- * order of their ids, without an index, which may be damaged itself.
+/* Reading of tables with pages that are damaged or unreadable: the rows before
+ * the first such page and behind the last one, in the order of their ids,
+ * without an index, which may be damaged itself.
  */
 
 #include <config.h>

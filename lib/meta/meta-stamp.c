@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* See meta-stamp.h; https://sqlite.org/fileformat2.html, sections 1.6 and 2.1,
- * and lib/schema.sql.
+ * and lib/meta/schema.sql.
  */
 
 #include <config.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Which moment a pool.db is of, read from its raw pages: without its WAL,
- * without SQLite, and whatever else is damaged.
+/* Determines, from its raw pages, the moment that a pool.db is of: without its
+ * WAL, without SQLite, and even if other pages are damaged.
  *
  * Every commit of a pool writes the row of table "state", whose page is
- * META_STAMP_PAGE, and counts "fold" up.  So this page, as the database has
- * it, tells the last commit of which a checkpoint has begun to copy pages; as
- * the WAL has it, the commit that the frame belongs to.
+ * META_STAMP_PAGE, and increments "fold".  So in the database this page
+ * identifies the last commit of which a checkpoint has begun to copy pages; in
+ * the WAL, the commit that the frame belongs to.
  */
 
 #ifndef NBDEDUP_META_STAMP_H
@@ -28,7 +28,7 @@ struct meta_stamp {
   uint64_t folded, fold;
 };
 
-/* False: no such page. */
+/* False: not such a page. */
 extern bool meta_stamp_parse (const uint8_t *page, size_t len,
                               struct meta_stamp *stamp);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* One function per question that the engine asks of pool.db. */
+/* One function per query or change of pool.db that the engine needs. */
 
 #include <config.h>
 

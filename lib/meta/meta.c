@@ -3,11 +3,11 @@
 /* Connections, transactions, checkpoints.  The tables are in
  * meta-tables.c.
  *
- * The WAL is copied into pool.db by a thread of its own: a checkpoint
- * inside a commit stops the fold for up to a second.  A passive
- * checkpoint can starve if commits come faster than it copies; so
- * meta_throttle makes the fold wait for it once the WAL has as much as
- * wal_limit says, or would have with the next fold.
+ * A separate thread checkpoints the WAL: a checkpoint inside a commit would
+ * stop the fold for up to a second.  A passive checkpoint can starve if
+ * commits come faster than it copies.  So meta_throttle makes the fold wait
+ * for the checkpoint if the WAL has reached wal_limit, or would reach it with
+ * the next fold.
  */
 
 #include <config.h>

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* pool.db: all SQL of the project stands in meta*.c.
+/* pool.db: all SQL of the project is in meta*.c.
  *
  * One connection writes (the fold's; one thread at a time), several read,
- * one checkpoints in a thread of its own.  All go through the checksum
- * VFS, so a page that is not what was written reads as an error.
+ * one checkpoints in a thread of its own.  All use the checksum VFS, so
+ * reading a page that differs from what was written fails.
  *
- * A connection is used by one thread at a time: take it with
- * meta_reader_get, give it back with meta_reader_put.  Each statement is a
- * snapshot of its own; nothing is held open between two calls.
+ * One thread at a time uses a connection: take a reader with meta_reader_get,
+ * and return it with meta_reader_put.  Each statement is a snapshot of its own;
+ * no transaction stays open between two calls.
  *
- * Functions return 0 (or 1 = found, 0 = not found, where said), -1 on
+ * Functions return 0 (or 1 = found, 0 = not found, if documented), -1 on
  * error: ENOSPC (the file system is full), ENOMEM, EIO (damaged, or the
  * disk failed).
  */
@@ -36,7 +36,7 @@ struct blob {
 extern void blob_free (struct blob *b);
 /* Make room for 'len' bytes in all; contents up to b->len stay. */
 extern int blob_reserve (struct blob *b, size_t len);
-/* As patient_realloc (backoff.h): for what must not fail in a moment. */
+/* As patient_realloc (backoff.h): a momentary lack of memory is no failure. */
 extern int blob_reserve_patient (struct blob *b, size_t len);
 #define CLEANUP_BLOB __attribute__ ((cleanup (blob_free)))
 
@@ -50,7 +50,7 @@ struct meta_state {
   int hash;
   uint64_t folded, journal_position, fold, next_id;
   uint64_t records, record_bytes, stored_sectors, index_entries;
-  uint64_t copy_sectors;        /* of stored_sectors; stands in table "copy" */
+  uint64_t copy_sectors;        /* of stored_sectors; stored in table "copy" */
 };
 
 #define META_PAGE_BYTES 8192
@@ -68,10 +68,10 @@ struct meta_layer {
 
 struct meta_snapshot {
   uint64_t id;
-  uint64_t volume;              /* 0: destroyed, its clones live on */
+  uint64_t volume;              /* 0: destroyed, but has clones */
   const char *name;             /* not owned; destroyed: VOLUME@NAME */
-  uint64_t layer;               /* destroyed: the one that is still what it
-                                 * was; 0: none is (tombstone.c) */
+  uint64_t layer;               /* destroyed: the layer that still has its
+                                 * content; 0: none (tombstone.c) */
   uint64_t size;
   uint64_t time;                /* seconds since the epoch */
   uint64_t origin;              /* its volume's at that time; 0: none */
@@ -87,7 +87,7 @@ struct meta_volume {
   char dedup[8];
   uint64_t domain;
   const char *allow;            /* not owned */
-  uint64_t origin;              /* snapshot that it is a clone of; 0: none */
+  uint64_t origin;              /* the snapshot it was cloned from; 0: none */
 };
 
 /* Make the file, with its first state row, and sync it. */
@@ -98,46 +98,49 @@ extern int meta_create (const char *path, const struct meta_state *state);
  */
 extern int meta_probe (const char *path);
 
-/* Could the second copy stand in for a file that meta_probe refuses? */
+/* True if the second copy could replace a file that meta_probe refuses. */
 extern bool meta_copy_can_help (const char *path);
 
-/* What the pool's other files are of.  If the two copies of pool.db disagree,
- * the one that is of the same counts.  All zero: unknown.
+/* The session of the pool's other files.  If the two copies of pool.db
+ * disagree, the one of the same session counts.  All zero: unknown.
  */
 struct meta_session {
   uint64_t epoch;
   uint8_t uuid[UUID_LEN];
 };
 
-/* Open (recovers the WAL, and from the second copy what is damaged).
+/* Open pool.db: recover the WAL, and repair damage from the second copy.
  * 'budget_bytes' bounds SQLite's page caches; 0 keeps nothing beyond a
- * statement's need.  'force': use a second copy that nothing says is current.
+ * statement's need.  'force': use a second copy even if no mark says that it
+ * is current.
  */
 extern struct meta *meta_open (const char *path, uint64_t budget_bytes,
                                const struct meta_session *session,
                                bool force);
-/* The same without a write to any file: what a WAL holds is read where it is,
- * and a page that is damaged in one copy in the other.  The caller keeps other
- * processes from writing meanwhile.  NULL with ESTALE: what can be read is of
- * an older moment; 'force': read that.
+/* The same without writing to any file: pages in the WAL are read from the WAL,
+ * and a page that is damaged in one copy from the other.  The caller must keep
+ * other processes from writing meanwhile.  NULL with ESTALE: the readable state
+ * is of an older moment; with 'force' read it.
  */
 extern struct meta *
 meta_open_readonly (const char *path, uint64_t budget_bytes,
                     const struct meta_session *session, bool force);
-/* The pool is not refused: from now on the WAL may be copied and removed. */
+/* The caller accepts the pool: from now on checkpoints may copy and remove the
+ * WAL.
+ */
 extern void meta_opened (struct meta *m);
 /* Checkpoints everything first; -1 if that failed (closed all the same). */
 extern int meta_close (struct meta *m);
 
-/* The second copy: 'value' is that of "metadata-copy": on, off, or where.
- * What cannot be made now is made later; only the end of the copy that there
- * is can fail.  A value that is new is checked first: can there be a copy, and
- * may this one end (EBUSY)?
+/* Configure the second copy: 'value' is the property "metadata-copy": on, off,
+ * or a path.  A copy that cannot be made now is made later; only ending the
+ * present copy can fail.  Check a new value first: the check fails if no copy
+ * is possible there, or the present one may not end (EBUSY).
  */
 extern int meta_copy_check_value (struct meta *m, const char *value);
 extern int meta_copy_set (struct meta *m, const char *value);
 
-/* There is room again: a copy that was lost for lack of it is made now. */
+/* There is room again: rebuild a copy that was lost for lack of room. */
 extern void meta_copy_room (struct meta *m);
 
 enum meta_copy_state {
@@ -149,15 +152,16 @@ struct meta_copy_status {
   uint64_t built_pages, total_pages;    /* META_COPY_BUILDING */
   uint64_t since;               /* seconds since the epoch */
   char why[160];                /* META_COPY_LOST */
-  uint64_t taken, repaired;     /* pages: from the copy, and written again */
+  uint64_t taken, repaired;     /* pages read from the copy, and rewritten */
 };
 extern void meta_copy_get_status (struct meta *m,
                                   struct meta_copy_status *status);
 
 /* Read every page of both copies of pool.db and of its WAL, and write the good
- * one over the bad one; 'fn' gets each that was not good.  'step' is called
- * after each few, with the bytes read, outside of all locks; -1 ends it.  0;
- * 1: there is no current copy to compare with; -1.
+ * one over the bad one; report each bad one to 'fn'.  The function calls 'step'
+ * after every few pages, with the bytes read, outside of all locks; if 'step'
+ * returns -1 the function fails.  0; 1: there is no current copy to compare
+ * with; -1.
  */
 extern int meta_copy_check (struct meta *m,
                             void (*fn) (void *opaque, bool repaired,
@@ -169,29 +173,29 @@ extern struct meta_conn *meta_writer (struct meta *m);
 extern struct meta_conn *meta_reader_get (struct meta *m);
 extern void meta_reader_put (struct meta *m, struct meta_conn *c);
 
-/* Transactions, on the writer.  commit is durable when it returns 0.
- * A failed commit has rolled back.
+/* Transactions, on the writer.  The transaction is durable when meta_commit
+ * returns 0, and rolled back when it fails.
  */
 extern int meta_begin (struct meta_conn *c);
 extern int meta_commit (struct meta_conn *c);
 extern void meta_rollback (struct meta_conn *c);
-/* Did the last call that failed on this connection read a damaged page?
- * (Else writing failed.)
+/* True if the last failed call on this connection read a damaged page.  (Else
+ * writing failed.)
  */
 extern bool meta_is_damaged (struct meta_conn *c);
-/* Has a call since meta_begin failed to write to the disk?  SQLite may have
- * rolled back then, and what the file has is not known.
+/* True if a call since meta_begin failed to write to the disk.  SQLite may have
+ * rolled back then, and the content of the file is not known.
  */
 extern bool meta_has_write_failed (struct meta_conn *c);
-/* Has any connection met a damaged page, of whatever copies? */
+/* True if any connection has read a damaged page, even of one copy only. */
 extern bool meta_saw_damage (struct meta *m);
-/* Write zeroes over each page that is damaged in all copies: no table has it
- * any more.
+/* Write zeroes over each page that is damaged in all copies.  No table may use
+ * such a page any more.
  */
 extern int meta_blank_damage (struct meta *m);
-/* Savepoints within, so that one operation can fail by itself.  After some
- * errors (no memory, a damaged page, no space) SQLite has rolled back the
- * transaction, savepoint and all: then meta_release fails.
+/* Savepoints in a transaction, so that one operation can fail alone.  After
+ * some errors (no memory, a damaged page, no space) SQLite has rolled back the
+ * whole transaction, including the savepoint: then meta_release fails.
  */
 extern int meta_savepoint (struct meta_conn *c);
 extern int meta_release (struct meta_conn *c, bool keep);
@@ -200,15 +204,15 @@ extern int meta_release (struct meta_conn *c, bool keep);
 extern int meta_freeze (struct meta_conn *c);
 extern void meta_unfreeze (struct meta_conn *c);
 
-/* A reader of one's own, frozen at this moment: for what reads so long that
- * it must not take one from the others.  The WAL cannot restart while it
- * is open, and grows with every commit.
+/* A separate reader, frozen at this moment, for a caller that reads too long
+ * to occupy a shared one.  The WAL cannot restart while it is open, and grows
+ * with every commit.
  */
 extern struct meta_conn *meta_frozen_open (struct meta *m);
 extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
-/* EBUSY when the WAL has grown so large, or the file system is so full, that
- * frozen readers must give way: close it soon, commits wait for that (though
- * not for long).
+/* EBUSY if the WAL has grown so large, or the file system is so full, that
+ * frozen readers must give way: the caller must close its reader soon, because
+ * commits wait for that (though not for long).
  */
 extern int meta_frozen_check (struct meta *m);
 
@@ -219,21 +223,21 @@ extern int meta_quick_check (struct meta_conn *c,
 
 /* Copy the WAL into the database, up to the last commit, and sync. */
 extern int meta_checkpoint (struct meta *m);
-/* Before a fold that may write 'need' pages: start the WAL again from
- * its beginning if it has reached its limit, or would be made larger than that.
+/* Call it before a fold that may write 'need' pages: it restarts the WAL from
+ * its beginning if the WAL has reached its limit, or the fold would exceed it.
  */
 extern void meta_throttle (struct meta *m, uint64_t need);
-/* Copy of the WAL what readers allow, and sync. */
+/* Checkpoint as much of the WAL as readers allow, and sync. */
 extern void meta_copy_wal (struct meta *m);
-/* Copy the WAL and restart it, if no reader stays in it for long;
- * 'truncate': frozen readers must give way, and its header goes.  False:
- * readers are still in it.
+/* Checkpoint the WAL and restart it, if no reader stays in it for long.
+ * 'truncate': frozen readers must give way, and the WAL loses its header.
+ * False: readers are still in it.
  */
 extern bool meta_restart_wal (struct meta *m, bool truncate);
 
 /* Pages: pool.db's in use as of the last commit (free ones not counted), and
- * frames of the WAL since it last began; and what is really allocated for
- * both (meta-files.h).
+ * frames of the WAL since it last began; and the pages allocated for both
+ * (meta-files.h).
  */
 struct meta_pages {
   uint64_t used, allocated;
@@ -242,15 +246,13 @@ struct meta_pages {
 extern void meta_get_pages (struct meta *m, struct meta_pages *pages);
 /* Count them: after a commit, by the writer. */
 extern void meta_committed (struct meta *m);
-/* Allocate, if there is less.  -1: ENOSPC, EIO. */
+/* Allocate at least so many pages.  -1: ENOSPC, EIO. */
 extern int meta_allocate (struct meta *m, uint64_t db_pages,
                           uint64_t wal_pages);
-/* Give back what is allocated beyond, if the WAL can begin again.  By the
- * writer.
- */
+/* Free the pages beyond these, if the WAL can restart.  By the writer. */
 extern void meta_give_back (struct meta *m, uint64_t db_pages,
                             uint64_t wal_pages);
-/* What stays allocated while the pool is closed. */
+/* Set the pages that stay allocated while the pool is closed. */
 extern void meta_set_kept (struct meta *m, uint64_t db_pages,
                            uint64_t wal_pages);
 
@@ -267,8 +269,8 @@ extern int meta_property_get (struct meta_conn *c, const char *name,
 extern int meta_property_put (struct meta_conn *c, const char *name,
                               const char *value);
 
-/* The last report of a kind, as meta_property_get.  The
- * table may have to be made first (meta_history_make).
+/* The last report of a kind, as meta_property_get.  The caller may have to make
+ * the table first (meta_history_make).
  */
 extern int meta_report_get (struct meta_conn *c, const char *name,
                             char **value);
@@ -293,8 +295,8 @@ extern int meta_layer_scan (struct meta_conn *c,
                             int (*fn) (void *opaque,
                                        const struct meta_layer *l),
                             void *opaque);
-/* The same of all rows that can be read: damaged pages are passed over.  1:
- * there are such pages, so rows may be missing; 0: none; -1.
+/* The same for all readable rows: skip damaged pages.  1: there are damaged
+ * pages, so rows may be missing; 0: none; -1.
  */
 extern int meta_layer_salvage (struct meta_conn *c,
                                int (*fn) (void *opaque,
@@ -433,12 +435,12 @@ extern int meta_copies_get (struct meta_conn *c, uint64_t addr,
 extern int meta_copies_put (struct meta_conn *c, uint64_t addr,
                             const uint64_t copies[COPIES_BESIDE],
                             unsigned nr);
-/* Those of records from 'first' on, by address. */
+/* The copies of records from 'first' on, by address. */
 extern int meta_copies_scan (struct meta_conn *c, uint64_t first,
                              int (*fn) (void *opaque, uint64_t addr,
                                         const uint64_t *copies, unsigned nr),
                              void *opaque);
-/* Sectors of all copies: what meta_state_get leaves out. */
+/* Sectors of all copies, which meta_state_get leaves out. */
 extern int meta_copies_get_sectors (struct meta_conn *c, uint64_t *sectors);
 extern int meta_copies_put_sectors (struct meta_conn *c, uint64_t sectors);
 
@@ -455,11 +457,11 @@ struct meta_sample {
   size_t len;
 };
 
-/* Make the table, in a transaction, unless it is there. */
+/* Make the table, in a transaction, unless it exists. */
 extern int meta_history_make (struct meta_conn *c);
 extern int meta_sample_put (struct meta_conn *c, const struct meta_sample *s);
 extern int meta_sample_delete (struct meta_conn *c, uint64_t id);
-/* Those of one golden image, by id. */
+/* The samples of one golden image, by id. */
 extern int meta_sample_times (struct meta_conn *c, uint64_t golden,
                               int (*fn) (void *opaque, uint64_t id,
                                          uint64_t time, bool asked),
@@ -472,7 +474,7 @@ extern int meta_sample_scan (struct meta_conn *c, uint64_t golden,
                              int (*fn) (void *opaque,
                                         const struct meta_sample *s),
                              void *opaque);
-/* The same of the last one of a golden image, if it has any. */
+/* The same for the last sample of a golden image, if it has any. */
 extern int meta_sample_newest (struct meta_conn *c, uint64_t golden,
                                int (*fn) (void *opaque,
                                           const struct meta_sample *s),
