@@ -2,9 +2,9 @@
 
 /* Building the second copy, and comparing both; see cksum-mirror.h.
  *
- * The files of the database are read through a connection of one's own, which
- * runs no statement meanwhile: opening and closing them beside SQLite would
- * drop its locks.
+ * The thread reads the files of the database through a separate connection,
+ * which runs no statement meanwhile: opening and closing the files without
+ * SQLite would drop its locks.
  */
 
 #ifdef HAVE_CONFIG_H

@@ -4,12 +4,11 @@
  *
  * SQLite reads and writes whole pages, with two exceptions: the first 100
  * bytes when it opens the file, and 16 bytes at offset 24 (the change
- * counter).  These are taken from the verified page, too, and if there is
- * none, as they are: nothing but page size, reserve and cache validity depends
- * on them, and every page is verified all the same.  A page that lies
- * past the end of a file that is not empty is SQLITE_IOERR_DATA: SQLite itself
- * would take it for zeroes, which is how the tail of a truncated file would
- * turn into zeroes in a blob.
+ * counter).  The VFS takes these from the verified page, too, or as they are if
+ * no page verifies: only page size, reserve and cache validity depend on them,
+ * and the VFS still verifies every page.  Reading a page past the end of a
+ * non-empty file fails with SQLITE_IOERR_DATA: SQLite itself would read zeroes,
+ * and so turn the tail of a truncated file into zeroes in a blob.
  */
 
 #ifdef HAVE_CONFIG_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What something else wrote to, while we use it: see cksum-mirror.h and
- * cksum-own.h.
+/* Files that another program wrote to while this process uses them: see
+ * cksum-mirror.h and cksum-own.h.
  */
 
 #ifdef HAVE_CONFIG_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pages that stand in for lost ones.
+/* Substitutes for lost pages.
  *
- * A page that is lost in all copies keeps SQLite from changing the tree that
- * it is in.  While a connection has a graft it, and no other one, reads the
- * grafted pages in their place, so that it can put the tree right in a
- * transaction.  What it changes then is written like any page.
+ * If a page is damaged in all copies SQLite cannot change the tree that it
+ * belongs to.  While a connection has a graft, this connection alone reads the
+ * grafted pages instead of the damaged ones, so that it can repair the tree in
+ * a transaction.  SQLite writes the pages that it changes as usual.
  */
 
 #ifndef NBDEDUP_CKSUM_GRAFT_H
@@ -24,7 +24,7 @@ struct cksum_graft {
   size_t nr;
 };
 
-/* Outside of transactions.  NULL: none any more.  -1: no such file. */
+/* Call it outside of transactions.  NULL ends the graft.  -1: no such file. */
 extern int cksum_graft_set (sqlite3 *db, const struct cksum_graft *graft);
 
 #endif /* NBDEDUP_CKSUM_GRAFT_H */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Inside of the checksumming VFS: cksum-vfs.c (what SQLite calls),
- * cksum-readonly.c (the same for files that must not change), cksum-db.c
- * (pages of the main database), cksum-wal.c (frames of the WAL),
- * cksum-shared.c (what the connections to one database share),
- * cksum-mirror.c (the second copy) and cksum-distrust.c (when the first one is
- * not to be trusted).
+/* Internals of the checksumming VFS: cksum-vfs.c (the methods that SQLite
+ * calls), cksum-readonly.c (the same for files that must not change),
+ * cksum-db.c (pages of the main database), cksum-wal.c (frames of the WAL),
+ * cksum-shared.c (the state that the connections to one database share),
+ * cksum-mirror.c (the second copy) and cksum-distrust.c (when not to trust the
+ * first one).
  */
 
 #ifndef NBDEDUP_CKSUM_INT_H
@@ -37,11 +37,11 @@ struct cksum_graft;
 
 enum role {
   ROLE_OTHER, ROLE_MAIN, ROLE_WAL,
-  ROLE_EMPTY,                   /* read-only: a WAL that is not there; no
+  ROLE_EMPTY,                   /* read-only: a WAL that does not exist; no
                                  * real file follows */
 };
 
-/* One open file.  The real VFS's follows it in memory. */
+/* One open file.  The real VFS's file follows it in memory. */
 struct cksum_file {
   sqlite3_file base;            /* must be first */
   enum role role;
@@ -68,9 +68,9 @@ cksum_page_buffer (struct cksum_file *f)
   return f->page;
 }
 
-/* SQLite's own VFS says SQLITE_IOERR_READ of each read that the kernel refused.
- * Want of memory passes, and the callers of SQLite wait for it; an I/O error of
- * a fold stops the pool.
+/* SQLite's own VFS returns SQLITE_IOERR_READ for every failed read.  This
+ * function returns SQLITE_IOERR_NOMEM for ENOMEM: callers wait for memory, but
+ * an I/O error of a fold stops the pool.
  */
 static inline int
 real_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
@@ -113,10 +113,10 @@ is_page_size (uint64_t size)
  * cksum-shared.c.  Threads: all functions lock by themselves.
  */
 
-/* A frame's checksum: nothing is known about this frame. */
+/* In place of a frame's checksum: not known. */
 #define FRAME_UNKNOWN 0
 
-/* Once, before anything else. */
+/* Call it once, before all others. */
 extern void cksum_shared_init (void);
 
 /* A reference to the state of the database at path[0 .. len-1]; NULL: no
@@ -125,12 +125,12 @@ extern void cksum_shared_init (void);
 extern struct cksum_shared *cksum_shared_get (const char *path, size_t len);
 extern void cksum_shared_put (struct cksum_shared *s);
 
-/* How much of the main database's file is SQLite's: what comes behind it is
- * room for later (meta-files.h).  Get: false if that is not known yet.
+/* The bytes of the main database's file that SQLite uses; the rest is allocated
+ * room (meta-files.h).  Get: false if not known yet.
  */
 extern bool cksum_get_db_size (struct cksum_shared *s, uint64_t *size);
 extern void cksum_set_db_size (struct cksum_shared *s, uint64_t size);
-/* It has at least 'size' now, if it is known. */
+/* Raise the size to at least 'size', if it is known. */
 extern void cksum_extend_db_size (struct cksum_shared *s, uint64_t size);
 /* The same for a mirror, which then belongs to the database until it is put:
  * no connection may be open at either time.
@@ -141,15 +141,17 @@ extern void cksum_shared_put_mirrored (struct cksum_shared *s);
 /* NULL: there is none. */
 extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
 
-/* What cksum_readonly_prepare said; -1: no database stands in. */
+/* The arguments of cksum_readonly_prepare; -1: no stand-in. */
 extern int cksum_get_stand_in (struct cksum_shared *s);
 extern bool cksum_is_without_wal (struct cksum_shared *s);
-/* The file that is read instead; -1: none. */
+/* The file to read instead of the WAL; -1: none. */
 extern int cksum_get_wal (struct cksum_shared *s);
-/* True once: the log need not have every page. */
+/* True for the first call only, so that the log does not get every page. */
 extern bool cksum_is_first_help (struct cksum_shared *s);
 
-/* Page sizes; 0: not known yet.  A new one of the WAL forgets all frames. */
+/* Page sizes; 0: not known yet.  A new one for the WAL discards all frames'
+ * checksums.
+ */
 extern uint32_t cksum_get_page_size (struct cksum_shared *s);
 extern void cksum_set_page_size (struct cksum_shared *s, uint32_t page_size);
 extern uint32_t cksum_get_wal_page_size (struct cksum_shared *s);
@@ -163,43 +165,41 @@ extern uint64_t cksum_get_frame (struct cksum_shared *s, uint64_t frame);
 extern int cksum_set_frame (struct cksum_shared *s, uint64_t frame,
                             uint64_t cksum);
 
-/* Is this the checksum that the page, counted from 0, had when it was last
- * written, or read for the first time?  If neither was, it is from now on.
+/* True if this is the checksum that the page, counted from 0, had when it was
+ * last written, or first read.  If neither has happened, remember it.
  */
 extern bool cksum_expect_page (struct cksum_shared *s, uint64_t page,
                                uint64_t cksum);
 extern bool cksum_knows_page (struct cksum_shared *s, uint64_t page);
-/* FRAME_UNKNOWN: a write has failed. */
+/* Pass FRAME_UNKNOWN if a write has failed. */
 extern void cksum_set_page (struct cksum_shared *s, uint64_t page,
                             uint64_t cksum);
 
-/* The WAL has only 'size' bytes now. */
+/* The WAL was cut to 'size' bytes. */
 extern void cksum_forget_frames (struct cksum_shared *s, uint64_t size);
 
 /*----------------------------------------------------------------------
- * What pages and frames are.
+ * Pages and frames.
  */
 
-/* The page size in a database header, 0 if this is no header of a database
+/* The page size in a database header; 0 unless it is the header of a database
  * whose pages have room for checksums.
  */
 extern uint32_t cksum_parse_db_header (const uint8_t *h);
 extern bool cksum_page_is_good (const uint8_t *page, uint32_t page_size,
                                 uint64_t offset);
-/* Good, and the same page as ever: not one of an older moment that something
- * put under us.
- */
+/* Good, and not an older version that another program put in its place. */
 extern bool cksum_page_is_right (struct cksum_shared *s, const uint8_t *page,
                                  uint32_t page_size, uint64_t offset);
-/* The same for a page of the first file, which something else may have written
- * to: then one that nothing is known of is not.
+/* The same for a page of the first file.  If another program may have written
+ * to that file, a page whose checksum is not known is not right.
  */
 extern bool cksum_first_is_right (struct cksum_shared *s, const uint8_t *page,
                                   uint32_t page_size, uint64_t offset);
 /* Write the checksum into the page. */
 extern void cksum_page_seal (uint8_t *page, uint32_t page_size,
                              uint64_t offset);
-/* Of a frame's page; never FRAME_UNKNOWN. */
+/* The checksum of a frame's page; never FRAME_UNKNOWN. */
 extern uint64_t cksum_frame_cksum (const uint8_t *page, uint32_t page_size,
                                    uint64_t frame);
 
@@ -210,30 +210,30 @@ cksum_frame_offset (uint64_t frame, uint32_t page_size)
 }
 
 /*----------------------------------------------------------------------
- * cksum-mirror.c.  Without a copy these are the real VFS's.
+ * cksum-mirror.c.  Without a copy these call the real VFS only.
  */
 
 extern int cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
                                sqlite3_int64 offset);
 extern int cksum_mirror_sync (struct cksum_file *f, int flags);
-/* 'keep': the first file keeps its room.  Without a header a WAL is as good as
- * empty; a database's header says how many pages it has.
+/* 'keep': do not shorten the first file, to keep its room.  A WAL without a
+ * header counts as empty, and a database's header has its number of pages.
  */
 extern int cksum_mirror_truncate (struct cksum_file *f, sqlite3_int64 size,
                                   bool keep);
 extern void cksum_mirror_wal_removed (struct cksum_mirror *m);
 
-/* A page, or that of a frame, that is not right here: from the copy; false if
- * it cannot help.  'page' is changed in any case.
+/* Read from the copy a page, or a frame's page, that is not right in the first
+ * file; false if the copy cannot help.  Changes 'page' in any case.
  */
 extern bool cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
                                     uint32_t page_size,
                                     sqlite3_int64 offset);
 extern bool cksum_mirror_read_frame (struct cksum_file *f, uint8_t *page,
                                      uint32_t page_size, uint64_t frame);
-/* The page size that the copy's header says, or 0. */
+/* The page size according to the copy's header, or 0. */
 extern uint32_t cksum_mirror_header (struct cksum_file *f);
-/* The copy's, if it is larger. */
+/* Set *size to the copy's size, if that is larger. */
 extern void cksum_mirror_size (struct cksum_file *f, sqlite3_int64 *size);
 
 /*----------------------------------------------------------------------
@@ -254,7 +254,7 @@ extern int cksum_wal_write (struct cksum_file *f, const void *buf, int len,
  * cksum-graft.c
  */
 
-/* Does a page stand in for this one?  Then that is in 'page'. */
+/* True if there is a substitute for this page, which is then in 'page'. */
 extern bool cksum_graft_read (const struct cksum_file *f, uint8_t *page,
                               uint32_t page_size, uint64_t offset);
 
@@ -267,15 +267,15 @@ extern bool cksum_graft_read (const struct cksum_file *f, uint8_t *page,
  */
 extern size_t cksum_wal_path_len (const char *path);
 
-/* A page of a read-only database from the one that stands in; false if that
- * cannot help.  'page' is changed in any case.
+/* Read a page of a read-only database from its stand-in; false if that cannot
+ * help.  Changes 'page' in any case.
  */
 extern bool cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
                                       uint32_t page_size,
                                       sqlite3_int64 offset);
 
-/* Register the VFS for reading, on the same 'real' one; what it does not do
- * in its own way is as in 'writable'.  SQLite's result code.
+/* Register the read-only VFS, on the same 'real' one.  It inherits from
+ * 'writable' the methods that it does not replace.  SQLite's result code.
  */
 extern int cksum_readonly_register (sqlite3_vfs *real,
                                     const sqlite3_vfs *writable);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Inside of the second copy: cksum-mirror.c (what SQLite's calls do to it),
- * cksum-check.c (building and comparing) and cksum-distrust.c (what something
- * else wrote to).
+/* Internals of the second copy: cksum-mirror.c (the effects of SQLite's calls),
+ * cksum-check.c (building and comparing) and cksum-distrust.c (files that
+ * another program wrote to).
  */
 
 #ifndef NBDEDUP_CKSUM_MIRROR_INT_H
@@ -20,27 +20,27 @@
 
 enum { CKSUM_DB, CKSUM_WAL };
 
-/* What became of a database that only we should write to. */
+/* The state of a database to which only this process should write. */
 enum mirror_touch {
   UNTOUCHED,
-  NOTICED,                      /* something else wrote to it: to be judged */
-  TOUCHED,                      /* single pages may be others than ours */
+  NOTICED,                      /* another program wrote to it; not judged */
+  TOUCHED,                      /* single pages may not be ours */
   FOREIGN,                      /* as a whole it is of another moment */
 };
 
 struct mirror_file {
   struct cksum_mirror *mirror;  /* constant */
-  /* Held during a write to both files, it protects the rest.  The
+  /* Held during a write to both files; protects the rest.  Lock order: the
    * database's before the WAL's.
    */
   struct lock lock;
   char path[PATH_MAX];
   int fd;                       /* -1: not open */
   bool is_new;                  /* its name is not durable yet */
-  struct cksum_own own;         /* the database's; of the WAL each frame's
+  struct cksum_own own;         /* the database's only: each WAL frame's
                                  * checksum is known */
-  int failed;                   /* errno: something that was gathered could not
-                                 * be written, for a sync or a reader; else 0 */
+  int failed;                   /* errno of writing the gathered bytes, for a
+                                 * sync or a reader; else 0 */
   uint8_t *gathered;            /* owned; not written yet */
   size_t nr_gathered;
   uint64_t gathered_at;
@@ -53,38 +53,40 @@ struct cksum_mirror {
   struct cksum_mirror_ops ops;
   struct mirror_file files[2];
 
-  /* OFF, BUILDING and the way back are set with both locks held; LOST with
-   * one of them.
+  /* cksum_mirror_start and cksum_mirror_stop set it with both locks held,
+   * mirror_lose with at least one of them.
    */
   atomic_int state;
   _Atomic uint64_t taken, repaired;
 
-  struct cksum_own first;       /* the database; its lock is taken inside of
-                                 * a file's */
-  /* Of the database and of its copy; each is set with its cksum_own's lock, but
-   * for one way back (cksum_mirror_trust).
+  struct cksum_own first;       /* the database; its lock is taken inside a
+                                 * file's */
+  /* Of the database and of its copy.  Set each with its cksum_own's lock held,
+   * except for one way back (cksum_mirror_trust).
    */
   _Atomic enum mirror_touch touch[2];
   _Atomic uint64_t nr_foreign;  /* changes that are not ours */
   uint64_t nr_foreign_before;   /* before the copy was begun; with the
                                  * database's file's lock */
-  atomic_bool distrusted;       /* as "distrusted" was told last */
+  atomic_bool distrusted;       /* at the last call of "distrusted" */
 
   struct lock events_lock;      /* protects the rest */
   struct cksum_mirror_event named[EVENTS_MAX];
   unsigned nr_named, nr_told;
 };
 
-/* What the first one gets; a page is what was written last, and if that failed
- * nothing is known of it.  With the file's lock, if there is a copy: what
- * compares the two has it, too.  SQLite's result code.
+/* Write to the first file, and remember the page's checksum; if the write fails
+ * the checksum is not known.  If there is a copy hold the file's lock, which
+ * the thread that compares the two holds, too.  SQLite's result code.
  */
 extern int cksum_write_first (struct cksum_file *f, const uint8_t *buf,
                               int len, sqlite3_int64 offset);
-/* As real_write; for the database a change of ours.  With the file's lock. */
+/* As real_write; for the database it counts as our own change.  With the file's
+ * lock.
+ */
 extern int mirror_write_first (struct cksum_file *f, const uint8_t *buf,
                                int len, sqlite3_int64 offset);
-/* What the copy's file gets; 0, or -1 with errno. */
+/* Write to the copy's file; 0, or -1 with errno. */
 extern int mirror_write_locked (struct mirror_file *file, const void *buf,
                                 size_t len, uint64_t offset);
 extern int mirror_sync_locked (struct mirror_file *file);
@@ -96,9 +98,8 @@ extern int64_t mirror_read_locked (struct mirror_file *file, void *buf,
 extern void mirror_note_first (void *mirror);
 extern void mirror_note_copy (void *mirror);
 
-/* With the database's file's lock: look whether something else wrote to either
- * of the two, and judge what became of it.  A copy that is of another moment
- * is lost by that.
+/* With the database's file's lock: check whether another program wrote to one
+ * of the two, and judge its state.  A copy of another moment becomes LOST.
  */
 extern void mirror_judge (struct cksum_mirror *m, struct cksum_file *f);
 /* Only the copy. */
@@ -106,14 +107,14 @@ extern void mirror_judge_copy (struct cksum_mirror *m);
 /* Call "distrusted" if that has changed; with the lock. */
 extern void mirror_tell_trust (struct cksum_mirror *m);
 
-/* One page, as the two have it. */
+/* One page, as read from both files. */
 struct mirror_page {
   const uint8_t *bytes[2];
   int64_t got[2];               /* as from full_pread */
 };
 
-/* Which of them is right: 0, 1, or -1: none, or that is not known.  With the
- * lock, after both were read and judged.  It is what the page is from now on.
+/* Choose the right one: 0, 1, or -1: none, or not known.  With the lock, after
+ * both were read and judged.  Its checksum is the expected one from now on.
  */
 extern int mirror_choose (struct cksum_mirror *m,
                           const struct mirror_page *p, uint32_t page_size,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The second copy, as SQLite's calls meet it; see cksum-mirror.h.  What the
- * thread that builds and checks it does is in cksum-check.c.
+/* The effects of SQLite's calls on the second copy; see cksum-mirror.h.  The
+ * code of the thread that builds and checks it is in cksum-check.c.
  *
- * SQLite writes a frame of the WAL in two pieces.  The copy gathers what
- * follows each other into one write, at the latest when it is synced.
+ * SQLite writes a frame of the WAL in two pieces.  The copy gathers adjacent
+ * pieces into one write, which a sync issues at the latest.
  */
 
 #ifdef HAVE_CONFIG_H

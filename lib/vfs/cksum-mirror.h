@@ -2,51 +2,53 @@
 
 /* A second copy of a database and of its WAL: RAID 1 below SQLite.
  *
- * Whatever the checksumming VFS writes to the database or to its WAL is
- * written to the copy's file, too, at the same place, and synced, truncated
- * and removed with it.  So the copy is a database and a WAL of their own,
- * byte for byte.  A page that cannot be read, or has the wrong checksum, is
- * read from the copy, verified in the same way, and written over the bad one.
+ * The checksumming VFS writes everything that it writes to the database or to
+ * its WAL to the copy's file, too, at the same place, and syncs, truncates and
+ * removes both together.  So the copy is a complete database with its WAL, byte
+ * for byte.  If a page cannot be read, or has the wrong checksum, the VFS reads
+ * it from the copy, verifies it in the same way, and overwrites the bad one.
  *
  * States:
  *
  *   OFF       no copy
- *   BUILDING  the copy gets every write, but older pages are missing yet:
- *             it is not read
- *   SYNCED    the copy may be read: see below
- *   LOST      a write to the copy has failed: it gets no more, and is not read
+ *   BUILDING  the copy gets every write, but still lacks older pages: the VFS
+ *             does not read it
+ *   SYNCED    the VFS may read the copy: see below
+ *   LOST      a write to the copy has failed: the VFS neither writes nor reads
+ *             it
  *
  * In SYNCED, this holds at every moment: a page whose newest committed version
  * is in no durable frame of the WAL is durable in both databases; and each
  * commit that was answered is durable in both WALs.  For
  *
  *  - SQLite answers a commit when xSync of the WAL returns, which here syncs
- *    both; what a crash may leave in one WAL alone was never answered;
- *  - it starts the WAL again only after xSync of the database, here of both,
+ *    both; a commit that a crash leaves in one WAL alone was never answered;
+ *  - SQLite restarts the WAL only after xSync of the database, here of both,
  *    so a page that a crash left old, new or torn in either database is still
  *    in the WAL, and the next checkpoint writes it to both;
  *  - if the copy misses any write or sync, "lost" makes that durable before
- *    the call returns, thus before SQLite answers the commit, or forgets the
+ *    the call returns, thus before SQLite answers the commit, or discards the
  *    WAL, which the copy does not have.
  *
  * So after a crash both are equal as soon as one checkpoint of the whole WAL
  * is done; and before that a page of the copy is read only if the WAL does not
  * hold it, which is where both are equal already.
  *
- * Something else may write to the database while it is open (cksum-own.h),
+ * Another program may write to the database while it is open (cksum-own.h),
  * to its copy, or to both: single pages, or an older pool.db over all of it.
- * What is known of a page decides for it then; of another one, this:
+ * If the checksum of a page is known, it decides; otherwise these rules do:
  *
- *  - a file that is of another moment as a whole has no right page.  If it is
- *    the copy, that is lost.
- *  - otherwise a page that is right in itself in only one of them is right;
- *  - if both are, and differ, that of the file that nothing else wrote to is;
- *    if there is no such file, neither is.
+ *  - A file that is of another moment as a whole has no right page.  If it is
+ *    the copy, it becomes LOST.
+ *  - Otherwise, if only one file's page has a valid checksum, that page is
+ *    right.
+ *  - If both have, and the pages differ, the page of the file that no other
+ *    program wrote to is right; if there is no such file, neither is.
  *
- * The first one is *distrusted* if it is of another moment, or if only the
- * copy is untouched: "distrusted" makes that durable before the next change of
- * ours, which might make the first file look new.  When all pages have been
- * compared, and the right ones written over others, both are trusted again.
+ * The first file is *distrusted* if it is of another moment, or if only the
+ * copy is untouched.  "distrusted" makes that durable before our next change,
+ * which might make the first file look new.  When the checking thread has
+ * compared all pages, and overwritten the wrong ones, both are trusted again.
  *
  * Threads: SQLite's connections, and one thread that builds and checks.  A
  * lock per file makes a write to both one step: no page is copied, repaired or
@@ -68,7 +70,7 @@ enum cksum_mirror_state {
   CKSUM_MIRROR_LOST
 };
 
-/* A page that was read from the copy. */
+/* A page that the VFS read from the copy. */
 struct cksum_mirror_event {
   bool wal;                     /* 'number' is a frame's, from 0; else the */
   uint64_t number;              /* number of a page, from 1 */
@@ -76,77 +78,82 @@ struct cksum_mirror_event {
 };
 
 struct cksum_mirror_ops {
-  /* The copy misses something from now on ('why'): remember it durably.  Once
-   * for each time that it was BUILDING or SYNCED; with a lock held.
+  /* The copy misses a change from now on ('why'): record that durably.  Called
+   * once for each time that it was BUILDING or SYNCED, with a lock held.
    */
   void (*lost) (void *opaque, const char *why);
-  /* The first one is distrusted from now on, or no more (its pages are
-   * durable): remember it durably.
+  /* The first file is distrusted from now on, or no longer (its pages are
+   * durable): record that durably.
    */
   void (*distrusted) (void *opaque);
-  /* There is an event to fetch, or the copy was lost, or the first is
+  /* There is an event to fetch, or the copy was lost, or the first file is
    * distrusted.
    */
   void (*wake) (void *opaque);
   void *opaque;
 };
 
-/* Make the mirror (OFF) of the database at 'path', before it is opened; NULL:
- * no memory, with a text.  Free it after the last connection was closed; NULL
- * can be freed.
+/* Make the mirror (OFF) of the database at 'path', before opening it; NULL:
+ * no memory, with a text.  Free the mirror after closing the last connection;
+ * 'm' may be NULL.
  */
 extern struct cksum_mirror *
 cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops);
 extern void cksum_mirror_free (struct cksum_mirror *m);
 
-/* Use the files 'copy' and 'copy'-wal from now on, as they are: SYNCED (they
- * are as good as the database), else BUILDING, and 'copy' is emptied unless
- * 'keep'.  -1 with errno and a text; then the mirror is OFF.
+/* Use the files 'copy' and 'copy'-wal from now on.  'synced': they equal the
+ * database, and the state is SYNCED; else it is BUILDING, and the function
+ * empties 'copy' unless 'keep'.  -1 with errno and a text; then the mirror is
+ * OFF.
  */
 extern int cksum_mirror_start (struct cksum_mirror *m, const char *copy,
                                bool synced, bool keep);
 /* Close the copy's files: OFF. */
 extern void cksum_mirror_stop (struct cksum_mirror *m);
-/* From BUILDING to SYNCED; false: it was lost meanwhile. */
+/* From BUILDING to SYNCED; false: the copy was lost meanwhile. */
 extern bool cksum_mirror_trust (struct cksum_mirror *m);
 /* Treat the copy as lost (also when it is SYNCED). */
 extern void cksum_mirror_lose (struct cksum_mirror *m, const char *why);
 
 extern enum cksum_mirror_state cksum_mirror_state (struct cksum_mirror *m);
 
-/* 1 and the oldest event, 0: none; those that had no room are only counted. */
+/* 1 and the oldest event, 0: none.  Events without room are only counted. */
 extern int cksum_mirror_next_event (struct cksum_mirror *m,
                                     struct cksum_mirror_event *event);
-/* Pages read from the copy; of them, those that were written back. */
+/* Pages read from the copy, and how many of them were written back. */
 extern void cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
                                      uint64_t *repaired);
 
-/* Around a change of the database's file that goes not through the VFS. */
+/* Call these around a change of the database's file that bypasses the VFS. */
 extern void cksum_mirror_change_begin (struct cksum_mirror *m);
 extern void cksum_mirror_change_end (struct cksum_mirror *m);
 
-/* The database is there by now: notice what something else writes to it, also
- * while there is no copy.
+/* Call it when the database exists: from now on notice other programs' writes
+ * to it, also while there is no copy.
  */
 extern void cksum_mirror_watch (struct cksum_mirror *m);
 extern bool cksum_mirror_is_distrusted (struct cksum_mirror *m);
-/* Did something else write to one of the two, that are not compared yet? */
+/* True if another program wrote to one of the two, and they are not compared
+ * yet.
+ */
 extern bool cksum_mirror_is_touched (struct cksum_mirror *m);
-/* How often something else wrote to either since the copy is written. */
+/* How often other programs wrote to either since the copy was begun. */
 extern uint64_t cksum_mirror_foreign_changes (struct cksum_mirror *m);
 
 /*----------------------------------------------------------------------
  * For the thread that builds and checks.  'db' is a connection of its own.
  */
 
-/* Pages of the database, as its file has them; -1 with a text. */
+/* The number of pages in the database's file; -1 with a text. */
 extern int cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db,
                                uint64_t *pages);
 
-/* Look whether something else wrote to either: is the first one distrusted? */
+/* Check whether another program wrote to either; true if the first file is
+ * distrusted.
+ */
 extern bool cksum_mirror_look (struct cksum_mirror *m, sqlite3 *db);
 
-/* What the two copies of one page are. */
+/* The state of one copy of a page. */
 enum cksum_page_state {
   CKSUM_PAGE_GOOD,
   CKSUM_PAGE_UNUSED,            /* never written: zeroes */
@@ -162,22 +169,21 @@ struct cksum_page_report {
   bool repaired;
 };
 
-/* Copy up to 'nr' pages from page 'first' (from 1) on, as they are.  Bad ones
- * are told to 'fn', for nothing can be done about them.  -1: the copy is lost,
- * or no memory.
+/* Copy up to 'nr' pages from page 'first' (from 1) on, as they are.  Report bad
+ * ones, which cannot be repaired, to 'fn'.  -1: the copy is lost, or no memory.
  */
 extern int cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db,
                               uint64_t first, unsigned nr,
                               void (*fn) (void *opaque,
                                           const struct cksum_page_report *r),
                               void *opaque);
-/* Sync what was written to the copy of the database. */
+/* Sync the copy of the database. */
 extern int cksum_mirror_sync_copy (struct cksum_mirror *m);
 /* Copy the WAL, then sync both files of the copy. */
 extern int cksum_mirror_copy_wal (struct cksum_mirror *m, sqlite3 *db);
 
 /* Compare up to 'nr' pages from page 'first' on, and write the good one over
- * the bad one; each page that is not good, and the same, in both is told.
+ * the bad one.  Report each page to 'fn' unless both copies are good and equal.
  * 0; -1 with a text: not SYNCED, or no memory.
  */
 extern int cksum_mirror_check (struct cksum_mirror *m, sqlite3 *db,
@@ -192,23 +198,24 @@ extern int cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
                                                cksum_page_report *r),
                                    void *opaque);
 
-/* After all pages were compared, and each was good in the end: sync them, and
- * trust both again, unless something else wrote to one since there were
- * 'changes'.  1; 0: not yet; -1 with a text.
+/* Call it when all pages have been compared, and each was good in the end: sync
+ * them, and trust both files again, unless another program wrote to one since
+ * cksum_mirror_foreign_changes returned 'changes'.  1; 0: not yet; -1 with a
+ * text.
  */
 extern int cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db,
                                     uint64_t changes);
 
-/* Write zeroes over each page that no copy has: nothing refers to them any
- * more.  -1 with a text.
+/* Write zeroes over each page that is damaged in all copies; nothing may refer
+ * to such a page any more.  -1 with a text.
  */
 extern int cksum_mirror_blank (struct cksum_mirror *m, sqlite3 *db);
-/* The same for this page alone, in whatever thread uses 'db'. */
+/* The same for this page alone, in the thread that uses 'db'. */
 extern int cksum_page_blank (sqlite3 *db, uint64_t number);
 
-/* Read a page of the main database, with 'db' outside of transactions: 1; 0:
- * what was read of it is right in no copy; -1: a copy could not be read, which
- * proves nothing.
+/* Read a page of the main database, with 'db' outside of transactions.  1; 0:
+ * the page is right in no copy; -1: a copy could not be read, which proves
+ * nothing.
  */
 extern int cksum_page_probe (sqlite3 *db, uint64_t number, uint8_t *page);
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The checksumming VFS of a pool that is opened read-only: pages and frames
- * are verified as ever, and there is no call that could change a file or
- * make one.
+/* The checksumming VFS of a pool opened read-only: it verifies pages and frames
+ * as usual, and has no method that could change or create a file.
  *
- * Files are opened O_RDONLY.  A WAL that a crash left is read; where there
- * is none, SQLite, which wants to make one, gets a file that is empty and
- * stands nowhere.  Locks are none of SQLite's business here (the pool's lock
- * file decides), and its index of the WAL is in the memory of each
- * connection: that is what it does without shared memory, in exclusive
- * locking mode (https://sqlite.org/wal.html, "Use of WAL Without
- * Shared-Memory").  Nothing but the database and its WAL is opened at all.
+ * It opens files O_RDONLY, and reads a WAL that a crash left.  If there is none
+ * SQLite would create one; the VFS gives it an empty file that exists only in
+ * memory.  SQLite takes no locks here (the pool's lock file decides), and each
+ * connection has its index of the WAL in its own memory: SQLite does that
+ * without shared memory, in exclusive locking mode
+ * (https://sqlite.org/wal.html, "Use of WAL Without Shared-Memory").  The VFS
+ * opens only the database and its WAL.
  */
 
 #ifdef HAVE_CONFIG_H

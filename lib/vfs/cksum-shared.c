@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What the connections of this process to one database share: the sizes of
- * its pages, and the checksum of each page in its WAL.
+/* The state that this process's connections to one database share: the sizes
+ * of its pages, and the checksum of each page in its WAL.
  *
  * The table of frames belongs to the database, not to the WAL's file
  * handle: SQLite's index may outlive the connection that recovered it.
  * Entries of a WAL that was restarted stay until they are overwritten;
  * SQLite does not read those frames.
  *
- * The table of pages is for what a page's own checksum cannot tell: a page of
- * an older moment, or of another pool, that something put under us is right in
- * itself.  It takes a thousandth of the database's size.
+ * The table of pages detects pages of an older moment, or of another pool, that
+ * another program put in place: their own checksums are valid.  It takes a
+ * thousandth of the database's size.
  */
 
 #ifdef HAVE_CONFIG_H

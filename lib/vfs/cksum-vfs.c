@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The checksumming VFS, as SQLite sees it: see cksum-vfs.h for what it
- * promises.
+/* The methods of the checksumming VFS that SQLite calls; see cksum-vfs.h.
  *
- * It treats two kinds of files, the main database (cksum-db.c) and its WAL
- * (cksum-wal.c); all others (rollback journals, temporary files) go straight
- * to "unix-excl", and so does everything but reads, writes, truncations and
- * the names of files.
+ * The VFS handles two kinds of files, the main database (cksum-db.c) and its
+ * WAL (cksum-wal.c).  It passes all others (rollback journals, temporary files)
+ * to "unix-excl", and also everything but reads, writes, truncations and the
+ * names of files.
  */
 
 #ifdef HAVE_CONFIG_H

@@ -6,10 +6,10 @@
  * which Debian's library does not contain.  The last 8 bytes of each page
  * of the main database are reserved (SQLITE_FCNTL_RESERVE_BYTES) and hold
  * the little-endian XXH3_64bits_withSeed of the rest of the page, the seed
- * being the page's offset in the file: a page that was flipped, torn,
- * zeroed or written at the wrong place is SQLITE_IOERR_DATA, never other
- * content.  They are filled in when a page is written to the main database
- * (on a copy: SQLite's buffer is const), checked when it is read.
+ * being the page's offset in the file: reading a page that was corrupted,
+ * torn, zeroed or written at the wrong place fails with SQLITE_IOERR_DATA.
+ * The VFS fills in the checksum when it writes a page to the main database (in
+ * a buffer of its own: SQLite's is const), and checks it when it reads one.
  *
  * The WAL has SQLite's own cumulative frame checksums, which are checked
  * only at recovery.  So for each frame written, and each frame read during
@@ -17,12 +17,12 @@
  * checks it whenever SQLite reads that page from the WAL.  The table is
  * shared by all connections of the process to one file.
  *
- * A page read from the WAL has reserved bytes that are not filled in; no code
- * looks at them.
+ * In a page read from the WAL the reserved bytes are not filled in; no code
+ * reads them.
  *
- * A page of an older moment has a right checksum, too.  So the VFS also keeps
- * the checksum of each page of the main database that it has read or written
- * while the database is open: another page in its place is damaged.
+ * A page of an older moment has a valid checksum, too.  So while the database
+ * is open the VFS also keeps the checksum of each page of the main database
+ * that it has read or written: a different page in its place is damaged.
  *
  * Why not the extension itself: Debian's library lacks it, it does not check
  * pages that are read from the WAL after recovery, and it can only report
@@ -38,8 +38,8 @@
 #define CKSUM_READONLY_VFS_NAME "nbdedup-readonly"
 #define CKSUM_RESERVE 8
 
-/* Register the VFS (once per process; later calls do nothing).  It stands
- * on "unix-excl": several connections of one process share a WAL whose
+/* Register the VFS (once per process; later calls do nothing).  It is a shim
+ * over "unix-excl": several connections of one process share a WAL whose
  * index is in heap memory; no other process can open the database.
  *
  * The second one, for SQLITE_OPEN_READONLY, changes no file and makes none,
@@ -51,13 +51,13 @@ extern int cksum_vfs_register (void);
 
 struct cksum_shared;
 
-/* How read-only connections to 'path' read it, from now until this is
- * released, when the last one is closed.
+/* Set how read-only connections to 'path' read it, until the caller releases
+ * the result after closing the last connection.
  *
- * 'stand_in' is another database with the same pages, or -1: a page that is
- * damaged in 'path' is read there.  It belongs to the VFS then.
- * 'wal', if not -1, is read in the place of its WAL, and belongs to the VFS,
- * too.  'without_wal': as if there were no WAL.
+ * 'stand_in' is another database with the same pages, or -1: the VFS reads
+ * pages there that are damaged in 'path'.  'wal', if not -1, is read instead of
+ * the database's WAL.  The VFS takes over both descriptors.  'without_wal':
+ * read as if there were no WAL.
  *
  * NULL with a text; NULL can be released.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The WAL: checksums of its pages are in memory.
+/* The WAL, whose pages' checksums are in memory.
  *
- * Frame i stands at 32 + i * (24 + page size): a header of 24 bytes,
+ * Frame i is at offset 32 + i * (24 + page size): a header of 24 bytes,
  * then the page.  SQLite
  *
  *  - writes header and page separately, and splits a page where it has to
@@ -13,9 +13,9 @@
  *    own checksums;
  *  - reads pages otherwise, for queries and for checkpoints.
  *
- * So every frame that is legitimately read as a page was written or
- * recovered before, and has an entry in the table.  A page without an
- * entry is an error.
+ * So SQLite has written or recovered every frame before it reads the frame as
+ * a page, and the table has an entry for it.  A page without an entry is an
+ * error.
  */
 
 #ifdef HAVE_CONFIG_H
