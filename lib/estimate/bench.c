@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* How fast are the hashes and codecs on this machine? */
+/* Measures the speed of the hashes and codecs on this machine. */
 
 #ifdef HAVE_CONFIG_H
 #include <config.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What estimate.c counts, and estimate-result.c makes figures of. */
+/* The counts of estimate.c, from which estimate-result.c computes figures. */
 
 #ifndef NBDEDUP_ESTIMATE_INT_H
 #define NBDEDUP_ESTIMATE_INT_H
@@ -15,8 +15,9 @@
 
 #define ESTIMATE_SIZES_MAX 9    /* 4 KiB ... 1 MiB */
 
-/* A sample of distinct blocks, and the sectors x that each takes.  A block
- * is in it with a probability p of its own, and stands for 1 / p blocks.
+/* A sample of distinct blocks, and the sectors x that each takes.  Each block
+ * has its own probability p of being in the sample, and represents 1 / p
+ * blocks.
  */
 struct sector_sample {
   uint64_t nr;
@@ -31,7 +32,7 @@ struct size_counts {
   struct content_set *set;      /* owned */
   atomic_uint_fast64_t blocks;  /* of all images, zero or not */
   atomic_uint_fast64_t nonzero;
-  atomic_uint_fast64_t seen;    /* distinct ones so far, about */
+  atomic_uint_fast64_t seen;    /* distinct ones so far, approximately */
   struct lock lock;             /* protects everything below */
   struct sector_sample sample;
 };
@@ -46,7 +47,7 @@ struct nbdedup_estimate {
   struct size_counts sizes[ESTIMATE_SIZES_MAX]; /* ascending */
   unsigned nr_sizes;
   struct lock lock;             /* protects everything below */
-  struct scratch *scratch;      /* owned; a list of those not in use */
+  struct scratch *scratch;      /* owned; a list of the unused ones */
 };
 
 #endif /* NBDEDUP_ESTIMATE_INT_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What would a pool make of this data?  Counted at several block sizes in
- * one pass, while the data goes by.
+/* Estimates the size of this data in a pool, for several block sizes in one
+ * pass over the data.
  *
  * Dedup.  Data is cut into pieces of the smallest block size; each is looked
  * at for zeroes and hashed (XXH3-128) once.  A larger block is hashed by
@@ -15,7 +15,7 @@
  *
  *   p = SAMPLE / (SAMPLE + N)
  *
- * (bits of its hash decide), and stands for 1 / p contents (Horvitz and
+ * (bits of its hash decide), and represents 1 / p contents (Horvitz and
  * Thompson, 1952).  Of N contents SAMPLE * ln (1 + N / SAMPLE) are
  * compressed, and since 1 / p - 1 adds up to N^2 / (2 SAMPLE) the error is
  * that of 2 SAMPLE contents drawn from infinitely many, at any N.  Nothing

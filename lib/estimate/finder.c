@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The content of damaged records, found in an image by its digest, where
- * "scrub --from" is run: the server opens no file that a user names.
+/* Finds the content of damaged records in an image by its digest.  It runs in
+ * the process of "scrub --from": the server opens no file that a user names.
  */
 
 #include <config.h>
