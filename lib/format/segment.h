@@ -4,8 +4,8 @@
  *
  * A segment is SEGMENT_BYTES of sectors.  It holds records, and summary
  * chunks: arrays of 64-byte slots, one slot per record of the segment,
- * that describe the records (see summary.h), so that the program can find and
- * verify them without pool.db.  A chunk takes max (4096, sector)
+ * that describe the records (see core/fold-summary.h), so that the program
+ * can find and verify them without pool.db.  A chunk takes max (4096, sector)
  * bytes, i.e. chunk_sectors, anywhere in the segment, aligned to its size.
  * Slot numbers count through the chunks in the order in which they were
  * added: slot s is in chunk s / slots_per_chunk.  A chunk is never
