@@ -309,7 +309,7 @@ finish (struct meta_copy *c)
 
 /* 0: done; 1: stopped in the middle; -1: not possible now. */
 static int
-build (struct meta_copy *c)
+build_locked (struct meta_copy *c)
 {
   uint64_t first;
   int r;
@@ -525,7 +525,7 @@ copy_thread (void *arg)
     }
     if (wants) {
       WITH_LOCK (&c->building);
-      build (c);
+      build_locked (c);
     }
   }
   tell (c);
@@ -786,7 +786,7 @@ meta_copy_configure (struct meta_copy *c, const char *value)
     return 0;
   if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == 0 &&
       pages <= AT_ONCE_PAGES) {
-    build (c);
+    build_locked (c);
     wake (c);
     return 0;
   }

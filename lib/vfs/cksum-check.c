@@ -220,7 +220,7 @@ read_both (struct cksum_mirror *m, struct cksum_file *f, uint32_t page_size,
   p->got[0] = read_first (f, one, page_size, offset);
   p->got[1] = cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED
     ? mirror_read_locked (file, two, page_size, offset) : -1;
-  mirror_judge (m, f);
+  mirror_judge_locked (m, f);
 }
 
 /* Good is what is chosen, and what is the same. */
@@ -235,7 +235,7 @@ look_at_both (struct cksum_mirror *m, const struct mirror_page *p,
   };
   bool both = state[0] == CKSUM_PAGE_GOOD && state[1] == CKSUM_PAGE_GOOD;
   bool same = both && memcmp (p->bytes[0], p->bytes[1], page_size) == 0;
-  int side = mirror_choose (m, p, page_size, offset), i;
+  int side = mirror_choose_locked (m, p, page_size, offset), i;
 
   for (i = 0; i < 2; ++i)
     if (state[i] == CKSUM_PAGE_GOOD && i != side && !(same && side != -1))
@@ -302,7 +302,7 @@ cksum_mirror_trust_both (struct cksum_mirror *m, sqlite3 *db,
     return nbdedup_fail (EIO, "pool.db: it cannot be synced");
   {
     WITH_LOCK (&file->lock);
-    mirror_judge (m, f);
+    mirror_judge_locked (m, f);
     if (cksum_mirror_state (m) != CKSUM_MIRROR_SYNCED)
       return 0;
     WITH_LOCK (&m->first.lock);
@@ -325,7 +325,7 @@ cksum_mirror_look (struct cksum_mirror *m, sqlite3 *db)
 
   WITH_LOCK (&m->files[CKSUM_DB].lock);
   if (f != NULL)
-    mirror_judge (m, f);
+    mirror_judge_locked (m, f);
   return cksum_mirror_is_distrusted (m);
 }
 
@@ -339,7 +339,7 @@ blank_page (struct cksum_mirror *m, struct cksum_file *f, uint64_t number)
 
   WITH_LOCK (&file->lock);
   read_both (m, f, page_size, offset, &both);
-  if (mirror_choose (m, &both, page_size, offset) != -1)
+  if (mirror_choose_locked (m, &both, page_size, offset) != -1)
     return 0;
   memset (file->page, 0, page_size);
   cksum_page_seal (file->page, page_size, offset);

@@ -52,7 +52,7 @@ note (struct cksum_mirror *m, unsigned side)
 }
 
 void
-mirror_note_first (void *mirror)
+mirror_note_first_locked (void *mirror)
 {
   struct cksum_mirror *m = mirror;
 
@@ -61,7 +61,7 @@ mirror_note_first (void *mirror)
 }
 
 void
-mirror_note_copy (void *mirror)
+mirror_note_copy_locked (void *mirror)
 {
   struct cksum_mirror *m = mirror;
 
@@ -79,7 +79,7 @@ struct judged {
 };
 
 static int
-read_judged (void *opaque, uint64_t page, uint64_t *sum)
+read_judged_locked (void *opaque, uint64_t page, uint64_t *sum)
 {
   const struct judged *j = opaque;
   struct mirror_file *file = &j->m->files[CKSUM_DB];
@@ -106,8 +106,8 @@ judge (struct judged j, struct cksum_own *own, unsigned side)
   WITH_LOCK (&own->lock);
   if (touch_of (j.m, side) == NOTICED)
     atomic_store (&j.m->touch[side],
-                  cksum_own_is_of_another_moment_locked (own, read_judged, &j)
-                  ? FOREIGN : TOUCHED);
+                  cksum_own_is_of_another_moment_locked
+                  (own, read_judged_locked, &j) ? FOREIGN : TOUCHED);
 }
 
 /* Durably, before the next change of ours. */
@@ -121,7 +121,7 @@ mirror_tell_trust (struct cksum_mirror *m)
 }
 
 void
-mirror_judge_copy (struct cksum_mirror *m)
+mirror_judge_copy_locked (struct cksum_mirror *m)
 {
   struct mirror_file *file = &m->files[CKSUM_DB];
 
@@ -132,11 +132,11 @@ mirror_judge_copy (struct cksum_mirror *m)
 }
 
 void
-mirror_judge (struct cksum_mirror *m, struct cksum_file *f)
+mirror_judge_locked (struct cksum_mirror *m, struct cksum_file *f)
 {
   assert_held (&m->files[CKSUM_DB].lock);
   judge ((struct judged) { m, f }, &m->first, 0);
-  mirror_judge_copy (m);
+  mirror_judge_copy_locked (m);
   if (has_copy (m) && touch_of (m, 1) == FOREIGN)
     mirror_lose (m, "reading: something else wrote to it");
 }
@@ -174,8 +174,8 @@ choose_unknown (struct cksum_mirror *m, const struct mirror_page *p,
 }
 
 int
-mirror_choose (struct cksum_mirror *m, const struct mirror_page *p,
-               uint32_t page_size, uint64_t offset)
+mirror_choose_locked (struct cksum_mirror *m, const struct mirror_page *p,
+                      uint32_t page_size, uint64_t offset)
 {
   const uint64_t number = offset / page_size;
   int side;

@@ -95,15 +95,15 @@ extern int64_t mirror_read_locked (struct mirror_file *file, void *buf,
                                    size_t len, uint64_t offset);
 
 /* Callbacks of the two cksum_own. */
-extern void mirror_note_first (void *mirror);
-extern void mirror_note_copy (void *mirror);
+extern void mirror_note_first_locked (void *mirror);
+extern void mirror_note_copy_locked (void *mirror);
 
 /* With the database's file's lock: check whether another program wrote to one
  * of the two, and judge its state.  A copy of another moment becomes LOST.
  */
-extern void mirror_judge (struct cksum_mirror *m, struct cksum_file *f);
+extern void mirror_judge_locked (struct cksum_mirror *m, struct cksum_file *f);
 /* Only the copy. */
-extern void mirror_judge_copy (struct cksum_mirror *m);
+extern void mirror_judge_copy_locked (struct cksum_mirror *m);
 /* Call "distrusted" if that has changed; with the lock. */
 extern void mirror_tell_trust (struct cksum_mirror *m);
 
@@ -116,9 +116,9 @@ struct mirror_page {
 /* Choose the right one: 0, 1, or -1: none, or not known.  With the lock, after
  * both were read and judged.  Its checksum is the expected one from now on.
  */
-extern int mirror_choose (struct cksum_mirror *m,
-                          const struct mirror_page *p, uint32_t page_size,
-                          uint64_t offset);
+extern int mirror_choose_locked (struct cksum_mirror *m,
+                                 const struct mirror_page *p,
+                                 uint32_t page_size, uint64_t offset);
 
 /* With at least one of the locks held; the caller closes that file. */
 extern void mirror_lose (struct cksum_mirror *m, const char *why);

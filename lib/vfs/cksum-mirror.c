@@ -41,10 +41,10 @@ cksum_mirror_new (const char *path, const struct cksum_mirror_ops *ops)
   m->ops = *ops;
   m->path = strdup (path);
   lock_init (&m->events_lock);
-  cksum_own_init (&m->first, mirror_note_first, m);
+  cksum_own_init (&m->first, mirror_note_first_locked, m);
   for (i = 0; i < 2; ++i) {
     lock_init (&m->files[i].lock);
-    cksum_own_init (&m->files[i].own, mirror_note_copy, m);
+    cksum_own_init (&m->files[i].own, mirror_note_copy_locked, m);
     m->files[i].mirror = m;
     m->files[i].fd = -1;
     m->files[i].gathered = malloc (GATHER_BYTES);
@@ -335,7 +335,7 @@ begin_own (struct mirror_file *file)
         file != &file->mirror->files[CKSUM_DB])
       return 0;
     cksum_own_cancel (&file->own);
-    mirror_judge_copy (file->mirror);
+    mirror_judge_copy_locked (file->mirror);
   }
   cksum_own_cancel (&file->own);
   errno = EIO;
@@ -459,7 +459,7 @@ is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
  * tell its pages from ours any more.
  */
 static int
-begin_first (struct cksum_mirror *m, struct cksum_file *f)
+begin_first_locked (struct cksum_mirror *m, struct cksum_file *f)
 {
   unsigned tries = 0;
 
@@ -469,7 +469,7 @@ begin_first (struct cksum_mirror *m, struct cksum_file *f)
     if (m->touch[0] != NOTICED || tries++ == 10)
       break;
     cksum_own_cancel (&m->first);
-    mirror_judge (m, f);
+    mirror_judge_locked (m, f);
   }
   if (m->touch[0] != FOREIGN || cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
     return SQLITE_OK;
@@ -486,7 +486,7 @@ mirror_write_first (struct cksum_file *f, const uint8_t *buf, int len,
 
   if (m == NULL || f->role != ROLE_MAIN)
     return real_write (f, buf, len, offset);
-  rc = begin_first (m, f);
+  rc = begin_first_locked (m, f);
   if (rc != SQLITE_OK)
     return rc;
   rc = real_write (f, buf, len, offset);
@@ -623,7 +623,7 @@ truncate_first (struct cksum_file *f, sqlite3_int64 size, bool keep)
       : SQLITE_OK;
   if (m == NULL || f->role != ROLE_MAIN)
     return real->pMethods->xTruncate (real, size);
-  rc = begin_first (m, f);
+  rc = begin_first_locked (m, f);
   if (rc != SQLITE_OK)
     return rc;
   rc = real->pMethods->xTruncate (real, size);
@@ -714,8 +714,8 @@ cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
     if (cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED)
       both.got[1] = mirror_read_locked (file, file->page, page_size,
                                         (uint64_t) offset);
-    mirror_judge (m, f);
-    side = mirror_choose (m, &both, page_size, (uint64_t) offset);
+    mirror_judge_locked (m, f);
+    side = mirror_choose_locked (m, &both, page_size, (uint64_t) offset);
     if (side <= 0)
       return side == 0;
     memcpy (page, file->page, page_size);
