@@ -230,10 +230,15 @@ plugin_get_ready (void)
   return startup_prepare ();
 }
 
-/* The server cannot run: do not let clients wait for it. */
+/* The server cannot run: do not let clients wait for it.  The pool is closed
+ * first: the next server could listen, but not open the pool yet.
+ */
 static int
 give_up (const char *why)
 {
+  if (pool != NULL)
+    nbdedup_pool_close (pool);
+  pool = NULL;
   listeners_give_up ();
   startup_report (why);
   return -1;
@@ -250,14 +255,6 @@ give_up_after (const char *what)
   if (r == -1)
     text = NULL;
   return give_up (text != NULL ? text : "no memory");
-}
-
-static int
-close_pool (void)
-{
-  nbdedup_pool_close (pool);
-  pool = NULL;
-  return -1;
 }
 
 /* Fail if only=on names a volume that the pool does not have: the server would
@@ -286,14 +283,10 @@ plugin_after_fork (void)
   if (pool == NULL)
     return give_up_after (keys.pool);
   nbdkit_debug ("dedup: pool %s is open", keys.pool);
-  if (check_only () == -1) {
-    give_up_after ("only=on");
-    return close_pool ();
-  }
-  if (quit_start ("control.sock") == -1) {
-    give_up ("cannot wait for signals");
-    return close_pool ();
-  }
+  if (check_only () == -1)
+    return give_up_after ("only=on");
+  if (quit_start ("control.sock") == -1)
+    return give_up ("cannot wait for signals");
   startup_report (NULL);
   return 0;
 }

@@ -63,7 +63,7 @@ const char keys_help[] =
 "                          (default: shared).";
 
 /* More than any machine has; sums of such sizes do not overflow. */
-#define SIZE_KEY_MAX (INT64_C (1) << 50)
+#define SIZE_KEY_MAX (UINT64_C (1) << 50)
 
 #define COMMIT_INTERVAL_MAX_S UINT64_C (86400)
 #define DRIFT_INTERVAL_MAX_S (UINT64_C (10) * 366 * 86400)
@@ -120,35 +120,29 @@ parse_name (const char *key, const char *value, const char *const *names)
   return -1;
 }
 
-/* nbdkit's suffixes that the command does not have: bytes, sectors, P, E. */
-static bool
-has_suffix_of_nbdkit (const char *value)
-{
-  const size_t digits = strspn (value, "0123456789");
-
-  return digits > 0 && value[digits] != '\0' &&
-    strchr ("bBsSpPeE", value[digits]) && value[digits + 1] == '\0';
-}
-
-/* nbdkit_parse_size does not name the key in its errors. */
+/* The command's sizes, and nbdkit's other units: bytes, sectors, P and E.
+ * (nbdkit_parse_size does not name the key in its errors.)
+ */
 static int
 parse_size (const char *key, const char *value, uint64_t min, uint64_t *r)
 {
-  uint64_t bytes;
-  int64_t size;
+  static const char units[] = "bBsSpPeE";
+  static const unsigned shifts[] = { 0, 0, 9, 9, 50, 50, 60, 60 };
+  const size_t digits = strspn (value, "0123456789");
+  const char *unit = digits > 0 && value[digits] && !value[digits + 1]
+    ? strchr (units, value[digits]) : NULL;
+  uint64_t size;
 
-  if (has_suffix_of_nbdkit (value))
-    size = nbdkit_parse_size (value);
-  else if (nbdedup_parse_size (value, &bytes) == -1) {
+  if (unit) {
+    size = strtoull (value, NULL, 10);  /* ULLONG_MAX if it is too large */
+    size = size > SIZE_KEY_MAX >> shifts[unit - units] ? SIZE_KEY_MAX + 1
+      : size << shifts[unit - units];
+  }
+  else if (nbdedup_parse_size (value, &size) == -1) {
     nbdkit_error ("%s=%s: %s", key, value, nbdedup_error ());
     return -1;
   }
-  else
-    size = bytes > INT64_MAX ? INT64_MAX : (int64_t) bytes;
-
-  if (size == -1)
-    return -1;
-  if ((uint64_t) size < min) {
+  if (size < min) {
     nbdkit_error ("%s=%s: expected at least %" PRIu64 "M",
                   key, value, min >> 20);
     return -1;

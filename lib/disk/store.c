@@ -187,7 +187,7 @@ create_in (int fd, bool is_device, const char *path,
                          "remove it first if it is not needed", path);
   if (is_device) {
     if (length < SEGMENT_BYTES)
-      return nbdedup_fail (EINVAL, "%s: the device has only %" PRIu64 " bytes: "
+      return nbdedup_fail (ENOSPC, "%s: the device has only %" PRIu64 " bytes: "
                            "at least %" PRIu32 " are needed",
                            path, length, SEGMENT_BYTES);
     if (full_pread (fd, buf, STORE_HEADER_BYTES, 0) != STORE_HEADER_BYTES)

@@ -115,7 +115,8 @@ refused_key ()
 
 @test "a parameter whose value is wrong is named, with the value" {
     for key in ddt-cache record-cache dirty-max; do
-        for value in x -1 10GB 1.5.5G 99999999999999999999 2P; do
+        for value in x -1 10GB 1.5.5G 99999999999999999999 2P \
+                        9E 99999999999E 99999999999999999999s; do
             refused_key $key $value
         done
     done
@@ -138,10 +139,13 @@ refused_key ()
 
 @test "only=on with a name that the pool does not have is refused" {
     for name in typo typo@1 v@2; do
-        run -1 nbdkit -f -U - "$plugin" pool="$pool" only=on \
-            volume=$name --run true
+        run -1 nbdkit -f -U "$BATS_TEST_TMPDIR/sock" "$plugin" pool="$pool" \
+            only=on volume=$name
         [[ $output == "nbdkit: error: only=on: "*"${name%@*}"* ]]
         assert_eq "$(wc -l <<<"$output")" 1
+        # It was closed in order, and leaves no socket behind.
+        [ ! -e "$BATS_TEST_TMPDIR/sock" ]
+        nbdedup list
     done
     for name in v v@1; do
         nbdkit -f -U - "$plugin" pool="$pool" only=on volume=$name --run true
