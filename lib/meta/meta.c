@@ -493,10 +493,12 @@ meta_reader_get (struct meta *m)
 void
 meta_reader_put (struct meta *m, struct meta_conn *c)
 {
-  /* A view that stays open would hide all later commits from the next thread
-   * that reads, and keep the WAL from starting again.
+  /* A statement that was not reset would keep its view of pool.db open: it
+   * would hide later commits, and keep the WAL from starting again.  A view
+   * that meta_freeze has opened is the caller's to close.
    */
-  assert (sqlite3_txn_state (c->db, NULL) == SQLITE_TXN_NONE);
+  assert (!sqlite3_get_autocommit (c->db) ||
+          sqlite3_txn_state (c->db, NULL) == SQLITE_TXN_NONE);
   WITH_LOCK (&m->lock);
   WITH_CONSISTENT (meta, m);
   assert (m->nr_free < NR_READERS);
