@@ -217,11 +217,38 @@ log_line (enum nbdedup_log_level level, const char *line)
     fprintf (stderr, "nbdkit: dedup: %s\n", line);
 }
 
+#define ERROR_MAX 2048
+
+/* The engine's error about the pool, in 'text', which is returned.  The engine
+ * names the pool, or one of its files, where it can; what it says of the
+ * directory itself is about the parameter.
+ */
+static const char *
+pool_error (char text[ERROR_MAX])
+{
+  const char *error = nbdedup_error ();
+  const size_t len = strlen (keys.pool);
+
+  if (strstr (error, keys.pool) == NULL)
+    snprintf (text, ERROR_MAX, "pool=%s: %s", keys.pool, error);
+  else
+    snprintf (text, ERROR_MAX, "%s%s",
+              strncmp (error, keys.pool, len) == 0 &&
+              strncmp (error + len, ": ", 2) == 0 ? "pool=" : "", error);
+  return text;
+}
+
 static int
 plugin_get_ready (void)
 {
-  if (nbdedup_pool_probe (keys.pool, keys.settings.read_only) == -1)
-    return fail (keys.pool);
+  if (nbdedup_pool_probe (keys.pool, keys.settings.read_only) == -1) {
+    const int err = errno;
+    char text[ERROR_MAX];
+
+    nbdkit_error ("%s", pool_error (text));
+    errno = err;
+    return -1;
+  }
   if (keys.threads == KEYS_THREADS_PARALLEL && !server_survives_parallel ())
     nbdkit_error ("threads=parallel: a client that hangs up while its "
                   "requests are at work can end this server, for all "
@@ -230,8 +257,9 @@ plugin_get_ready (void)
   return startup_prepare ();
 }
 
-/* The server cannot run: do not let clients wait for it.  The pool is closed
- * first: the next server could listen, but not open the pool yet.
+/* The server cannot run, for a reason that was reported: do not let clients
+ * wait for it.  The pool is closed first: the next server could listen, but not
+ * open the pool yet.
  */
 static int
 give_up (const char *why)
@@ -242,19 +270,6 @@ give_up (const char *why)
   listeners_give_up ();
   startup_report (why);
   return -1;
-}
-
-/* The same after an error of the engine. */
-static int
-give_up_after (const char *what)
-{
-  CLEANUP_FREE char *text = NULL;
-  int r = asprintf (&text, "%s: %s", what, nbdedup_error ());
-
-  fail (what);
-  if (r == -1)
-    text = NULL;
-  return give_up (text != NULL ? text : "no memory");
 }
 
 /* Fail if only=on names a volume that the pool does not have: the server would
@@ -276,15 +291,22 @@ check_only (void)
 static int
 plugin_after_fork (void)
 {
+  char text[ERROR_MAX];
+
   nbdedup_set_log (log_line);
   listeners_remember ();
   pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
                             NBDEDUP_OPEN_SERVER);
-  if (pool == NULL)
-    return give_up_after (keys.pool);
+  if (pool == NULL) {
+    nbdkit_error ("%s", pool_error (text));
+    return give_up (text);
+  }
   nbdkit_debug ("dedup: pool %s is open", keys.pool);
-  if (check_only () == -1)
-    return give_up_after ("only=on");
+  if (check_only () == -1) {
+    snprintf (text, sizeof text, "only=on: %s", nbdedup_error ());
+    nbdkit_error ("%s", text);
+    return give_up (text);
+  }
   if (quit_start ("control.sock") == -1)
     return give_up ("cannot wait for signals");
   startup_report (NULL);

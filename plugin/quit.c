@@ -212,11 +212,11 @@ quit_start (const char *private_socket)
   private_name = private_socket;
   sigemptyset (&action.sa_mask);
   if (pipe2 (pipe_fds, O_CLOEXEC) == -1) {
-    nbdkit_error ("pipe: %s", strerror (errno));
+    nbdkit_error ("cannot wait for signals: pipe: %s", strerror (errno));
     return -1;
   }
   if (fcntl (pipe_fds[1], F_SETFL, O_NONBLOCK) == -1) {
-    nbdkit_error ("fcntl: %s", strerror (errno));
+    nbdkit_error ("cannot wait for signals: fcntl: %s", strerror (errno));
     return -1;
   }
 
@@ -225,7 +225,8 @@ quit_start (const char *private_socket)
   err = pthread_create (&thread, NULL, wait_for_signal, NULL);
   pthread_sigmask (SIG_SETMASK, &before, NULL);
   if (err != 0) {
-    nbdkit_error ("pthread_create: %s", strerror (err));
+    nbdkit_error ("cannot wait for signals: pthread_create: %s",
+                  strerror (err));
     return -1;
   }
   thread_runs = true;
