@@ -369,21 +369,37 @@ child_fail_overrun (const struct child *child, const char *name)
                      confine_cpu_seconds (child->confine));
 }
 
+/* The line that says why, NULL: none; 'text' is changed.  That qemu-img cannot
+ * remove the file that it failed to make, which is not its to remove, comes
+ * first and says nothing.
+ */
+static const char *
+first_reason (const struct child *child, char *text)
+{
+  const char *why = NULL;
+  char *line;
+
+  while ((line = strsep (&text, "\n")) != NULL) {
+    if (*line == '\0')
+      continue;
+    if (why == NULL || strncmp (why, "Error when deleting", 19) == 0)
+      why = without_prefix (child, line);
+  }
+  return why;
+}
+
 int
 child_fail (struct child *child, const char *name)
 {
+  const char *why;
   char *text;
 
   if (child_exited (child, STATUS_NOT_FOUND))
     return image_fail ("%s: needs %s, which is not installed: %s", name,
                        child->program, advice (child->program));
   text = read_all (child->errfd);
-  if (text != NULL && text[strspn (text, "\n")] != '\0') {
-    char *line = text + strspn (text, "\n");
-    const char *why;
-
-    line[strcspn (line, "\n")] = '\0';
-    why = without_prefix (child, line);
+  why = text == NULL ? NULL : first_reason (child, text);
+  if (why != NULL) {
     /* QEMU's text is only about its locks: replace it. */
     if (strstr (why, "Failed to get shared \"write\" lock") != NULL)
       image_fail ("%s: is in use by another process: shut the guest down, or "

@@ -60,6 +60,32 @@ qemu_name (const char *file)
   return name;
 }
 
+/* A program failed.  The user knows nothing of the file under which a target
+ * is made, and the target's name stands in the message already.
+ */
+static int
+fail_child (struct qemu_image *q, struct child *child)
+{
+  char *text, *temp, *found;
+  size_t len;
+
+  child_fail (child, q->base.name);
+  if (!q->is_new)
+    return -1;
+  text = copy_string (image_error ());
+  temp = qemu_name (q->new_file.temp);
+  len = strlen (temp);
+  found = strstr (text, temp);
+  if (found != NULL && strncmp (found + len, ": ", 2) == 0)
+    image_fail ("%.*s%s", (int) (found - text), text, found + len + 2);
+  else if (found != NULL)
+    image_fail ("%.*s%s%s", (int) (found - text), text, q->base.name,
+                found + len);
+  free (temp);
+  free (text);
+  return -1;
+}
+
 /* Make an empty image in a file that exists. */
 static int
 create_image (struct qemu_image *q, const char *file, const char *format,
@@ -83,7 +109,7 @@ create_image (struct qemu_image *q, const char *file, const char *format,
   if (child_start_confined (&child, argv, q->confine, -1) == -1)
     return image_fail ("%s: %s", q->base.name, image_error ());
   if (child_wait (&child) == 0)
-    r = child_exited (&child, 0) ? 0 : child_fail (&child, q->base.name);
+    r = child_exited (&child, 0) ? 0 : fail_child (q, &child);
   child_end (&child);
   return r;
 }
@@ -157,8 +183,7 @@ end_server (struct qemu_image *q)
 {
   if (child_wait (&q->server) == -1)
     return -1;
-  return child_exited (&q->server, 0) ? 0 : child_fail (&q->server,
-                                                        q->base.name);
+  return child_exited (&q->server, 0) ? 0 : fail_child (q, &q->server);
 }
 
 static int
@@ -227,7 +252,7 @@ server_failed (struct qemu_image *q)
   if (child_wait (&q->server) == -1)
     return -1;
   return q->chain != NULL ? chain_server_failed (q->chain, &q->server)
-    : child_fail (&q->server, q->base.name);
+    : fail_child (q, &q->server);
 }
 
 /* The server has been started, and 'fd' is connected to it. */

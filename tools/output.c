@@ -47,6 +47,13 @@ fail (const char *fmt, ...)
 }
 
 static int failure_status = EXIT_FAILURE;
+static const char *prefix = "";         /* "COMMAND: " */
+
+void
+set_command (const char *command)
+{
+  prefix = make_string ("%s: ", command);
+}
 
 void
 set_failure_status (int status)
@@ -77,7 +84,8 @@ close_stdout (void)
     raise (SIGPIPE);
   }
   if (failed || (close (STDOUT_FILENO) == -1 && errno != EBADF)) {
-    note ("writing to standard output: %s", strerror (failed ? err : errno));
+    note ("%sstandard output: %s", prefix,
+          strerror (failed ? err : errno));
     _exit (failure_status);
   }
 }
@@ -107,7 +115,7 @@ print_json (const json_t *json)
 {
   /* If a write failed, close_stdout reports it. */
   if (json_dumpf (json, stdout, JSON_INDENT (2)) == -1 && !ferror (stdout)) {
-    note ("no memory to print the result");
+    note ("%sno memory to print the result", prefix);
     exit (failure_status);
   }
   putchar ('\n');

@@ -129,6 +129,8 @@ extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
  */
 extern void check_stdout_at_exit (void);
 extern void set_failure_status (int status);
+/* What messages name that no command writes itself. */
+extern void set_command (const char *command);
 
 /* memory.c: if there is no memory the program prints "out of memory" and ends.
  * The caller owns the results.
