@@ -134,15 +134,18 @@ judge (const struct options *opts, const json_t *result)
     json_size (result, "summary_errors");
 
   if (records > 0)
-    return fail ("scrub: %s: %" PRIu64 " record%s damaged", opts->pool,
-                 records, records == 1 ? " is" : "s are");
+    return fail ("scrub: %s: %" PRIu64 " record%s damaged: repair %s with an "
+                 "image that has the same data (--from FILE), or write those "
+                 "blocks again", opts->pool, records,
+                 records == 1 ? " is" : "s are", records == 1 ? "it" : "them");
   if (lost > 0)
-    return fail ("scrub: %s: %" PRIu64 " block%s lost", opts->pool, lost,
-                 lost == 1 ? " is" : "s are");
+    return fail ("scrub: %s: %" PRIu64 " block%s lost, and cannot be read "
+                 "until written again: restore %s from a backup", opts->pool,
+                 lost, lost == 1 ? " is" : "s are", lost == 1 ? "it" : "them");
   if (pages > 0)
-    return fail ("scrub: %s: %" PRIu64 " page%s of pool.db %s damaged",
-                 opts->pool, pages, pages == 1 ? "" : "s",
-                 pages == 1 ? "is" : "are");
+    return fail ("scrub: %s: %" PRIu64 " page%s of pool.db %s damaged: run "
+                 "nbdedup check --repair", opts->pool, pages,
+                 pages == 1 ? "" : "s", pages == 1 ? "is" : "are");
   return EXIT_SUCCESS;
 }
 

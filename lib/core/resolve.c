@@ -47,7 +47,7 @@ take_row (void *opaque, uint64_t seq, const uint8_t *buf, size_t len)
     run->layer = run->layer->parent;
     if (run->layer == NULL)
       return nbdedup_fail (EIO, "pool.db: a map row of layer %" PRIu64
-                           " in a run that has ended", seq);
+                           " in a run that has ended: run nbdedup check", seq);
   }
   take (run, &row);
   return run->left == 0;

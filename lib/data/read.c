@@ -117,9 +117,7 @@ read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
   cksum = XXH3_64bits (raw, ptr->psize);
   if (cksum != ptr->cksum)
     return nbdedup_fail (EIO, "records: the record at sector %" PRIu64
-                         " is damaged: checksum %016" PRIx64
-                         ", expected %016" PRIx64, ptr->addr, cksum,
-                         ptr->cksum);
+                         " is damaged: its checksum is wrong", ptr->addr);
   if (ptr->codec == CODEC_NONE)
     return 0;
   return codec_decompress (r->codec, ptr->codec, raw, ptr->psize, out, lsize);
@@ -172,7 +170,8 @@ read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
       return 0;
     }
   }
-  return nbdedup_fail (EIO, "%s", text);
+  return nbdedup_fail (EIO, "%s: run nbdedup scrub, which prints where volumes "
+                       "are concerned", text);
 }
 
 int

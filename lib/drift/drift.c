@@ -241,7 +241,7 @@ scan (struct comparison *f)
   for (i = 0; i < f->nr; ++i) {
     if (!stands_on (f->members[i].name->layer, f->members[0].name->layer))
       return nbdedup_fail (EIO, "pool.db: %s does not stand on %s, its golden "
-                           "image", f->members[i].name->name,
+                           "image: run nbdedup check", f->members[i].name->name,
                            f->members[0].name->name);
     if (add_contents (f, i) == -1)
       return -1;

@@ -106,7 +106,7 @@ walk_new (struct view *v, struct view_layer *top,
     if (++nr > v->nr_layers) {
       walk_free (w);
       return nbdedup_fail_null (EIO, "pool.db: layer %" PRIu64 " stands on "
-                                "itself", top->id);
+                                "itself: run nbdedup check", top->id);
     }
   w->v = v;
   w->layers = malloc ((nr + 1) * sizeof *w->layers);
@@ -165,7 +165,8 @@ take_row (const struct walk_run *run, struct leaf *out, uint64_t *said)
 
   if (layer == NULL)
     return nbdedup_fail (EIO, "pool.db: a map row of layer %" PRIu64
-                         " in a run that does not have it", run->row.seq);
+                         " in a run that does not have it: run nbdedup check",
+                         run->row.seq);
   if (leaf_unpack (run->row.buf, run->row.len, &leaf) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS && first + i < layer->limit; ++i) {

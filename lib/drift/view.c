@@ -83,7 +83,7 @@ check_orphans (const struct view *v)
     for (l = v->names[i].layer; l; l = l->parent)
       if (l->is_orphan)
         return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " stands on one "
-                             "that is missing", l->id);
+                             "that is missing: run nbdedup check", l->id);
   return 0;
 }
 
@@ -101,8 +101,8 @@ add_name (struct view *v, uint64_t layer, const char *name)
     return n;
   n->layer = find_layer (v, layer);
   if (n->layer == NULL)
-    return nbdedup_fail_null (EIO, "pool.db: the layer of %s is missing",
-                              name);
+    return nbdedup_fail_null (EIO, "pool.db: the layer of %s is missing: run "
+                              "nbdedup check", name);
   n->layer->nr_names++;
   return n;
 }
@@ -169,7 +169,7 @@ volume_name (struct snapshots *s, uint64_t id)
       bsearch (&key, s->places, s->nr, sizeof key, compare_places);
   if (s->last == NULL)
     return nbdedup_fail_null (EIO, "pool.db: volume %" PRIu64 ", which has "
-                              "snapshots, is missing", id);
+                              "snapshots, is missing: run nbdedup check", id);
   n = &s->v->names[s->last->index];
   if (n->nr_snapshots++ == 0)
     n->first_snapshot = s->v->nr_names;
@@ -249,7 +249,8 @@ link_origins (struct view *v)
     found = bsearch (&k, by_id, v->nr_names, sizeof *by_id, compare_by_id);
     if (found == NULL || !(*found)->is_snapshot)
       r = nbdedup_fail (EIO, "pool.db: snapshot %" PRIu64 ", the origin of "
-                        "%s, is missing", key.id, v->names[i].name);
+                        "%s, is missing: run nbdedup check", key.id,
+                        v->names[i].name);
     else {
       v->names[i].origin = *found;
       (*found)->is_origin = true;
@@ -340,7 +341,8 @@ view_is_clone_of (const struct view *v, const struct view_name *volume,
     if (n == golden)
       return 1;
     if (++steps > v->nr_names)
-      return nbdedup_fail (EIO, "pool.db: %s is its own origin", volume->name);
+      return nbdedup_fail (EIO, "pool.db: %s is its own origin: run nbdedup "
+                           "check", volume->name);
   }
   return 0;
 }

@@ -48,7 +48,8 @@ put_overlap (struct meta_conn *c, struct layer *layer, uint64_t overlap)
 
   if (r != 1)
     return r == 0 ? nbdedup_fail (EIO, "pool.db: layer %" PRIu64
-                                  " is missing", layer->id) : -1;
+                                  " is missing: run nbdedup check",
+                                  layer->id) : -1;
   ml.overlap = overlap;
   return meta_layer_put (c, &ml);
 }

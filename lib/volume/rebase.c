@@ -75,7 +75,8 @@ begin_in_transaction (void *arg, struct meta_conn *c,
 
   if (r != 1)
     return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
-                                  "missing", rb->v->name) : -1;
+                                  "missing: run nbdedup check",
+                                  rb->v->name) : -1;
   /* Branches of their own: H's branch has rows that will not be below them. */
   rb->head_row.id = rb->head_row.branch = rb->head_row.seq = state->next_id++;
   rb->head_row.blocks = old.blocks;

@@ -50,7 +50,8 @@ snapshot_in_transaction (void *arg, struct meta_conn *c,
   r = meta_layer_get (c, sn->head->id, &head);
   if (r != 1)
     return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
-                                  "missing", sn->v->name) : -1;
+                                  "missing: run nbdedup check",
+                                  sn->v->name) : -1;
   sn->ml.id = state->next_id++;
   sn->ms.id = state->next_id++;
   {

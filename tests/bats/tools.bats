@@ -438,7 +438,7 @@ PYTHON
     run ! --separate-stderr nbdedup scrub
     assert_eq "$status" 1
     [[ $output == *"web1: 65536 bytes at offset 262144 are damaged"* ]]
-    [[ $stderr == "nbdedup: scrub: "*"1 record is damaged" ]]
+    [[ $stderr == "nbdedup: scrub: "*"1 record is damaged: repair it with"* ]]
     run ! --separate-stderr nbdedup scrub --json
     assert_eq "$(jq -c '.damaged[0] | [.name, .offset, .length]' \
                     <<<"$output")" '["web1",262144,65536]'
