@@ -198,6 +198,18 @@ extern int nbdedup_pool_list (struct nbdedup_pool *pool,
 extern int nbdedup_volume_check_name (const char *name)
   __attribute__ ((nonnull (1)));
 
+/* Is it a block size, as long as the pool's sector is not larger?  EINVAL if
+ * not.
+ */
+extern int nbdedup_check_block_size (uint64_t bytes);
+
+/* Could a volume's property be set to this value, whatever the pool holds?
+ * EINVAL if not.
+ */
+extern int nbdedup_volume_check_property (const char *property,
+                                          const char *value)
+  __attribute__ ((nonnull (1, 2)));
+
 /*----------------------------------------------------------------------
  * Volumes: data
  */

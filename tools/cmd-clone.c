@@ -68,8 +68,6 @@ cmd_clone (int argc, char **argv, const char *pool)
                  "neither of them changes. With --count, print the names of "
                  "the new volumes.", OPTIONS_POOL | OPTIONS_JSON);
   check_snapshot_name (&opts.common, opts.common.args[0]);
-  if (opts.has_count && opts.count == 0)
-    usage_error (&opts.common, "count 0: nothing to make");
   if (opts.has_start && !opts.has_count)
     usage_error (&opts.common, "--start needs --count");
 

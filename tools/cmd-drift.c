@@ -46,6 +46,27 @@ struct drift_options {
   json_t *names;                /* --if-destroyed; NULL: not given */
 };
 
+/* A snapshot that was destroyed is called so. */
+#define DESTROYED " (destroyed)"
+
+static void
+check_name (const struct options *opts, const char *name)
+{
+  char *copy = copy_string (name), *at = strchr (copy, '@');
+  const size_t len = strlen (copy), suffix = strlen (DESTROYED);
+
+  if (at != NULL && len > suffix &&
+      strcmp (copy + len - suffix, DESTROYED) == 0)
+    copy[len - suffix] = '\0';
+  if (at != NULL)
+    *at = '\0';
+  if (nbdedup_volume_check_name (copy) == -1 ||
+      (at != NULL && nbdedup_volume_check_name (at + 1) == -1))
+    usage_error (opts, "'%s' is not a name: letters, digits, '.', '_', '-'; a "
+                 "snapshot's has them on both sides of the @", name);
+  free (copy);
+}
+
 static void
 add_name (struct drift_options *opts, const char *name)
 {
@@ -53,6 +74,7 @@ add_name (struct drift_options *opts, const char *name)
 
   if (string == NULL)
     usage_error (&opts->common, "an argument is not valid UTF-8");
+  check_name (&opts->common, name);
   json_array_append_new (opts->names, string);
 }
 
@@ -158,8 +180,10 @@ check_options (const struct drift_options *opts)
   if (name != NULL && at == NULL)
     usage_error (common, "'%s' is no golden image: give its snapshot, as in "
                  "%s@v1, or no name for all golden images", name, name);
-  if (name != NULL)
+  if (name != NULL) {
     check_snapshot_name (common, name);
+    check_name (common, name);
+  }
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
   if (opts->names != NULL &&

@@ -301,6 +301,8 @@ cmd_estimate (int argc, char **argv, const char *pool)
                  "block devices, nbd:// URIs, or a raw image from standard "
                  "input ('-'). Needs no pool.",
                  OPTIONS_JSON | OPTIONS_PROGRESS);
+  for (i = 0; i < es.common.nr_args; ++i)
+    image_check_source (&es.common, es.common.list[i], es.format);
   if (!es.has_sizes)
     fit_default_sizes (&es);
   new_engine (&es);

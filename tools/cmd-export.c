@@ -4,6 +4,8 @@
 
 #include <config.h>
 
+#include <errno.h>
+
 #include "copy.h"
 #include "image.h"
 #include "interrupt.h"
@@ -92,8 +94,9 @@ cmd_export (int argc, char **argv, const char *pool)
   struct export ex = {
     .common = { .pool = pool, .min_args = 2, .max_args = 2 },
   };
+  char *misuse = NULL;
   const char *name;
-  int r;
+  int r = -1;
 
   options_parse (&ex.common, argc, argv, options, parse, "NAME FILE",
                  "Write volume or snapshot NAME to a disk image, with holes, "
@@ -101,16 +104,23 @@ cmd_export (int argc, char **argv, const char *pool)
                  "nbd:// URI, or standard output ('-').",
                  OPTIONS_READS | OPTIONS_PROGRESS);
   name = ex.common.args[0];
+  image_check_target (&ex.common, ex.common.args[1], ex.format);
   interrupt_catch ();
   ex.client = client_open (&ex.common);
   if (ex.client == NULL)
     return EXIT_FAILURE;
   ex.remote = nbdedup_client_volume_open (ex.client, name,
                                           NBDEDUP_VOLUME_READONLY);
-  r = ex.remote == NULL ? fail_engine ()
-                        : export_to (&ex, name, ex.common.args[1]);
+  if (ex.remote != NULL)
+    r = export_to (&ex, name, ex.common.args[1]);
+  else if (errno == EINVAL)     /* of a name that no pool has */
+    misuse = copy_string (nbdedup_error ());
+  else
+    fail_engine ();
   nbdedup_handle_close (ex.remote);
   if (nbdedup_client_close (ex.client) == -1 && r == 0)
     r = fail_engine ();
+  if (misuse != NULL)
+    usage_error (&ex.common, "%s", misuse);
   return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

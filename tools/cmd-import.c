@@ -384,6 +384,7 @@ cmd_import (int argc, char **argv, const char *pool)
                  "standard input ('-'). Holes stay holes. A size that is not a "
                  "multiple of 512 is rounded up with zeroes.",
                  OPTIONS_POOL | OPTIONS_PROGRESS);
+  image_check_source (&im.common, im.common.args[1], im.format);
   interrupt_catch ();
   if (choose_names (&im) == 0 && open_source (&im, im.common.args[1]) == 0 &&
       (im.client = client_open (&im.common)) != NULL) {

@@ -69,7 +69,10 @@ parse (int key, char *arg, struct argp_state *state)
   switch (key) {
   case KEY_FROM:
     if (sc->nr_sources == SOURCES_MAX)
-      usage_error (&sc->common, "more than %d times --from", SOURCES_MAX);
+      usage_error (&sc->common, "--from is given more than %d times",
+                   SOURCES_MAX);
+    if (*arg == '\0')
+      usage_error (&sc->common, "--from needs the name of a file");
     sc->files[sc->nr_sources++] = arg;
     return 0;
   case KEY_RATE:
@@ -78,7 +81,8 @@ parse (int key, char *arg, struct argp_state *state)
     if (strcmp (arg, "none") != 0) {
       sc->rate = options_size (state, "rate", arg);
       if (sc->rate == 0)
-        usage_error (&sc->common, "a rate cannot be 0");
+        usage_error (&sc->common, "rate 0: no byte would be read: use none "
+                     "for no limit");
     }
     return 0;
   case KEY_RESTART:
@@ -310,6 +314,7 @@ cmd_scrub (int argc, char **argv, const char *pool)
 {
   struct scrub sc = { .common = { .pool = pool } };
   json_t *result;
+  unsigned i;
   int r;
 
   options_parse (&sc.common, argc, argv, options, parse, "",
@@ -321,6 +326,10 @@ cmd_scrub (int argc, char **argv, const char *pool)
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (sc.nr_sources > 0 && sc.common.read_only != NBDEDUP_READ_ONLY_OFF)
     usage_error (&sc.common, "--from repairs: not with --read-only");
+  if (sc.nr_sources == 0 && (sc.format != NULL || sc.allow_backing))
+    usage_error (&sc.common, "--format and --allow-backing need --from");
+  for (i = 0; i < sc.nr_sources; ++i)
+    image_check_source (&sc.common, sc.files[i], sc.format);
   result = scrub (&sc);
   if (result == NULL)
     return EXIT_FAILURE;

@@ -32,5 +32,7 @@ extern const char *image_format_of_name (const char *file);
  * names it.
  */
 extern int image_format_check (const char *format);
+/* And that it writes? */
+extern int image_format_check_written (const char *format);
 
 #endif /* NBDEDUP_IMAGE_FORMAT_H */

@@ -55,19 +55,39 @@ qemu_format (const char *format)
   return format != NULL && strcmp (format, "vhd") == 0 ? "vpc" : format;
 }
 
-static struct image *
-open_qemu (const char *file, const char *format, bool allow_backing)
+static bool
+is_raw (const char *format)
 {
-  bool is_unreadable;
+  return format == NULL || strcmp (format, "raw") == 0;
+}
 
-  if (image_format_check (format) == -1)
-    image_fail ("%s: %s", file, image_error ());
-  else if (strcmp (file, "-") != 0)
-    return image_qemu_source (file, format, allow_backing, &is_unreadable);
-  else
-    image_fail ("standard input is read as raw, not %s: name the file",
-                format);
-  return NULL;
+void
+image_check_source (const struct options *opts, const char *file,
+                    const char *format)
+{
+  if (is_raw (format))
+    return;
+  if (image_format_check (qemu_format (format)) == -1)
+    usage_error (opts, "%s", image_error ());
+  if (strcmp (file, "-") == 0)
+    usage_error (opts, "standard input is read as raw, not %s: name the file",
+                 format);
+}
+
+void
+image_check_target (const struct options *opts, const char *file,
+                    const char *format)
+{
+  if (is_raw (format))
+    return;
+  if (image_format_check_written (qemu_format (format)) == -1)
+    usage_error (opts, "%s", image_error ());
+  if (strcmp (file, "-") == 0)
+    usage_error (opts, "standard output is written as raw, not %s: name a "
+                 "file", format);
+  if (image_is_uri (file))
+    usage_error (opts, "%s: is written as raw, not %s: leave --format out",
+                 file, format);
 }
 
 struct image *
@@ -80,8 +100,8 @@ image_open_source (const char *file, const char *format, bool allow_backing,
 
   *detected = NULL;
   format = qemu_format (format);
-  if (format != NULL && strcmp (format, "raw") != 0)
-    return open_qemu (file, format, allow_backing);
+  if (!is_raw (format))
+    return image_qemu_source (file, format, allow_backing, &is_unreadable);
   if (image_is_uri (file))
     return image_nbd_source (file, -1, file);
   image = image_file_source (file);
@@ -130,24 +150,17 @@ is_pool_file (const char *pool, const struct stat *st)
 static int
 check_target (const char *file, const char *format, const char *pool)
 {
-  const bool is_uri = image_is_uri (file), is_stdout = strcmp (file, "-") == 0;
-  const bool is_raw = format == NULL || strcmp (format, "raw") == 0;
   struct stat st;
-  bool exists;
 
-  if (!is_raw && (is_uri || is_stdout))
-    return image_fail ("%s: is written as raw, not %s",
-                       is_stdout ? "standard output" : file, format);
-  exists = !is_uri && !is_stdout && stat (file, &st) == 0;
-  if (!exists)
+  if (image_is_uri (file) || strcmp (file, "-") == 0 || stat (file, &st) == -1)
     return 0;
   if (S_ISDIR (st.st_mode))
     return image_fail ("%s: Is a directory", file);
   if (is_pool_file (pool, &st))
     return image_fail ("%s: is a file of the pool itself", file);
-  if (!is_raw && !S_ISREG (st.st_mode))
-    return image_fail ("%s: is no file, hence is written as raw, not %s",
-                       file, format);
+  if (!is_raw (format) && !S_ISREG (st.st_mode))
+    return image_fail ("%s: is a device, which is written as raw, not %s: "
+                       "leave --format out", file, format);
   return 0;
 }
 
@@ -174,7 +187,7 @@ image_open_target (const char *file, const char *format, const char *pool,
     return NULL;
   if (image_is_uri (file))
     return image_nbd_target (file, -1, file, size);
-  if (format != NULL && strcmp (format, "raw") != 0)
+  if (!is_raw (format))
     return image_qemu_target (file, format, size);
   return image_file_target (file, size);
 }

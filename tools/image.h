@@ -23,6 +23,7 @@
 #include "nbdedup.h"
 
 struct image;
+struct options;
 
 /* Functions that an image never needs (as only a source or target) are NULL. */
 struct image_ops {
@@ -169,6 +170,14 @@ extern struct image *image_finder_new (struct nbdedup_finder *finder,
 /*----------------------------------------------------------------------
  * image-open.c: open the image that the user named
  */
+
+/* Exit for wrong usage if 'file' cannot be read, or written, in 'format' (NULL:
+ * not given), whatever it is.
+ */
+extern void image_check_source (const struct options *opts, const char *file,
+                                const char *format);
+extern void image_check_target (const struct options *opts, const char *file,
+                                const char *format);
 
 /* 'format' NULL: detect it; *detected (owned by the caller) is then the
  * format if it is not raw, else NULL.  'allow_backing': the image may consist

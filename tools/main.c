@@ -170,7 +170,7 @@ main (int argc, char **argv)
                   &opts) != 0)
     return EXIT_USAGE;
   if (opts.command == 0) {
-    note ("which command? (see 'nbdedup --help')");
+    note ("no command given (see 'nbdedup --help')");
     return EXIT_USAGE;
   }
 

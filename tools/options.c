@@ -90,8 +90,8 @@ parse_read_only (const char *arg)
   if (arg == NULL)
     return NBDEDUP_READ_ONLY_ON;
   if (strcmp (arg, "force") != 0) {
-    note ("--read-only=%s: it takes no value but 'force' (see 'nbdedup "
-          "--help')", arg);
+    note ("--read-only=%s: the only value is 'force' (see 'nbdedup --help')",
+          arg);
     exit (argp_err_exit_status);
   }
   return NBDEDUP_READ_ONLY_FORCE;
@@ -198,6 +198,9 @@ parse_command (int key, char *arg, struct argp_state *state)
   case ARGP_KEY_ARG:
     if (opts->nr_args == opts->max_args)
       usage_error (opts, "unexpected argument '%s'", arg);
+    /* A variable of a script that is not set. */
+    if (*arg == '\0')
+      usage_error (opts, "argument %u is empty", opts->nr_args + 1);
     (opts->list ? opts->list : opts->args)[opts->nr_args++] = arg;
     return 0;
 
@@ -231,6 +234,7 @@ options_parse (struct options *opts, int argc, char **argv,
   opts->command = strchr (argv[0], ' ') + 1;
   program_name = argv[0];
   argv[0] = make_string ("nbdedup: %s", opts->command);
+  set_command (opts->command);
   opts->read_only = default_read_only;
   child[parse.nr_children++].argp = &help_argp;
   if (children & OPTIONS_JSON)
@@ -245,9 +249,11 @@ options_parse (struct options *opts, int argc, char **argv,
   err = argp_parse (&argp, argc, argv, ARGP_NO_HELP, NULL, &parse);
   if (err != 0)
     usage_error (opts, "%s", strerror (err));
+  if (opts->pool != NULL && *opts->pool == '\0')
+    usage_error (opts, "--pool is empty: give the pool's directory");
   if (opts->read_only != NBDEDUP_READ_ONLY_OFF &&
       (children & OPTIONS_READS) == OPTIONS_POOL)
-    usage_error (opts, "it changes the pool: not with --read-only");
+    usage_error (opts, "it changes the pool, which --read-only forbids");
 }
 
 const char *

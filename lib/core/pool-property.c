@@ -93,6 +93,12 @@ check_block_size (uint64_t bytes, uint32_t sector_bytes)
   return 0;
 }
 
+int
+nbdedup_check_block_size (uint64_t bytes)
+{
+  return check_block_size (bytes, 0);
+}
+
 static int
 check_copy (const char *value)
 {

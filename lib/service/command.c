@@ -160,6 +160,21 @@ get_one (const struct call *c, struct volume *v, const char *property,
   return r;
 }
 
+/* Does a volume (with a name), or the pool, have it?  'all' is every one. */
+static int
+check_property (const char *property, const char *name)
+{
+  const char *const *p = name ? volume_properties : pool_properties;
+
+  if (strcmp (property, "all") == 0)
+    return 0;
+  for (; *p; ++p)
+    if (strcmp (property, *p) == 0)
+      return 0;
+  return nbdedup_fail (EINVAL, "%s has no property '%.64s'",
+                       name ? "a volume" : "the pool", property);
+}
+
 static int
 run_get (const struct call *c, json_t **result)
 {
@@ -169,6 +184,8 @@ run_get (const struct call *c, json_t **result)
 
   if (need_string (c, "property", &property) == -1 ||
       arg_string (c, "name", &name) == -1)
+    return -1;
+  if (check_property (property, name) == -1)
     return -1;
   if (name && (v = volumes_find (c->pool->volumes, name)) == NULL)
     return -1;

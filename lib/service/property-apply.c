@@ -154,7 +154,7 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
     return -1;
   if (strcmp (name, "metadata-copy") == 0 &&
       meta_copy_check_value (pool->meta, value) == -1)
-    return -1;
+    return nbdedup_fail (errno, "metadata-copy: %s", nbdedup_error ());
   /* Check for room now, so that clients' writes do not fail for lack of it. */
   if (strcmp (name, "copies") == 0 && value[0] != '1' &&
       txg_check_copies (pool->txg) == -1)

@@ -263,17 +263,24 @@ volume_clone (struct nbdedup_pool *pool, const char *snapshot,
               uint64_t count, json_t *names)
 {
   struct volumes *vs = pool->volumes;
-  struct volume *s = volumes_find_snapshot (vs, snapshot);
-  struct clones cl = { .vs = vs, .origin = s };
+  struct clones cl = { .vs = vs };
   struct layer *below;
+  struct volume *s;
   size_t i;
   int r = -1;
 
-  if (s == NULL || volume_check_name (name) == -1)
+  if (volume_check_name (name) == -1)
     return -1;
-  if (count < 1 || count > VOLUME_CLONES_MAX || start > UINT32_MAX)
-    return nbdedup_fail (EINVAL, "from 1 to %d clones at once, numbered up "
-                         "to 2^32", VOLUME_CLONES_MAX);
+  if (count < 1 || count > VOLUME_CLONES_MAX)
+    return nbdedup_fail (EINVAL, "count %" PRIu64 ": must be from 1 to %d",
+                         count, VOLUME_CLONES_MAX);
+  if (start > UINT32_MAX)
+    return nbdedup_fail (EINVAL, "start %" PRIu64 ": must be at most %" PRIu32,
+                         start, UINT32_MAX);
+  s = volumes_find_snapshot (vs, snapshot);
+  if (s == NULL)
+    return -1;
+  cl.origin = s;
   below = s->layer;
   volume_to_meta (s->of, &cl.mv);
   cl.mv.size = s->size;

@@ -88,6 +88,30 @@ check_domain (const char **domain)
   return 0;
 }
 
+/* Names and values that no pool takes are told first, whatever the pool
+ * holds: volume_set, and the command before it opens a file.
+ */
+int
+nbdedup_volume_check_property (const char *property, const char *value)
+{
+  const char *domain = value;
+  struct compression c;
+  enum dedup_mode mode;
+
+  if (strcmp (property, "compress") == 0)
+    return compression_parse (value, &c);
+  if (strcmp (property, "dedup") == 0)
+    return dedup_parse (value, &mode);
+  if (strcmp (property, "domain") == 0)
+    return check_domain (&domain);
+  if (strcmp (property, "allow") == 0)
+    return allow_check (value);
+  if (strcmp (property, "block-size") == 0)
+    return nbdedup_fail (EINVAL, "block-size is fixed when the volume is "
+                         "made");
+  return nbdedup_fail (EINVAL, "a volume has no property '%.64s'", property);
+}
+
 /* The value given, or the pool's default. */
 static int
 or_default (struct nbdedup_pool *pool, const char *given, const char *name,
@@ -341,14 +365,13 @@ int
 volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
                bool shrink)
 {
-  struct volume *v = volumes_find_any (pool->volumes, name);
+  struct volume *v;
   char clients[256];
   int r;
 
-  if (v == NULL || check_size (size) == -1)
+  if (check_size (size) == -1 ||
+      (v = volumes_find (pool->volumes, name)) == NULL)
     return -1;
-  if (v->is_snapshot)
-    return nbdedup_fail (EROFS, "%s is a snapshot: its size is fixed", name);
   if (size >= v->size)
     return resize (pool, v, size);
   if (!shrink)
@@ -381,15 +404,19 @@ static int
 rename_snapshot (struct nbdedup_pool *pool, const char *old, const char *new)
 {
   struct volumes *vs = pool->volumes;
-  struct volume *s = volumes_find_snapshot (vs, old);
-  struct snapshot_name n;
+  struct snapshot_name o, n;
   struct meta_snapshot ms;
+  struct volume *s;
 
-  if (s == NULL || snapshot_name_parse (new, &n) == -1)
+  if (snapshot_name_parse (old, &o) == -1 ||
+      snapshot_name_parse (new, &n) == -1)
     return -1;
-  if (strcmp (n.volume, s->of->name) != 0)
-    return nbdedup_fail (EINVAL, "%s: a snapshot stays with its volume, the "
-                         "new name must be %s@NAME", old, s->of->name);
+  if (strcmp (n.volume, o.volume) != 0)
+    return nbdedup_fail (EINVAL, "%s: a snapshot stays with its volume: the "
+                         "new name must be %s@NAME", old, o.volume);
+  s = volumes_find_snapshot (vs, old);
+  if (s == NULL)
+    return -1;
   if (list_find (&s->of->snapshots, n.snapshot))
     return nbdedup_fail (EEXIST, "there is a snapshot '%s' already", new);
   snapshot_to_meta (s, &ms);
@@ -412,8 +439,7 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
 
   if (strchr (old, '@'))
     return rename_snapshot (pool, old, new);
-  v = volumes_find (vs, old);
-  if (v == NULL || volume_check_name (new) == -1)
+  if (volume_check_name (new) == -1 || (v = volumes_find (vs, old)) == NULL)
     return -1;
   if (volumes_find (vs, new))
     return nbdedup_fail (EEXIST, "there is a volume '%s' already", new);
@@ -501,9 +527,6 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
   mode = v->dedup;
   volume_to_meta (v, &s.mv);
   s.domain = v->domain_name;
-  if (strcmp (property, "block-size") == 0)
-    return nbdedup_fail (EINVAL, "block-size is fixed when the volume is "
-                         "made");
   if (strcmp (property, "compress") == 0) {
     if (compression_parse (value, &c) == -1)
       return -1;
@@ -519,14 +542,8 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
     if (check_domain (&s.domain) == -1 || check_is_empty (v) == -1)
       return -1;
   }
-  else if (strcmp (property, "allow") == 0) {
-    if (allow_check (value) == -1)
-      return -1;
-    s.mv.allow = value;
-  }
   else
-    return nbdedup_fail (EINVAL, "a volume has no property '%.64s'",
-                         property);
+    s.mv.allow = value;
   allow = strdup (s.mv.allow);
   domain = strdup (s.domain);
   if (allow == NULL || domain == NULL)
@@ -556,10 +573,11 @@ int
 volume_set (struct nbdedup_pool *pool, const char *name,
             const char *property, const char *value)
 {
-  struct volume *v = volumes_find (pool->volumes, name);
+  struct volume *v;
   int r;
 
-  if (v == NULL)
+  if (nbdedup_volume_check_property (property, value) == -1 ||
+      (v = volumes_find (pool->volumes, name)) == NULL)
     return -1;
   if (strcmp (property, "domain") != 0)
     return set_property (pool, v, property, value);

@@ -32,6 +32,11 @@ volume_is_name (const char *s)
 int
 volume_check_name (const char *name)
 {
+  const char *at = strchr (name, '@');
+
+  if (at != NULL && at != name && at[1] != '\0')
+    return nbdedup_fail (EINVAL, "'%.64s' names a snapshot: give the name of "
+                         "a volume, which has no @", name);
   if (!volume_is_name (name))
     return nbdedup_fail (EINVAL, "'%.64s' is not a volume's name: letters, "
                          "digits, '.', '_', '-', at most 255, not all dots",
@@ -317,8 +322,14 @@ find_volume_locked (struct volumes *vs, const char *name)
   struct volume *v = list_find (&vs->list, name);
 
   assert_held (&vs->lock);
-  return v ? v :
-    nbdedup_fail_null (ENOENT, "there is no volume '%.255s'", name);
+  if (v)
+    return v;
+  /* No pool can have it. */
+  if (!volume_is_name (name)) {
+    volume_check_name (name);
+    return NULL;
+  }
+  return nbdedup_fail_null (ENOENT, "there is no volume '%s'", name);
 }
 
 static struct volume *

@@ -761,7 +761,7 @@ END
     run -0 --separate-stderr nbdedup destroy web1 --dry-run --progress
     assert_eq "${stderr_lines[-1]}" "destroy 100%"
     run -1 --separate-stderr bash -c 'nbdedup drift >/dev/full'
-    [[ $stderr == "nbdedup: writing to standard output: "* ]]
+    [[ $stderr == "nbdedup: drift: standard output: "* ]]
     run -1 --separate-stderr bash -c 'nbdedup drift --svg - >/dev/full'
     [[ $stderr == *"nbdedup: "* ]]
 }

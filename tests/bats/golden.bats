@@ -157,8 +157,8 @@ bad_snapshots ()
     misused "too long" snapshot "golden@$(printf '%0256d' 1)"
     misused "@" create golden@v2 1M
     misused "@" import golden@v2 "$BATS_TEST_TMPDIR/image"
-    refused "golden@v1" resize golden@v1 20M
-    refused "golden@v1" set compress=none golden@v1
+    misused "golden@v1" resize golden@v1 20M
+    misused "golden@v1" set compress=none golden@v1
     assert_eq "$(about golden '[.snapshots[].name]')" '["v1"]'
 }
 
@@ -242,7 +242,8 @@ clones_all_or_none ()
     misused "" clone golden@v1 "$(printf '%0255d' 1)" --count 10
     refused v2 clone golden@v2 desk
     refused nothing clone nothing@v1 desk
-    misused letters clone golden@v1 desk@x
+    misused "no @" clone golden@v1 desk@x
+    misused letters clone golden@v1 desk:x
     assert_eq "$(volumes)" "desk2 golden"
 }
 

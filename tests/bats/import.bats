@@ -203,7 +203,7 @@ both_ways ()
     nbdedup create large 26M
     refused "has 26214400 bytes, the volume 27262976" \
             export large "$other"
-    refused "is written as raw, not qcow2" \
+    misused "is written as raw, not qcow2" \
             export web1 "$other" --format qcow2
     stop_nbd_server
     refused "No such file or directory" import web4 "nbd+unix:///?socket=$PWD/no"
@@ -251,8 +251,8 @@ both_ways ()
     truncate -s 64K bad.qcow2
     refused "with --format raw its bytes are imported as they are" \
             import web1 bad.qcow2
-    refused "nonesuch" import web1 disk.raw --format nonesuch
-    refused "nonesuch" export here out --format nonesuch
+    misused "nonesuch" import web1 disk.raw --format nonesuch
+    misused "nonesuch" export here out --format nonesuch
     refused "No such file" import web1 no.qcow2 --format qcow2
     refused "No such file" export here no/out.qcow2 --format qcow2
     [ ! -e out ]

@@ -15,6 +15,13 @@ mistakes=(
     "2|import a/b img" "2|clone v@1 a/b" "2|snapshot v" "2|snapshot v@"
     "2|snapshot v@a/b" "2|clone v c" "2|rollback v" "2|diff v v@1"
     "2|rebase v v" "2|drift v" "2|destroy v@"
+    # The same where a volume, or a snapshot, must exist
+    "2|get all a/b" "2|get all v@1" "2|set compress=lz4 a/b"
+    "2|set compress=lz4 v@1" "2|resize a/b 1M" "2|resize v@1 1M"
+    "2|rename a/b x" "2|rename none a/b" "2|rename none@1 x@1" "2|destroy a/b"
+    "2|rebase a/b v@1" "2|rebase w@1 v@1" "2|rollback a/b@1" "2|diff a/b@1 v@1"
+    "2|stat a/b" "2|stat v@" "2|export a/b out" "2|export v@ out"
+    "2|drift a/b@1" "2|drift v@1 --if-destroyed a/b"
     "1|create v 1M" "1|rename w v" "1|import v img" "1|clone v@1 w"
     "1|snapshot v@1"
     "1|stat none" "1|get all none" "1|set compress=lz4 none" "1|destroy none"
@@ -38,6 +45,15 @@ mistakes=(
     "2|estimate img --sector 3K"
     "2|clone v@1 x --count 0" "2|clone v@1 x --count 99999999"
     "2|clone v@1 x --count a" "2|scrub --rate 0" "2|drift --memory 1"
+    "2|clone v@1 x --count 2 --start 99999999999" "2|estimate img --memory 1"
+    # They count also if the pool, or a file, would be refused as well
+    "2|create v 0" "2|resize none 0" "2|set compress=gzip none"
+    "2|set foo=1 none" "2|get foo none" "2|clone none@1 a/b"
+    "2|clone v@9 x --count 0" "2|import v none --block-size 3K"
+    "2|import v none --compress gzip" "2|import v none --dedup maybe"
+    "2|import v none --domain a/b" "2|import v none --format foo"
+    "2|export none out --format foo" "2|estimate none --format foo"
+    "2|scrub --from none --format foo"
     # Properties
     "2|get foo" "2|get foo v" "2|set foo=1" "2|set foo=1 v" "2|set foo"
     "2|set =1" "2|set sector=4K" "2|set block-size=4K v" "2|set allow=root v"
@@ -49,11 +65,21 @@ mistakes=(
     "2|create x" "2|create x 1M y" "2|list x y" "2|rename v" "2|export v"
     "2|import v" "2|resize v" "2|diff v@1" "2|stat v w" "2|destroy"
     "2|stat --json --prometheus" "2|create x 1M --foo" "2|list --foo"
-    "2|foo"
+    "2|foo" "2|drift --csv --json" "2|drift --html - --svg -"
+    "2|list --tree --json" "2|clone v@1 x --start 2" "2|scrub --format raw"
+    "2|scrub --allow-backing" "2|create x 1M --read-only"
+    "2|check --repair --read-only" "2|init --json" "2|bench x" "3|status x"
+    # What a stream, a server, or QEMU cannot be
+    "2|import x - --format qcow2" "2|estimate - --format qcow2"
+    "2|export v - --format qcow2" "2|export v nbd://x --format qcow2"
+    "2|export v out --format dmg"
     # Files
     "1|import x none" "1|import x ." "1|export v none/out" "1|export v ."
     "1|estimate none" "1|-p none list" "1|-p img list" "1|-p . list"
-    "1|scrub --from none"
+    "1|scrub --from none" "1|import x img --format qcow2"
+    "1|export v none/out.qcow2" "1|export v /dev/full"
+    "1|export v /dev/full --format qcow2" "1|drift v@1 --svg none/out"
+    "1|set metadata-copy=/none/copy"
 )
 
 # They are refused as the table says, and change nothing.
@@ -74,7 +100,7 @@ run_mistakes ()
         [ -z "$output" ] || wrong+=("$line: prints $output")
         [[ $stderr == "nbdedup: $command: "* && $stderr != *$'\n'* ]] ||
             wrong+=("$line: $stderr")
-        [[ $stderr != *importing-* ]] || wrong+=("$line: $stderr")
+        [[ $stderr != *@(im|ex)porting-* ]] || wrong+=("$line: $stderr")
         # A path stands there once.
         ! grep -qE '(/[^ :]+|none|img): .*\1: ' <<<"$stderr" ||
             wrong+=("$line: $stderr")
@@ -103,6 +129,83 @@ setup ()
 @test "mistakes are the same through a server" {
     serve "$pool"
     run_mistakes
+}
+
+# What a script passes whose variable is not set.
+@test "empty arguments are wrong usage" {
+    misused "argument 1 is empty" get ""
+    misused "argument 2 is empty" get all ""
+    misused "argument 1 is empty" destroy ""
+    misused "argument 1 is empty" create "" 1M
+    misused "argument 2 is empty" import x ""
+    misused "argument 2 is empty" export v ""
+    misused "argument 1 is empty" estimate ""
+    misused "--from needs" scrub --from ""
+    misused "--html needs" drift --html ""
+    misused "--pool is empty" list -p ""
+    misused "PROPERTY=VALUE" set =1
+    run -3 --separate-stderr nbdedup -p "" status
+    assert_eq "${stderr%% (*}" \
+              "nbdedup: status: --pool is empty: give the pool's directory"
+}
+
+@test "output that fails is told with the command's name" {
+    for cmd in list "get all" stat "diff v@1 v@1 --json" drift "export v -"; do
+        run -1 --separate-stderr bash -c "nbdedup $cmd >/dev/full"
+        assert_eq "$stderr" \
+            "nbdedup: ${cmd%% *}: standard output: No space left on device"
+    done
+}
+
+# QEMU names the file that it writes, which has another name until it is whole.
+@test "an export that fails names the file that was asked for" {
+    need qemu-img --version
+    for file in out.qcow2 out.vmdk; do
+        run -1 --separate-stderr bash -c \
+            "ulimit -f 16; nbdedup export v '$PWD/$file'"
+        [[ $stderr == "nbdedup: export: $PWD/$file: "* &&
+           $stderr != *"$PWD/$file: "*"$file"* &&
+           $stderr != *deleting* && $stderr != *$'\n'* ]] ||
+            fail "$stderr"
+        [ -z "$(find . -name 'out*')" ] || fail "left behind: $(echo out*)"
+    done
+}
+
+# What is damaged is told once, with what to do.
+@test "errors about the pool's files name a file once, and a command" {
+    damaged
+    local file at
+    for file in records journal pool.db; do
+        rm -rf bad
+        cp -a "$pool" bad
+        rm "bad/$file"
+        [ "$file" != pool.db ] || rm bad/pool.db*
+        run -1 --separate-stderr nbdedup -p "$PWD/bad" list
+        at=$(grep -o "$PWD/bad" <<<"$stderr" | wc -l)
+        [[ $at = 1 && $stderr != *$'\n'* && $stderr == *backup* ]] ||
+            fail "$file: $stderr"
+        run -1 timeout 20 nbdkit -f -U - "$plugin" "$PWD/bad" --run true
+        at=$(grep -o "$PWD/bad" <<<"$output" | wc -l)
+        [[ $at = 1 && $output != *$'\n'* && $output == *backup* ]] ||
+            fail "$file: $output"
+    done
+    for file in img used; do
+        run -1 timeout 20 nbdkit -f -U - "$plugin" "$PWD/$file" --run true
+        [[ $output == "nbdkit: error: pool=$PWD/$file: not a pool"* ]] ||
+            fail "$file: $output"
+    done
+}
+
+@test "a read of what is damaged names scrub" {
+    damaged
+    nbdedup stat >/dev/null                     # nothing is in the journal
+    dd if=/dev/zero of="$pool/records" bs=4k seek=5 count=20 conv=notrunc
+    run -1 --separate-stderr nbdedup export v -
+    [[ $stderr == *"is damaged"*"nbdedup scrub"* && $stderr != *$'\n'* ]] ||
+        fail "$stderr"
+    run -1 --separate-stderr nbdedup scrub
+    [[ $stderr == *"damaged: "*"--from"* && $stderr != *$'\n'* ]] ||
+        fail "$stderr"
 }
 
 # refused_key KEY VALUE
