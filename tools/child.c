@@ -363,9 +363,9 @@ child_overran (const struct child *child)
 int
 child_fail_overrun (const struct child *child, const char *name)
 {
-  return image_fail ("%s: kept %s busy for more than %" PRIu64 " s: it is "
-                     "damaged, or made to do that: convert it to raw elsewhere",
-                     name, child->program,
+  return image_fail ("%s: kept %s busy for more than %" PRIu64 " s, so it is "
+                     "damaged or malicious: convert it to raw on another "
+                     "machine", name, child->program,
                      confine_cpu_seconds (child->confine));
 }
 

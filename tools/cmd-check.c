@@ -11,7 +11,7 @@ enum { KEY_REPAIR = 0x2000 };
 
 static const struct argp_option options[] = {
   { "repair", KEY_REPAIR, NULL, 0,
-    "Put right what can be derived from what is right", 0 },
+    "Repair what can be derived from undamaged metadata", 0 },
   { 0 }
 };
 

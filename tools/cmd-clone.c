@@ -63,10 +63,10 @@ cmd_clone (int argc, char **argv, const char *pool)
   json_t *args, *result;
 
   options_parse (&opts.common, argc, argv, options, parse, "NAME@SNAP NEW",
-                 "Make volume NEW, which starts as the content of snapshot "
-                 "NAME@SNAP: at once, whatever its size. It shares what "
-                 "neither of them changes. With --count, print the names of "
-                 "the new volumes.", OPTIONS_POOL | OPTIONS_JSON);
+                 "Make volume NEW with the content of snapshot NAME@SNAP, at "
+                 "once, whatever its size. The clone shares all blocks that "
+                 "it does not change. With --count, print the names of the "
+                 "new volumes.", OPTIONS_POOL | OPTIONS_JSON);
   check_snapshot_name (&opts.common, opts.common.args[0]);
   if (opts.has_start && !opts.has_count)
     usage_error (&opts.common, "--start needs --count");

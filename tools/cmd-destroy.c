@@ -15,10 +15,10 @@ enum {
 };
 
 static const struct argp_option options[] = {
-  { "recursive", 'r', NULL, 0, "Destroy the volume's snapshots as well", 0 },
+  { "recursive", 'r', NULL, 0, "Also destroy the volume's snapshots", 0 },
   { "force", KEY_FORCE, NULL, 0,
-    "Even if it is in use (its clients get errors), or has clones (they live "
-    "on)", 0 },
+    "Also if it is in use (its clients get errors) or has clones (they "
+    "stay)", 0 },
   { "wait", KEY_WAIT, NULL, 0, "Wait until its space is free", 0 },
   { "dry-run", KEY_DRY_RUN, NULL, 0,
     "Only print what would be destroyed and freed", 0 },
@@ -84,9 +84,9 @@ cmd_destroy (int argc, char **argv, const char *pool)
                                            sizeof *opts.common.list));
   options_parse (&opts.common, argc, argv, options, parse,
                  "NAME...\nNAME@SNAP...",
-                 "Destroy volumes NAME, or snapshots NAME@SNAP, at once; what "
-                 "nothing else refers to is freed in the background. Of "
-                 "several all are destroyed, or none.",
+                 "Destroy volumes or snapshots: all that are named, or none. "
+                 "They are gone when the command returns; the space that "
+                 "nothing else refers to is freed in the background.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   interrupt_catch ();
   names = json_array ();

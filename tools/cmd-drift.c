@@ -24,17 +24,18 @@ enum {
 
 static const struct argp_option options[] = {
   { "history", KEY_HISTORY, NULL, 0,
-    "Show the samples that were kept, instead of the present", 0 },
-  { "record", KEY_RECORD, NULL, 0, "Keep the present figures as a sample", 0 },
+    "Show the recorded samples instead of the present", 0 },
+  { "record", KEY_RECORD, NULL, 0, "Record the present figures as a "
+                                   "sample", 0 },
   { "if-destroyed", KEY_IF_DESTROYED, "NAME...", 0,
-    "Add what destroying all of these volumes and snapshots would give back",
+    "Add how much destroying all of these volumes and snapshots would free",
     0 },
   { "csv", KEY_CSV, NULL, 0, "Print a table for spreadsheets", 0 },
   { "html", KEY_HTML, "FILE", 0,
     "Write a page with charts of the history to FILE ('-': stdout)", 0 },
   { "svg", KEY_SVG, "FILE", 0,
     "Write charts of the history to FILE ('-': stdout)", 0 },
-  { "memory", KEY_MEMORY, "SIZE", 0, "Memory to work with", 0 },
+  { "memory", KEY_MEMORY, "SIZE", 0, "Memory for the comparison", 0 },
   { 0 }
 };
 
@@ -306,8 +307,9 @@ cmd_drift (int argc, char **argv, const char *pool)
 
   options_parse (&opts.common, argc, argv, options, parse, "[NAME@SNAP]",
                  "Show how far the clones of golden image NAME@SNAP, or of "
-                 "all golden images, have diverged: what they still share "
-                 "with it, with each other, and what only one of them has.",
+                 "all golden images, have diverged: how much they still share "
+                 "with it, how much with each other, and how much only one of "
+                 "them has.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_options (&opts);
   interrupt_catch ();

@@ -45,10 +45,10 @@ static const struct argp_option options[] = {
   { "exact", KEY_EXACT, NULL, 0,
     "Compress every distinct block, not a sample", 0 },
   { "memory", KEY_MEMORY, "SIZE", 0,
-    "Memory for the contents that were seen; what does not fit is sampled; "
+    "Memory for the contents found so far; what does not fit is sampled; "
     "default: 1G", 0 },
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
-    "Read also the files of this machine that the images refer to", 0 },
+    "Also read the files on this machine that the images refer to", 0 },
   { 0 }
 };
 
@@ -296,10 +296,10 @@ cmd_estimate (int argc, char **argv, const char *pool)
   es.common.list = check_memory (calloc (argc, sizeof es.common.list[0]));
   es.sources = check_memory (calloc (argc, sizeof es.sources[0]));
   options_parse (&es.common, argc, argv, options, parse, "FILE...",
-                 "Tell what dedup and compression would save on disk images, "
-                 "all of them in one pool: in any format that QEMU reads, "
-                 "block devices, nbd:// URIs, or a raw image from standard "
-                 "input ('-'). Needs no pool.",
+                 "Estimate what dedup and compression would save on these "
+                 "disk images, all of them in one pool. An image is in any "
+                 "format that QEMU reads, a block device, an nbd:// URI, or "
+                 "raw from standard input ('-'). Needs no pool.",
                  OPTIONS_JSON | OPTIONS_PROGRESS);
   for (i = 0; i < es.common.nr_args; ++i)
     image_check_source (&es.common, es.common.list[i], es.format);

@@ -52,7 +52,7 @@ static const struct argp_option options[] = {
     "another that QEMU reads; default: by its name and first bytes", 0 },
   VOLUME_OPTIONS,
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
-    "Read also the files of this machine that the image refers to", 0 },
+    "Also read the files on this machine that the image refers to", 0 },
   { 0 }
 };
 

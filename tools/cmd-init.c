@@ -76,8 +76,8 @@ cmd_init (int argc, char **argv, const char *pool)
   int r;
 
   options_parse (&opts.common, argc, argv, options, parse, "[POOL]",
-                 "Make a pool in directory POOL, which must not exist or be "
-                 "empty.", OPTIONS_POOL);
+                 "Make a pool in the directory POOL, which must be empty or "
+                 "not exist yet.", OPTIONS_POOL);
   if (opts.common.nr_args == 1) {
     if (opts.common.pool != pool &&
         strcmp (opts.common.pool, opts.common.args[0]) != 0)

@@ -12,7 +12,7 @@ enum {
 
 static const struct argp_option options[] = {
   { "dry-run", KEY_DRY_RUN, NULL, 0,
-    "Change nothing, only tell what it would give back", 0 },
+    "Change nothing; print how much it would free", 0 },
   { 0 }
 };
 
@@ -60,9 +60,10 @@ cmd_rebase (int argc, char **argv, const char *pool)
 
   options_parse (&opts.common, argc, argv, options, parse,
                  "NAME GOLDEN@SNAP",
-                 "Let volume NAME inherit from another snapshot. Its content "
-                 "stays, byte for byte; what is the same in GOLDEN@SNAP is no "
-                 "longer its own. Its snapshots and clones keep their origin.",
+                 "Make volume NAME inherit from another snapshot. Its content "
+                 "stays the same, byte for byte; blocks that equal those of "
+                 "GOLDEN@SNAP no longer count as its own. Its snapshots and "
+                 "clones keep their origin.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_snapshot_name (&opts.common, opts.common.args[1]);
   result = run (&opts.common,

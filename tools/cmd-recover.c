@@ -30,8 +30,8 @@ static bool without_journal;
 
 static const struct argp_option options[] = {
   { "without-journal", KEY_WITHOUT_JOURNAL, NULL, 0,
-    "If nothing else helps, begin a new journal: what was flushed after the "
-    "last fold is lost", 0 },
+    "Last resort: start a new journal. What was flushed after the last fold "
+    "is lost", 0 },
   { 0 }
 };
 
@@ -56,7 +56,7 @@ cmd_recover (int argc, char **argv, const char *pool)
   options_parse (&opts, argc, argv, options, parse, "",
                  "Bring back a pool whose pool.db is lost or cannot be used, "
                  "from its second copy and the journal. Exits 1 if that is "
-                 "not possible, and tells what is missing and what there is.",
+                 "not possible, and prints what is missing and what is left.",
                  OPTIONS_POOL | OPTIONS_JSON);
   result = nbdedup_pool_recover (opts.pool, without_journal);
   if (result == NULL)

@@ -11,9 +11,9 @@ cmd_rename (int argc, char **argv, const char *pool)
 
   options_parse (&opts, argc, argv, NULL, NULL,
                  "OLD NEW\nNAME@OLD NAME@NEW",
-                 "Rename a volume, or a snapshot of one. Clients that are "
-                 "attached stay so; new ones find it under its new name "
-                 "only. Clones keep their origin, under its new name.",
+                 "Rename a volume or a snapshot. Attached clients stay "
+                 "attached; new ones must use the new name. Clones keep their "
+                 "origin, under its new name.",
                  OPTIONS_POOL);
   return run_silently (&opts, pack_args (&opts, "{s:s, s:s}",
                                          "old", opts.args[0],

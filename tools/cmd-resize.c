@@ -10,8 +10,7 @@ enum {
 
 static const struct argp_option options[] = {
   { "shrink", KEY_SHRINK, NULL, 0,
-    "Allow the volume to become smaller, which loses what is behind its new "
-    "end", 0 },
+    "Allow a smaller size; the data past the new end is lost", 0 },
   { 0 }
 };
 
@@ -42,8 +41,9 @@ cmd_resize (int argc, char **argv, const char *pool)
   uint64_t size;
 
   options_parse (&opts.common, argc, argv, options, parse, "NAME SIZE",
-                 "Change a volume's size. Clients see it at their next "
-                 "connection. Shrinking needs --shrink, and no client.",
+                 "Change a volume's size. Clients see the new size at their "
+                 "next connection. Shrinking needs --shrink, and that no "
+                 "client is attached.",
                  OPTIONS_POOL);
   why = parse_size (opts.common.args[1], &size);
   if (why != NULL)

@@ -10,7 +10,7 @@ enum {
 
 static const struct argp_option options[] = {
   { "force", KEY_FORCE, NULL, 0,
-    "Even if the volume is in use: its clients get errors until they attach "
+    "Also if the volume is in use: its clients get errors until they attach "
     "again", 0 },
   { 0 }
 };
@@ -40,9 +40,9 @@ cmd_rollback (int argc, char **argv, const char *pool)
   };
 
   options_parse (&opts.common, argc, argv, options, parse, "NAME@SNAP",
-                 "Set volume NAME back to what it was when the snapshot was "
-                 "taken, its size included; what was written since is lost. "
-                 "All snapshots stay, later ones too.", OPTIONS_POOL);
+                 "Return volume NAME to the content and the size that it had "
+                 "when the snapshot was taken. Later writes are lost. All "
+                 "snapshots stay, also later ones.", OPTIONS_POOL);
   check_snapshot_name (&opts.common, opts.common.args[0]);
   return run_silently (&opts.common,
                        pack_args (&opts.common, "{s:s, s:b}",

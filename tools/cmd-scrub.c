@@ -34,17 +34,16 @@ enum {
 
 static const struct argp_option options[] = {
   { "from", KEY_FROM, "FILE", 0,
-    "Repair damaged records with what this image has of them; may be given "
-    "several times", 0 },
+    "Repair damaged records from this image; may be given several times", 0 },
   { "rate", KEY_RATE, "SIZE", 0,
-    "Read at most so many bytes of records a second, or none: no limit; "
-    "default: the property scrub-rate, if the pool is served", 0 },
+    "Read at most SIZE bytes of records a second; none: no limit; default: "
+    "the property scrub-rate, if the pool is served", 0 },
   { "restart", KEY_RESTART, NULL, 0,
-    "Begin at the beginning, even if one was stopped before its end", 0 },
+    "Start at the beginning, also if an earlier scrub was stopped", 0 },
   { "format", KEY_FORMAT, "FORMAT", 0,
     "The images' format, as for import; default: by name and first bytes", 0 },
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
-    "Read also the files of this machine that the images refer to", 0 },
+    "Also read the files on this machine that the images refer to", 0 },
   { 0 }
 };
 
@@ -318,11 +317,10 @@ cmd_scrub (int argc, char **argv, const char *pool)
   int r;
 
   options_parse (&sc.common, argc, argv, options, parse, "",
-                 "Read every record and verify its hash, and every page of "
-                 "both copies of pool.db. Writes again what is damaged and "
-                 "has another copy, or is in an image that --from names. Exits "
-                 "1 if anything stays damaged, and prints where volumes are "
-                 "concerned.",
+                 "Read and verify every record, and every page of both copies "
+                 "of pool.db. Rewrites what is damaged from another copy, or "
+                 "from an image that --from names. Exits 1 if anything stays "
+                 "damaged, and prints which parts of volumes are affected.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (sc.nr_sources > 0 && sc.common.read_only != NBDEDUP_READ_ONLY_OFF)
     usage_error (&sc.common, "--from repairs: not with --read-only");

@@ -36,8 +36,8 @@ cmd_set (int argc, char **argv, const char *pool)
   json_t *args;
 
   options_parse (&opts, argc, argv, NULL, NULL, "PROPERTY=VALUE [NAME]",
-                 "Change a property of volume NAME, or of the pool. "
-                 "Compression and dedup concern new writes only.",
+                 "Change a property of volume NAME, or of the pool. A change "
+                 "of compress or dedup affects new writes only.",
                  OPTIONS_POOL);
   equals = strchr (opts.args[0], '=');
   if (equals == NULL || equals == opts.args[0])

@@ -10,9 +10,9 @@ cmd_snapshot (int argc, char **argv, const char *pool)
   struct options opts = { .pool = pool, .min_args = 1, .max_args = 1 };
 
   options_parse (&opts, argc, argv, NULL, NULL, "NAME@SNAP",
-                 "Freeze the state of volume NAME at this moment, as the "
-                 "snapshot NAME@SNAP: all that was answered on any "
-                 "connection is in it. Takes no space by itself.",
+                 "Freeze the present state of volume NAME as the read-only "
+                 "snapshot NAME@SNAP. It contains every write that was "
+                 "answered, on any connection, and takes no space by itself.",
                  OPTIONS_POOL);
   check_snapshot_name (&opts, opts.args[0]);
   return run_silently (&opts, pack_args (&opts, "{s:s}",

@@ -16,8 +16,8 @@ enum {
 
 static const struct argp_option options[] = {
   { "ddt", KEY_DDT, NULL, 0,
-    "Add the records by how often they are referred to: the pool's, and "
-    "those that NAME, or NAME@SNAP and its clones, have", 0 },
+    "Add a histogram of records by their number of references: the pool's, "
+    "and those of NAME, or of NAME@SNAP and its clones", 0 },
   { "prometheus", KEY_PROMETHEUS, NULL, 0,
     "Print metrics in Prometheus' text format", 0 },
   { 0 }
@@ -344,9 +344,9 @@ cmd_stat (int argc, char **argv, const char *pool)
 
   options_parse (&opts.common, argc, argv, options, parse,
                  "[NAME]\nNAME@SNAP",
-                 "Show what the pool's volumes, volume NAME, or the clones of "
-                 "NAME@SNAP hold and take, and the ratios. Figures include all "
-                 "answered writes.",
+                 "Show how much data the pool's volumes, volume NAME, or the "
+                 "clones of NAME@SNAP hold, the space that it takes, and the "
+                 "ratios. Figures include all answered writes.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.common.json && opts.prometheus)
     usage_error (&opts.common, "--json or --prometheus, not both");

@@ -204,10 +204,11 @@ cmd_status (int argc, char **argv, const char *pool)
   argp_err_exit_status = STATUS_UNKNOWN;
   set_failure_status (STATUS_UNKNOWN);
   options_parse (&opts, argc, argv, NULL, NULL, "",
-                 "Tell how the pool is: who has it open, its space, damage, "
-                 "the last recovery and the last scrub. Changes nothing. "
-                 "Exits 0 if all is well or a command just has it, 1 with a "
-                 "warning, 2 if it is critical, 3 if it cannot be told.",
+                 "Report the pool's health: which process has it open, its "
+                 "space, damage, the last recovery and the last scrub. "
+                 "Changes nothing. Exit status: 0 if the pool is well or a "
+                 "command is using it, 1 for a warning, 2 if it is critical, "
+                 "3 if its state is unknown.",
                  OPTIONS_READS | OPTIONS_JSON);
   if (opts.pool == NULL)
     usage_error (&opts, "which pool? Give -p POOL or set NBDEDUP_POOL");

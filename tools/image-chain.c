@@ -165,7 +165,7 @@ add_server (struct chain *chain)
                           "server", "type", "fd", "str", digits,
                           "export", image_uri_export (chain->uri));
   if (link->file == NULL) {
-    image_fail ("%s: is no UTF-8", chain->name);
+    image_fail ("%s: its name is not valid UTF-8", chain->name);
     return NULL;
   }
   return link;

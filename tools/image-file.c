@@ -333,7 +333,8 @@ open_source (struct file_image *f, const char *file, bool is_stdin)
     return fail_errno (&f->base);
   }
   if (is_stdin && isatty (f->fd))
-    return image_fail ("standard input is a terminal: no disk image");
+    return image_fail ("standard input is a terminal, not a disk image: "
+                       "redirect it");
 
   /* If stdin's file has been read from already, the rest is a stream. */
   f->base.is_stream = (!S_ISREG (st.st_mode) && !S_ISBLK (st.st_mode)) ||

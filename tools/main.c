@@ -29,17 +29,18 @@ static const struct command {
   { "snapshot", "freeze the state of a volume", cmd_snapshot },
   { "clone", "make volumes from a snapshot", cmd_clone },
   { "rollback", "set a volume back to a snapshot", cmd_rollback },
-  { "rebase", "let a volume inherit from another snapshot", cmd_rebase },
+  { "rebase", "make a volume inherit from another snapshot", cmd_rebase },
   { "import", "make a volume from a disk image", cmd_import },
   { "export", "write a volume to a disk image", cmd_export },
   { "diff", "print what differs between two snapshots", cmd_diff },
   { "stat", "show space and ratios", cmd_stat },
-  { "status", "tell how the pool is, for people and monitoring", cmd_status },
+  { "status", "report the pool's health, for people and monitoring",
+    cmd_status },
   { "drift", "show how far clones have diverged", cmd_drift },
   { "scrub", "read, verify and repair all data", cmd_scrub },
   { "check", "verify all metadata, and repair it", cmd_check },
   { "recover", "bring back a pool whose pool.db is lost", cmd_recover },
-  { "estimate", "tell what images would take in a pool", cmd_estimate },
+  { "estimate", "report what images would take in a pool", cmd_estimate },
   { "bench", "time hashes and codecs on this machine", cmd_bench },
 };
 
@@ -94,8 +95,8 @@ help_commands (int key, const char *text, void *input)
   fprintf (fp, "Commands:\n");
   for (i = 0; i < NR_COMMANDS; ++i)
     fprintf (fp, "  %-10s %s\n", commands[i].name, commands[i].summary);
-  fprintf (fp, "\n'nbdedup COMMAND --help' tells more, and so do nbdedup(1) "
-           "and nbdedup-COMMAND(1).");
+  fprintf (fp, "\nSee also 'nbdedup COMMAND --help', nbdedup(1) and "
+           "nbdedup-COMMAND(1).");
   if (fclose (fp) != 0) {
     free (help);
     return (char *) text;
