@@ -313,8 +313,8 @@ change_record (struct pass *p, struct record *r, int64_t delta)
     return -1;
   if (given == 0) {             /* a leak, which check finds */
     nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the space map does not have "
-                 "the record at %" PRIu64 ": its space is not free before "
-                 "\"nbdedup check --repair\"", r->ptr.addr);
+                 "the record at %" PRIu64 ": run nbdedup check --repair to "
+                 "free its space", r->ptr.addr);
     return meta_limbo_put (p->c, r->ptr.addr);
   }
   if (!ddt_try_kill (f->parts->ddt, r->ptr.addr, &r->digest)) {

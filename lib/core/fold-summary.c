@@ -251,8 +251,8 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
       return fail_reading (f);
     if (r == 1 && !*logged) {
       *logged = true;
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: it says nothing that pool.db "
-                   "does not know, and is written again; scrub finds others",
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: pool.db has all that it said, and "
+                   "it is rewritten; run nbdedup scrub to find others",
                    nbdedup_error ());
     }
   }

@@ -146,8 +146,8 @@ wait_for_space (struct txg *t, struct requests *taken)
 {
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);
-  nbdedup_fail (ENOSPC, "the pool's file system is full, there is no room "
-                "for pool.db: free some");
+  nbdedup_fail (ENOSPC, "the pool's file system is full, and pool.db needs "
+                "more room: free some space on it");
   finish_requests_locked (t, taken, -1);
   errno = ENOSPC;
   finish_requests_locked (t, &t->requests, -1);
@@ -204,7 +204,7 @@ wait_for_memory (struct txg *t, struct requests *taken, unsigned *tries)
 
   if (*tries == 0)
     nbdedup_log (NBDEDUP_LOG_WARNING, "no memory to write to pool.db (%s): "
-                 "writes wait until there is some", nbdedup_error ());
+                 "writes wait until there is memory", nbdedup_error ());
   pause_ms = backoff_ms (tries);
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);

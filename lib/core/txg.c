@@ -109,22 +109,23 @@ txg_fail (struct txg *t)
     nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
                  "more: %s%s", nbdedup_error (),
                  t->inconsistent ? ", once this server has stopped"
-                 : ": close and open it again");
+                 : ": restart the server, or run the command again");
 }
 
 int
 txg_check (struct txg *t)
 {
   if (t->failed && t->no_memory)
-    return nbdedup_fail (EIO, "the pool has stopped, there was no memory; "
-                         "close and open it again");
+    return nbdedup_fail (EIO, "the pool has stopped for lack of memory: "
+                         "restart the server, or run the command again");
   if (t->failed && t->inconsistent)
-    return nbdedup_fail (EIO, "the pool has stopped, the tables of pool.db are "
-                         "damaged or contradict each other; stop the server, "
-                         "and run nbdedup check --repair");
+    return nbdedup_fail (EIO, "the pool has stopped, because the tables of "
+                         "pool.db are damaged or contradict each other: stop "
+                         "the server, and run nbdedup check --repair");
   if (t->failed)
     return nbdedup_fail (EIO, "the pool has stopped after a failed write to "
-                         "its disk; close and open it again");
+                         "its disk: restart the server, or run the command "
+                         "again");
   return 0;
 }
 

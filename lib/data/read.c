@@ -170,8 +170,8 @@ read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
       return 0;
     }
   }
-  return nbdedup_fail (EIO, "%s: run nbdedup scrub, which prints where volumes "
-                       "are concerned", text);
+  return nbdedup_fail (EIO, "%s: run nbdedup scrub, which prints the volumes "
+                       "that are affected", text);
 }
 
 int

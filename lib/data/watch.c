@@ -103,7 +103,7 @@ watch_look (struct nbdedup_pool *pool, bool now)
   }
   if (events.over)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %.0f %% of the space is used, more "
-                 "than full-warn (%u %%): free some, or add some", pool->path,
+                 "than full-warn (%u %%): free or add space", pool->path,
                  cap.used_percent, w->full_warn);
   if (events.below)
     nbdedup_log (NBDEDUP_LOG_INFO, "%s: %.0f %% of the space is used, less "

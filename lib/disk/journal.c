@@ -30,8 +30,8 @@
 int
 journal_fail_dead (struct journal *j)
 {
-  return nbdedup_fail (EIO, "%s: a write or fdatasync failed before: stop, and "
-                       "open the pool again", j->path);
+  return nbdedup_fail (EIO, "%s: an earlier write or fdatasync failed: restart "
+                       "the server, or run the command again", j->path);
 }
 
 static int
@@ -300,8 +300,8 @@ journal_sync (struct journal *journal, uint64_t seq)
     pthread_cond_broadcast (&j->cond);
     if (r == -1) {
       lock_release (&j->lock);
-      return nbdedup_fail (EIO, "%s: fdatasync: %s: stop, and open the pool "
-                           "again", j->path, strerror (err));
+      return nbdedup_fail (EIO, "%s: fdatasync: %s: restart the server, or run "
+                           "the command again", j->path, strerror (err));
     }
   }
   r = j->dead ? -1 : 0;

@@ -498,15 +498,15 @@ store_sync (struct store *store)
     pthread_cond_broadcast (&store->cond);
     if (r == -1) {
       lock_release (&store->lock);
-      return nbdedup_fail (EIO, "%s: fdatasync: %s: stop, and open the pool "
-                           "again", store->path, strerror (err));
+      return nbdedup_fail (EIO, "%s: fdatasync: %s: restart the server, or run "
+                           "the command again", store->path, strerror (err));
     }
   }
   r = store->done >= need ? 0 : -1;
   lock_release (&store->lock);
   if (r == -1)
-    return nbdedup_fail (EIO, "%s: an fdatasync failed before: stop, and open "
-                         "the pool again", store->path);
+    return nbdedup_fail (EIO, "%s: an earlier fdatasync failed: restart the "
+                         "server, or run the command again", store->path);
   return 0;
 }
 

@@ -235,7 +235,7 @@ set_error (struct sampler *s, const char *error)
     snprintf (s->error, sizeof s->error, "%s", error);
   }
   if (is_new && *error)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "no sample of drift was recorded: %s",
+    nbdedup_log (NBDEDUP_LOG_WARNING, "no drift sample was recorded: %s",
                  error);
 }
 

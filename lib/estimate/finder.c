@@ -95,8 +95,8 @@ parse_all (struct nbdedup_finder *f, const json_t *wanted)
     return nbdedup_fail (ENOMEM, "no memory to look for records");
   json_array_foreach (records, i, record)
     if (!parse_wanted (record, &f->wanted[f->nr++]))
-      return nbdedup_fail (EIO, "the server's list of damaged records makes "
-                           "no sense");
+      return nbdedup_fail (EIO, "the server's list of damaged records is not "
+                           "valid");
   qsort (f->wanted, f->nr, sizeof f->wanted[0], compare_wanted);
   return 0;
 }

@@ -268,7 +268,9 @@ meta_probe (const char *path)
                          path);
   if (fd == -1 || fstat (fd, &st) == -1)
     return nbdedup_fail (errno == ENOENT ? ENOENT : EIO, "%s: %s", path,
-                         strerror (errno));
+                         errno == ENOENT
+                         ? "is missing: restore it from a backup"
+                         : strerror (errno));
   if (!S_ISREG (st.st_mode))
     return nbdedup_fail (EIO, "%s: not a regular file", path);
   n = full_pread (fd, h, sizeof h, 0);

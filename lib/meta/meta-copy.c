@@ -179,8 +179,8 @@ tell (struct meta_copy *c)
   if (unmarked[0] != '\0')
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", unmarked);
   if (untold)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): it is "
-                 "made again when that is possible", c->db, why);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): one is "
+                 "made as soon as that is possible", c->db, why);
 }
 
 /*----------------------------------------------------------------------

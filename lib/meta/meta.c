@@ -555,9 +555,9 @@ meta_frozen_check (struct meta *m)
   WITH_LOCK (&m->lock);
   if (m->give_way_bytes == 0)
     return 0;
-  return nbdedup_fail (EBUSY, "gave way to writes: what they changed in "
-                       "pool.db meanwhile, %" PRIu64 " MiB, takes too much "
-                       "space: try again when less is written, or free some",
+  return nbdedup_fail (EBUSY, "gave way to writes, which changed %" PRIu64 " "
+                       "MiB of pool.db meanwhile and need the space: try again "
+                       "when clients write less, or free some space",
                        (m->give_way_bytes + (1 << 20) - 1) >> 20);
 }
 

@@ -297,7 +297,7 @@ add_fresh (struct repair *rp, struct window *w, const struct record *r)
     return -1;
   if (w->nr_rebuilt++ < LOG_LINES_MAX)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
-                 PRIu64 " is known again, from its summary", rp->pool->path,
+                 PRIu64 " was restored from its summary", rp->pool->path,
                  r->ptr.addr);
   return 0;
 }
@@ -610,7 +610,7 @@ repair_records (struct repair *rp)
     r = run_passes (rp, &w);
   if (w.nr_rebuilt > LOG_LINES_MAX)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: %" PRIu64 " records "
-                 "are known again, from their summaries", rp->pool->path,
+                 "were restored from their summaries", rp->pool->path,
                  w.nr_rebuilt);
   derive_free (w.derive);
   free (w.entries);

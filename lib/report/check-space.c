@@ -236,9 +236,8 @@ held_done (struct repair *rp)
                      h->largest_run);
     else
       nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: segment %" PRIu64
-                   ": its records overlap, or its summaries cannot be told: "
-                   "nothing more is stored there", rp->pool->path,
-                   h->segment);
+                   ": its records overlap, or its summaries are unclear: "
+                   "nothing more is stored there", rp->pool->path, h->segment);
   }
 }
 

@@ -695,7 +695,7 @@ scrub_again (struct scrub *s)
   struct scrubbed *last = TAKE_PTR (s->pool->scrub->last);
 
   if (last == NULL)
-    return nbdedup_fail (EINVAL, "there was no scrub in this session");
+    return nbdedup_fail (EINVAL, "no scrub has run since the server started");
   s->f = *last;
   free (last);
   s->total = s->f.records;

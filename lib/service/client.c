@@ -372,8 +372,8 @@ nbdedup_client_call (struct nbdedup_client *client, const char *command,
   json_t *result;
 
   if (client->readonly && command_changes (command, args))
-    return nbdedup_fail_null (EROFS, "it changes the pool, which is read-only "
-                              "for this command");
+    return nbdedup_fail_null (EROFS, "this changes the pool, which --read-only "
+                              "forbids");
   if (client->pool != NULL)
     return command_run (client->pool, command, args, progress, opaque);
 

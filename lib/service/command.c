@@ -256,8 +256,8 @@ wait_for_freeing (const struct call *c)
     if (left > total)
       total = left;
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
-      return nbdedup_fail (EINTR, "no longer waiting; it goes on in the "
-                           "background");
+      return nbdedup_fail (EINTR, "interrupted: the space is still being "
+                           "freed, in the background");
     /* Each fold does a part; other commands may run in between. */
     lock_release (&c->pool->admin);
     r = txg_run (c->pool->txg, NULL, NULL, NULL);

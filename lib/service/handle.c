@@ -339,8 +339,8 @@ nbdedup_handle_extents (struct nbdedup_handle *handle, uint64_t len,
       int r;
 
       if (n == 0 || n > len)
-        return nbdedup_fail (EIO, "%s: the server's extents make no sense",
-                             handle->name);
+        return nbdedup_fail (EIO, "%s: the server's list of extents is not "
+                             "valid", handle->name);
       r = fn (opaque, offset, n, hole);
       if (r != 0)
         return r == -1 ? -1 : 0;

@@ -59,9 +59,11 @@ prepare_directory (const char *path)
         strcmp (e->d_name, "records") == 0)
       continue;
     if (strcmp (e->d_name, "pool.db") == 0)
-      r = nbdedup_fail (EEXIST, "%s: there is a pool already", path);
+      r = nbdedup_fail (EEXIST, "%s: there is a pool already: choose another "
+                        "directory", path);
     else
-      r = nbdedup_fail (ENOTEMPTY, "%s: the directory is not empty", path);
+      r = nbdedup_fail (ENOTEMPTY, "%s: the directory is not empty: choose an "
+                        "empty or a new one", path);
   }
   closedir (dir);
   return r;

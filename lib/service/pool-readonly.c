@@ -81,9 +81,9 @@ doubt (struct opening *o)
     return 0;
   }
   describe_time (o->pool, time, sizeof time);
-  return nbdedup_fail (EIO, "%s; or read what there is with read-only=force: "
-                       "the state of %s, in which flushed data may be "
-                       "missing", text, time);
+  return nbdedup_fail (EIO, "%s; or read what there is (--read-only=force, "
+                       "or a server with read-only=force): the state of %s, "
+                       "in which flushed data may be missing", text, time);
 }
 
 static int

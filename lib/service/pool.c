@@ -143,8 +143,8 @@ nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
     CLEANUP_FREE char *journal = pool_file (path, "journal");
 
     if (journal && stat (journal, &st) == 0)
-      return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing; "
-                           "restore it from a backup (see nbdedup recover)",
+      return nbdedup_fail (EIO, "%s: damaged pool: pool.db is missing: run "
+                           "nbdedup recover, or restore it from a backup",
                            path);
     return nbdedup_fail (ENOENT, "%s: not a pool; nbdedup init makes one",
                          path);
@@ -817,7 +817,8 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
     return try_open (path, settings, who, flags, &damage);
   return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
                             "; what is whole may still be read "
-                            "(--read-only)" : "");
+                            "(--read-only, or a server with read-only=on)"
+                            : "");
 }
 
 /*----------------------------------------------------------------------

@@ -158,8 +158,9 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   /* Check for room now, so that clients' writes do not fail for lack of it. */
   if (strcmp (name, "copies") == 0 && value[0] != '1' &&
       txg_check_copies (pool->txg) == -1)
-    return nbdedup_fail (ENOSPC, "copies: there is no room in the pool's file "
-                         "system for what they need in pool.db: free some");
+    return nbdedup_fail (ENOSPC, "copies: the pool's file system has no room "
+                         "for what they need in pool.db: free some space on "
+                         "it");
   if (pool_property_get (pool, name, &before) == -1 ||
       txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;

@@ -164,10 +164,10 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
       !cksum_page_is_right (f->shared, page, page_size, (uint64_t) offset))
     return false;
   if (cksum_is_first_help (f->shared))
-    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: page %" PRIu64 " is damaged "
-                 "in one of its two copies: it is read from the other one; "
-                 "open the pool to write, and scrub it, to repair this and "
-                 "others", (uint64_t) offset / page_size + 1);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: page %" PRIu64 " is damaged in "
+                 "one of its two copies, and is read from the other one: run "
+                 "nbdedup scrub, without --read-only, to repair such pages",
+                 (uint64_t) offset / page_size + 1);
   return true;
 }
 

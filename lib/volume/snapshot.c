@@ -376,8 +376,8 @@ rollback_cut_off (struct volume *v, bool force)
   WITH_LOCK (&v->pool->volumes->lock);
   if (v->nr_clients > 0 && !force) {
     volume_describe_clients_locked (v, clients, sizeof clients);
-    return nbdedup_fail (EBUSY, "volume %s is in use by %s; --force cuts "
-                         "them off", v->name, clients);
+    return nbdedup_fail (EBUSY, "volume %s is in use by %s: --force "
+                         "disconnects them", v->name, clients);
   }
   v->exclusive = true;          /* no client may attach meanwhile */
   v->gone = true;

@@ -382,8 +382,8 @@ volume_resize (struct nbdedup_pool *pool, const char *name, uint64_t size,
     WITH_LOCK (&pool->volumes->lock);
     volume_describe_clients_locked (v, clients, sizeof clients);
     if (v->nr_clients > 0)
-      return nbdedup_fail (EBUSY, "volume %s is in use by %s: detach first",
-                           name, clients);
+      return nbdedup_fail (EBUSY, "volume %s is in use by %s: disconnect them "
+                           "first", name, clients);
     v->exclusive = true;        /* no client may attach meanwhile */
   }
   r = resize (pool, v, size);
