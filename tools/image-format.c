@@ -104,8 +104,8 @@ int
 image_format_check (const char *format)
 {
   return is_format (format) ? 0 :
-    image_fail ("format '%s': must be raw, qcow2, vmdk, vdi, vhdx, vpc, qed, "
-                "qcow, parallels, bochs, cloop or dmg", format);
+    image_fail ("'%s' is not an image format: must be raw, qcow2, vmdk, vdi, "
+                "vhdx, vpc, qed, qcow, parallels, bochs, cloop or dmg", format);
 }
 
 int
@@ -116,8 +116,9 @@ image_format_check_written (const char *format)
   for (i = 0; i < NR_WRITTEN; ++i)
     if (strcmp (format, formats[i]) == 0)
       return 0;
-  return image_fail ("format '%s': must be raw, qcow2, vmdk, vdi, vhdx, vpc, "
-                     "qed, qcow or parallels", format);
+  return image_fail ("'%s' is not an image format that can be written: must be "
+                     "raw, qcow2, vmdk, vdi, vhdx, vpc, qed, qcow or parallels",
+                     format);
 }
 
 static const struct suffix *

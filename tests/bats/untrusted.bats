@@ -42,16 +42,20 @@ nothing_left ()
     assert_eq "$(find tmp -name 'nbdedup.*')" ""
 }
 
-# both_refuse TEXT FILE OPTION...: import and estimate, at once, in one line.
-both_refuse ()
-{
-    local text=$1
+# both_refuse TEXT FILE OPTION...: import and estimate, at once, in one line;
+# both_misuse: as wrong usage.
+both_refuse () { both_fail_with 1 "$@"; }
+both_misuse () { both_fail_with 2 "$@"; }
 
-    shift
-    run -1 --separate-stderr timeout 30 nbdedup import v "$@"
+both_fail_with ()
+{
+    local expected=$1 text=$2
+
+    shift 2
+    run "-$expected" --separate-stderr timeout 30 nbdedup import v "$@"
     [[ $stderr == "nbdedup: import: "*"$text"* ]] || fail "import $*: $stderr"
     assert_eq "$(wc -l <<<"$stderr")" 1 "import $*: lines: $stderr"
-    run -1 --separate-stderr timeout 30 nbdedup estimate "$@"
+    run "-$expected" --separate-stderr timeout 30 nbdedup estimate "$@"
     [[ $stderr == "nbdedup: estimate: "*"$text"* ]] ||
         fail "estimate $*: $stderr"
     assert_eq "$(wc -l <<<"$stderr")" 1 "estimate $*: lines: $stderr"
@@ -158,10 +162,10 @@ EOF
         both_refuse "which is no file of this machine" x.qcow2 --allow-backing
     done
     # A format that is none: QEMU has drivers for whatever can be reached.
-    both_refuse "'nbd' is no format" "$PWD/other.sock" --format nbd
-    both_refuse "'vvfat' is no format" "$PWD" --format vvfat
+    both_misuse "'nbd' is not an image format" "$PWD/other.sock" --format nbd
+    both_misuse "'vvfat' is not an image format" "$PWD" --format vvfat
     overlay x.qcow2 "$PWD/secret" vvfat
-    both_refuse "'vvfat' is no format" x.qcow2 --allow-backing
+    both_refuse "'vvfat' is not an image format" x.qcow2 --allow-backing
     grep -q Ready log
     assert_eq "$(grep -c Connect log)" 0
     # And it would have been noticed.
