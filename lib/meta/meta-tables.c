@@ -417,6 +417,17 @@ meta_layer_get (struct meta_conn *c, uint64_t id, struct meta_layer *l)
 }
 
 int
+meta_layer_need (struct meta_conn *c, uint64_t id, struct meta_layer *l)
+{
+  int r = meta_layer_get (c, id, l);
+
+  if (r == 0)
+    return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " is missing: run "
+                         "nbdedup check", id);
+  return r == -1 ? -1 : 0;
+}
+
+int
 meta_layer_reparent (struct meta_conn *c, uint64_t old, uint64_t new)
 {
   USING_STMT (st, c, ST_LAYER_REPARENT);

@@ -286,6 +286,9 @@ extern int meta_layer_put (struct meta_conn *c, const struct meta_layer *l);
 /* 1 found, 0 not. */
 extern int meta_layer_get (struct meta_conn *c, uint64_t id,
                            struct meta_layer *l);
+/* The row must be there: EIO if it is not. */
+extern int meta_layer_need (struct meta_conn *c, uint64_t id,
+                            struct meta_layer *l);
 extern int meta_layer_delete (struct meta_conn *c, uint64_t id);
 /* The children of layer 'old' become those of 'new'. */
 extern int meta_layer_reparent (struct meta_conn *c, uint64_t old,

@@ -44,12 +44,9 @@ static int
 put_overlap (struct meta_conn *c, struct layer *layer, uint64_t overlap)
 {
   struct meta_layer ml;
-  int r = meta_layer_get (c, layer->id, &ml);
 
-  if (r != 1)
-    return r == 0 ? nbdedup_fail (EIO, "pool.db: layer %" PRIu64
-                                  " is missing: run nbdedup check",
-                                  layer->id) : -1;
+  if (meta_layer_need (c, layer->id, &ml) == -1)
+    return -1;
   ml.overlap = overlap;
   return meta_layer_put (c, &ml);
 }
@@ -110,9 +107,9 @@ switch_in_transaction (void *arg, struct meta_conn *c,
   struct meta_snapshot ms;
 
   (void) state;
-  if (meta_layer_get (c, s->child->id, &child) != 1 ||
-      meta_layer_get (c, s->layer->id, &layer) != 1)
-    return nbdedup_fail (EIO, "pool.db: a merging layer is missing");
+  if (meta_layer_need (c, s->child->id, &child) == -1 ||
+      meta_layer_need (c, s->layer->id, &layer) == -1)
+    return -1;
   if (child.pointers != 0)
     return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " has %" PRIu64
                          " pointers left after it was merged: run nbdedup "

@@ -71,12 +71,9 @@ begin_in_transaction (void *arg, struct meta_conn *c,
 {
   struct rebase *rb = arg;
   struct meta_layer old;
-  int r = meta_layer_get (c, rb->old->id, &old);
 
-  if (r != 1)
-    return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
-                                  "missing: run nbdedup check",
-                                  rb->v->name) : -1;
+  if (meta_layer_need (c, rb->old->id, &old) == -1)
+    return -1;
   /* Branches of their own: H's branch has rows that will not be below them. */
   rb->head_row.id = rb->head_row.branch = rb->head_row.seq = state->next_id++;
   rb->head_row.blocks = old.blocks;
@@ -293,10 +290,9 @@ finish_in_transaction (void *arg, struct meta_conn *c,
 
   (void) state;
   /* Read the rows as this transaction's fold has left them. */
-  if (meta_layer_get (c, rb->head->id, &head) != 1 ||
-      meta_layer_get (c, rb->new->id, &new) != 1)
-    return nbdedup_fail (EIO, "pool.db: a layer of volume %s is missing",
-                         rb->v->name);
+  if (meta_layer_need (c, rb->head->id, &head) == -1 ||
+      meta_layer_need (c, rb->new->id, &new) == -1)
+    return -1;
   head.parent = rb->new->id;
   if (meta_layer_put (c, &head) == -1 || meta_volume_put (c, &rb->mv) == -1)
     return -1;

@@ -44,14 +44,10 @@ snapshot_in_transaction (void *arg, struct meta_conn *c,
 {
   struct snapshot *sn = arg;
   struct meta_layer head;
-  int r;
 
   /* This transaction's fold has counted the head's blocks for the last time. */
-  r = meta_layer_get (c, sn->head->id, &head);
-  if (r != 1)
-    return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
-                                  "missing: run nbdedup check",
-                                  sn->v->name) : -1;
+  if (meta_layer_need (c, sn->head->id, &head) == -1)
+    return -1;
   sn->ml.id = state->next_id++;
   sn->ms.id = state->next_id++;
   {

@@ -236,13 +236,10 @@ clean_in_transaction (void *arg, struct meta_conn *c,
 {
   struct tail *t = arg;
   struct meta_layer ml;
-  int r;
 
   (void) state;
-  r = meta_layer_get (c, bounding_layer (t->v)->id, &ml);
-  if (r != 1)
-    return r == 0 ? nbdedup_fail (EIO, "pool.db: the layer of volume %s is "
-                                  "missing", t->v->name) : -1;
+  if (meta_layer_need (c, bounding_layer (t->v)->id, &ml) == -1)
+    return -1;
   if (ml.overlap > t->overlap)
     ml.overlap = t->overlap;
   return meta_layer_put (c, &ml) == -1 ? -1 : meta_volume_put (c, &t->mv);
