@@ -485,14 +485,6 @@ segment_map_force_chunk (struct segment_map *map, unsigned index,
 }
 
 int
-segment_map_add_chunk (struct segment_map *map, unsigned sector)
-{
-  if (sector == SEGMENT_CHUNK_LOST)
-    return add_lost_chunks (map, map->nr_chunks + 1);
-  return segment_map_place_chunk (map, map->nr_chunks, sector);
-}
-
-int
 segment_map_set_chunks (struct segment_map *map, const uint16_t *chunks,
                         unsigned nr_chunks)
 {

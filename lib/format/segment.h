@@ -87,11 +87,9 @@ extern int segment_map_clear (struct segment_map *map, unsigned sector,
 extern int segment_map_set_slot (struct segment_map *map, unsigned slot);
 extern int segment_map_clear_slot (struct segment_map *map, unsigned slot);
 
-/* Append a chunk at 'sector' and mark its sectors and header slot used. */
-extern int segment_map_add_chunk (struct segment_map *map, unsigned sector);
-
-/* Record that chunk number 'index' is at 'sector': add it if it is new (chunks
- * skipped are lost), place it if it was lost, else compare (EIO).
+/* Record that chunk number 'index' is at 'sector', and mark its sectors and
+ * header slot used: add it if it is new (chunks skipped are lost), place it if
+ * it was lost, else compare (EIO).
  */
 extern int segment_map_place_chunk (struct segment_map *map, unsigned index,
                                     unsigned sector);

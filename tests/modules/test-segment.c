@@ -98,6 +98,12 @@ model_is (const struct model *m, unsigned start, unsigned len, unsigned what)
   return true;
 }
 
+static int
+add_chunk (struct segment_map *map, unsigned sector)
+{
+  return segment_map_place_chunk (map, map->nr_chunks, sector);
+}
+
 static struct segment_map *
 repack (struct segment_map *map)
 {
@@ -157,12 +163,12 @@ test_random (uint64_t id, uint32_t sector_bytes)
       break;
     case 4:
       if (map->nr_chunks == map->max_chunks) {
-        assert (segment_map_add_chunk (map, 0) == -1);
+        assert (add_chunk (map, 0) == -1);
         break;
       }
       if (rnd (3))
         a -= a % cs;
-      r = segment_map_add_chunk (map, a);
+      r = add_chunk (map, a);
       assert ((r == 0) ==
               (a % cs == 0 && a + cs <= n && model_is (m, a, cs, 0)));
       if (r == 0) {
@@ -270,8 +276,8 @@ test_damage (uint64_t id, uint32_t sector)
   uint8_t *buf, bad[8192];
   size_t len, i, chunks, slots;
 
-  assert (segment_map_add_chunk (map, base) == 0);
-  assert (segment_map_add_chunk (map, base + 2 * cs) == 0);
+  assert (add_chunk (map, base) == 0);
+  assert (add_chunk (map, base + 2 * cs) == 0);
   assert (segment_map_set (map, base + 4 * cs, 5) == 0);
   assert (segment_map_set_slot (map, 1) == 0);
   assert (segment_map_set_slot (map, map->slots_per_chunk + 1) == 0);
@@ -345,7 +351,7 @@ test_fill (uint32_t sector)
           break;
       if (run == -1)
         break;
-      assert (segment_map_add_chunk (map, run) == 0);
+      assert (add_chunk (map, run) == 0);
       continue;
     }
     /* From the end, so that the chunks stay aligned. */
@@ -371,6 +377,9 @@ test_lost (uint32_t sector)
 {
   struct segment_map *map = segment_map_new (3, sector), *row;
   const unsigned cs = map->chunk_sectors, spc = map->slots_per_chunk;
+  const uint16_t lost[3] = {
+    SEGMENT_CHUNK_LOST, SEGMENT_CHUNK_LOST, SEGMENT_CHUNK_LOST,
+  };
 
   /* The journal names a record in chunk 2 first. */
   assert (segment_map_place_chunk (map, 2, 4 * cs) == 0);
@@ -412,7 +421,7 @@ test_lost (uint32_t sector)
   assert (segment_map_is_empty (map));
   assert (segment_map_drop_chunk (map, 2) == 0);
   assert (map->nr_chunks == 2 && map->nr_used == 0);
-  assert (segment_map_add_chunk (map, SEGMENT_CHUNK_LOST) == 0);
+  assert (segment_map_set_chunks (map, lost, 3) == 0);
   assert (map->nr_chunks == 3);
   segment_map_reset (map);
   assert (map->nr_chunks == 0 && map->nr_used == 0);
