@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What the dedup table costs as it grows.
+ *
+ * A pool gets as many records as MILLIONS says (default "1 5 10"), through the
+ * engine's own code from the dedup table down: lookup, allocation, journal,
+ * map, fold, summaries.  Only what comes before is left out: the blocks, their
+ * digests and their compression.  Digests are made of numbers, every record
+ * takes a sector, and its data stay a hole in "records".
+ *
+ * At each size it measures, with a thread on each processor:
+ *
+ *  image order   new blocks, one after the other;
+ *
+ *  scattered     new blocks, each in a leaf of the map of its own;
+ *
+ *  runs of N     duplicates: N blocks in the order in which they came first;
+ *
+ *  returned      references given back, in image order and scattered, until
+ *                the fold has counted them;
+ *
+ *  longest       batch of 64 blocks (a request of 256 KiB) of all the above;
+ *
+ *  open          after a clean close, and after the process was killed with
+ *                BLOCKS blocks behind the last fold;
+ *
+ * and for each record: bytes in pool.db, on all disks, and in memory; for each
+ * new block in image order: bytes that the device read and wrote.
+ *
+ * bench-ddt limits the page cache (MEMORY=1G).  The pool is below $TMPDIR, or a
+ * new one in POOL, an empty directory, and is kept there.  Each size gives a
+ * line, and an object that is appended to the file JSON.
+ */
+
+#include <config.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "core/ddt.h"
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/volume-types.h"
+#include "disk/room.h"
+#include "rigs/pool-util.h"
+#include "space/space.h"
+
+#define BLOCK 4096u
+#define SECTOR 512u
+#define BATCH 64u
+#define MAX_THREADS 16u
+/* "v" has the records in image order, "w" all else. */
+#define VOLUME_BYTES (UINT64_C (1) << 40)
+#define VOLUME_BLOCKS (VOLUME_BYTES / BLOCK)
+#define SCATTER 64u             /* one block of each leaf */
+
+struct nbdedup_pool *pool;
+static char directory[PATH_MAX];
+static unsigned nr_threads;
+static uint64_t nr_probe;       /* blocks of each measurement */
+static uint64_t nr_v, nr_w;     /* blocks of "v", and leaves of "w", so far */
+static uint64_t next_content;   /* of the scattered blocks */
+
+/* The records' data are holes, so the file must not be allocated. */
+int
+fallocate (int fd, int mode, off_t offset, off_t len)
+{
+  struct stat st;
+
+  if (mode != 0)
+    return (int) syscall (SYS_fallocate, fd, mode, offset, len);
+  if (fstat (fd, &st) == -1)
+    return -1;
+  return st.st_size >= offset + len ? 0 : ftruncate (fd, offset + len);
+}
+
+static double
+now (void)
+{
+  return clock_ns () / 1e9;
+}
+
+/*----------------------------------------------------------------------
+ * Blocks
+ */
+
+struct block {
+  uint64_t block, content;
+};
+
+static void
+digest_of (uint64_t content, struct digest *digest)
+{
+  struct rng rng = rng_make (content, 1);
+  uint64_t word;
+  size_t i;
+
+  for (i = 0; i < sizeof *digest; i += sizeof word) {
+    word = rng_next (&rng);
+    memcpy ((uint8_t *) digest + i, &word,
+            sizeof *digest - i < sizeof word ? sizeof *digest - i
+            : sizeof word);
+  }
+}
+
+static void
+new_record (const struct digest *digest, const struct placement *p,
+            struct record *r)
+{
+  *r = (struct record) {
+    .ptr = { .addr = p->addr, .psize = SECTOR, .codec = CODEC_LZ4 },
+    .lsize = BLOCK, .slot = p->slot, .flags = RECORD_INDEXED,
+    .digest = *digest,
+  };
+}
+
+/* What a worker does with a batch (write.c), without its data. */
+static void
+write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
+{
+  struct digest digests[BATCH];
+  struct pointer ptrs[BATCH];
+  struct placement place[BATCH];
+  uint32_t nr_sectors[BATCH];
+  unsigned missing[BATCH], nr_missing = 0, i, ticket;
+  uint64_t leaf, last = UINT64_MAX, leaves = 0;
+  struct record r;
+
+  for (i = 0; i < nr; ++i) {
+    digest_of (blocks[i].content, &digests[i]);
+    leaf = blocks[i].block / LEAF_BLOCKS;
+    leaves += leaf != last;
+    last = leaf;
+  }
+  while (txg_reserve (pool->txg, nr, ROOM_NEW) == -1 ||
+         space_reserve (pool->space, BLOCK, nr) == -1)
+    die ("%s", nbdedup_error ());
+  txg_throttle (pool->txg);
+  txg_enter (pool->txg, nr, nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES);
+  ticket = quiesce_enter (&pool->quiesce);
+  for (i = 0; i < nr; ++i)
+    if (!ddt_lookup (pool->ddt, &digests[i], BLOCK, 0, &ptrs[i])) {
+      nr_sectors[nr_missing] = 1;
+      missing[nr_missing++] = i;
+    }
+  quiesce_leave (&pool->quiesce, ticket);
+  if (nr_missing > 0)
+    must (space_alloc (pool->space, nr_missing, nr_sectors, place));
+  for (i = 0; i < nr_missing; ++i) {
+    new_record (&digests[missing[i]], &place[i], &r);
+    must (txg_log_record (pool->txg, &r, place[i].chunk_addr));
+    if (ddt_insert (pool->ddt, &r, place[i].chunk_addr,
+                    &ptrs[missing[i]]) == -1)
+      die ("%s", nbdedup_error ());
+  }
+  for (i = 0; i < nr; ++i)
+    must (txg_set_pointer (pool->txg, layer, blocks[i].block, &ptrs[i]));
+  txg_leave (pool->txg);
+  txg_unreserve (pool->txg, nr);
+  space_unreserve (pool->space, BLOCK, nr);
+}
+
+/*----------------------------------------------------------------------
+ * Many of them, with all processors
+ */
+
+struct work {
+  struct layer *layer;
+  uint64_t nr;
+  void (*choose) (const struct work *work, uint64_t i, struct block *b);
+  bool holes;
+  unsigned run;                 /* length of a run of duplicates */
+  uint64_t seed;
+
+  uint64_t first_block, first_content, nr_contents;
+  atomic_uint_fast64_t next;
+  atomic_uint_fast64_t longest_ns;
+};
+
+static double longest;          /* ms, at this size */
+
+static void
+note_longest (struct work *work, uint64_t ns)
+{
+  uint64_t old = work->longest_ns;
+
+  while (old < ns &&
+         !atomic_compare_exchange_weak (&work->longest_ns, &old, ns))
+    ;
+}
+
+static void
+remove_batch (struct layer *layer, const struct block *blocks, unsigned nr)
+{
+  const uint64_t most = txg_blocks_at_once (pool->txg);
+  unsigned i, j;
+
+  for (i = 0; i < nr; i = j) {
+    txg_throttle (pool->txg);
+    txg_enter (pool->txg, nr, nr * ROOM_LEAF_PAGES);
+    for (j = i; j < nr && j - i < most; ++j)
+      must (txg_set_holes (pool->txg, layer, blocks[j].block, 1));
+    txg_leave (pool->txg);
+  }
+}
+
+static void *
+work_thread (void *arg)
+{
+  struct work *work = arg;
+  struct block blocks[BATCH];
+  uint64_t first, start;
+  unsigned i, nr;
+
+  while ((first = atomic_fetch_add (&work->next, BATCH)) < work->nr) {
+    nr = work->nr - first < BATCH ? (unsigned) (work->nr - first) : BATCH;
+    for (i = 0; i < nr; ++i)
+      work->choose (work, first + i, &blocks[i]);
+    start = clock_ns ();
+    if (work->holes)
+      remove_batch (work->layer, blocks, nr);
+    else
+      write_batch (work->layer, blocks, nr);
+    note_longest (work, clock_ns () - start);
+  }
+  return NULL;
+}
+
+/* Blocks a second, 'fold': until all are folded. */
+static double
+do_work (struct work *work, bool fold)
+{
+  pthread_t threads[MAX_THREADS];
+  double start = now (), seconds;
+  unsigned i;
+
+  for (i = 0; i < nr_threads; ++i)
+    if (pthread_create (&threads[i], NULL, work_thread, work) != 0)
+      die ("pthread_create failed");
+  for (i = 0; i < nr_threads; ++i)
+    pthread_join (threads[i], NULL);
+  if (fold)
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+  seconds = now () - start;
+  if (work->longest_ns / 1e6 > longest)
+    longest = work->longest_ns / 1e6;
+  return work->nr / seconds;
+}
+
+static void
+choose_next (const struct work *work, uint64_t i, struct block *b)
+{
+  b->block = work->first_block + i;
+  b->content = work->first_content + i;
+}
+
+static void
+choose_scattered (const struct work *work, uint64_t i, struct block *b)
+{
+  b->block = (work->first_block + i) * SCATTER;
+  b->content = work->first_content + i;
+}
+
+static void
+choose_run (const struct work *work, uint64_t i, struct block *b)
+{
+  struct rng rng = rng_make (work->seed, i / work->run);
+  uint64_t last = work->nr_contents - work->run;
+
+  b->block = work->first_block + i;
+  b->content = rng_below (&rng, last + 1) + i % work->run;
+}
+
+/* Each block once, in an order that is not that of the image. */
+static void
+choose_any (const struct work *work, uint64_t i, struct block *b)
+{
+  b->block = work->first_block + i * UINT64_C (2654435761) % work->nr;
+  b->content = 0;
+}
+
+/*----------------------------------------------------------------------
+ * The pool
+ */
+
+static struct nbdedup_volume *v, *w;
+
+static void
+open_pool (void)
+{
+  pool = nbdedup_pool_open (directory, NULL, "ddt-scale", 0);
+  if (pool == NULL)
+    die ("open: %s", nbdedup_error ());
+}
+
+static void
+open_volumes (void)
+{
+  v = open_volume ("v");
+  w = open_volume ("w");
+}
+
+static void
+close_pool (void)
+{
+  nbdedup_volume_close (v);
+  nbdedup_volume_close (w);
+  if (nbdedup_pool_close (pool) == -1)
+    die ("close: %s", nbdedup_error ());
+}
+
+static void
+make_pool (void)
+{
+  static const char *const names[] = { "v", "w" };
+  unsigned i;
+
+  must (nbdedup_pool_create (directory, NULL));
+  open_pool ();
+  for (i = 0; i < 2; ++i)
+    run ("create", json_pack ("{s:s, s:I, s:i}", "name", names[i], "size",
+                              (json_int_t) VOLUME_BYTES, "block-size",
+                              (int) BLOCK));
+}
+
+/* Bytes on disk of the files whose names begin with 'prefix'. */
+static uint64_t
+bytes_of (const char *prefix)
+{
+  DIR *dir = opendir (directory);
+  const struct dirent *d;
+  uint64_t bytes = 0;
+  struct stat st;
+
+  if (dir == NULL)
+    die ("%s: %s", directory, strerror (errno));
+  while ((d = readdir (dir)) != NULL)
+    if (strncmp (d->d_name, prefix, strlen (prefix)) == 0 &&
+        fstatat (dirfd (dir), d->d_name, &st, 0) == 0 && S_ISREG (st.st_mode))
+      bytes += (uint64_t) st.st_blocks * 512;
+  closedir (dir);
+  return bytes;
+}
+
+/* A figure of /proc/self/FILE, "NAME: NUMBER". */
+static uint64_t
+proc_figure (const char *file, const char *name)
+{
+  FILE *fp = fopen (file, "r");
+  const size_t len = strlen (name);
+  uint64_t n = 0;
+  char line[256];
+
+  while (fp != NULL && fgets (line, sizeof line, fp) != NULL)
+    if (strncmp (line, name, len) == 0 && line[len] == ':')
+      n = strtoull (line + len + 1, NULL, 10);
+  if (fp != NULL)
+    fclose (fp);
+  return n;
+}
+
+/*----------------------------------------------------------------------
+ * One size
+ */
+
+static const char *const columns[] = {
+  "millions", "image", "scattered", "run1", "run10", "run100", "run1000",
+  "returned", "returned_scattered", "longest_ms", "open_s", "open_killed_s",
+  "pooldb_bytes", "disk_bytes", "rss_mib", "read_bytes", "written_bytes",
+};
+#define NR_COLUMNS (sizeof columns / sizeof columns[0])
+
+static double
+fill (uint64_t nr)
+{
+  struct work work = {
+    .layer = v->volume->layer, .nr = nr, .choose = choose_next,
+    .first_block = nr_v, .first_content = nr_v,
+  };
+  double rate = do_work (&work, false);
+
+  nr_v += nr;
+  return rate;
+}
+
+static double
+scatter (void)
+{
+  struct work work = {
+    .layer = w->volume->layer, .nr = nr_probe, .choose = choose_scattered,
+    .first_block = nr_w, .first_content = next_content,
+  };
+  double rate = do_work (&work, false);
+
+  next_content += nr_probe;
+  nr_w += nr_probe;
+  return rate;
+}
+
+/* Duplicates are in the second half of "w", and do not stay. */
+static double
+duplicates (unsigned run)
+{
+  struct work work = {
+    .layer = w->volume->layer, .nr = nr_probe, .choose = choose_run,
+    .run = run, .seed = nr_v + run, .first_block = VOLUME_BLOCKS / 2,
+    .nr_contents = nr_v,
+  };
+
+  return do_work (&work, false);
+}
+
+static double
+give_back (void (*choose) (const struct work *, uint64_t, struct block *))
+{
+  struct work work = {
+    .layer = w->volume->layer, .nr = nr_probe, .choose = choose,
+    .holes = true, .first_block = VOLUME_BLOCKS / 2,
+  };
+
+  return do_work (&work, true);
+}
+
+static double
+time_open (void)
+{
+  double start = now ();
+
+  open_pool ();
+  start = now () - start;
+  open_volumes ();
+  return start;
+}
+
+/* A process that opens the pool, writes, flushes, and is killed. */
+static void
+be_killed (void)
+{
+  pid_t pid = fork ();
+  int status;
+
+  if (pid == -1)
+    die ("fork: %s", strerror (errno));
+  if (pid == 0) {
+    time_open ();
+    fill (nr_probe);
+    must (txg_flush (pool->txg));
+    raise (SIGKILL);
+  }
+  if (waitpid (pid, &status, 0) == -1 || !WIFSIGNALED (status) ||
+      WTERMSIG (status) != SIGKILL)
+    die ("the process that was to be killed failed");
+  nr_v += nr_probe;
+}
+
+static void
+measure (uint64_t millions)
+{
+  const char *json = getenv ("JSON");
+  double f[NR_COLUMNS] = { (double) millions };
+  uint64_t nr = millions * 1000000 - nr_v, read, written;
+  unsigned i, k = 1;
+  FILE *fp;
+
+  longest = 0;
+  if (nr > nr_probe)
+    fill (nr - nr_probe);
+  read = proc_figure ("/proc/self/io", "read_bytes");
+  written = proc_figure ("/proc/self/io", "write_bytes");
+  f[k++] = fill (nr_probe);
+  read = proc_figure ("/proc/self/io", "read_bytes") - read;
+  written = proc_figure ("/proc/self/io", "write_bytes") - written;
+  f[k++] = scatter ();
+  for (i = 1; i <= 1000; i *= 10)
+    f[k++] = duplicates (i);
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  f[k++] = give_back (choose_next);
+  duplicates (1);
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  f[k++] = give_back (choose_any);
+  f[k++] = longest;
+  f[14] = proc_figure ("/proc/self/status", "VmRSS") / 1024.0;
+  close_pool ();
+  f[k++] = time_open ();
+  close_pool ();
+  be_killed ();
+  f[k++] = time_open ();
+  f[k++] = (double) bytes_of ("pool.db") / (nr_v + nr_w);
+  f[k++] = (double) bytes_of ("") / (nr_v + nr_w);
+  f[15] = (double) read / nr_probe;
+  f[16] = (double) written / nr_probe;
+
+  for (i = 0; i < NR_COLUMNS; ++i)
+    printf ("%*.*f", (int) strlen (columns[i]) < 9 ? 10
+            : (int) strlen (columns[i]) + 1, f[i] < 100 ? 2 : 0, f[i]);
+  printf ("\n");
+  fflush (stdout);
+  if (json == NULL)
+    return;
+  fp = fopen (json, "a");
+  if (fp == NULL)
+    die ("%s: %s", json, strerror (errno));
+  for (i = 0; i < NR_COLUMNS; ++i)
+    fprintf (fp, "%s\"%s\": %.3f", i == 0 ? "{" : ", ", columns[i], f[i]);
+  fprintf (fp, "}\n");
+  if (fclose (fp) != 0)
+    die ("%s: %s", json, strerror (errno));
+}
+
+int
+main (void)
+{
+  const char *given = getenv ("POOL"), *sizes = getenv ("MILLIONS");
+  const char *probe = getenv ("BLOCKS");
+  const long cpus = sysconf (_SC_NPROCESSORS_ONLN);
+  char *end;
+  unsigned i;
+
+  nr_probe = probe && *probe ? strtoull (probe, NULL, 10) : 200000;
+  nr_threads = cpus < 1 ? 1 : cpus > (long) MAX_THREADS ? MAX_THREADS
+    : (unsigned) cpus;
+  if (given && *given)
+    snprintf (directory, sizeof directory, "%s", given);
+  else
+    make_directory (directory, usual_directory (), "ddt-scale");
+  next_content = UINT64_C (1) << 48;    /* none of "v" */
+  make_pool ();
+  open_volumes ();
+  for (i = 0; i < NR_COLUMNS; ++i)
+    printf ("%*s", (int) strlen (columns[i]) < 9 ? 10
+            : (int) strlen (columns[i]) + 1, columns[i]);
+  printf ("\n");
+  if (sizes == NULL || *sizes == 0)
+    sizes = "1 5 10";
+  for (; *sizes; sizes = end) {
+    measure (strtoull (sizes, &end, 10));
+    if (end == sizes)
+      die ("MILLIONS: %s: not a number", sizes);
+  }
+  close_pool ();
+  if (given == NULL || *given == 0)
+    remove_directory (directory);
+  return 0;
+}
