@@ -5,21 +5,19 @@
  *  (1) Each sector of a BACKED segment is free or in use:
  *      free_sectors + used_sectors = nr_backed * nr_sectors.
  *
- *  (2) A segment is BACKED, ABSENT, or just being punched: never both.
- *      Batches go to a BACKED one only.
+ *  (2) A segment is either BACKED, or ABSENT, or being punched.  The current
+ *      segment, for batches, is BACKED.
  *
- *  (3) A reservation is of records of at least one sector, and each of them is
- *      of one class.
+ *  (3) Each reserved record has at least one sector, and belongs to one class.
  *
- *  (4) All sums (free, used, room, whole) are those of the segments: taken
- *      together again they are the same.
+ *  (4) Each sum (free, used, room, whole) equals the sum over the segments.
  *
- *  (5) Each BACKED segment with a free run that is not damaged stands in one
- *      list, that of its longest run; the bitmap says which lists have any.
+ *  (5) Each BACKED segment with a free run that is not damaged is in one list,
+ *      that of its longest run; the bitmap says which lists are not empty.
  *
- *  (6) A map in memory is on the LRU list if nothing pins it.
+ *  (6) A map in memory is on the LRU list if and only if it is not pinned.
  *
- * (4) to (6) are expensive: they visit all segments, or all maps.
+ * Checking (4) to (6) is expensive: it visits all segments, or all maps.
  */
 
 #include <config.h>
@@ -74,7 +72,7 @@ add_seg_locked (const struct space *space, uint32_t id, struct sums *sums)
   }
 }
 
-/* (5): how many segments there are in the list. */
+/* (5): how many segments are in the list. */
 static uint64_t
 list_length_locked (const struct space *space, uint32_t head)
 {

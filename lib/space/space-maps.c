@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The segments' maps in memory: those in use, within the budget.
+/* The maps of the segments in use, in memory within the budget.
  *
- * A map that is not pinned agrees with its row in pool.db, but for chunks
- * that no fold has asked for (chunks_dirty): it can be dropped and read
- * again.  A pinned one stays.
+ * A map that is not pinned agrees with its row in pool.db, except for chunks
+ * that no fold has asked for (chunks_dirty), so the allocator can drop it and
+ * read it again.  A pinned map stays in memory.
  */
 
 #include <config.h>
@@ -38,7 +38,7 @@ space_entry_find_locked (struct space *space, uint32_t id)
   return NULL;
 }
 
-/* Twice as many hash lists; it is no error if that is not possible. */
+/* Double the number of hash lists.  Without memory they stay as they are. */
 static void
 grow_hash_locked (struct space *space)
 {
@@ -71,8 +71,8 @@ space_entry_free_locked (struct space *space, struct entry *e)
   free (e);
 }
 
-/* Drop the map.  False if that cannot be: without it, a chunk that pool.db
- * does not know is forgotten, and its free slots are part of a promise.
+/* Drop the map.  Returns false if the map must stay: dropping it forgets a
+ * chunk that pool.db does not know, and reservations need its free slots.
  */
 static bool
 evict_locked (struct space *space, struct entry *e)
@@ -117,7 +117,7 @@ load_map_locked (struct space *space, uint32_t id)
   CLEANUP_FREE uint8_t *buf = NULL;
   size_t len;
 
-  /* An empty segment has no row, or not for long. */
+  /* An empty segment has no row, or its row is about to be deleted. */
   if (seg_is_empty_locked (space, id))
     return segment_map_new (id, space->sector_bytes);
 

@@ -2,9 +2,9 @@
 
 /* Placement of records: the policy that space.h describes.
  *
- * Within a segment records stand together in the shortest free run that
- * holds them; chunks that they need are placed first, so that a segment is
- * either changed by all of a batch or not at all.
+ * Within a segment the records go together into the shortest free run that
+ * holds them.  The chunks that they need are placed first, so that a segment
+ * takes either the whole batch or nothing.
  */
 
 #include <config.h>
@@ -35,9 +35,7 @@ find_run (const struct segment_map *map, unsigned len)
   return best;
 }
 
-/* Where a chunk goes: at the start, as far as it can be aligned, of the
- * shortest run that holds it.
- */
+/* The first aligned place in the shortest run that holds a chunk; or -1. */
 static int
 find_chunk_place (const struct segment_map *map)
 {
@@ -56,8 +54,8 @@ find_chunk_place (const struct segment_map *map)
   return best;
 }
 
-/* Add a chunk, in place of a lost one if there is any.  Returns its number,
- * or -1 if there is no room.
+/* Add a chunk, replacing a lost one if there is one.  Returns its number, or
+ * -1 if there is no room.
  */
 static int
 add_chunk (struct segment_map *map)
@@ -129,7 +127,7 @@ place_locked (struct space *space, struct entry *e, unsigned nr,
   return false;
 }
 
-/* The first list, from 'len' on, that is not empty; UINT_MAX: none. */
+/* The first list from 'len' on that is not empty, or UINT_MAX. */
 static unsigned
 find_bucket_locked (const struct space *space, const struct buckets *b,
                     uint64_t len)
@@ -193,7 +191,7 @@ space_place_some_locked (struct space *space, unsigned nr,
   for (i = 0; i < nr; ++i)
     total += nr_sectors[i];
 
-  /* All of them in the current segment. */
+  /* Try to place all in the current segment. */
   id = space->current;
   if (id != NONE && space->segs[id].largest >= total) {
     r = try_segment_locked (space, id, nr, nr_sectors, total, out);
@@ -201,7 +199,7 @@ space_place_some_locked (struct space *space, unsigned nr,
       return r == 1 ? (int) nr : -1;
   }
 
-  /* All of them where they surely fit, whatever the slots. */
+  /* Then all in a segment where they fit even if no slot is free. */
   if (nr > 1) {
     surely = total + (uint64_t) space->chunk_cost *
       ((nr + space->slots_per_chunk - 1) / space->slots_per_chunk);
@@ -215,8 +213,9 @@ space_place_some_locked (struct space *space, unsigned nr,
     }
   }
 
-  /* The first one, best fit.  If it does not fit in a segment whose slots
-   * were not known, they are now: the next search will not find it again.
+  /* Then only the first one, best fit.  If it does not fit into a segment
+   * whose slots were not known, the attempt has made them known, so the next
+   * search does not find that segment again.
    */
   for (;;) {
     id = find_segment_locked (space, nr_sectors[0],
@@ -231,7 +230,7 @@ space_place_some_locked (struct space *space, unsigned nr,
       seg_mark_damaged_locked (space, id);
   }
 
-  /* A new segment. */
+  /* Then take a new segment. */
   if (space->empty == NONE && seg_grow_locked (space) == -1)
     return -1;
   id = seg_pick_empty_locked (space, false);
@@ -275,7 +274,9 @@ find_apart_locked (const struct space *space, const struct buckets *b,
   return NONE;
 }
 
-/* The first empty one of those that were emptied last; NONE. */
+/* The first in the file of the last 64 emptied segments, without these; or
+ * NONE.
+ */
 static uint32_t
 find_empty_apart_locked (const struct space *space, const uint64_t *segments,
                          unsigned nr)
@@ -289,7 +290,7 @@ find_empty_apart_locked (const struct space *space, const uint64_t *segments,
   return best;
 }
 
-/* As space_place_some_locked does with the first one. */
+/* Best fit, as in space_place_some_locked. */
 int
 space_place_apart_locked (struct space *space, uint32_t nr_sectors,
                           const uint64_t *segments, unsigned nr_segments,
@@ -315,7 +316,7 @@ space_place_apart_locked (struct space *space, uint32_t nr_sectors,
     if (known && !space->segs[id].damaged)
       seg_mark_damaged_locked (space, id);
   }
-  /* Each time it is another one. */
+  /* Each new segment is another one, so this loop ends. */
   while ((id = find_empty_apart_locked (space, segments, nr_segments)) == NONE)
     if (seg_grow_locked (space) == -1)
       return -1;

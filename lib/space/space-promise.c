@@ -1,56 +1,57 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Reservations, and the promise that a reserved record finds room.
+/* Reservations, and the proof that a reserved record finds room.
  *
- * A reserved record must find room even if each free run were used in the
- * worst way.  Let L be the sectors of the largest record reserved at the
- * moment, K the slots that a chunk hands out, c what a new chunk can cost:
- * its sectors and the gap in front of it that aligns it.  For a segment
- * with longest run R and f free slots, room (R, f) is the greatest N with
+ * A reserved record must find room even if the allocator used each free run
+ * in the worst way.  Let L be the sectors of the largest record that is
+ * reserved now, K the slots that a chunk provides, and c the most sectors
+ * that a new chunk can take: its own, and the gap in front that aligns it.
+ * For a segment with longest run R and f free slots, room (R, f) is the
+ * greatest N with
  *
  *   N + c * ceil (max (0, N - f) / K)  <=  R - L
  *
- * that is, the sectors of records that fit into R - L if each had one
- * sector only, which needs the most slots.  The invariant is
+ * that is, the sectors of records that fit into R - L if each record has only
+ * one sector, which needs the most slots.  The invariant is
  *
  *   sum of room over all BACKED segments >= sectors reserved      (1)
  *
- * (the records that were allocated, but not yet unreserved, count on the
- * right side still: that errs on the safe side).  It is enough:
+ * (records that were allocated but not yet unreserved still count on the right
+ * side, which errs on the safe side).  The invariant is sufficient:
  *
  *  - If a record of r <= L sectors is owed, some segment has room >= 1,
  *    hence R >= L + 1, and R >= L + 1 + c if it has no free slot: record
  *    and chunk fit.
  *
  *  - Placing r sectors at the start of a free run, and a chunk at the start
- *    of some run, lowers the sum by r at most, which is what is owed less
- *    then.  With N = room (R, f), N - r satisfies the inequality for what
- *    is left, because r >= 1: with a free slot that is (R - r, f - 1), else
- *    (R - r - c, K - 1).  Placing in another run than the longest leaves
- *    more.
+ *    of some run, lowers the sum by r at most, and r sectors fewer are owed
+ *    afterwards.  With N = room (R, f), N - r satisfies the inequality for
+ *    the rest of the run, because r >= 1: with a free slot the rest is
+ *    (R - r, f - 1), else (R - r - c, K - 1).  Placing in another run than the
+ *    longest leaves more.
  *
- *  - Freeing raises it.  What else could lower it (punching an empty
- *    segment, dropping a map from memory together with a chunk that
- *    pool.db does not know) is only done if (1) still holds after it.
+ *  - Freeing raises the sum.  Two more operations could lower it: punching an
+ *    empty segment, and dropping a map together with a chunk that pool.db
+ *    does not know.  The allocator does so only if (1) still holds afterwards.
  *
- * The sum is kept for each power of two that a record can have, so that L
- * may be as small as the blocks in use allow.
+ * The allocator keeps one sum for each power of two that a record's size can
+ * be, so that L may be as small as the blocks in use allow.
  *
- * That is too little for a pool that is nearly full of records of one
- * size: a hole of exactly that size counts as nothing.  So as long as
- * records of one size L only are reserved, another sum may promise
- * instead: whole (R, f), the number of records of L sectors that fit into
- * the longest run with the chunks that they need, and
+ * (1) promises too little in a pool that is nearly full of records of one
+ * size: a hole of exactly that size counts as nothing.  So while all reserved
+ * records have the same size L, another sum may promise instead: whole (R, f),
+ * the number of records of L sectors that fit into the longest run with the
+ * chunks that they need, and
  *
  *   sum of whole over all BACKED segments >= records reserved     (2)
  *
  * Placing r <= L sectors lowers one segment's whole by one at most, and one
- * record less is owed then; if the longest run holds L, the record fits
- * there.  A record of another size is promised room by (1) alone, which
- * counts all that is reserved.
+ * record fewer is owed afterwards; if the longest run holds L, the record fits
+ * there.  A record of another size depends on (1) alone, which counts all
+ * reservations.
  *
- * Unknown slots count as none; more than 255 as 255, which gives less room
- * and leaves the argument as it is.
+ * Unknown slots count as none, and more than 255 as 255: both give less room,
+ * so the argument still holds.
  */
 
 #include <config.h>
@@ -141,8 +142,8 @@ sectors_of (const struct space *space, uint32_t lsize, uint64_t nr)
     ((lsize + space->sector_bytes - 1) / space->sector_bytes);
 }
 
-/* If there are reservations of this class only: are there so many holes of
- * its size?
+/* Return true if all reservations are of this class and (2) holds with 'nr'
+ * more.
  */
 static bool
 fits_alone_locked (const struct space *space, unsigned class, unsigned nr)
@@ -162,7 +163,7 @@ exceeds_max_locked (const struct space *space, uint64_t sectors, uint64_t nr)
     space->max_sectors;
 }
 
-/* How many segments that promise 'each' bring what 'have' lacks? */
+/* How many segments are missing, each of which adds 'each' to the sum. */
 static uint64_t
 segments_missing (uint64_t need, uint64_t have, unsigned each)
 {

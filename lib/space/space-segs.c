@@ -2,19 +2,18 @@
 
 /* The table of segments (12 bytes for each), its lists and sums.
  *
- * Segments are found through lists by the length of their longest free
- * run, each length its own list, with a bitmap of the lists that are not
- * empty: no search ever looks at all segments.  There are two sets of
- * lists: segments that have a free slot (or whose slots are not known,
- * because their map was not read since the pool was opened), where a record
- * needs only its own sectors, and segments where it needs a new summary
- * chunk too.  Wholly empty segments have a list of their own: they are
- * taken only when a record fits nowhere else.
+ * There is one list of segments for each length of the longest free run, and
+ * a bitmap of the lists that are not empty, so no search visits all segments.
+ * There are two sets of lists: segments that have a free slot (or whose slots
+ * are not known, because their map was not read since the pool was opened),
+ * where a record needs only its own sectors, and segments where it needs a
+ * new summary chunk too.  Wholly empty segments have a list of their own: the
+ * allocator takes them only when a record fits nowhere else.
  *
  * The sums of room count BACKED segments that are not damaged: see
- * space-promise.c.  Whatever changes a segment takes it out of its list and
- * of all sums first (seg_remove_locked) and puts it back afterwards
- * (seg_insert_locked), so that lists and sums are never found to be wrong.
+ * space-promise.c.  A function that changes a segment first removes it from
+ * its list and from all sums (seg_remove_locked) and then inserts it again
+ * (seg_insert_locked), so lists and sums always agree with the segments.
  */
 
 #include <config.h>
@@ -29,8 +28,8 @@
 #include "base/error.h"
 #include "space/space-int.h"
 
-/* The list a segment belongs to; '*buckets' is NULL for that of the empty
- * ones.  NULL: none.
+/* The list that a segment belongs to, or NULL.  '*buckets' is NULL for the list
+ * of empty segments.
  */
 static uint32_t *
 seg_list_locked (struct space *space, uint32_t id, struct buckets **buckets)
@@ -238,9 +237,9 @@ seg_pick_empty_locked (const struct space *space, bool last)
   return best;
 }
 
-/* The file system may take a millisecond, and writers that need the lock to
- * reserve room must not wait for that.  Meanwhile the segment is neither
- * BACKED nor ABSENT, so no allocation takes it.
+/* Release the lock during the system call, which may take a millisecond, so
+ * that writers can reserve room.  Meanwhile the segment is neither BACKED nor
+ * ABSENT, so no allocation takes it.
  */
 void
 seg_punch_locked (struct space *space, uint32_t id)
@@ -250,13 +249,14 @@ seg_punch_locked (struct space *space, uint32_t id)
   assert_held (&space->lock);
   seg_remove_locked (space, id);
   space->segs[id].backed = 0;
-  /* It may have been chosen for a batch that then had no memory. */
+  /* It may have been chosen for a batch that then failed for lack of memory.
+   */
   if (space->current == id)
     space->current = NONE;
   space_assert_consistent_locked (space);
   lock_release (&space->lock);
-  /* If this fails the space stays with the file until the segment is used
-   * again: no harm.
+  /* If this fails the file only keeps the space until the segment is used
+   * again.
    */
   store_punch (space->store, (uint64_t) id * space->nr_sectors + base,
                space->nr_sectors - base);
@@ -265,8 +265,8 @@ seg_punch_locked (struct space *space, uint32_t id)
   seg_set_absent_locked (space, id, true);
 }
 
-/* As much as the spare ones hold is kept on top of what is reserved, else a
- * full pool would punch and allocate a segment with every write.
+/* Keep as much room as the spare segments have on top of the reservations.
+ * Otherwise a full pool would punch and allocate a segment for every write.
  */
 void
 seg_punch_empty_locked (struct space *space)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The allocator: see space.h.  Its life, and records that come and go: what
- * is placed is pinned until the fold has committed it, what dies stays in
- * use until no reader can reach it.
+/* The allocator, see space.h: opening and closing, and allocating and freeing
+ * of records.  A new record pins its segment's map until the fold has
+ * committed the record.  A dead record's sectors stay in use until no reader
+ * can reach them.
  */
 
 #include <config.h>
@@ -20,8 +21,8 @@
 #include "base/log.h"
 #include "space/space-int.h"
 
-/* How far past the end of what is known a segment in the journal can be:
- * more than can be allocated between two folds.
+/* The journal cannot name a segment further past the last known one: this is
+ * more than the allocator can allocate between two folds.
  */
 #define CLAIM_DISTANCE_MAX (UINT64_C (1) << 20)
 
@@ -88,9 +89,9 @@ space_destroy (struct space *space)
 
   if (space == NULL)
     return;
-  /* The next open would not know them.  (After a crash they stay with the
-   * file, until they are used again as the first ABSENT ones: before the
-   * journal is replayed it cannot be told that they are empty.)
+  /* The next open would not know the empty segments.  (After a crash they
+   * stay allocated in the file until the allocator uses them again as the
+   * first ABSENT ones: before replay it cannot know that they are empty.)
    */
   if (space->segs != NULL) {
     WITH_LOCK (&space->lock);
@@ -153,10 +154,10 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
 }
 
 /*----------------------------------------------------------------------
- * Records come and go
+ * Allocating and freeing records
  */
 
-/* Take back an allocation that could not be completed. */
+/* Undo one allocation. */
 static void
 undo_locked (struct space *space, const struct placement *p,
              uint32_t nr_sectors)
@@ -167,7 +168,7 @@ undo_locked (struct space *space, const struct placement *p,
   if (segment_map_clear (e->map, p->addr % space->nr_sectors,
                          nr_sectors) == -1 ||
       segment_map_clear_slot (e->map, p->slot) == -1)
-    abort ();                   /* we set them */
+    abort ();                   /* the allocation set them */
   seg_refresh_locked (space, e->map);
   space_entry_unpin_locked (space, e);
 }
@@ -265,7 +266,7 @@ space_claim (struct space *space, const struct placement *p,
     goto contradicted;
   if (lost || chunk >= nr_chunks)
     e->chunks_dirty = true;
-  if (lenient) {                /* what is not used yet */
+  if (lenient) {                /* set those that are still free */
     for (i = 0; i < nr_sectors; ++i)
       (void) segment_map_set (e->map, sector + i, 1);
     (void) segment_map_set_slot (e->map, p->slot);
@@ -282,8 +283,8 @@ space_claim (struct space *space, const struct placement *p,
  contradicted:
   space->contradicted |= errno == EIO;
  fail:
-  /* Other records of the journal may be in there: it must not be punched
-   * as an empty one when the pool is closed now.
+  /* The segment may hold other records of the journal.  Marked damaged, it
+   * does not count as empty, so closing the pool does not punch it.
    */
   if (seg_is_empty_locked (space, segment)) {
     err = errno;
@@ -327,10 +328,10 @@ space_unlink (struct space *space, uint64_t addr)
   return 0;
 }
 
-/* Writers wait for the lock meanwhile: not for a whole fold's records. */
+/* Records released under one lock: writers wait for it meanwhile. */
 #define RELEASE_AT_ONCE 512
 
-/* Records of one segment. */
+/* Release records that are all in one segment. */
 static void
 release_in_segment (struct space *space, const struct space_freed *freed,
                     size_t nr)
@@ -342,15 +343,15 @@ release_in_segment (struct space *space, const struct space_freed *freed,
 
   e = space_entry_find_locked (space, freed[0].addr / space->nr_sectors);
   assert (e != NULL);
-  /* If the map disagrees the sectors stay in use: a leak, which check
-   * finds, and not two records in one place.
+  /* If the map disagrees the sectors stay in use: that is a leak, which check
+   * finds, but never two records in one place.
    */
   for (i = 0; i < nr; ++i)
     if (segment_map_clear (e->map, freed[i].addr % space->nr_sectors,
                            freed[i].nr_sectors) == 0)
       segment_map_clear_slot (e->map, freed[i].slot);
   seg_refresh_locked (space, e->map);
-  for (i = 0; i < nr; ++i)      /* the last one may drop the map */
+  for (i = 0; i < nr; ++i)      /* the last call may drop the map */
     space_entry_unpin_locked (space, e);
 }
 
@@ -358,7 +359,7 @@ void
 space_release (struct space *space, const struct space_freed *freed,
                size_t nr)
 {
-  /* A mutex is not fair: who waits gets it only if we stay away. */
+  /* A mutex is not fair: a waiting thread gets it only if this one pauses. */
   const struct timespec away = { .tv_nsec = 1 };
   size_t i, j;
 
