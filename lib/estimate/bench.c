@@ -31,8 +31,8 @@
 #define RUN_NS 2000000
 #define NR_RUNS 7
 
-/* Buffers of random data, used in turn: one alone would teach the branch
- * predictor.
+/* The number of buffers of random data, used in turn: the branch predictor
+ * would learn a single one.
  */
 #define NR_BLOCKS 8
 
@@ -40,7 +40,7 @@ struct bench {
   uint32_t len;
   size_t nr_blocks;
   uint8_t *blocks;              /* nr_blocks * len bytes */
-  uint8_t *packed;              /* what compression made of the first */
+  uint8_t *packed;              /* the last compressed block */
   size_t packed_len;
   int packed_codec;
   uint8_t *out;                 /* len bytes */
@@ -50,7 +50,7 @@ struct bench {
   struct compression compression;
 };
 
-/* Do the thing once, with block number 'i'. */
+/* Run the hash or codec once on block number 'i'. */
 typedef int bench_fn (struct bench *b, size_t i);
 
 static int
@@ -130,7 +130,7 @@ median_of_runs (struct bench *b, bench_fn *fn, double *ns)
   return 0;
 }
 
-/* It only has to look incompressible. */
+/* The data only has to be incompressible. */
 static void
 fill_random (uint8_t *buf, size_t len)
 {

@@ -1,36 +1,35 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* From counts to the figures of "estimate", as "stat" would show them after
- * the images were imported.
+/* Computes the figures of "estimate" from the counts, as "stat" would show
+ * them after an import of the images.
  *
- * What metadata costs.  "stat" counts all files of a pool but "records".
- * The model below has the rules by which "reserve" and the journal get their
- * size; the constants of pool.db were measured on pools that had just got
- * one import (ext4, 12 imports of 4 MiB to 1 GiB of random data, repeated
- * random data, and a Debian image; 4 KiB to 128 KiB; 'nbdedup stat' and the
- * files' sizes):
+ * Metadata.  "stat" counts all files of a pool except "records".  The model
+ * below computes the sizes of "reserve" and of the journal by their rules.
+ * The constants for pool.db were measured on pools right after one import
+ * (ext4, 12 imports of 4 MiB to 1 GiB of random data, repeated random data,
+ * and a Debian image; 4 KiB to 128 KiB; 'nbdedup stat' and the files' sizes):
  *
  *   DB_EMPTY_BYTES     pool.db of an empty pool: 163840 in each; "lock", 4096;
  *                      the WAL that "stat" itself finds, 12288.
- *   DB_POINTER_BYTES   64 MiB four times, 4 KiB blocks, beside 64 MiB once:
- *                      each mapped block adds 18.5 (its pointer has 16; the
- *                      rest is the pages' slack).
+ *   DB_POINTER_BYTES   the same 64 MiB four times compared with once, 4 KiB
+ *                      blocks: each mapped block adds 18.5 (its pointer has
+ *                      16; the rest is the pages' slack).
  *   DB_SEGMENT_BYTES   a map of 1 KiB for each 4 MiB of "records".
- *   DB_RECORD_BYTES    what is left of 262144 records (pool.db: 28086272),
+ *   DB_RECORD_BYTES    the remainder, with 262144 records (pool.db: 28086272),
  *                      131072 (13369344), 126301 (14598144) and 32873
  *                      (3571712): 87, 80, 95 and 84 for each.  Its entries
  *                      in the tables of records and of hashes have 72; how
  *                      full their rows and pages are varies.
  *
- * Against these pools the model is wrong by at most 10 % of pool.db, which
- * is 3 % of the data at 4 KiB and 0.2 % at 128 KiB.
+ * For these pools the model's error is at most 10 % of pool.db, which is 3 %
+ * of the data at 4 KiB and 0.2 % at 128 KiB.
  *
  * The journal takes 80 bytes for each record and 16 for each mapped block
- * until the next fold, and grows by doubling.  Folds come after 5 seconds,
- * or when what waits for one takes half of its memory, which by default kept
- * the journal at 16 MiB.  It is empty after each import of several.  So if
- * an import takes long, or there are many, its file is smaller than the
- * model says.
+ * until the next fold, and grows by doubling.  A fold starts after 5 seconds,
+ * or when the changes that wait for it take half of their memory, which by
+ * default kept the journal at 16 MiB.  Each of several imports leaves it
+ * empty.  So after a long import, or several, the journal's file is smaller
+ * than the model says.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -49,14 +48,14 @@
 #include "estimate/estimate-int.h"
 #include "meta/meta.h"
 
-/* Of all errors that happen, 95 % are below this many standard errors. */
+/* 95 % of all errors are below this many standard errors. */
 #define Z_95 1.96
 
 #define DB_EMPTY_BYTES 163840.0
 #define DB_RECORD_BYTES 90.0
 #define DB_POINTER_BYTES 18.5
 #define DB_SEGMENT_BYTES 1100.0
-/* lock, metadata-copy, what a page is not filled with */
+/* lock, metadata-copy, and the unused parts of pages */
 #define OTHER_FILES_BYTES 20480.0
 
 #define JOURNAL_RECORD_BYTES 80.0
@@ -67,7 +66,7 @@
 struct figures {
   double blocks, nonzero, distinct;
   double logical_bytes, stored_bytes, metadata_bytes;
-  /* A ratio with nothing below the line is 0. */
+  /* A ratio is 0 if its divisor is 0. */
   double dedup_ratio, dedup_error;
   double compress_ratio, compress_error;
   double reduction, reduction_error;
@@ -79,7 +78,7 @@ ratio (double above, double below)
   return below > 0 ? above / below : 0;
 }
 
-/* The journal doubles until all that comes between two folds fits. */
+/* The journal doubles until the changes between two folds fit. */
 static double
 journal_bytes (double records, double pointers)
 {
@@ -100,7 +99,7 @@ metadata_bytes (double records, double pointers, double stored_bytes)
     ceil (stored_bytes / SEGMENT_BYTES) * DB_SEGMENT_BYTES;
   const uint64_t used = (uint64_t) (db / META_PAGE_BYTES);
 
-  /* pool.db and its copy, what is kept for it and its WAL. */
+  /* pool.db and its copy, and the reserve for pool.db and its WAL. */
   return 2 * db + OTHER_FILES_BYTES + journal_bytes (records, pointers) +
     (double) (room_kept_pages (used) - used + room_kept_wal_pages (used, 1)) *
     META_PAGE_BYTES;
@@ -117,7 +116,7 @@ dedup_figures (struct size_counts *c, struct figures *f)
   f->blocks = (double) atomic_load (&c->blocks);
   f->nonzero = (double) atomic_load (&c->nonzero);
   f->logical_bytes = f->nonzero * c->block_size;
-  /* There are no more than there are blocks. */
+  /* The estimate may exceed the number of blocks, the true value cannot. */
   f->distinct = fmin ((double) set.kept / p, f->nonzero);
   f->dedup_ratio = ratio (f->nonzero, f->distinct);
   /* Each of the distinct contents was kept with probability p. */
@@ -125,9 +124,9 @@ dedup_figures (struct size_counts *c, struct figures *f)
     f->dedup_ratio * Z_95 * sqrt ((1 - p) / (double) set.kept);
 }
 
-/* The mean of the sample is a quotient of two estimates, the sectors' sum
- * and the blocks' number; its variance (Taylor, as usual for a quotient) is
- * the weighted sum of squared distances from the mean.
+/* The mean of the sample is the quotient of two estimates, the sum of sectors
+ * and the number of blocks.  Its variance (by Taylor expansion, as usual for a
+ * quotient) is the weighted sum of squared distances from the mean.
  */
 static void
 compress_figures (const struct nbdedup_estimate *e, struct size_counts *c,
@@ -169,7 +168,7 @@ number (double n)
   return json_integer ((json_int_t) llround (n));
 }
 
-/* A value that is about a ratio, which 'below' says whether there is. */
+/* A ratio or its error; null if the ratio's divisor 'below' is 0. */
 static json_t *
 about_ratio (double value, double below)
 {

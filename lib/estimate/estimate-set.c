@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shards, each an open-addressing table (linear probing) under a lock of
- * its own.  Each grows by itself, so that growing never needs much more
- * memory than there is, nor stops all threads.  A shard that may not grow
- * any more deepens the whole set; the others follow when they are next
- * looked at.
+/* A set consists of shards, each an open-addressing table (linear probing)
+ * with its own lock.  Each shard grows on its own, so that growing needs
+ * little extra memory at a time and does not stop all threads.  A shard that
+ * cannot grow any more increases the depth of the whole set; the other shards
+ * follow at the next access.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -24,28 +24,31 @@
 #define NR_SHARDS (1u << SHARD_BITS)
 #define SLOTS_MIN 32
 
-/* A table is full at this share: beyond it probing gets long. */
+/* A table is full at this share, because probing gets long beyond it. */
 #define FULL_NUMERATOR 3
 #define FULL_DENOMINATOR 4
 
 struct shard {
   struct lock lock;             /* protects everything below */
-  /* Atomic for set_prefetch, which may be wrong but not racy. */
+  /* Atomic for set_prefetch, which reads them without the lock: it may use an
+   * outdated value, but must not be a data race.
+   */
   _Atomic (uint64_t *) slots;   /* owned; 0: empty */
   atomic_uint_fast64_t mask;    /* slots - 1, a power of two less one */
   uint64_t nr_used;
-  unsigned depth;               /* of what is in here; <= the set's */
+  unsigned depth;               /* of this shard's hashes; <= the set's */
 } __attribute__ ((aligned (64)));
 
 struct content_set {
   struct shard shards[NR_SHARDS];
   struct set_budget *budget;
-  atomic_uint_fast64_t own_bytes;       /* taken from it, and not used yet */
+  atomic_uint_fast64_t own_bytes;       /* reserved for this set, unused yet */
   atomic_uint depth;
   bool may_sample;
 };
 
-/* What is the set's own goes first, then what is everybody's. */
+/* Take memory from the set's own reserve first, then from the shared budget.
+ */
 static bool
 take_bytes (struct content_set *set, uint64_t bytes)
 {
@@ -118,7 +121,7 @@ is_in_sample (uint64_t value, unsigned depth)
   return depth == 0 || value >> (64 - depth) == 0;
 }
 
-/* What a slot holds: never 0, which is an empty one. */
+/* The value of a slot.  Never 0, which means an empty slot. */
 static uint64_t
 value_of (const XXH128_hash_t *hash)
 {
@@ -131,8 +134,8 @@ shard_of (struct content_set *set, const XXH128_hash_t *hash)
   return &set->shards[hash->low64 >> (64 - SHARD_BITS)];
 }
 
-/* Where 'value' is or should be.  The low bits: the high ones are all zero
- * in a sample.
+/* The slot that has 'value', or the empty slot for it.  Probing starts from the
+ * low bits, because the high ones are all zero in a sample.
  */
 static uint64_t *
 find_slot (uint64_t *slots, uint64_t mask, uint64_t value)
@@ -144,8 +147,8 @@ find_slot (uint64_t *slots, uint64_t mask, uint64_t value)
   return &slots[i];
 }
 
-/* Empty slot 'hole', and close the gap: whatever was pushed past it by what
- * stood there moves up.
+/* Empty slot 'hole' and close the gap: move up the values that probing placed
+ * behind it.
  */
 static void
 remove_slot (uint64_t *slots, uint64_t mask, uint64_t hole)
@@ -156,7 +159,7 @@ remove_slot (uint64_t *slots, uint64_t mask, uint64_t hole)
     i = (i + 1) & mask;
     if (slots[i] == 0)
       break;
-    /* May it stand at 'hole'?  Only if that is not before its home. */
+    /* A value may move to 'hole' only if that is not before its home slot. */
     if (((i - (slots[i] & mask)) & mask) >= ((i - hole) & mask)) {
       slots[hole] = slots[i];
       hole = i;
@@ -165,8 +168,8 @@ remove_slot (uint64_t *slots, uint64_t mask, uint64_t hole)
   slots[hole] = 0;
 }
 
-/* Drop what is no longer in the sample.  What moves into a slot that was
- * emptied comes from behind it, or has been looked at already.
+/* Remove the values that are no longer in the sample.  A value that moves into
+ * an emptied slot comes from behind it, or the loop has checked it already.
  */
 static void
 catch_up_locked (struct content_set *set, struct shard *s)
@@ -194,7 +197,7 @@ is_full_locked (struct shard *s)
   return s->nr_used >= nr_slots / FULL_DENOMINATOR * FULL_NUMERATOR;
 }
 
-/* False: no memory for it. */
+/* Returns false if there is no memory. */
 static bool
 grow_locked (struct content_set *set, struct shard *s)
 {
@@ -219,7 +222,9 @@ grow_locked (struct content_set *set, struct shard *s)
   return true;
 }
 
-/* Room for one more, by whatever means.  -1: there is none. */
+/* Make room for one more value: grow, or else sample.  -1 if neither is
+ * possible.
+ */
 static int
 make_room_locked (struct content_set *set, struct shard *s)
 {
@@ -232,7 +237,7 @@ make_room_locked (struct content_set *set, struct shard *s)
       return nbdedup_fail (ENOSPC, "the distinct contents do not fit into "
                            "the %" PRIu64 " bytes of memory allowed for them",
                            set->budget->max_bytes);
-    /* Fails if another shard was faster: the same to us. */
+    /* This fails if another thread was faster, with the same effect. */
     depth = s->depth;
     assert (depth < 64);
     atomic_compare_exchange_strong (&set->depth, &depth, depth + 1);
@@ -260,7 +265,7 @@ set_add (struct content_set *set, const XXH128_hash_t *hash, unsigned *depth)
       return -1;
     slot = find_slot (atomic_load (&s->slots), atomic_load (&s->mask), value);
   }
-  /* Perhaps another thread has deepened the set. */
+  /* Another thread may have increased the depth. */
   if (!is_in_sample (value, s->depth))
     return 0;
   assert (*slot == 0 && is_in_sample (value, s->depth));

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Estimates the size of this data in a pool, for several block sizes in one
- * pass over the data.
+/* Estimates the size that data would have in a pool, for several block sizes
+ * in one pass over the data.
  *
- * Dedup.  Data is cut into pieces of the smallest block size; each is looked
- * at for zeroes and hashed (XXH3-128) once.  A larger block is hashed by
- * hashing its pieces' hashes.  A set of hashes for each size counts the
- * distinct contents (estimate-set.h has the odds that a count is wrong).
+ * Dedup.  The data is split into pieces of the smallest block size, and each
+ * piece is checked for zeroes and hashed (XXH3-128) once.  The hash of a larger
+ * block is the hash of its pieces' hashes.  A set of hashes for each size
+ * counts the distinct contents (estimate-set.h has the odds of a wrong count).
  *
- * Compression.  The first appearance of a content is the moment to compress
- * it: its data is at hand, and each content has exactly one.  To compress
- * everything six times would take ten times longer than all the rest, so
- * after N distinct contents the next one is compressed with probability
+ * Compression.  A content may be compressed when it first appears: its data is
+ * at hand then, and it first appears exactly once.  Compressing everything six
+ * times would take ten times longer than all other work, so after N distinct
+ * contents the next one is compressed with probability
  *
  *   p = SAMPLE / (SAMPLE + N)
  *
  * (bits of its hash decide), and represents 1 / p contents (Horvitz and
  * Thompson, 1952).  Of N contents SAMPLE * ln (1 + N / SAMPLE) are
  * compressed, and since 1 / p - 1 adds up to N^2 / (2 SAMPLE) the error is
- * that of 2 SAMPLE contents drawn from infinitely many, at any N.  Nothing
- * needs to be known of the data's size, so streams will do, no data is kept,
- * and nothing is read twice.  How many contents came before depends on which
- * thread was faster: the figures of two runs differ, by less than their
- * error.
+ * that of 2 SAMPLE contents drawn from infinitely many, at any N.  The method
+ * does not need the size of the data, so it works on streams; it keeps no
+ * data, and reads nothing twice.  N depends on the order in which the threads
+ * run: the figures of two runs differ, by less than their error.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -43,31 +42,32 @@
 
 /* The stored sizes of VM images' blocks vary by 35 to 45 % of their mean
  * (LZ4): an error (95 %) of 1.96 * 0.45 / sqrt (2 * 1300), less than 2 %.
- * Half as many again would cost a fifth of the speed for images of 0.5 GB.
+ * A sample 1.5 times as large would cost a fifth of the speed for images of
+ * 0.5 GB.
  */
 #define SAMPLE 1300
 
-/* The part of the memory that each size has for itself: about what the set
- * of 64 KiB blocks needs beside those of 4 to 128 KiB.
+/* The fraction of the memory that is reserved for each size: about the share of
+ * the 64 KiB set among those of 4 to 128 KiB.
  */
 #define OWN_PART 32
 
-/* How much is hashed before the sets are asked. */
+/* How much data is hashed before its hashes are added to the sets. */
 #define UNIT_BYTES BLOCK_SIZE_MAX
 #define PIECES_MAX (UNIT_BYTES / BLOCK_SIZE_MIN)
 
-/* How many hashes ahead the sets' memory is fetched. */
+/* How many hashes ahead the sets' memory is prefetched. */
 #define PREFETCH 8
 
-/* What a thread needs, besides the data. */
+/* The working memory of a thread. */
 struct scratch {
-  struct scratch *next;         /* in the list of those not in use */
+  struct scratch *next;         /* in the list of the unused ones */
   struct codec_ctx *codec;      /* owned, all three */
   uint8_t *out;                 /* largest block size; compressed */
   uint8_t *tail;                /* the same; an image's end, padded */
   XXH128_hash_t pieces[PIECES_MAX];     /* 0: zeroes */
   XXH128_hash_t hashes[PIECES_MAX];     /* of one block size's blocks */
-  uint16_t index[PIECES_MAX];   /* which block a hash is of */
+  uint16_t index[PIECES_MAX];   /* the number of each hash's block */
 };
 
 /*----------------------------------------------------------------------
@@ -92,7 +92,7 @@ is_power_of_two (uint64_t n)
   return n != 0 && (n & (n - 1)) == 0;
 }
 
-/* Insert a size where it belongs; twice is once. */
+/* Insert a size in order, unless it is there already. */
 static int
 add_size (struct nbdedup_estimate *e, uint32_t size)
 {
@@ -198,7 +198,7 @@ nbdedup_estimate_free (struct nbdedup_estimate *e)
   errno = err;
 }
 
-/* As many as there are threads are ever made. */
+/* At most one for each thread is ever allocated. */
 static struct scratch *
 scratch_get (struct nbdedup_estimate *e)
 {
@@ -236,7 +236,7 @@ scratch_put (struct nbdedup_estimate *e, struct scratch *s)
  * Compression
  */
 
-/* What the block would take: as stage () in write.c does it. */
+/* The sectors that the block would take: as stage () in write.c computes it. */
 static uint32_t
 stored_sectors (struct nbdedup_estimate *e, struct scratch *s,
                 const uint8_t *block, uint32_t size)
@@ -249,8 +249,8 @@ stored_sectors (struct nbdedup_estimate *e, struct scratch *s,
   return sectors_of (n ? (uint32_t) n : size, e->sector_bytes);
 }
 
-/* A number from 0 to 1 that depends on the hash only, and not on the bits
- * that decide whether it is in the set's sample.
+/* A number from 0 to 1 that depends only on the hash, but not on those bits
+ * that decide whether the hash is in the set's sample.
  */
 static double
 lot_of (const XXH128_hash_t *hash)
@@ -258,8 +258,8 @@ lot_of (const XXH128_hash_t *hash)
   return ldexp ((double) (hash->low64 & ((UINT64_C (1) << 52) - 1)), -52);
 }
 
-/* The first appearance of a content, which the set let in with a probability
- * of 2^-depth: compress it, or not.
+/* Compress the content with its probability, or skip it.  It has just appeared
+ * for the first time, and the set admitted it with a probability of 2^-depth.
  */
 static void
 sample_block (struct nbdedup_estimate *e, struct size_counts *c,
@@ -307,8 +307,8 @@ hash_pieces (struct scratch *s, const uint8_t *buf, unsigned nr, uint32_t len)
                                       : XXH3_128bits (buf, len);
 }
 
-/* Set s->hashes and s->index for blocks of 'per' pieces that are not all
- * zeroes: how many there are.
+/* Set s->hashes and s->index for the blocks, of 'per' pieces each, that are not
+ * all zeroes.  Returns their number.
  */
 static unsigned
 hash_blocks (struct scratch *s, unsigned nr_pieces, unsigned per)
@@ -350,7 +350,7 @@ add_blocks (struct nbdedup_estimate *e, struct size_counts *c,
   return 0;
 }
 
-/* Whole blocks of every size, at most UNIT_BYTES. */
+/* Add data that is whole blocks of every size, at most UNIT_BYTES. */
 static int
 add_unit (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
           size_t len)

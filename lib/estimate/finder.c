@@ -61,7 +61,7 @@ parse_digest (const char *hex, struct digest *digest)
   return true;
 }
 
-/* It comes from the server, perhaps another version's. */
+/* The list comes from a server, whose version may differ. */
 static bool
 parse_wanted (const json_t *record, struct wanted *w)
 {
@@ -139,7 +139,7 @@ nbdedup_finder_block_size (struct nbdedup_finder *f)
 typedef int found_fn (void *opaque, uint64_t address, const void *content,
                       uint32_t len);
 
-/* One block against those that have its length and the domain. */
+/* Compare one block with the wanted records of this length and domain. */
 static int
 look_at_block (struct nbdedup_finder *f, const struct wanted *kind,
                const uint8_t *block, found_fn *fn, void *opaque)
