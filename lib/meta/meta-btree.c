@@ -19,11 +19,11 @@
 #define BOTTOM_INDEX 0x0a
 #define BOTTOM_TABLE 0x0d
 
-/* How much of a payload stands on the page, at the most and at the least. */
+/* How many bytes of a payload are on the page itself. */
 #define MAX_LOCAL_TABLE (USABLE - 35)
 #define MAX_LOCAL_INDEX ((USABLE - 12) * 64 / 255 - 23)
 #define MIN_LOCAL ((USABLE - 12) * 32 / 255 - 23)
-/* Bytes of a row with nothing in it: a cell has at least four. */
+/* The bytes of an empty row: a cell has at least four. */
 #define EMPTY_ROW 4
 
 static unsigned
@@ -46,7 +46,7 @@ put_be32 (uint8_t *p, uint32_t v)
   put_be16 (p + 2, v & 0xffff);
 }
 
-/* Bytes used, 0: it does not end before 'end'. */
+/* Returns the bytes used; 0: the number does not end before 'end'. */
 static unsigned
 get_varint (const uint8_t *p, const uint8_t *end, uint64_t *v)
 {
@@ -176,7 +176,7 @@ btree_cell_get (const struct btree_page *page, unsigned i,
   return p + cell->local > end ? not_understood (page->number) : 0;
 }
 
-/* An integer, of a serial type.  Bytes used, -1: it is none. */
+/* Returns the bytes used; -1: the serial type is not that of an integer. */
 static int
 get_integer (const uint8_t *p, const uint8_t *end, uint64_t type, uint64_t *v)
 {
@@ -230,7 +230,7 @@ btree_leaf_row (const struct btree_cell *cell, struct leaf_key *key,
 }
 
 /*----------------------------------------------------------------------
- * Making
+ * Making pages
  */
 
 void
@@ -244,7 +244,7 @@ btree_make (uint8_t *p, bool index, uint32_t right)
     put_be32 (p + 8, right);
 }
 
-/* The record's header and its integers; bytes used. */
+/* Write the record's header and its integers; returns the bytes used. */
 static unsigned
 put_row (uint8_t *p, const struct leaf_key *key, uint64_t data_len)
 {
@@ -262,7 +262,7 @@ put_row (uint8_t *p, const struct leaf_key *key, uint64_t data_len)
   return n;
 }
 
-/* Of an index b-tree; bytes used. */
+/* Write a cell of an index b-tree; returns the bytes used. */
 static unsigned
 put_index_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
                 uint32_t nr_overflow)
@@ -271,7 +271,7 @@ put_index_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
   uint64_t payload = put_row (row, key, 0);
   unsigned n = 0, used;
 
-  /* So that what does not stand here fills the other pages. */
+  /* The part that is not on this page fills the overflow pages. */
   if (nr_overflow > 0)
     payload = MIN_LOCAL + (uint64_t) nr_overflow * (USABLE - 4);
   used = put_row (row, key, 0);
@@ -286,7 +286,7 @@ put_index_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
   return n + (nr_overflow > 0 ? MIN_LOCAL : used);
 }
 
-/* Of a table b-tree: a row without any column. */
+/* The same for a table b-tree: a row without columns. */
 static unsigned
 put_table_cell (uint8_t *cell, uint32_t child, const struct leaf_key *key,
                 uint32_t nr_overflow)

@@ -23,7 +23,7 @@
 #include "vfs/cksum-chain.h"
 #include "vfs/cksum-vfs.h"
 
-/* As much room as most rows need is there at once. */
+/* The first allocation, enough for most rows. */
 #define BLOB_MIN 256
 
 void
@@ -46,7 +46,7 @@ blob_reserve_patient (struct blob *b, size_t len)
                      patient_realloc);
 }
 
-/* SQLite has one text for all errors of files. */
+/* SQLite has only one text for all file errors, so add the system's. */
 static int
 fail_file (struct meta_conn *c, int err, const char *what, int rc)
 {
@@ -139,7 +139,7 @@ int
 meta_conn_open (struct meta_conn *c, const char *path, bool create,
                 uint64_t cache_bytes)
 {
-  /* Its WAL SQLite opens with O_NOFOLLOW anyway. */
+  /* SQLite always opens the WAL with O_NOFOLLOW. */
   int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX |
     SQLITE_OPEN_NOFOLLOW;
   int reserve = CKSUM_RESERVE, persist = !create, rc;
@@ -157,9 +157,9 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
   sqlite3_extended_result_codes (c->db, 1);
   sqlite3_busy_timeout (c->db, 1000);
   sqlite3_db_config (c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-  /* A pool that is refused stays as it is, its WAL too (meta_opened). */
+  /* Do not change a pool that is refused, nor its WAL (meta_opened). */
   sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !create, NULL);
-  /* The WAL's room stays with the pool while it is closed. */
+  /* A closed pool keeps the WAL's room. */
   sqlite3_file_control (c->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
   if (create) {
     sqlite3_file_control (c->db, "main", SQLITE_FCNTL_RESERVE_BYTES,
@@ -177,7 +177,7 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
       meta_exec (c, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
             "PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY;"
             "PRAGMA journal_size_limit = -1;"
-            /* Debian's SQLite writes pages that become free, else. */
+            /* Otherwise Debian's SQLite writes pages that become free. */
             "PRAGMA secure_delete = OFF;"
             "PRAGMA foreign_keys = OFF;", "opening") == -1)
     goto err;
@@ -188,7 +188,7 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
   return -1;
 }
 
-/* Nothing is written, so nothing is synced or copied. */
+/* The connection writes nothing, so it needs no sync and no checkpoint. */
 int
 meta_conn_open_readonly (struct meta_conn *c, const char *path,
                          uint64_t cache_bytes)
@@ -209,7 +209,7 @@ meta_conn_open_readonly (struct meta_conn *c, const char *path,
   sqlite3_db_config (c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
   snprintf (sql, sizeof sql, "PRAGMA cache_size = -%" PRIu64,
             cache_bytes / 1024 < 128 ? 128 : cache_bytes / 1024);
-  /* Exclusive: SQLite's index of the WAL needs no shared memory. */
+  /* In exclusive mode SQLite's index of the WAL needs no shared memory. */
   if (meta_exec (c, "PRAGMA locking_mode = EXCLUSIVE;"
                  "PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;",
                  "opening") == -1 ||
@@ -237,7 +237,7 @@ meta_create (const char *path, const struct meta_state *state)
       meta_history_make (&c) == -1 ||
       meta_exec (&c, sql, "version") == -1 ||
       meta_state_put (&c, state) == -1 ||
-      /* The hash index begins as one empty row from prefix 0 on. */
+      /* The hash index starts with one empty row for prefix 0. */
       meta_index_put (&c, 0, (const uint8_t *) "", 0) == -1 ||
       meta_exec (&c, "COMMIT", "creating") == -1)
     goto out;
@@ -255,7 +255,7 @@ meta_create (const char *path, const struct meta_state *state)
 int
 meta_probe (const char *path)
 {
-  /* Not to hang on what is no file. */
+  /* O_NONBLOCK: do not hang if this is a FIFO or a device. */
   CLEANUP_CLOSE int fd = open (path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW |
                                O_NONBLOCK);
   uint8_t h[100];

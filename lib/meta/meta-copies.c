@@ -11,7 +11,7 @@
 #define ADDR_BYTES 8
 #define TOTAL 0                 /* no record has this address */
 
-/* A pool that was made before, and is open read-only, has no such table. */
+/* An older pool that is open read-only has no such table. */
 static bool
 has_table (struct meta_conn *c)
 {
@@ -19,7 +19,7 @@ has_table (struct meta_conn *c)
                                         NULL, NULL, NULL) == SQLITE_OK;
 }
 
-/* 0: they are not addresses. */
+/* Returns how many; 0 if these are not addresses. */
 static unsigned
 unpack (const uint8_t *p, size_t len, uint64_t copies[COPIES_BESIDE])
 {

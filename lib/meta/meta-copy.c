@@ -26,13 +26,17 @@
 #include "vfs/cksum-mirror.h"
 
 #define PIECE_PAGES 64
-/* Up to here the copy is made at once: it takes some ten milliseconds. */
+/* Up to this size meta_copy_configure makes the copy itself, which takes some
+ * ten milliseconds.
+ */
 #define AT_ONCE_PAGES 1024
 #define PAGE_BYTES 8192
 #define RETRY_MS 60000
-/* A disk that gives back something else than it got ends the comparison. */
+/* A comparison gives up after so many passes: the disk does not return what
+ * was written to it.
+ */
 #define PASSES_MAX 8
-/* Left free on the copy's file system when it is begun. */
+/* What a new copy must leave free on its file system. */
 #define SPARE_BYTES (UINT64_C (4) << 20)
 
 struct meta_copy {
@@ -40,33 +44,32 @@ struct meta_copy {
   struct cksum_mirror *mirror;  /* owned */
   struct meta_conn conn;        /* the thread's; before it runs, the opener's */
   bool has_conn, has_thread;
-  bool attached;                /* the choice is known, and the mark says it */
+  bool attached;                /* the choice is made, and the mark tells it */
   pthread_t thread;
 
-  struct lock building;         /* held by the one that uses 'conn' */
+  struct lock building;         /* held while using 'conn' */
 
-  /* Innermost but for the mirror's events: "lost" takes it inside of a
-   * write.
+  /* Innermost but for the mirror's events: "lost" acquires it during a write.
    */
   struct lock lock;             /* protects everything below */
   pthread_cond_t wake;
-  struct meta_mark mark;        /* as on disk, if */
+  struct meta_mark mark;        /* as on disk, if 'has_mark' */
   bool has_mark;
-  bool is_doubtful;             /* the disk may have another one: the last
-                                 * write of it failed */
+  bool is_doubtful;             /* the disk may have another mark: the last
+                                 * write failed */
   bool wanted;                  /* the property is not off */
-  char path[META_MARK_PATH_MAX + 1];    /* where; "": the default */
-  bool begin;                   /* build it now */
-  bool untold;                  /* its loss is not in the log yet */
+  char path[META_MARK_PATH_MAX + 1];    /* of the copy; "": the default */
+  bool begin;                   /* build the copy now */
+  bool untold;                  /* the loss is not in the log yet */
   bool poked;                   /* there may be an event */
-  uint64_t retry_ms;            /* of clock_ms: try again */
+  uint64_t retry_ms;            /* when to try again, as of clock_ms */
   bool stop;
-  uint64_t resume;              /* pages that are right already */
+  uint64_t resume;              /* pages that the copy already has */
   uint64_t built, total;
   uint64_t compared;            /* foreign changes before the last comparison */
   uint64_t since;
   char why[160];
-  char unmarked[PATH_MAX + 100];        /* not in the log yet; "": nothing */
+  char unmarked[PATH_MAX + 100];        /* an error to log; "": none */
 };
 
 /*----------------------------------------------------------------------
@@ -119,8 +122,8 @@ lost (void *opaque, const char *why)
 
   WITH_LOCK (&c->lock);
   note_loss_locked (c, why);
-  /* If this fails, too, its names are removed next; and a commit that it
-   * misses shows in its state.
+  /* If this fails too, the mirror removes the copy's names next; and the
+   * copy's state shows that it misses a commit.
    */
   put_mark_locked (c, false, 0);
 }
@@ -131,7 +134,7 @@ distrusted (void *opaque)
   struct meta_copy *c = opaque;
 
   WITH_LOCK (&c->lock);
-  /* If this fails, only a crash before the comparison ends is left. */
+  /* A failure matters only if a crash comes before the comparison ends. */
   if (put_mark_locked (c, c->mark.current, 0) == -1)
     snprintf (c->unmarked, sizeof c->unmarked, "%s", nbdedup_error ());
 }
@@ -216,7 +219,7 @@ check_room (const char *path, uint64_t pages)
     *slash = '\0';
   if (slash == NULL || statvfs (dir[0] ? dir : "/", &fs) == -1)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
-  /* What is there is overwritten. */
+  /* The copy overwrites an existing file. */
   if (stat (path, &st) == 0)
     need -= need < (uint64_t) st.st_blocks * 512 ? need
       : (uint64_t) st.st_blocks * 512;
@@ -225,7 +228,7 @@ check_room (const char *path, uint64_t pages)
   return 0;
 }
 
-/* The copy gets every write from now on. */
+/* Start the copy: from now on it gets every write. */
 static int
 begin (struct meta_copy *c, uint64_t *first)
 {
@@ -244,7 +247,7 @@ begin (struct meta_copy *c, uint64_t *first)
     c->resume = 0;
     *first = resume + 1;
     if (resume > 0)
-      return 0;                 /* it has begun already */
+      return 0;                 /* 'attach' has started it */
     c->since = (uint64_t) time (NULL);
     if (put_mark_locked (c, false, 0) == -1)
       return -1;
@@ -291,10 +294,12 @@ finish (struct meta_copy *c)
 {
   if (cksum_mirror_copy_wal (c->mirror, c->conn.db) == -1)
     return -1;
-  /* The copy may have that by now. */
+  /* The copy may contain what the other program wrote. */
   if (cksum_mirror_foreign_changes (c->mirror) > 0)
     return nbdedup_fail (EIO, "something else wrote to pool.db meanwhile");
-  /* If it is lost now, "lost" waits for the lock and has the last word. */
+  /* If the copy is lost now, "lost" waits for the lock and writes the mark
+   * last.
+   */
   WITH_LOCK (&c->lock);
   if (cksum_mirror_state (c->mirror) != CKSUM_MIRROR_BUILDING ||
       put_mark_locked (c, true, 0) == -1)
@@ -361,8 +366,8 @@ tell_difference (void *opaque, const struct cksum_page_report *r)
   cmp->fn (cmp->opaque, r->repaired, text);
 }
 
-/* The pages from 'first' on, and behind the last one the WAL.  How many; 0: all
- * are done, or there is no current copy any more.
+/* Compare some pages from 'first' on, and the WAL after the last one.  Returns
+ * how many; 0: all are done, or (*lost) there is no current copy any more.
  */
 static int64_t
 compare_piece (struct meta_copy *c, uint64_t first, struct comparing *cmp,
@@ -403,7 +408,7 @@ note_difference (void *opaque, bool repaired, const char *text)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", text);
 }
 
-/* Without a copy nothing can be put right. */
+/* Without a copy no page can be repaired. */
 static void
 tell_touched (struct meta_copy *c, bool distrusted)
 {
@@ -415,9 +420,9 @@ tell_touched (struct meta_copy *c, bool distrusted)
                : "pages that are damaged by that cannot be put right");
 }
 
-/* Something else wrote to pool.db, or to its copy.  If this is interrupted, or
- * a page is right in neither, the files stay as they are judged now; if it
- * happens meanwhile, the thread is woken once more.
+/* Another program wrote to pool.db, or to its copy: compare and repair.  If
+ * that is interrupted, or a page is right in neither, the judgement of the
+ * files stays as it is.  A further write wakes the thread again.
  */
 static void
 put_right (struct meta_copy *c)
@@ -449,9 +454,9 @@ put_right (struct meta_copy *c)
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: something else wrote to it, or to its "
                "copy, while it is in use: its pages are compared with the copy",
                c->db);
-  /* While we write, what something else writes is hard to notice (cksum-own.h).
-   * After the first pass every page is known, so that another one, which
-   * writes nothing, shows whether anything came in between.
+  /* Writes of other programs are hard to notice while we write (cksum-own.h).
+   * After the first pass every page's checksum is known.  So another pass,
+   * which writes nothing, shows whether there was such a write meanwhile.
    */
   do {
     repaired = p.repaired;
@@ -492,7 +497,7 @@ is_missing (struct meta_copy *c)
   return state == CKSUM_MIRROR_OFF || state == CKSUM_MIRROR_LOST;
 }
 
-/* Wait for something to do; *retry: it is time to try again. */
+/* Wait for work; false: stop.  *retry: it is time to try again. */
 static bool
 wait_for_work (struct meta_copy *c, bool *retry)
 {
@@ -580,7 +585,7 @@ meta_copy_stop (struct meta_copy *c)
  * Beginning and end
  */
 
-/* What was chosen becomes what is written. */
+/* Start the mirror with the copy that was chosen, and update the mark. */
 static int
 attach (struct meta_copy *c, enum meta_pair_has has)
 {
@@ -591,28 +596,29 @@ attach (struct meta_copy *c, enum meta_pair_has has)
   if (path == NULL)
     return -1;
   c->has_mark = access (c->mark_path, F_OK) == 0;
-  /* What was read may be what a process before failed to sync: the disk may
+  /* The mark may be one that an earlier process failed to sync: the disk may
    * still say "current".
    */
   c->is_doubtful = !current;
   snprintf (c->path, sizeof c->path, "%s", c->mark.path);
   if (current && cksum_mirror_start (c->mirror, path, true, true) == 0) {
-    /* "recover" found that out without a mark.  Without one the next opening
-     * would make the copy again, from pages that only the copy has whole.
+    /* "recover" uses a copy without a mark.  If there were still no mark, the
+     * next opening would make the copy again, from pages that only the copy
+     * has undamaged.
      */
     WITH_LOCK (&c->lock);
     return put_mark_locked (c, true, 0);
   }
   {
     WITH_LOCK (&c->lock);
-    /* Neither is true once this session has written. */
+    /* 'current' and 'copied' become wrong when this session writes. */
     if (c->has_mark && put_mark_locked (c, false, 0) == -1 &&
         (c->mark.current || copied > 0))
       return -1;
   }
   if (has == META_PAIR_PART &&
       cksum_mirror_start (c->mirror, path, false, true) == 0)
-    c->resume = copied;         /* its thread has not begun yet */
+    c->resume = copied;         /* the thread does not run yet */
   return 0;
 }
 
@@ -656,7 +662,7 @@ meta_copy_opened (struct meta_copy *c)
   return attach (c, META_PAIR_NOTHING);
 }
 
-/* A copy that is not finished goes on where it was. */
+/* The next session continues an unfinished copy from here. */
 static void
 save_progress (struct meta_copy *c)
 {
@@ -706,8 +712,8 @@ remove_copy (const char *path)
   unlink (wal);
 }
 
-/* The mark first: from then on the files mean nothing, and until then they get
- * every write.  No files but those that the mark names are ever removed.
+/* Write the mark first: until then the copy's files get every write, and after
+ * that they are no copy.  Remove only files that the mark names.
  */
 static int
 turn_off (struct meta_copy *c)
@@ -724,7 +730,7 @@ turn_off (struct meta_copy *c)
     }
     c->wanted = c->begin = false;
   }
-  /* Without the lock: a write that fails takes it inside of the mirror's. */
+  /* Without the lock: a failing write acquires it inside of the mirror's. */
   cksum_mirror_stop (c->mirror);
   WITH_LOCK (&c->lock);
   if (!c->has_mark)
@@ -736,7 +742,9 @@ turn_off (struct meta_copy *c)
   return 0;
 }
 
-/* Does this value end the copy that there is?  -1 with EBUSY: not now. */
+/* *moves: the value names another place.  -1 with EBUSY: it would end a copy
+ * that is still needed for a comparison.
+ */
 static int
 ends_copy (struct meta_copy *c, const char *value, bool *moves)
 {
@@ -797,7 +805,7 @@ meta_copy_configure (struct meta_copy *c, const char *value)
 }
 
 /*----------------------------------------------------------------------
- * Asking
+ * Status and comparison
  */
 
 void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Concurrent scans of the map, each with a statement of its own. */
+/* Concurrent scans of the map, each with its own statement. */
 
 #include <config.h>
 

@@ -20,13 +20,13 @@
 #define WAL_HEADER_BYTES 32
 #define FRAME_HEADER_BYTES 24
 
-/* No end: what a file system has that does not know fallocate. */
+/* The room on a file system that does not support fallocate. */
 #define ENDLESS (UINT64_MAX / 4)
 
 struct file {
   int fd;
   char *path;                   /* owned; for messages */
-  uint64_t bytes;               /* really allocated, from the start on */
+  uint64_t bytes;               /* allocated, from the start on */
 };
 
 struct meta_files {
@@ -37,7 +37,7 @@ struct meta_files {
   bool endless;
 };
 
-/* Holes inside would be a promise that nothing holds. */
+/* Count allocated blocks, because a write into a hole needs new space. */
 static void
 count_bytes (struct file *file)
 {
@@ -173,7 +173,7 @@ allocate_locked (struct meta_files *f, struct file *file, uint64_t bytes)
     return 0;
   }
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-    /* Some of it may have been allocated. */
+    /* A part may have been allocated. */
     count_bytes (file);
     errno = err;
     return nbdedup_fail (ENOSPC, "%s: no room for metadata: %s: free some "
@@ -205,8 +205,8 @@ trim_locked (struct meta_files *f, struct file *file, uint64_t bytes)
   if (f->endless || fstat (file->fd, &st) == -1 ||
       (uint64_t) st.st_size <= bytes)
     return;
-  /* What stays is not given back for a moment, not even to be taken again
-   * at once: others may be waiting for it.
+  /* Never free more than that, even if it is allocated again at once: other
+   * programs may be waiting for space.
    */
   begin_change (f, file);
   if (ftruncate (file->fd, (off_t) bytes) == 0 && file->bytes > bytes)
@@ -220,6 +220,6 @@ meta_files_trim (struct meta_files *f, uint64_t db_pages, uint64_t wal_pages)
   WITH_LOCK (&f->lock);
   trim_locked (f, &f->db, db_pages * f->page_bytes);
   if (full_datasync (f->wal.fd) == -1)
-    return;                     /* the next commit fails, too */
+    return;                     /* the next commit fails too */
   trim_locked (f, &f->wal, WAL_HEADER_BYTES + wal_pages * frame_bytes (f));
 }

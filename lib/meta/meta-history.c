@@ -58,7 +58,7 @@ meta_sample_times (struct meta_conn *c, uint64_t golden,
                    (col (st, 2) & SAMPLE_ASKED) != 0));
 }
 
-/* Of a row "id, golden, time, codec, length, flags, data". */
+/* Call 'fn' with a row "id, golden, time, codec, length, flags, data". */
 static int
 lend_sample (sqlite3_stmt *st,
              int (*fn) (void *opaque, const struct meta_sample *s),

@@ -26,7 +26,7 @@
 enum {
   STATE_CURRENT = 1, STATE_OLD,
   STATE_ONLY,                   /* current, and pool.db is distrusted */
-  STATE_NONE                    /* neither can be trusted */
+  STATE_NONE                    /* neither file can be trusted */
 };
 
 static void

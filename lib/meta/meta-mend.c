@@ -44,7 +44,7 @@
 #define DEPTH_MAX 20
 /* SQLite never uses the page with this byte. */
 #define LOCK_BYTE 0x40000000u
-/* Of one row's data: SQLite allows a value of 10^9 bytes. */
+/* Overflow pages of one row: SQLite allows a value of 10^9 bytes. */
 #define OVERFLOW_MAX 100000u
 #define OVERFLOW_ROWS_MAX 6u
 
@@ -68,9 +68,9 @@ static const struct mended_table {
 struct lost {
   uint32_t number;
   unsigned depth;
-  bool overflow;                /* of a row's data: ... */
-  struct leaf_key key;          /* ... of this one */
-  uint32_t nr_behind;           /* ... pages that follow it */
+  bool overflow;                /* it holds data of a row: ... */
+  struct leaf_key key;          /* ... the row's key */
+  uint32_t nr_behind;           /* ... overflow pages that follow it */
   struct meta_lost_range range;
 };
 
@@ -86,8 +86,8 @@ struct mend {
   size_t nr_lost;
   uint32_t *orphans;            /* owned */
   size_t nr_orphans;
-  size_t nr_spare;              /* of them, that no tree needs */
-  bool with_orphans;            /* they are to be found */
+  size_t nr_spare;              /* orphans that no tree needs */
+  bool with_orphans;            /* find and use them */
 
   struct cksum_graft graft;     /* owned */
   struct leaf_key *rows;        /* owned; of the graft, to be deleted */
@@ -110,7 +110,9 @@ mark (struct mend *md, uint32_t number)
   return 0;
 }
 
-/* A tree that is whole, or else it is not known what is in use. */
+/* Read a page that must not be lost: otherwise the pages that it refers to,
+ * which are in use, are unknown.
+ */
 static int
 read_whole (struct mend *md, uint32_t number, uint8_t *buf)
 {
@@ -201,7 +203,7 @@ note_lost (struct mend *md, uint32_t number, unsigned depth,
   return l;
 }
 
-/* The row's data, behind what stands in the cell. */
+/* Follow the row's data on overflow pages, up to the first lost one. */
 static int
 walk_overflow (struct mend *md, const struct btree_cell *cell,
                const struct leaf_key *key, unsigned depth)
@@ -254,7 +256,7 @@ walk_row (struct mend *md, const struct btree_page *page,
 static int walk (struct mend *md, uint32_t number, unsigned depth,
                  const struct leaf_key *low, const struct leaf_key *high);
 
-/* A cell of the table's kind, and what it leads to. */
+/* Check a cell, and walk through the pages that it refers to. */
 static int
 walk_cell (struct mend *md, const struct btree_page *page, unsigned depth,
            const struct btree_cell *cell, struct leaf_key *key,
@@ -275,7 +277,7 @@ walk_cell (struct mend *md, const struct btree_page *page, unsigned depth,
     : walk_overflow (md, cell, key, depth);
 }
 
-/* The part of the table from 'low' to 'high'. */
+/* Walk through the part of the table between 'low' and 'high'. */
 static int
 walk (struct mend *md, uint32_t number, unsigned depth,
       const struct leaf_key *low, const struct leaf_key *high)
@@ -351,8 +353,8 @@ find_orphans (struct mend *md, uint32_t free_list)
   return 0;
 }
 
-/* What rows at the bottom had on other pages is not needed; while another tree
- * cannot be read it stays in use by nothing.
+/* Find the overflow pages of lost rows.  The repair works without them too; if
+ * another tree cannot be read, they leak.
  */
 static int
 find_leaked (struct mend *md, uint32_t free_list)
@@ -367,14 +369,16 @@ find_leaked (struct mend *md, uint32_t free_list)
   return 0;
 }
 
-/* Levels below a lost page; 0: it is at the bottom. */
+/* The number of levels below a lost page; 0: it is at the bottom. */
 static unsigned
 height_of (const struct mend *md, const struct lost *l)
 {
   return md->bottom - l->depth;
 }
 
-/* Pages below a lost one, if each has two; or behind it. */
+/* The number of pages below a lost page, if each has two children; or after a
+ * lost overflow page.
+ */
 static size_t
 pages_of (const struct mend *md, const struct lost *l)
 {
@@ -413,8 +417,8 @@ find (struct mend *md)
     return nbdedup_fail (ENOMEM, "no memory to repair");
   if (walk (md, md->root, 1, NULL, NULL) == -1)
     return -1;
-  /* If no page at the bottom is there, the lowest ones that are known stand
-   * for it.
+  /* If no page at the bottom can be read, take the lowest known ones for the
+   * bottom.
    */
   md->with_orphans = md->bottom == 0;
   for (i = 0; md->with_orphans && i < md->nr_lost; ++i)
@@ -454,7 +458,7 @@ image_of (const struct mend *md, uint32_t number)
   return md->graft.p[i].image;
 }
 
-/* A row that may stand in the range, behind the last one. */
+/* Add a row whose key is possible in the range, after the last one. */
 static struct leaf_key *
 add_row (struct mend *md, const struct lost *l, struct leaf_key *last)
 {
@@ -476,7 +480,7 @@ take_orphan (struct mend *md)
   return md->orphans[--md->nr_orphans];
 }
 
-/* So many orphans as a row's data: the first of them.  -1 */
+/* Chain 'nr' orphans as the data of a row; *first is the first of them. */
 static int
 graft_data (struct mend *md, uint32_t nr, uint32_t *first)
 {
@@ -493,7 +497,7 @@ graft_data (struct mend *md, uint32_t nr, uint32_t *first)
   return 0;
 }
 
-/* A row that has as many of the orphans as data that nothing else needs. */
+/* Add a row whose data are as many spare orphans as possible. */
 static int
 graft_row (struct mend *md, const struct lost *l, struct leaf_key *last,
            uint32_t left, uint8_t *page)
@@ -509,7 +513,7 @@ graft_row (struct mend *md, const struct lost *l, struct leaf_key *last,
   return 0;
 }
 
-/* The row is there, and can be deleted, when its data are. */
+/* Replace a lost overflow page, so that SQLite can delete its row. */
 static int
 graft_overflow (struct mend *md, const struct lost *l)
 {
@@ -525,7 +529,7 @@ graft_overflow (struct mend *md, const struct lost *l)
   return array_push (&md->rows, &md->nr_rows, l->key);
 }
 
-/* There are enough orphans. */
+/* Replace a lost page by a tree of this height.  There are enough orphans. */
 static int
 graft_tree (struct mend *md, const struct lost *l, uint32_t number,
             unsigned height, struct leaf_key *last)
@@ -543,7 +547,7 @@ graft_tree (struct mend *md, const struct lost *l, uint32_t number,
   btree_make (image, md->table->index, take_orphan (md));
   if (graft_tree (md, l, left, height - 1, last) == -1)
     return -1;
-  /* In the middle of a table b-tree there is no row, but the last one's key. */
+  /* A table b-tree has no row in an interior page, only the last row's key. */
   if (!md->table->index)
     btree_add (image, left, last, 0, 0);
   else if (graft_row (md, l, last, left, image) == -1)
@@ -551,7 +555,7 @@ graft_tree (struct mend *md, const struct lost *l, uint32_t number,
   return graft_tree (md, l, btree_number (image, 2), height - 1, last);
 }
 
-/* Of a tree that was grafted: the page whose rows are the last ones. */
+/* The page with the last rows of a grafted tree. */
 static uint32_t
 bottom_right (const struct mend *md, uint32_t number)
 {
@@ -613,7 +617,7 @@ make_graft (struct mend *md)
  * The transaction
  */
 
-/* Where no orphans were used, other tables may be damaged. */
+/* Check only this table if no orphans were used: others may be damaged. */
 static int
 check_tables (struct mend *md)
 {
@@ -698,7 +702,7 @@ transaction (struct mend *md, const struct meta_state *state)
   return r;
 }
 
-/* Everything that is committed, in pool.db itself. */
+/* Copy all commits to pool.db itself. */
 static bool
 empty_wal (struct mend *md)
 {
@@ -710,8 +714,8 @@ empty_wal (struct mend *md)
   return true;
 }
 
-/* Pages of the graft that SQLite has freed were not written: what stands there
- * is bad still, and scrub would tell.
+/* SQLite did not write the pages of the graft that it has freed.  They are
+ * still bad, and scrub would report them.
  */
 static void
 blank_free (struct mend *md)

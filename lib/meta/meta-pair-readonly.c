@@ -15,15 +15,15 @@
 #include "base/error.h"
 #include "meta/meta-pair-int.h"
 
-/* Has side i, which belongs to what was chosen, a WAL that needs no repair? */
+/* True if the WAL of side i needs no repair; the side matches the choice. */
 static bool
 has_whole_wal (const struct pair *p, int i, const struct choice *c)
 {
   return c->log == -1 || p->logs[c->log].chain.bad[i] == 0;
 }
 
-/* The side to be read; its damaged pages from *stand_in, -1: none.  One of them
- * can be read, or nothing had been chosen.
+/* Returns the side to read; *stand_in is the side for its damaged pages; -1:
+ * none.  One side at least can be read, or pair_choose had chosen none.
  */
 static int
 choose_side (const struct pair *p, const struct choice *c, int *stand_in)
@@ -35,7 +35,7 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
     has[i] = pair_is_of_same_moment (p, i, c);
     can[i] = has[i] && p->sides[i].header;
   }
-  /* Only a WAL has page 1. */
+  /* Only the WAL has page 1. */
   if (!can[FIRST] && !can[SECOND])
     can[c->side] = true;
   side = can[FIRST] && (has_whole_wal (p, FIRST, c) || !can[SECOND] ||
@@ -44,8 +44,9 @@ choose_side (const struct pair *p, const struct choice *c, int *stand_in)
   return side;
 }
 
-/* The WAL of side i with the frames that only the other one has, in memory:
- * losing power may leave the last commit torn in both.  A file descriptor.
+/* In memory, assemble the WAL of side i with the frames that only the other WAL
+ * has: a loss of power may leave the last commit torn in both.  Returns a file
+ * descriptor.
  */
 static int
 merge_wals (const struct pair *p, int i, int k)
@@ -66,7 +67,7 @@ merge_wals (const struct pair *p, int i, int k)
   return fd;
 }
 
-/* What is to be opened: the indexes, and the choice but for its paths. */
+/* Decide what to open: the two sides, and the choice except for its paths. */
 static int
 decide_readonly (struct pair *p, const struct meta_mark *mark, bool force,
                  int *side, int *stand_in, struct meta_pair_choice *choice)
@@ -87,7 +88,7 @@ decide_readonly (struct pair *p, const struct meta_mark *mark, bool force,
   if (choice->without_wal && !pair_may_do_without_wal (p, &c))
     return force ? 0 : pair_fail_other_time (ESTALE, first->wal);
   if (c.side == -1)
-    return 0;                   /* opening it says what is wrong */
+    return 0;                   /* opening pool.db reports the error */
   *side = choose_side (p, &c, stand_in);
   if (has_whole_wal (p, *side, &c))
     return 0;

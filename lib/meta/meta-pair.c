@@ -29,7 +29,7 @@
 #define COPY_PIECE (1 << 20)
 
 /*----------------------------------------------------------------------
- * Looking
+ * Inspecting
  */
 
 char *
@@ -62,7 +62,7 @@ open_file (const char *path)
   const int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   int fd = open (path, O_RDWR | flags), err;
 
-  /* Enough to choose. */
+  /* Reading is enough to choose. */
   if (fd == -1 && (errno == EROFS || errno == EACCES || errno == EPERM))
     fd = open (path, O_RDONLY | flags);
   if (fd == -1)
@@ -94,7 +94,7 @@ begins_like_database (int fd)
     memcmp (magic, CKSUM_DB_MAGIC, sizeof magic) == 0;
 }
 
-/* What a process has no means for says nothing of a file. */
+/* An error for lack of the process's resources says nothing about the file. */
 static bool
 is_of_process (int err)
 {
@@ -189,7 +189,7 @@ read_logs (struct pair *p)
       return -1;
     log->there = r == 1 && log->chain.nr_frames > 0;
   }
-  /* One and the same counts once. */
+  /* If both copies have the same log, count it once. */
   if (p->logs[0].there &&
       memcmp (p->logs[0].chain.header, p->logs[1].chain.header,
               CKSUM_WAL_HEADER_BYTES) == 0)
@@ -207,8 +207,8 @@ same_pool (const struct meta_stamp *a, const struct meta_stamp *b)
   return memcmp (a->uuid, b->uuid, UUID_LEN) == 0;
 }
 
-/* One damaged page at the beginning, and the other copy has it: then the rest
- * is taken for what it was.
+/* True if page 1 or page 2 is damaged, and the other copy has it.  The rest of
+ * such a database is accepted as it is.
  */
 static bool
 lacks_one_page (const struct pair *p, int i)
@@ -228,8 +228,8 @@ is_usable (const struct pair *p, int i)
     ((s->header && s->state) || lacks_one_page (p, i));
 }
 
-/* A loss of power amid a checkpoint tears pages of both databases, and then
- * the WAL has them: pages 1 and 2, too.
+/* A loss of power during a checkpoint can tear pages of both databases, also
+ * pages 1 and 2.  The WAL has these pages then.
  */
 static bool
 is_torn (const struct pair *p, int i, int k)
@@ -258,8 +258,8 @@ fits_log (const struct pair *p, int i, const struct log *log)
   const struct meta_stamp *stamp =
     s->state ? &s->stamp : &p->sides[!i].stamp;
 
-  /* Nothing says of what moment the database is.  If it is of another one
-   * than the WAL, then two things have happened to it.
+  /* The database's moment is unknown.  Accept it: to be of another moment than
+   * the WAL, it would have suffered two faults.
    */
   if (!s->state && !lacks_one_page (p, i))
     return is_of_this_pool (p, i, &log->last);
@@ -267,8 +267,8 @@ fits_log (const struct pair *p, int i, const struct log *log)
     log->first.fold <= stamp->fold + 1 && stamp->fold <= log->last.fold;
 }
 
-/* Do the database of side i and log k (-1: none) belong together, and what do
- * they end with?
+/* True if the database of side i and log k (-1: none) belong together; c->end
+ * is the commit that they end with.
  */
 static bool
 belong_together (const struct pair *p, int i, int k, struct choice *c)
@@ -286,7 +286,7 @@ belong_together (const struct pair *p, int i, int k, struct choice *c)
     return false;
   if (!is_usable (p, i))
     c->nr_torn = !s->header + !s->state;
-  if (!log->stamped)            /* a commit of a program that is not ours */
+  if (!log->stamped)            /* another program's commit */
     return true;
   c->end = log->last;
   return fits_log (p, i, log);
@@ -310,7 +310,7 @@ is_better (const struct choice *a, const struct choice *b, uint64_t epoch)
     return fits_a;
   if (a->end.fold != b->end.fold)
     return a->end.fold > b->end.fold;
-  /* A log has what a checkpoint may not have finished. */
+  /* The log has the pages of a checkpoint that may not have finished. */
   if ((a->log != -1) != (b->log != -1))
     return a->log != -1;
   return a->nr_torn < b->nr_torn;
@@ -351,7 +351,7 @@ fail_file (const char *path)
                        strerror (errno));
 }
 
-/* Out of the way, but not removed: the administrator may want to look at it. */
+/* Rename the file instead of removing it: the administrator may need it. */
 static int
 set_aside (const char *path)
 {
@@ -389,7 +389,7 @@ write_wal (struct pair *p, int i, int k)
   p->fds[i] = s->wal_fd;
   if (cksum_chain_repair (p->fds, (unsigned) i, chain) == 0)
     goto done;
-  /* The disk may have no way to write there. */
+  /* The disk may be unable to write to these blocks: use a new file. */
   if (errno != EIO || set_aside (s->wal) == -1)
     return fail_file (s->wal);
   close (s->wal_fd);
@@ -399,7 +399,7 @@ write_wal (struct pair *p, int i, int k)
   if (cksum_chain_repair (p->fds, (unsigned) i, chain) == -1)
     return fail_file (s->wal);
  done:
-  /* A crash may leave the last commit in one of them alone. */
+  /* It is normal that a crash leaves the last commit in one WAL only. */
   nbdedup_log (i == FIRST ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
                "%s: %" PRIu64 " of %" PRIu64 " pages were damaged or missing: "
                "they were taken from the other copy", s->wal, chain->bad[i],
@@ -407,7 +407,7 @@ write_wal (struct pair *p, int i, int k)
   return 0;
 }
 
-/* The WAL of side i must not be replayed. */
+/* Rename the WAL, so that SQLite does not replay it. */
 static int
 drop_wal (struct side *s)
 {
@@ -418,7 +418,9 @@ drop_wal (struct side *s)
   return set_aside (s->wal);
 }
 
-/* What the log has is read from there, and written by the next checkpoint. */
+/* Write page 1 or 2 if the database lacks it.  Pages that the log has need no
+ * repair: SQLite reads them there, and the next checkpoint writes them.
+ */
 static int
 write_first_pages (const struct pair *p, int i)
 {
@@ -455,7 +457,7 @@ pair_copy_bytes (int from, int to)
   return n == -1 ? -1 : full_datasync (to);
 }
 
-/* The copy is on another file system, and stays there. */
+/* Copy the bytes of a copy that stays at its own path. */
 static int
 copy_over (const struct side *copy, const char *name)
 {
@@ -467,8 +469,8 @@ copy_over (const struct side *copy, const char *name)
   return 0;
 }
 
-/* The distrusted one has its name no more: what is there next is right.  Later
- * the mark would be about the copy, which has taken its place.
+/* Clear the mark's "distrusted" after pool.db was renamed, and before the copy
+ * takes its name: after that the mark would distrust the copy.
  */
 static int
 trust_again (const char *db, struct meta_mark *mark)
@@ -481,8 +483,9 @@ trust_again (const char *db, struct meta_mark *mark)
   return path == NULL ? -1 : meta_mark_write (path, mark);
 }
 
-/* The copy becomes pool.db.  Killed at any point: pool.db is missing or as it
- * was, and this begins again; or it is the copy.  *stays: there still is one.
+/* The copy becomes pool.db.  After a crash at any point pool.db is missing or
+ * unchanged, and the next opening repeats this; or pool.db is the copy.
+ * *stays: there still is a copy.
  */
 static int
 promote (struct pair *p, struct meta_mark *mark, bool *stays)
@@ -534,7 +537,7 @@ put_first_right (struct pair *p, const struct choice *c,
   return 0;
 }
 
-/* As good as the first one, and with the same WAL? */
+/* Returns true if the copy now equals pool.db, with the same WAL. */
 static bool
 put_second_right (struct pair *p, const struct choice *c)
 {
@@ -553,7 +556,7 @@ put_second_right (struct pair *p, const struct choice *c)
 
 /*----------------------------------------------------------------------*/
 
-/* Files of another pool are not ours to use, nor to overwrite. */
+/* Neither use nor overwrite files of another pool. */
 static void
 leave_foreign (struct pair *p)
 {
@@ -562,7 +565,7 @@ leave_foreign (struct pair *p)
   if (!p->has_copy || !first->state || !second->state ||
       same_pool (&first->stamp, &second->stamp))
     return;
-  /* The pool's other files decide. */
+  /* The pool's other files decide which one belongs to this pool. */
   if (memcmp (second->stamp.uuid, p->session->uuid, UUID_LEN) == 0) {
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than the "
                  "files beside it: it is not used", first->db);
@@ -620,9 +623,10 @@ pair_choose (struct pair *p, const struct meta_mark *mark, struct choice *c)
   return 0;
 }
 
-/* Of a copy that a clean end interrupted: until then it got every write, so
- * that the moment is the same in both, and there is no WAL.  Since then
- * something may have put another pool.db there, of another moment.
+/* True if the copy has the mark's 'copied' pages, because a clean close
+ * interrupted copying.  Until then it got every write, so both files are of the
+ * same moment, and there is no WAL.  If not, another program has replaced
+ * pool.db since.
  */
 static bool
 has_part (const struct pair *p, const struct meta_mark *mark)
@@ -650,7 +654,7 @@ decide (struct pair *p, struct meta_mark *mark, enum meta_pair_has *has)
   if (c.side == -1 && mark->distrusted)
     return pair_fail_distrusted (EIO, p->sides[FIRST].db);
   if (c.side == -1) {
-    /* Opening it says what is wrong, but for this. */
+    /* Opening pool.db reports any other error than this one. */
     if (p->sides[FIRST].header && p->sides[FIRST].state && p->logs[0].there)
       return pair_fail_other_time (EIO, p->sides[FIRST].wal);
     return 1;
@@ -668,7 +672,7 @@ decide (struct pair *p, struct meta_mark *mark, enum meta_pair_has *has)
   current = has_copy && put_second_right (p, &c);
   if (current)
     *has = META_PAIR_ALL;
-  /* Without a mark the caller asked for a copy that there need not be. */
+  /* Without a mark ('force') there need not be a copy. */
   if (!current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
                  "damaged, or of another moment: it will be made again",
@@ -720,8 +724,8 @@ pair_close (struct pair *p)
   }
 }
 
-/* What is read from here on is what the disk has.  One that cannot be written
- * has nothing else.
+/* Make reads return what the disk has.  A file that cannot be written has no
+ * other content in the kernel's cache.
  */
 static int
 drop_cached (int fd)
@@ -735,10 +739,10 @@ drop_cached (int fd)
   return 0;
 }
 
-/* After a failed sync the kernel keeps pages that look written, and are not,
- * until it needs their memory: a commit that was never durable would be
- * believed, and the journal's batches of it given up.  The databases stay
- * in memory: what a checkpoint failed to sync is still in the WAL.
+/* After a failed sync the kernel keeps pages that look written but are not,
+ * until it needs their memory.  So the pool would trust a commit that was never
+ * durable, and give up its batches in the journal.  The databases may stay in
+ * the cache: what a checkpoint failed to sync is still in the WAL.
  */
 static int
 drop_cached_wals (struct pair *p)
@@ -815,7 +819,7 @@ meta_copy_can_help (const char *db)
   if (copy == NULL)
     return false;
   fd = open_file (copy);
-  /* Both of its first pages may be torn: the WAL has them then. */
+  /* Both of its first pages may be torn: then the WAL has them. */
   r = begins_like_database (fd) ||
     cksum_chain_db_page (fd, PAGE_BYTES, META_STAMP_PAGE, page);
   if (fd != -1)

@@ -61,7 +61,7 @@ static const struct salvage_table {
 
 struct salvage {
   struct meta_conn *reader, *writer;
-  unsigned aside;               /* for names that are free */
+  unsigned aside;               /* to find a free name */
 };
 
 static sqlite3_stmt *
@@ -87,7 +87,7 @@ run_sql (struct meta_conn *c, const char *fmt, const char *a, const char *b)
   return 0;
 }
 
-/* Read every byte of what the statement yields: 0; 1: damaged; -1. */
+/* Read every byte of the statement's rows: 0; 1: damaged; -1. */
 static int
 read_all (struct salvage *s, sqlite3_stmt *st)
 {
@@ -112,7 +112,8 @@ is_table_damaged (struct salvage *s, const char *name)
   return st == NULL ? -1 : read_all (s, st);
 }
 
-/* Pages of the table and of its indexes, which no plain query must read. */
+/* Check all pages of the table and of its indexes: a query may not read them.
+ */
 static int
 are_trees_damaged (struct salvage *s, const char *name)
 {
@@ -146,10 +147,10 @@ has_table (struct salvage *s, const char *name)
 }
 
 /*----------------------------------------------------------------------
- * Making it again
+ * Rebuilding
  */
 
-/* Rename the table, and make an empty one of its form. */
+/* Rename the table, and make an empty one with the same columns. */
 static int
 begin_afresh (struct salvage *s, const char *name)
 {
@@ -205,7 +206,7 @@ insert_row (struct salvage *s, sqlite3_stmt *from, sqlite3_stmt *to)
   return rc == SQLITE_DONE ? 0 : meta_fail (s->writer, "repairing");
 }
 
-/* Rows in this order until one cannot be read: 0: all, 1: not all, -1. */
+/* Copy rows in this order until one cannot be read: 0: all, 1: not all, -1. */
 static int
 copy_rows (struct salvage *s, const char *name, const char *order)
 {
@@ -229,7 +230,7 @@ copy_rows (struct salvage *s, const char *name, const char *order)
   return r;
 }
 
-/* From both ends to the damage. */
+/* Copy the rows from both ends up to the damage. */
 static int
 salvage_table (struct salvage *s, const struct salvage_table *t)
 {
@@ -252,8 +253,9 @@ salvage_table (struct salvage *s, const struct salvage_table *t)
   return 0;
 }
 
-/* What the new tables must have for the rest: the hash index's first row, whose
- * prefix 0 is SQLite's least integer (TOP_BIT in meta-tables.c).
+/* Make the new tables fit the others: insert the hash index's first row (its
+ * prefix 0 is SQLite's least integer: TOP_BIT in meta-tables.c), and count the
+ * index's entries.
  */
 static int
 finish (struct salvage *s)
@@ -265,7 +267,7 @@ finish (struct salvage *s)
              NULL) == -1 ? -1 : 0;
 }
 
-/* Can everything be read that still has a name? */
+/* True if all tables that keep their names can be read. */
 static bool
 is_rest_whole (struct salvage *s)
 {
@@ -278,10 +280,10 @@ is_rest_whole (struct salvage *s)
   return true;
 }
 
-/* Forget the old tables, and write a database without them; what is damaged
- * then is not used any more, but SQLite would read it.  That takes as much room
- * in the WAL as pool.db has; if it is not possible they are only in the way of
- * "check".
+/* Forget the old tables, and write a database without them.  VACUUM reads also
+ * the damaged pages, which nothing uses any more, so blank them first.  It
+ * takes as much room in the WAL as pool.db has.  If it fails, the old tables
+ * only disturb "check".
  */
 static void
 drop_old (struct salvage *s, struct meta *m)
@@ -327,7 +329,7 @@ salvage_tables (struct salvage *s, unsigned *nr)
   return *nr > 0 ? finish (s) : 0;
 }
 
-/* Tables that are aside. */
+/* True if there are tables that a repair has renamed. */
 static bool
 has_old (struct salvage *s)
 {
@@ -349,7 +351,7 @@ meta_repair (struct meta *m, bool shared)
   unsigned nr = 0;
   int r = -1, err;
 
-  /* Else references to a table would follow its old name. */
+  /* Otherwise references to a table would follow the renamed one. */
   if (run_sql (s.writer, "PRAGMA legacy_alter_table = ON", NULL, NULL) == 0 &&
       meta_begin (s.writer) == 0) {
     r = salvage_tables (&s, &nr);

@@ -11,8 +11,8 @@
 
 #include "meta/meta-conn.h"
 
-/* 'scan' runs up, and, after damage, from the other end down to 'last', the
- * id of the last row that came.
+/* Scan upwards and, after damage, from the other end down to 'last', the id of
+ * the last row that the first scan has read.
  */
 static int
 salvage (struct meta_conn *c, enum meta_stmt up, enum meta_stmt down,

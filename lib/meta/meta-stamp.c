@@ -59,7 +59,7 @@ get_integer (struct input *in, uint64_t type, uint64_t *v)
   return true;
 }
 
-/* The columns of the row that 'types' and 'values' are. */
+/* Parse the columns of the row with these types and values. */
 static bool
 get_columns (struct input *types, struct input *values,
              struct meta_stamp *stamp)
@@ -70,7 +70,7 @@ get_columns (struct input *types, struct input *values,
   for (i = 0; i < NR_COLUMNS; ++i) {
     if (!get_varint (types, &type))
       return false;
-    if (type == 0)              /* the key: it is not stored twice */
+    if (type == 0)              /* the key, which SQLite does not store twice */
       continue;
     if (i == COLUMN_UUID) {
       if (type != BLOB_TYPE (UUID_LEN) ||

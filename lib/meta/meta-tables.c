@@ -262,7 +262,7 @@ col_dup (sqlite3_stmt *st, int i, char **out)
   return *out ? 0 : nbdedup_fail (ENOMEM, "no memory");
 }
 
-/* Two tables have a text by a name. */
+/* For the two tables of a text by name. */
 static int
 text_get (struct meta_conn *c, enum meta_stmt which, const char *name,
           char **value, const char *doing)
@@ -690,7 +690,7 @@ meta_quick_check (struct meta_conn *c,
   }));
 }
 
-/* A blob by integer key: 1, 0, -1. */
+/* Read a blob by integer key: 1, 0: no row, -1. */
 static int
 blob_get (struct meta_conn *c, enum meta_stmt which, uint64_t key,
           const char *what, struct blob *b)
@@ -760,8 +760,8 @@ meta_record_scan (struct meta_conn *c, uint64_t first_group,
                    (size_t) sqlite3_column_bytes (st, 1)));
 }
 
-/* SQLite's integers are signed: with the top bit flipped their order is
- * that of the unsigned prefixes.
+/* SQLite's integers are signed.  With the top bit flipped they sort like the
+ * unsigned prefixes.
  */
 #define TOP_BIT (UINT64_C (1) << 63)
 

@@ -39,10 +39,10 @@
 #define WAL_PAGES 1024
 #define WAL_LIMIT_BYTES (UINT64_C (96) << 20)
 #define WAL_LIMIT_BYTES_MIN (UINT64_C (1) << 20)
-/* How long the fold waits for readers before it lets the WAL grow on. */
+/* How long the fold waits for readers before it lets the WAL grow further. */
 #define READERS_WAIT_MS 100
-/* Frozen readers must give way when the WAL has so many times its limit, and
- * so many times what pool.db has; and how long a fold waits for it.
+/* Frozen readers must give way when the WAL is so many times as large as its
+ * limit, and so many times as large as pool.db; and how long a fold waits.
  */
 #define FROZEN_LIMITS 16
 #define FROZEN_POOLS 2
@@ -60,12 +60,12 @@ struct meta {
   struct meta_copy *copy;       /* owned; constant; NULL if read-only */
   struct cksum_shared *prepared;        /* owned; NULL unless read-only */
   struct meta_files *files;     /* owned */
-  _Atomic uint64_t used_pages;  /* after the last commit; the free ones of
-                                 * pool.db not counted */
-  uint64_t all_pages;           /* with them; the writer's */
+  _Atomic uint64_t used_pages;  /* after the last commit, without the free
+                                 * pages of pool.db */
+  uint64_t all_pages;           /* with the free ones; the writer's */
   uint64_t kept_pages, kept_wal_pages;  /* while closed; the writer's */
 
-  /* Held by a thread that copies from the WAL, outside of 'lock'. */
+  /* Held while copying from the WAL; acquired before 'lock'. */
   struct lock copying;
 
   struct lock lock;             /* protects everything below */
@@ -74,13 +74,14 @@ struct meta {
   pthread_cond_t wake;          /* enough pages to copy, or stop */
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
-  unsigned nr_frozen;           /* readers of their own, in the WAL */
+  unsigned nr_frozen;           /* readers of meta_frozen_open */
   pthread_cond_t none_frozen;   /* nr_frozen == 0 */
-  uint64_t give_way_bytes;      /* of WAL: they must close; 0: no */
+  uint64_t give_way_bytes;      /* not 0: frozen readers must close, because
+                                 * the WAL has so many bytes */
   int wal_pages;                /* in the WAL, after the last commit */
   int copied_pages;             /* of them, by checkpoints */
-  unsigned wal_begun;           /* so many times from its beginning */
-  bool hold_readers;            /* none may be taken */
+  unsigned wal_begun;           /* how often the WAL was restarted */
+  bool hold_readers;            /* meta_reader_get waits */
   bool stop;
 };
 
@@ -120,12 +121,12 @@ meta_saw_damage (struct meta *m)
 }
 
 /* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
- * under way; so ours wait for each other.  That takes no longer than copying
- * what the WAL has, which the waiting thread would have to copy otherwise.
+ * running, so ours wait for each other.  The wait is no longer than copying
+ * the WAL, which the waiting thread would otherwise do itself.
  *
- * A failed checkpoint loses nothing: the WAL has it all still.  But SQLite
- * would sync again next time, as if the kernel had kept the pages whose
- * writing failed: it may have dropped them.  So there is no next commit.
+ * A failed checkpoint loses nothing: the WAL still has everything.  But SQLite
+ * would sync again next time, although the kernel may have dropped the pages
+ * that it failed to write.  So the pool makes no further commit.
  */
 static int
 checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
@@ -139,7 +140,7 @@ checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
   return rc;
 }
 
-/* The WAL begins again: nothing in it has been copied. */
+/* The WAL starts again: nothing in it has been copied. */
 static void
 wal_begins_locked (struct meta *m)
 {
@@ -154,8 +155,8 @@ wants_checkpoint_locked (const struct meta *m)
   return m->wal_pages - m->copied_pages >= WAL_PAGES;
 }
 
-/* Copy what the WAL has now, and readers allow.  A failure is not lost: the
- * WAL keeps growing, and the commit that cannot extend it reports why.
+/* Copy what the WAL has now, as far as readers allow.  A failure is not lost:
+ * the WAL keeps growing, and the commit that cannot extend it reports why.
  */
 static void
 copy_locked (struct meta *m, struct meta_conn *c)
@@ -237,7 +238,7 @@ open_connections (struct meta *m, uint64_t budget)
   return 0;
 }
 
-/* As of the last commit. */
+/* Count the pages as of the last commit. */
 static int
 count_pages (struct meta *m)
 {
@@ -363,7 +364,7 @@ meta_open_readonly (const char *path, uint64_t budget_bytes,
                      O_NONBLOCK);
   prepared = cksum_readonly_prepare (choice.path, stand_in, choice.wal,
                                      choice.without_wal);
-  choice.wal = -1;              /* it is the VFS's now */
+  choice.wal = -1;              /* the VFS owns it now */
   if (prepared)
     m = open_meta (choice.path, budget_bytes, true, session, false);
   err = errno;
@@ -380,11 +381,11 @@ void
 meta_opened (struct meta *m)
 {
   m->opened = true;
-  /* The last one to be closed removes the WAL. */
+  /* The last connection that is closed removes the WAL. */
   sqlite3_db_config (m->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
 }
 
-/* Never into what pool.db has, free pages included. */
+/* Never cut off pages of pool.db, also not free ones. */
 static void
 trim_files (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
 {
@@ -416,7 +417,7 @@ meta_close (struct meta *m)
       if (r == 0 && m->kept_wal_pages > 0)
         trim_files (m, m->kept_pages, m->kept_wal_pages);
     }
-    /* The WAL is all that is sure then: closing must not remove it. */
+    /* Then only the WAL is certain: closing must not remove it. */
     if (r == -1)
       sqlite3_db_config (m->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1,
                          NULL);
@@ -470,7 +471,7 @@ meta_copy_check (struct meta *m,
                  void (*fn) (void *opaque, bool repaired, const char *text),
                  int (*step) (void *opaque, uint64_t bytes), void *opaque)
 {
-  /* Read-only there is only the one that was chosen. */
+  /* A read-only pool uses only the copy that was chosen. */
   return m->copy ? meta_copy_compare (m->copy, fn, step, opaque) : 0;
 }
 
@@ -493,9 +494,9 @@ meta_reader_get (struct meta *m)
 void
 meta_reader_put (struct meta *m, struct meta_conn *c)
 {
-  /* A statement that was not reset would keep its view of pool.db open: it
-   * would hide later commits, and keep the WAL from starting again.  A view
-   * that meta_freeze has opened is the caller's to close.
+  /* A statement that was not reset would keep its view of pool.db open.  That
+   * would hide later commits, and keep the WAL from restarting.  The caller
+   * must close a view that meta_freeze has opened.
    */
   assert (!sqlite3_get_autocommit (c->db) ||
           sqlite3_txn_state (c->db, NULL) == SQLITE_TXN_NONE);
@@ -524,7 +525,7 @@ meta_frozen_open (struct meta *m)
     WITH_LOCK (&m->lock);
     m->nr_frozen++;
   }
-  /* The moment is that of the first statement that reads. */
+  /* The first statement that reads determines the moment. */
   if (meta_freeze (c) == -1 || meta_state_get (c, &state) == -1) {
     meta_frozen_close (m, c);
     return NULL;
@@ -543,7 +544,7 @@ meta_frozen_close (struct meta *m, struct meta_conn *c)
   assert (m->nr_frozen > 0);
   if (--m->nr_frozen == 0) {
     m->give_way_bytes = 0;
-    m->copied_pages = 0;        /* checkpoints went no further than it */
+    m->copied_pages = 0;        /* the reader has limited checkpoints */
     pthread_cond_broadcast (&m->none_frozen);
     pthread_cond_signal (&m->wake);
   }
@@ -561,7 +562,7 @@ meta_frozen_check (struct meta *m)
                        (m->give_way_bytes + (1 << 20) - 1) >> 20);
 }
 
-/* Is none left? */
+/* Make frozen readers close; true: none is left. */
 static bool
 expel_frozen (struct meta *m)
 {
@@ -584,13 +585,13 @@ simple (struct meta_conn *c, enum meta_stmt which, const char *what)
   return meta_run (c, st, what);
 }
 
-/* End a transaction without a trace; false: there was no memory for it. */
+/* Roll back an open transaction; false: there was no memory for it. */
 static bool
 roll_back (struct meta_conn *c)
 {
   unsigned tries = 0;
 
-  /* Some errors have rolled back already. */
+  /* After some errors SQLite has rolled back already. */
   while (!sqlite3_get_autocommit (c->db)) {
     sqlite3_stmt *st = meta_stmt (c, ST_ROLLBACK);
 
@@ -603,8 +604,8 @@ roll_back (struct meta_conn *c)
   return true;
 }
 
-/* What ends it is prepared before it begins: when memory is short it must need
- * none.
+/* Prepare the statements that end a transaction before it begins, so that they
+ * need no memory when memory is short.
  */
 static int
 begin (struct meta_conn *c, enum meta_stmt which)
@@ -628,7 +629,7 @@ meta_begin (struct meta_conn *c)
 void
 meta_committed (struct meta *m)
 {
-  /* What cannot be counted stays as it was, until the next commit. */
+  /* On failure the counts stay as they were until the next commit. */
   (void) count_pages (m);
 }
 
@@ -645,7 +646,7 @@ meta_commit (struct meta_conn *c)
   return 0;
 }
 
-/* Without memory it stays open, and is ended by meta_begin. */
+/* Without memory the transaction stays open, and meta_begin ends it. */
 void
 meta_rollback (struct meta_conn *c)
 {
@@ -663,8 +664,8 @@ meta_unfreeze (struct meta_conn *c)
 {
   if (!sqlite3_get_autocommit (c->db) &&
       simple (c, ST_COMMIT, "commit") == -1)
-    /* It has written nothing.  What is left open would hide all later commits
-     * from this connection.
+    /* The transaction has written nothing.  If it stayed open, it would hide
+     * all later commits from this connection.
      */
     while (!roll_back (c))
       ;
@@ -687,7 +688,7 @@ meta_release (struct meta_conn *c, bool keep)
 int
 meta_checkpoint (struct meta *m)
 {
-  /* Through the writer: TRUNCATE waits for readers, not for itself. */
+  /* Use the writer: TRUNCATE waits for readers, not for itself. */
   WITH_LOCK (&m->copying);
   if (checkpoint_locked (m, &m->writer, SQLITE_CHECKPOINT_TRUNCATE) !=
       SQLITE_OK)
@@ -697,7 +698,9 @@ meta_checkpoint (struct meta *m)
   return 0;
 }
 
-/* Until no thread reads, or READERS_WAIT_MS: a check may read for minutes. */
+/* Let no new reader start, and wait until no thread reads, but at most
+ * READERS_WAIT_MS: a check may read for minutes.
+ */
 static void
 hold_readers (struct meta *m)
 {
@@ -739,14 +742,16 @@ meta_restart_wal (struct meta *m, bool truncate)
 {
   int r;
 
-  /* Copy while others read; then no reader may be inside the WAL for
-   * the moment in which it restarts: lookups come so close after each other
-   * that it never would by itself.
+  /* Copy while others read.  Then hold the readers: the WAL restarts only when
+   * no reader is inside it, and lookups follow each other so closely that it
+   * never would by itself.
    */
   WITH_LOCK (&m->copying);
   copy_locked (m, &m->writer);
   if (is_frozen (m)) {
-    /* It cannot.  Only a full file system is worth more than a reader. */
+    /* The WAL cannot restart.  Only a full file system is a reason to expel
+     * readers.
+     */
     if (!truncate || !expel_frozen (m))
       return false;
     copy_locked (m, &m->writer);
@@ -767,10 +772,10 @@ pool_bytes (struct meta *m)
   return stat (m->path, &st) == 0 ? (uint64_t) st.st_size : WAL_LIMIT_BYTES;
 }
 
-/* The WAL may be as large as pool.db, within limits: a small pool may live
- * on a small file system.  What its file has it keeps while the pool is open,
- * so the limit counts before it is made larger: else the one fold that was
- * promised most when the WAL was nearly full would decide.
+/* The WAL may be as large as pool.db, within limits: a small pool may be on a
+ * small file system.  The WAL's file keeps its size while the pool is open, so
+ * the limit applies before the file grows.  Otherwise the fold that was
+ * promised most when the WAL was nearly full would determine the size.
  */
 static uint64_t
 wal_limit (uint64_t pool_bytes)
@@ -780,9 +785,8 @@ wal_limit (uint64_t pool_bytes)
   return pool_bytes < WAL_LIMIT_BYTES ? pool_bytes : WAL_LIMIT_BYTES;
 }
 
-/* Frozen readers keep the WAL from restarting for as long as a drift
- * takes.  It must not fill the file system for them: that would stop
- * clients.
+/* Frozen readers keep the WAL from restarting for as long as a drift takes.
+ * The WAL must not fill the file system for them: that would stop clients.
  */
 static bool
 is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
@@ -796,7 +800,7 @@ is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
     bytes > (uint64_t) fs.f_bavail * fs.f_frsize;
 }
 
-/* Has the WAL room for 'pages' without becoming larger than its limit? */
+/* True if the WAL can take 'pages' without growing beyond its limit. */
 static bool
 has_room (struct meta *m, uint64_t pages, uint64_t limit)
 {
@@ -826,7 +830,7 @@ meta_throttle (struct meta *m, uint64_t need)
  * Pages
  */
 
-/* What the files have, counted now. */
+/* Count the pages of the files now. */
 static void
 get_readonly_pages (struct meta *m, struct meta_pages *pages)
 {
