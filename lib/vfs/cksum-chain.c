@@ -18,8 +18,8 @@
 #include "vfs/cksum-chain.h"
 #include "vfs/cksum-int.h"
 
-/* SQLite's file format: big-endian, but for the words of the checksum, whose
- * order the lowest bit of the magic number tells.
+/* SQLite's file format: big-endian, except for the words of the checksum, whose
+ * order is in the lowest bit of the magic number.
  */
 #define WAL_MAGIC UINT32_C (0x377f0682)
 #define WAL_FORMAT 3007000
@@ -32,7 +32,7 @@ struct walk {
   bool big_endian;
   uint32_t sum[2];              /* up to the last frame that fitted */
   uint64_t nr;                  /* frames that fitted */
-  uint64_t bad[2];              /* up to there */
+  uint64_t bad[2];              /* up to that frame */
   uint8_t *frame[2];            /* owned */
 };
 
@@ -83,7 +83,7 @@ begin (struct walk *w, const uint8_t *header)
     w->sum[1] == get_be (header + 28);
 }
 
-/* Does the frame that file i has there continue the chain? */
+/* True if the next frame of file i continues the chain. */
 static bool
 fits (struct walk *w, unsigned i, uint32_t sum[2])
 {
@@ -102,8 +102,8 @@ fits (struct walk *w, unsigned i, uint32_t sum[2])
   return sum[0] == get_be (frame + 16) && sum[1] == get_be (frame + 20);
 }
 
-/* The next frame; NULL: neither file has one that fits.  'good' tells which
- * have.
+/* Returns the next frame; NULL: neither file has one that fits.  'good' says
+ * which files have it.
  */
 static const uint8_t *
 next_frame (struct walk *w, bool good[2])
@@ -193,7 +193,7 @@ cksum_chain_repair (const int fds[2], unsigned which,
   begin (&w, c->header);
   while (w.nr < c->nr_frames) {
     frame = next_frame (&w, good);
-    if (frame == NULL) {        /* it was there a moment ago */
+    if (frame == NULL) {        /* cksum_chain_read has read it */
       errno = EIO;
       return -1;
     }
@@ -202,8 +202,8 @@ cksum_chain_repair (const int fds[2], unsigned which,
                      cksum_frame_offset (w.nr - 1, c->page_size)) == -1)
       return -1;
   }
-  /* The header last: until then an older WAL is as it was, or has lost what
-   * it had; the other file has all of it.
+  /* Write the header last.  Until then an older WAL is unchanged, or has lost
+   * its frames; the other file has the whole chain.
    */
   if (!has_header (fds[which], c->header) &&
       full_pwrite (fds[which], c->header, sizeof c->header, 0) == -1)

@@ -22,7 +22,7 @@
 
 #define WAL_PIECE (64 << 10)
 
-/* A file of the connection: ours, since it was opened through our VFS. */
+/* A file of the connection; our type, because our VFS has opened it. */
 static struct cksum_file *
 file_of (sqlite3 *db, int op)
 {
@@ -40,7 +40,7 @@ db_of (sqlite3 *db)
   return file_of (db, SQLITE_FCNTL_FILE_POINTER);
 }
 
-/* NULL: the connection has none open, because there is none. */
+/* NULL: there is no WAL, so the connection has none open. */
 static struct cksum_file *
 wal_of (sqlite3 *db)
 {
@@ -62,7 +62,7 @@ cksum_mirror_pages (struct cksum_mirror *m, sqlite3 *db, uint64_t *pages)
   return 0;
 }
 
-/* In itself. */
+/* The state by the page's own checksum. */
 static enum cksum_page_state
 page_state (int64_t got, const uint8_t *page, uint32_t page_size,
             uint64_t offset)
@@ -71,7 +71,7 @@ page_state (int64_t got, const uint8_t *page, uint32_t page_size,
     return CKSUM_PAGE_UNREADABLE;
   if (cksum_page_is_good (page, page_size, offset))
     return CKSUM_PAGE_GOOD;
-  /* SQLite does not write the pages that it has freed at once. */
+  /* SQLite does not write a page that it has freed at once. */
   return is_zero (page, page_size) ? CKSUM_PAGE_UNUSED : CKSUM_PAGE_BAD;
 }
 
@@ -81,7 +81,7 @@ read_first (struct cksum_file *f, uint8_t *page, uint32_t len,
 {
   int rc = real_read (f, page, (int) len, (sqlite3_int64) offset);
 
-  /* What is missing was filled with zeroes; a page that only the copy has. */
+  /* The VFS filled the missing part with zeroes: only the copy has the page. */
   if (rc == SQLITE_IOERR_SHORT_READ)
     return 0;
   return rc == SQLITE_OK ? (int64_t) len : -1;
@@ -129,7 +129,7 @@ cksum_mirror_copy (struct cksum_mirror *m, sqlite3 *db, uint64_t first,
       if (check_state (m, CKSUM_MIRROR_BUILDING) == -1)
         return -1;
       got = read_first (f, file->page, page_size, offset);
-      /* A bad page is copied as it is: the copy's must not look better. */
+      /* Copy a bad page as it is: the copy's must not look better. */
       if (got == (int64_t) page_size &&
           mirror_write_locked (file, file->page, page_size, offset) == -1)
         return lost (m, "writing");
@@ -197,8 +197,8 @@ repair_locked (struct cksum_mirror *m, struct cksum_file *f,
 {
   if (r->first == CKSUM_PAGE_GOOD && r->second != CKSUM_PAGE_GOOD)
     return mirror_write_locked (file, first, len, offset) == 0;
-  /* Of a distrusted one zeroes are as good: the copy has all that was
-   * written.
+  /* If the first file is distrusted, write the copy's zeroes too: the copy has
+   * everything that was written.
    */
   if ((r->second == CKSUM_PAGE_GOOD && r->first != CKSUM_PAGE_GOOD) ||
       (r->second == CKSUM_PAGE_UNUSED && r->first == CKSUM_PAGE_BAD &&
@@ -223,7 +223,7 @@ read_both (struct cksum_mirror *m, struct cksum_file *f, uint32_t page_size,
   mirror_judge_locked (m, f);
 }
 
-/* Good is what is chosen, and what is the same. */
+/* Only the chosen page is good, and the other one if it is the same. */
 static void
 look_at_both (struct cksum_mirror *m, const struct mirror_page *p,
               uint32_t page_size, uint64_t offset,
@@ -375,7 +375,7 @@ cksum_page_blank (sqlite3 *db, uint64_t number)
     : blank_page (m, f, number);
 }
 
-/* What is not known to be old is not lost. */
+/* Fail unless it is certain that the page is lost. */
 static int
 judge_loss (struct cksum_mirror *m, const struct mirror_page *p,
             uint32_t page_size, uint64_t number)
@@ -450,7 +450,7 @@ cksum_mirror_check_wal (struct cksum_mirror *m, sqlite3 *db,
       WITH_LOCK (&file->lock);
       if (check_state (m, CKSUM_MIRROR_SYNCED) == -1)
         return -1;
-      /* Frames that SQLite would not read are not known. */
+      /* The table does not know frames that SQLite would not read. */
       expected = cksum_get_frame (m->shared, frame);
       if (real_size (f, &size) != SQLITE_OK || expected == FRAME_UNKNOWN ||
           offset + page_size > (uint64_t) size)

@@ -109,8 +109,8 @@ db_page_size (struct cksum_file *f, uint32_t *page_size)
   return SQLITE_OK;
 }
 
-/* A read that ended early.  It is right only for the empty file; then
- * SQLite takes the zeroes in 'buf' for an empty database.
+/* A read ended early.  That is right only for an empty file: then SQLite takes
+ * the zeroes in 'buf' for an empty database.
  */
 static int
 db_short_read (struct cksum_file *f)
@@ -144,8 +144,8 @@ db_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
   return rc == SQLITE_OK ? SQLITE_IOERR_DATA : rc;
 }
 
-/* Any range, through the pages that it lies in.  SQLite does this when a
- * connection still expects another page size.
+/* Read any range, page by page.  SQLite does this when a connection still
+ * expects another page size.
  */
 static int
 db_read_pieces (struct cksum_file *f, uint8_t *buf, int len,
@@ -188,19 +188,19 @@ cksum_db_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
     else
       rc = db_read_pieces (f, buf, len, offset, page_size);
   }
-  /* sqlite3_open has no extended error codes yet; the first statement meets
-   * the damage again, and has.
+  /* sqlite3_open does not return extended error codes yet.  The first statement
+   * meets the damage again, and returns one.
    */
   if (rc != SQLITE_OK && len < PAGE_SIZE_MIN)
     return real_read (f, buf, len, offset);
-  /* Nothing unverified may leave, not even with an error. */
+  /* Never return unverified data, not even with an error. */
   if (rc != SQLITE_OK)
     memset (buf, 0, len);
   return rc;
 }
 
-/* SQLite writes nothing but whole pages.  Page 1 tells their size; but a
- * first transaction larger than the cache writes others before it.
+/* SQLite writes only whole pages.  Page 1 has their size, but a first
+ * transaction larger than the cache writes other pages before it.
  */
 int
 cksum_db_write (struct cksum_file *f, const void *buf, int len,
@@ -214,7 +214,7 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
   if (!is_page_size (len) || offset % len != 0)
     return SQLITE_IOERR_WRITE;
   if (offset == 0) {
-    /* Without room for the checksums they would overwrite content. */
+    /* In a page without room for it the checksum would overwrite content. */
     page_size = cksum_parse_db_header (buf);
     if (page_size != (uint32_t) len)
       return SQLITE_IOERR_DATA;
@@ -241,9 +241,9 @@ cksum_db_write (struct cksum_file *f, const void *buf, int len,
   return rc;
 }
 
-/* SQLite takes the size of the file for that of the database when the WAL is
- * empty, and writes it into the next commit.  So it sees what the header
- * says, which is what checkpoints have made of it.
+/* When the WAL is empty SQLite takes the file's size for the database's, and
+ * writes it into the next commit.  So return the size in the header, which the
+ * checkpoints have written.
  */
 int
 cksum_db_size (struct cksum_file *f, sqlite3_int64 *size)
@@ -271,12 +271,12 @@ cksum_db_size (struct cksum_file *f, sqlite3_int64 *size)
     }
     if (rc == SQLITE_IOERR_NOMEM)
       return rc;
-    /* A damaged one is found when it is read. */
+    /* If page 1 is damaged, SQLite's next read of it fails. */
     if (be32toh (count) > 0)
       known = (uint64_t) be32toh (count) * page_size;
     cksum_set_db_size (f->shared, known);
   }
-  /* A truncated file is no larger than it is. */
+  /* A truncated file may be smaller than its header says. */
   if ((uint64_t) *size > known)
     *size = (sqlite3_int64) known;
   return SQLITE_OK;

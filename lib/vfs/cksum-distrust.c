@@ -110,7 +110,7 @@ judge (struct judged j, struct cksum_own *own, unsigned side)
                   (own, read_judged_locked, &j) ? FOREIGN : TOUCHED);
 }
 
-/* Durably, before the next change of ours. */
+/* "distrusted" makes that durable before our next change. */
 void
 mirror_tell_trust (struct cksum_mirror *m)
 {
@@ -195,7 +195,9 @@ mirror_choose_locked (struct cksum_mirror *m, const struct mirror_page *p,
   return side;
 }
 
-/* The page was read before: so a change that is not seen here came later. */
+/* The caller has read the page already, so a change that is not visible here
+ * came after that.
+ */
 static bool
 is_doubtful (struct cksum_mirror *m)
 {
@@ -216,7 +218,7 @@ cksum_first_is_right (struct cksum_shared *s, const uint8_t *page,
 }
 
 /*----------------------------------------------------------------------
- * Changes of ours, and trust
+ * Our own changes, and those of other programs
  */
 
 void

@@ -37,7 +37,7 @@ cksum_graft_set (sqlite3 *db, const struct cksum_graft *graft)
   if (sqlite3_file_control (db, "main", SQLITE_FCNTL_FILE_POINTER, &f) !=
       SQLITE_OK || f == NULL || f->base.pMethods == NULL)
     return nbdedup_fail (EIO, "pool.db: not open");
-  /* What is in its cache is as it was before. */
+  /* The connection's cache has pages from before the graft. */
   sqlite3_db_release_memory (db);
   f->graft = graft;
   return 0;

@@ -112,9 +112,8 @@ close_locked (struct mirror_file *file)
   file->is_new = false;
 }
 
-/* The names go at once, as far as that is possible: the space of a full disk
- * is free as soon as the files are closed, and what is gone is never taken for
- * current.
+/* Remove the copy's names at once, if possible: closing the files then frees
+ * the space of a full disk, and no later process can take them for current.
  */
 void
 mirror_lose (struct cksum_mirror *m, const char *why)
@@ -127,12 +126,16 @@ mirror_lose (struct cksum_mirror *m, const char *why)
   } while (!atomic_compare_exchange_weak (&m->state, &state,
                                           CKSUM_MIRROR_LOST));
   m->ops.lost (m->ops.opaque, why);
-  /* The administrator may need what is left of both. */
+  /* Keep the copy if another program wrote to the first file: the administrator
+   * may need both.
+   */
   cksum_own_look (&m->first);
   if (m->touch[0] == UNTOUCHED) {
     unlink (m->files[CKSUM_DB].path);
     unlink (m->files[CKSUM_WAL].path);
-    /* If "lost" could not tell, this does, before the commit is answered. */
+    /* Even if "lost" has failed, this makes the loss durable before SQLite
+     * answers the commit.
+     */
     (void) sync_directory_of (m->files[CKSUM_DB].path);
   }
   m->ops.wake (m->ops.opaque);
@@ -167,8 +170,8 @@ cksum_mirror_lose (struct cksum_mirror *m, const char *why)
   close_locked (&m->files[CKSUM_WAL]);
 }
 
-/* Without the lock of 'first': who notices a change holds it while it calls
- * "wake", and our caller may hold what that waits for.
+/* Do not acquire the lock of 'first': a thread that notices a change holds it
+ * while it calls "wake", and our caller may hold the lock that "wake" needs.
  */
 bool
 cksum_mirror_trust (struct cksum_mirror *m)
@@ -179,8 +182,8 @@ cksum_mirror_trust (struct cksum_mirror *m)
   if (!atomic_compare_exchange_strong (&m->state, &state,
                                        CKSUM_MIRROR_SYNCED))
     return false;
-  /* There is nothing left to compare it with, but for what came after it was
-   * copied.
+  /* The copy was made from the first file, so comparing would find nothing,
+   * unless there were changes since copying began.
    */
   if (m->nr_foreign == m->nr_foreign_before)
     atomic_compare_exchange_strong (&m->touch[0], &touched, UNTOUCHED);
@@ -228,12 +231,12 @@ start_locked (struct cksum_mirror *m, bool synced, bool keep)
     return -1;
   if (synced)
     goto done;
-  /* Now, so that a name that cannot be made is no surprise later. */
+  /* Create the files now, so that a failure to do so is reported now. */
   if (open_locked (wal) == -1 || ftruncate (wal->fd, 0) == -1 ||
       (!keep && ftruncate (db->fd, 0) == -1))
     return -1;
-  /* They may have been made a moment ago, when it was tried whether they can
-   * be, or before a crash.
+  /* The names may not be durable even if the files existed: an attempt just
+   * before, or a crashed process, may have created them.
    */
   db->is_new = wal->is_new = true;
  done:
@@ -285,7 +288,7 @@ put_event (struct cksum_mirror *m, const struct cksum_mirror_event *e)
   m->repaired += e->repaired;
   {
     WITH_LOCK (&m->events_lock);
-    /* A disk that always fails there is named once. */
+    /* Report a page that the disk always fails to read only once. */
     for (i = 0; i < m->nr_named; ++i)
       if (m->named[i].wal == e->wal && m->named[i].number == e->number)
         return;
@@ -319,8 +322,9 @@ cksum_mirror_get_counts (struct cksum_mirror *m, uint64_t *taken,
  * Writing
  */
 
-/* Before a change of the copy; -1 with EIO: it is not ours any more.  Something
- * else that writes again and again does not keep us here.
+/* Call it before a change of the copy; -1 with EIO: the copy is not ours any
+ * more.  The number of tries is limited, in case another program writes again
+ * and again.
  */
 static int
 begin_own (struct mirror_file *file)
@@ -342,7 +346,7 @@ begin_own (struct mirror_file *file)
   return -1;
 }
 
-/* Only the database has pages that can be told. */
+/* Record the checksums of the pages; only for the database. */
 static void
 note_written_locked (struct mirror_file *file, const uint8_t *buf, size_t len,
                      uint64_t offset)
@@ -372,9 +376,9 @@ write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
   return r;
 }
 
-/* What fails here was written long ago, and a reader may be the one that meets
- * it: the next sync must know it, too, or the copy would miss something and be
- * taken for current.
+/* The bytes that fail here come from an earlier write, and the caller may be a
+ * reader.  So remember the failure for the next sync: otherwise the copy would
+ * lack these bytes and still count as current.
  */
 static int
 flush_locked (struct mirror_file *file)
@@ -443,8 +447,8 @@ mirror_file (struct cksum_mirror *m, struct cksum_file *f)
   return &m->files[f->role == ROLE_WAL ? CKSUM_WAL : CKSUM_DB];
 }
 
-/* May the copy's file be used?  If the copy was lost in the other file, this
- * one is closed now.
+/* True if the copy's file may be used.  If a write to the copy's other file has
+ * lost the copy, close this one now.
  */
 static bool
 is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
@@ -455,8 +459,8 @@ is_usable_locked (struct cksum_mirror *m, struct mirror_file *file)
   return false;
 }
 
-/* Before a change of the database: as begin_own.  Without a copy nothing would
- * tell its pages from ours any more.
+/* The same before a change of the database.  Without a copy, nothing could
+ * distinguish the other program's pages from ours afterwards.
  */
 static int
 begin_first_locked (struct cksum_mirror *m, struct cksum_file *f)
@@ -529,7 +533,7 @@ cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
   return rc;
 }
 
-/* SQLite takes a sync that a signal interrupted for one that failed. */
+/* SQLite takes an interrupted sync for a failed one, so repeat it. */
 static int
 sync_real (sqlite3_file *real, int flags)
 {
@@ -584,8 +588,8 @@ cut_written_locked (struct cksum_mirror *m, struct cksum_own *own,
     cksum_own_cut_locked (own, size / page_size);
 }
 
-/* Of the database 'exactly': SQLite does not write pages that it has freed,
- * but its header counts them.
+/* 'exactly', for the database: also extend the file.  SQLite does not write
+ * pages that it has freed, but its header counts them.
  */
 static int
 truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
@@ -593,7 +597,7 @@ truncate_locked (struct mirror_file *file, uint64_t size, bool exactly)
   struct stat st;
   int r;
 
-  /* What does not exist has no more than 'size' bytes. */
+  /* A missing file needs no truncation. */
   if (file->fd == -1 && access (file->path, F_OK) == -1)
     return 0;
   if (open_locked (file) == -1 || flush_locked (file) == -1 ||
@@ -667,9 +671,9 @@ cksum_mirror_wal_removed (struct cksum_mirror *m)
  * Reading
  */
 
-/* Write what the copy has over what could not be used.  A page that the disk
- * does not even give back is left to a scrub: the write might fail later, in
- * a sync that clients wait for.  With the lock, no checkpoint writes there.
+/* Overwrite the bad page with the copy's.  Leave a page that the disk cannot
+ * read to a scrub: the write might fail later, in a sync that clients wait
+ * for.  The lock keeps checkpoints from writing the page meanwhile.
  */
 static bool
 repair_locked (struct cksum_file *f, const uint8_t *good, int len,
@@ -681,7 +685,7 @@ repair_locked (struct cksum_file *f, const uint8_t *good, int len,
                              (sqlite3_int64) offset) == SQLITE_OK;
 }
 
-/* -1 where nothing of the page could be read, as full_pread. */
+/* The result that full_pread would return; a short read counts as 0. */
 static int64_t
 got_first (int rc, uint32_t page_size)
 {
@@ -706,7 +710,7 @@ cksum_mirror_read_page (struct cksum_file *f, uint8_t *page,
   file = &m->files[CKSUM_DB];
   {
     WITH_LOCK (&file->lock);
-    /* A checkpoint may have written it meanwhile. */
+    /* Read again: a checkpoint may have written the page meanwhile. */
     rc = real_read (f, page, (int) page_size, offset);
     both = (struct mirror_page) {
       { page, file->page }, { got_first (rc, page_size), -1 },

@@ -37,7 +37,7 @@ cksum_own_destroy (struct cksum_own *o)
   lock_destroy (&o->lock);
 }
 
-/* Is it this machine that sets the file's time? */
+/* True if this machine sets the file's time. */
 static bool
 has_own_clock (int fd)
 {
@@ -71,7 +71,7 @@ unwatch_locked (struct cksum_own *o)
   o->nr_written = o->next_written = 0;
 }
 
-/* Note what the file is; true: it was something else. */
+/* Record the file's size and time; true if they have changed. */
 static bool
 note_locked (struct cksum_own *o)
 {
@@ -146,7 +146,7 @@ cksum_own_look (struct cksum_own *o)
 }
 
 /*----------------------------------------------------------------------
- * What was written last
+ * The pages written last
  */
 
 void

@@ -92,7 +92,7 @@ readonly_size (sqlite3_file *file, sqlite3_int64 *size)
   return SQLITE_OK;
 }
 
-/* Also of xSync and xUnlock. */
+/* Also for xSync and xUnlock. */
 static int
 readonly_nothing (sqlite3_file *file, int what)
 {
@@ -113,7 +113,7 @@ static int
 readonly_file_control (sqlite3_file *file, int op, void *arg)
 {
   (void) file;
-  /* What is read through a mapping is not verified: there is none. */
+  /* Allow no mapping: reads through it would not be verified. */
   if (op == SQLITE_FCNTL_MMAP_SIZE) {
     *(sqlite3_int64 *) arg = 0;
     return SQLITE_OK;
@@ -172,8 +172,8 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
 }
 
 /*----------------------------------------------------------------------
- * A file that was given, in the place of the real VFS's: SQLite opens none by
- * /proc/self/fd.
+ * A file descriptor from the caller instead of a file of the real VFS: SQLite
+ * does not open /proc/self/fd.
  */
 
 struct given_file {
@@ -212,7 +212,7 @@ given_size (sqlite3_file *file, sqlite3_int64 *size)
   return SQLITE_OK;
 }
 
-/* What the functions above call. */
+/* The methods that the functions above call. */
 static const sqlite3_io_methods given_methods = {
   .iVersion = 1,
   .xClose = given_close,
@@ -224,8 +224,7 @@ static const sqlite3_io_methods given_methods = {
  * Opening
  */
 
-/* Is there no such file?  Any other reason not to see it is no answer: a WAL
- * that is there must be read.
+/* True only if there is certainly no such file: an existing WAL must be read.
  */
 static bool
 is_missing (const char *path)
@@ -274,8 +273,8 @@ readonly_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
     f->base.pMethods = &readonly_methods;
     return SQLITE_OK;
   }
-  /* What is said to be a WAL "unix-excl" would give to the database's owner,
-   * as root: that sets its time of change.
+  /* Do not open it as a WAL: if this process is root, "unix-excl" would give a
+   * WAL to the database's owner, and so set its time of change.
    */
   rc = real_vfs->xOpen (real_vfs, path, real, SQLITE_OPEN_READONLY |
                         (f->role == ROLE_WAL ? SQLITE_OPEN_SUPER_JOURNAL
@@ -300,8 +299,8 @@ readonly_delete (sqlite3_vfs *vfs, const char *path, int sync_dir)
   return SQLITE_READONLY;
 }
 
-/* SQLite asks for a WAL before it reads page 1, which may be torn if the WAL
- * has it: one that was put together is there, whatever stands beside pool.db.
+/* SQLite checks for a WAL before it reads page 1, which may be torn if the WAL
+ * has it.  An assembled WAL exists, whatever file is beside pool.db.
  */
 static int
 readonly_access (sqlite3_vfs *vfs, const char *path, int flags, int *result)

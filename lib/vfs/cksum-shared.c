@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The state that this process's connections to one database share: the sizes
- * of its pages, and the checksum of each page in its WAL.
+/* The state that this process's connections to one database share: page sizes,
+ * the checksum of each page in its WAL, and those of its own pages.
  *
  * The table of frames belongs to the database, not to the WAL's file
  * handle: SQLite's index may outlive the connection that recovered it.
@@ -29,11 +29,11 @@
 #include "base/lock.h"
 #include "vfs/cksum-int.h"
 
-/* Checksums by number; FRAME_UNKNOWN where there is none. */
+/* Checksums by number; FRAME_UNKNOWN if there is none. */
 #define SUMS_MIN 1024
 struct sums {
   uint64_t *p;                  /* owned */
-  size_t nr;                    /* with room in the table */
+  size_t nr;                    /* numbers that the table has room for */
 };
 
 struct cksum_shared {
@@ -43,7 +43,7 @@ struct cksum_shared {
   struct cksum_mirror *mirror;  /* not owned; constant while it is open */
 
   struct lock lock;             /* protects everything below */
-  int stand_in, wal;            /* owned, until the end; -1: none */
+  int stand_in, wal;            /* owned, until it is freed; -1: none */
   bool without_wal;
   bool has_helped;
   uint32_t page_size;           /* of the main database; 0: not known yet */
@@ -117,7 +117,7 @@ cksum_shared_put (struct cksum_shared *s)
   free (s);
 }
 
-/* Of the name that SQLite will use. */
+/* Use the full name, as SQLite will. */
 static struct cksum_shared *
 get_by_name (const char *path)
 {
@@ -168,7 +168,7 @@ take_file (int *owned, int fd)
     return;
   if (*owned == -1)
     *owned = fd;
-  else                          /* another pool of this process reads it, too */
+  else                          /* another pool of this process uses one */
     close (fd);
 }
 
@@ -253,7 +253,7 @@ sums_set (struct sums *sums, uint64_t i, uint64_t sum)
   return SQLITE_OK;
 }
 
-/* From number 'first' on. */
+/* Forget the checksums from number 'first' on. */
 static void
 sums_forget (struct sums *sums, uint64_t first)
 {
@@ -337,7 +337,7 @@ cksum_expect_page (struct cksum_shared *s, uint64_t page, uint64_t cksum)
 
   WITH_LOCK (&s->lock);
   known = sums_get (&s->pages, page);
-  /* Without memory for it nothing is known. */
+  /* Without memory the checksum stays unknown. */
   if (known == FRAME_UNKNOWN)
     sums_set (&s->pages, page, cksum);
   return known == FRAME_UNKNOWN || known == cksum;

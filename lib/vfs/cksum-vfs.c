@@ -78,8 +78,8 @@ cksum_write (sqlite3_file *file, const void *buf, int len,
   }
 }
 
-/* Blocks that pool.db and its WAL have stay with them: they are what later
- * transactions were promised (meta-files.h).
+/* pool.db and its WAL keep their blocks, which were promised to later
+ * transactions (meta-files.h).
  */
 static int
 truncate_but_keep (struct cksum_file *f, sqlite3_int64 size)
@@ -113,7 +113,7 @@ cksum_truncate (sqlite3_file *file, sqlite3_int64 size)
   if (f->role == ROLE_WAL)
     cksum_forget_frames (f->shared, size);
   else if (f->role == ROLE_MAIN && size == 0)
-    cksum_set_page_size (f->shared, 0);       /* any may be chosen again */
+    cksum_set_page_size (f->shared, 0);       /* SQLite may choose any again */
   return SQLITE_OK;
 }
 
@@ -160,7 +160,7 @@ cksum_file_control (sqlite3_file *file, int op, void *arg)
 {
   sqlite3_file *real = real_file ((struct cksum_file *) file);
 
-  /* What is read through a mapping is not verified: there is none. */
+  /* Allow no mapping: reads through it would not be verified. */
   if (op == SQLITE_FCNTL_MMAP_SIZE) {
     *(sqlite3_int64 *) arg = 0;
     return SQLITE_OK;
@@ -269,7 +269,7 @@ cksum_open (sqlite3_vfs *vfs, const char *path, sqlite3_file *file,
   else if (path != NULL && (flags & SQLITE_OPEN_WAL)) {
     f->role = ROLE_WAL;
     len = cksum_wal_path_len (path);
-    if (len == 0)               /* SQLite's name for it never differs */
+    if (len == 0)               /* SQLite never uses another name */
       return SQLITE_CANTOPEN;
   }
   if (f->role != ROLE_OTHER) {
@@ -425,7 +425,7 @@ cksum_vfs_register (void)
   if (registered)
     return 0;
 
-  /* What sqlite3_vfs_find calls first, whose failure it does not tell. */
+  /* sqlite3_vfs_find calls this first, but does not report its failure. */
   rc = sqlite3_initialize ();
   if (rc != SQLITE_OK)
     return nbdedup_fail (rc == SQLITE_NOMEM ? ENOMEM : EIO, "SQLite: %s",

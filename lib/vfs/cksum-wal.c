@@ -45,7 +45,7 @@ parse_wal_header (const uint8_t *h)
   return is_page_size (size) ? size : 0;
 }
 
-/* Of all bytes: the reserved ones are as SQLite has them in its cache. */
+/* The checksum of all bytes.  The reserved ones are those in SQLite's cache. */
 uint64_t
 cksum_frame_cksum (const uint8_t *page, uint32_t page_size, uint64_t frame)
 {
@@ -76,9 +76,9 @@ wal_read_page (struct cksum_file *f, uint8_t *page, uint32_t page_size,
     ? SQLITE_IOERR_DATA : rc;
 }
 
-/* Whole frames are read at recovery: SQLite checks their own checksums
- * and ends the log at the first bad one, and the table learns the pages.
- * What it knows already must not have changed.
+/* SQLite reads whole frames at recovery, checks their own checksums, and ends
+ * the log at the first bad one.  The table learns these pages; those that it
+ * knows already must not have changed.
  */
 static int
 wal_read_frame (struct cksum_file *f, uint8_t *buf, uint32_t page_size,
@@ -97,7 +97,7 @@ wal_read_frame (struct cksum_file *f, uint8_t *buf, uint32_t page_size,
   return found == expected ? SQLITE_OK : SQLITE_IOERR_DATA;
 }
 
-/* The header, or the checksum in it alone. */
+/* Read the header, or only the checksum in it. */
 static int
 wal_read_header (struct cksum_file *f, uint8_t *buf, int len,
                  sqlite3_int64 offset)
@@ -137,7 +137,7 @@ cksum_wal_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
   else if ((uint32_t) len == page_size)
     rc = wal_read_page (f, buf, page_size, frame);
   else {
-    /* A connection that still expects smaller pages. */
+    /* The connection still expects smaller pages. */
     page = cksum_page_buffer (f);
     if (page == NULL)
       return SQLITE_IOERR_NOMEM;
@@ -150,7 +150,7 @@ cksum_wal_read (struct cksum_file *f, void *buf, int len, sqlite3_int64 offset)
   return rc;
 }
 
-/* How a write, from 'offset' to before 'end', meets the page of a frame. */
+/* The part of a frame's page that a write from 'offset' to 'end' changes. */
 struct frame_part {
   uint64_t frame;
   uint64_t start;               /* first byte of its page in the file */
@@ -174,8 +174,8 @@ get_frame_part (uint64_t frame, uint32_t page_size,
   return part;
 }
 
-/* A page arrived in pieces, of which the last one has just been written.
- * Learn it as it is in the file.
+/* SQLite has written the last piece of a page: learn the whole page from the
+ * file.
  */
 static int
 wal_learn_page (struct cksum_file *f, const struct frame_part *part,
@@ -195,8 +195,8 @@ wal_learn_page (struct cksum_file *f, const struct frame_part *part,
                           cksum_frame_cksum (page, page_size, part->frame));
 }
 
-/* Pages are unknown from before the write until it has succeeded: a write
- * that fails half way leaves neither the old page nor the new one.
+/* Make the pages unknown before the write, until it has succeeded: a write that
+ * fails half way leaves neither the old page nor the new one.
  */
 static int
 wal_write_frames (struct cksum_file *f, const uint8_t *buf, int len,
@@ -238,7 +238,7 @@ cksum_wal_write (struct cksum_file *f, const void *buf, int len,
   if (len <= 0)
     return SQLITE_OK;
   if (offset < WAL_HEADER_BYTES) {
-    /* The header comes alone and whole. */
+    /* SQLite writes the header whole and in its own write. */
     if (offset != 0 || len != WAL_HEADER_BYTES || parse_wal_header (buf) == 0)
       return SQLITE_IOERR_WRITE;
     rc = cksum_mirror_write (f, buf, len, offset);
