@@ -5,14 +5,13 @@
  * Stored forms:
  *   CODEC_LZ4   one raw LZ4 block, no frame
  *   CODEC_ZSTD  one Zstandard frame without content size and checksum:
- *               the pointer knows the size, and has a checksum
+ *               the size is known from the pointer, which also has a checksum
  *
- * Incompressible data.  SHA-256 takes 2.2 us for 4 KiB here.  LZ4 takes
- * 0.85 us to find out that 4 KiB of random bytes do not compress, zstd much
- * longer, so both are asked only if a sample of the block gives hope
- * (seems_random: 0.13 us).  The sample looks for the two things that
- * compressors live on: some byte values that are more frequent than
- * others, and repetitions.
+ * Incompressible data.  For 4 KiB, SHA-256 takes 2.2 us, and LZ4 needs 0.85 us
+ * to find that random bytes do not compress; zstd needs much longer.  So both
+ * are tried only if a sample of the block does not look random (seems_random:
+ * 0.13 us).  The sample looks for what compressors exploit: byte values that
+ * are more frequent than others, and repetitions.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -60,7 +59,7 @@ codec_name (int id)
   }
 }
 
-/* "1" .. "19", nothing else; 0 if it is not. */
+/* Parses "1" .. "19"; 0: it is something else. */
 static int
 parse_level (const char *s)
 {
@@ -144,19 +143,19 @@ codec_ctx_free (struct codec_ctx *ctx)
  * The sample
  */
 
-/* Below this length nothing is worth a guess. */
+/* Shorter blocks are not worth a sample. */
 #define SAMPLE_LEN_MIN 2048
 
-/* Are the byte values of the block's sample as evenly distributed as
- * random ones?
+/* True if the byte values of the block's sample are as evenly distributed as
+ * random ones.
  *
- * Counts the pairs of equal bytes among n.  Random bytes have
- * n (n - 1) / 512 on average, with a standard deviation of about the
- * square root of that; five of them are allowed.  A share p of one byte
- * value, for example zeroes, adds p * p * n * n / 2 pairs: with 128 bytes
- * a share of 7 % is seen, with 512 one of 3 %.
+ * Counts the pairs of equal bytes among n.  Random bytes have n (n - 1) / 512
+ * on average, with a standard deviation of about the square root of that; the
+ * function allows five of them.  A share p of one byte value, for example
+ * zeroes, adds p * p * n * n / 2 pairs: with 128 bytes the function detects a
+ * share of 7 %, with 512 one of 3 %.
  *
- * The bytes are taken 4 at a time, at an odd distance, so that they do not
+ * It takes 4 bytes at a time, at an odd distance, so that the sample does not
  * keep step with any structure in the data.
  */
 static bool
@@ -186,19 +185,19 @@ bytes_seem_random (const uint8_t *src, size_t len)
   return pairs <= allowed;
 }
 
-/* Does the block seem to contain no string of 8 bytes twice?
+/* True if the block seems to contain no string of 8 bytes twice.
  *
  * Looks at 'step' successive positions from the start, then at every
  * step'th one.  That finds all repetitions at a multiple of 'step' bytes
  * (equal file system blocks), and any period of the whole block, because
  * every distance is a multiple of 'step' less one of the first positions.
- * For 4 KiB, where time is short, half of these have to do: then a period
- * is found if it, or a multiple of it inside the block, fits.
+ * For 4 KiB, where time is short, it looks at half of the first positions: then
+ * it finds a period if that period, or a multiple of it inside the block, fits.
  *
- * The table holds 32 other bits of each string's hash.  Being wrong about
- * equality costs an attempt to compress, nothing else; but with 16 bits it
- * happened to one block in 150, and one attempt of zstd-19 takes longer
- * than hashing 100 blocks.
+ * The table holds 32 other bits of each string's hash.  Taking two strings for
+ * equal by mistake only costs an attempt to compress.  But with 16 bits that
+ * happened to one block in 150, and one attempt of zstd-19 takes longer than
+ * hashing 100 blocks.
  */
 #define REPEAT_POSITIONS 1024
 #define REPEAT_TABLE_BITS 11
@@ -211,7 +210,7 @@ repeats_position (uint32_t *table, const uint8_t *p, unsigned shift)
 
   memcpy (&w, p, 8);
   w *= MIX_STEP;
-  tag = w | 1;                  /* 0 is an empty place */
+  tag = w | 1;                  /* 0 is an empty entry */
   old = table[w >> shift];
   table[w >> shift] = tag;
   return old == tag;
@@ -325,7 +324,7 @@ codec_compress (struct codec_ctx *ctx, const struct compression *c,
       return 0;
     return compress_zstd (ctx, clamp_level (c->level), src, src_len,
                           dst, dst_len);
-  default:                      /* CODEC_NONE: raw is smaller than raw */
+  default:                      /* CODEC_NONE: the caller stores it raw */
     return 0;
   }
 }

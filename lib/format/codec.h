@@ -16,9 +16,7 @@ enum codec_id {
   CODEC_ZSTD = 2,
 };
 
-/* What the property "compress" says: none, lz4, zstd (level 3), zstd-N
- * (N = 1 .. 19).
- */
+/* The property "compress": none, lz4, zstd (level 3), zstd-N (N = 1 .. 19). */
 struct compression {
   int codec;
   int level;                    /* zstd only */
@@ -36,24 +34,24 @@ extern void compression_name (const struct compression *c,
 extern const char *codec_name (int id);
 
 /* Contexts of the compression libraries, for one thread at a time; NULL:
- * ENOMEM.  Each library's context is made at its first use.
+ * ENOMEM.  The first use of a library makes its context.
  */
 struct codec_ctx;
 extern struct codec_ctx *codec_ctx_new (void);
 extern void codec_ctx_free (struct codec_ctx *ctx);
 
-/* Compress 'src' into at most 'dst_len' bytes.  Returns the bytes used, or
- * 0 if it does not fit: not an error, the caller stores it raw.  Gives up
- * early on data that does not compress (a sample decides), so that
- * incompressible data costs at most 5 % more than "none".
+/* Compress 'src' into at most 'dst_len' bytes.  Returns the bytes used, or 0 if
+ * the result does not fit: that is no error, the caller stores the data raw.
+ * If a sample shows that the data does not compress, the function gives up
+ * early, so that incompressible data costs at most 5 % more than "none".
  */
 extern size_t codec_compress (struct codec_ctx *ctx,
                               const struct compression *c,
                               const void *src, size_t src_len,
                               void *dst, size_t dst_len);
 
-/* Decompress to exactly 'dst_len' bytes.  The input may be anything:
- * returns -1 (EIO) if it is not the compressed form of that many bytes.
+/* Decompress to exactly 'dst_len' bytes.  Accepts any input: -1 (EIO) if it is
+ * not the compressed form of that many bytes.
  */
 extern int codec_decompress (struct codec_ctx *ctx, int codec,
                              const void *src, size_t src_len,

@@ -58,8 +58,8 @@
  * - REPAIR needs no volume: "scrub" with "wanted" returns the addresses of
  *   damaged records.  The server accepts the content only if it has the
  *   record's digest.
- * - EXTENTS may cover only the beginning of the range, but not nothing: the
- *   client asks again for the rest.
+ * - The REPLY to EXTENTS may cover only the beginning of the range, but at
+ *   least one extent: the client asks again for the rest.
  *
  * ERROR ESHUTDOWN from the server (for any request but those on a volume,
  * which may have been destroyed): the server is shutting down and has done
@@ -260,8 +260,8 @@ control_set_timeouts (int fd, int recv_s, int send_s)
   setsockopt (fd, SOL_SOCKET, SO_SNDTIMEO, &s, sizeof s);
 }
 
-/* The address of 'name' in the directory behind 'dirfd'.  A socket's path
- * is limited to 107 bytes, a pool's is not; this one is always short.
+/* The address of 'name' in directory 'dirfd'.  A socket's path is limited to
+ * 107 bytes, a pool's is not; this path is always short.
  */
 static inline void
 control_address (int dirfd, const char *name, struct sockaddr_un *addr)

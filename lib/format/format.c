@@ -70,7 +70,7 @@ record_pack (const struct record *r, uint8_t buf[RECORD_ENTRY_MAX])
     flags |= RECORD_EXTENDED;
   put_le16 (buf, (uint16_t) (r->ptr.addr % RECORD_GROUP_SECTORS));
   put_le16 (buf + 2, r->slot);
-  /* The low byte first: psize then fills bytes 5 .. 7. */
+  /* Byte 4 is the low byte, so psize fills bytes 5 .. 7. */
   put_le32 (buf + 4, (uint32_t) r->ptr.codec |
             (size_shift (r->lsize) - 9) << 4 | (r->ptr.psize - 1) << 8);
   put_le64 (buf + 8, r->refcount | (uint64_t) flags << 48);

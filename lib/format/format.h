@@ -101,11 +101,11 @@ sectors_of (uint32_t psize, uint32_t sector_bytes)
   return (psize + sector_bytes - 1) / sector_bytes;
 }
 
-/* Bytes used. */
+/* Returns the bytes used. */
 extern size_t record_pack (const struct record *r,
                            uint8_t buf[RECORD_ENTRY_MAX]);
-/* Reads the entry at the front of a row's remaining bytes.  Returns the
- * bytes used, or -1 (EIO).
+/* Unpack the entry at the front of a row's remaining bytes.  Returns the bytes
+ * used, or -1 (EIO).
  */
 extern int record_unpack (uint64_t group, const uint8_t *buf, size_t len,
                           struct record *r);
@@ -136,7 +136,7 @@ struct leaf {
   uint8_t ptr[LEAF_BLOCKS][POINTER_LEN];        /* packed */
 };
 
-/* Bytes used; 0: all blocks inherit, so no row is needed. */
+/* Returns the bytes used; 0: all blocks inherit, so no row is needed. */
 extern size_t leaf_pack (const struct leaf *leaf, uint8_t buf[LEAF_LEN_MAX]);
 extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
 
@@ -217,12 +217,12 @@ extern int summary_slot_unpack (const uint8_t uuid[UUID_LEN],
                                 struct record *r, uint64_t *birth);
 
 /*----------------------------------------------------------------------
- * Journal entries: the body of a batch is a sequence of them, each a
- * multiple of 8 bytes, each beginning with
+ * Journal entries.  The body of a batch is a sequence of entries.  The length
+ * of each is a multiple of 8 bytes, and each begins with
  *
  *      0      1   type
  *      1      1   flags
- *      2      2   (type's own)
+ *      2      2   depends on the type
  *      4      4   bytes of the whole entry
  *
  * JE_RECORD, a new record (80 bytes, then data):
@@ -237,7 +237,7 @@ extern int summary_slot_unpack (const uint8_t uuid[UUID_LEN],
  *      2      2   count                    8   8   layer
  *     16      8   first block             24 16n   pointers
  *
- * JE_HOLES, 'count' blocks from 'block' on are holes; JE_LOST, they are
+ * JE_HOLES, 'count' blocks from 'block' on are now holes; JE_LOST, they are now
  * lost:
  *      8      8   layer                   16   8   first block
  *     24      8   count
@@ -268,7 +268,7 @@ extern void je_holes_pack (uint64_t layer, uint64_t block, uint64_t count,
                            uint8_t buf[JE_HOLES_LEN]);
 extern void je_lost_pack (uint64_t layer, uint64_t block, uint64_t count,
                           uint8_t buf[JE_HOLES_LEN]);
-/* Reads the entry at the front: bytes used, or -1 (EIO). */
+/* Unpack the entry at the front.  Returns the bytes used, or -1 (EIO). */
 extern int64_t je_unpack (const uint8_t *buf, size_t len,
                           struct journal_entry *e);
 

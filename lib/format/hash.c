@@ -2,7 +2,7 @@
 
 /* Digests of records.
  *
- * Fetching an algorithm from OpenSSL 3 and allocating a context cost more
+ * Fetching an algorithm from OpenSSL 3 and allocating a context take longer
  * than hashing 1 KiB, so a hasher does both once.
  */
 
@@ -49,7 +49,7 @@ static const struct algorithm algorithms[] = {
 };
 #define NR_ALGORITHMS (sizeof algorithms / sizeof algorithms[0])
 
-/* "auto": each hash gets this long, on blocks of this size. */
+/* "auto" measures each hash for this time, on blocks of this size. */
 #define AUTO_NS 2000000
 #define AUTO_BLOCK 16384
 
@@ -119,7 +119,9 @@ hasher_new (int id)
   if (a->evp_name == NULL)
     return h;
 
-  /* A program that ends by exit() while others hash: OpenSSL stays whole. */
+  /* A program may call exit() while other threads hash: OpenSSL must not clean
+   * up then.
+   */
   OPENSSL_init_crypto (OPENSSL_INIT_NO_ATEXIT, NULL);
   h->md = EVP_MD_fetch (NULL, a->evp_name, NULL);
   if (h->md == NULL) {
@@ -192,7 +194,7 @@ hasher_digest (struct hasher *hasher, uint64_t domain,
   return digest_evp (hasher, domain, buf, len, digest);
 }
 
-/* The best time of one block, over AUTO_NS: other processes can only make
+/* The shortest time for one block within AUTO_NS: other processes can only make
  * it longer.  0 if the hash does not work here.
  */
 static uint64_t

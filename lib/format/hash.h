@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The digest that names a record's content (OpenSSL EVP; BLAKE3 where
- * libblake3 was found by configure).
+/* The digest that identifies a record's content (OpenSSL EVP; BLAKE3 if
+ * configure has found libblake3).
  */
 
 #ifndef NBDEDUP_HASH_H
@@ -26,17 +26,17 @@ enum hash_id {
   HASH_BLAKE3 = 5,
 };
 
-/* Returns the id, or -1 (EINVAL) for a name that this build lacks; the
- * text lists those that it has.  "auto" measures all on this CPU for a few
- * milliseconds and returns the fastest.
+/* Returns the id, or -1 (EINVAL) for a name that this build does not have, with
+ * a text that lists the names that it has.  "auto" measures all hashes on this
+ * CPU for a few milliseconds and returns the fastest.
  */
 extern int hash_by_name (const char *name);
 
 /* NULL for an id that this build lacks. */
 extern const char *hash_name (int id);
 
-/* A hasher is for one thread at a time: fetched and allocated once, reused
- * for every digest.  NULL: ENOMEM, or EINVAL for an unknown id.
+/* A hasher computes any number of digests, for one thread at a time.  NULL:
+ * ENOMEM, or EINVAL for an unknown id.
  */
 struct hasher;
 extern struct hasher *hasher_new (int id);

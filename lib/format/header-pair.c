@@ -95,7 +95,7 @@ header_pair_read (struct header_pair *pair, const struct header_kind *kind,
 
   for (i = 0; i < 2; ++i) {
     r = full_pread (fd, buf[i], HEADER_LEN, i * kind->copy_distance);
-    /* An unreadable copy is like a damaged one. */
+    /* Treat an unreadable copy as a damaged one. */
     if (r == -1)
       err = errno;
     state[i] = r == HEADER_LEN ? header_state (kind, buf[i])

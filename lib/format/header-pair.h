@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The header of "records" and of "journal": stored twice, so that at every
- * moment one copy is valid, even if a write is torn.
+/* The header of "records" and of "journal".  It is stored twice, so that one
+ * copy is valid at every moment, even if a write is torn.
  *
- * A copy has HEADER_LEN bytes, little-endian; copy 0 stands at the start of
- * the file, copy 1 further on, never in the same sector or page:
+ * A copy has HEADER_LEN bytes, little-endian.  Copy 0 is at the start of the
+ * file, copy 1 further on, never in the same sector or page:
  *
  *   OFFSET  SIZE  FIELD
  *      0      8   magic
@@ -19,8 +19,8 @@
  *     72    432   zero
  *    504      8   XXH3_64bits of bytes 0 .. 503
  *
- * Magic, version and checksum have these places in every format version, so
- * that an old program can tell a newer file from a damaged one.
+ * Magic, version and checksum are at these offsets in every format version, so
+ * that an old program can distinguish a newer file from a damaged one.
  *
  * A copy is valid if and only if its magic and its checksum are right.  Of
  * two valid copies the one with the higher (epoch, own64) counts: they
@@ -80,9 +80,10 @@ extern void header_pack (const struct header_kind *kind,
 extern enum copy_state header_state (const struct header_kind *kind,
                                      const uint8_t buf[HEADER_LEN]);
 
-/* Read both copies, decide, fill in 'pair'.  No valid copy, or two of
- * different pools: EIO; newer format or unknown incompatible feature:
- * EINVAL; the text, which begins with 'path', says which and what to do.
+/* Read both copies, and fill in 'pair' with the one that counts.  EIO: no valid
+ * copy, or two of different pools.  EINVAL: a newer format, or an unknown
+ * incompatible feature.  The text, which begins with 'path', says which, and
+ * what to do.
  */
 extern int header_pair_read (struct header_pair *pair,
                              const struct header_kind *kind,

@@ -17,7 +17,7 @@
  * Life of a layer:
  *
  *   head      a volume's; takes writes
- *   frozen    a snapshot's, or nameless and still inherited from
+ *   frozen    a snapshot's, or nameless and other layers inherit from it
  *   merging   nameless, with one child: takes over the child's rows, then
  *             its place (merge.h)
  *   dying     nothing refers to it: the fold drops its references, then its
@@ -53,14 +53,14 @@ struct layer {
   uint64_t id, branch, seq;
   uint32_t block_size;
 
-  /* Any thread reads these.  When parent and overlap change the content does
-   * not, in whichever order a thread sees the changes (merge.c).
+  /* Any thread reads these.  A change of parent and overlap does not change the
+   * content, in whichever order a thread sees the two changes (merge.c).
    */
   _Atomic (struct layer *) parent;      /* not owned; NULL: none */
   _Atomic uint64_t overlap;     /* blocks of the parent that show through */
   _Atomic (struct layer *) base;        /* lowest layer of the run */
-  _Atomic uint64_t run_overlap; /* least overlap down to the base, its own
-                                 * left out */
+  _Atomic uint64_t run_overlap; /* least overlap down to the base, without
+                                 * the base's */
   atomic_bool frozen;           /* set and cleared by map_freeze, map_thaw */
 
   bool dying, gone;             /* under volumes->lock */
@@ -85,8 +85,8 @@ struct layer {
   bool unstable;
 };
 
-/* Add 'change' to one of the two counts above.  A count that damage made too
- * small becomes 0, no error, because it can be counted again.
+/* Add 'change' to one of the two counts above.  If damage made the count too
+ * small, the result is 0: the count can be computed again.
  */
 static inline uint64_t
 layer_count (uint64_t count, int64_t change)
@@ -95,7 +95,7 @@ layer_count (uint64_t count, int64_t change)
     count + (uint64_t) change;
 }
 
-/* More blocks than any volume has: everything shows through. */
+/* More blocks than any volume has: all of the parent shows through. */
 #define LAYER_OVERLAP_ALL ((uint64_t) INT64_MAX)
 
 /* True if the fold writes changes of this layer directly to its parent. */

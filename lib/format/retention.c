@@ -13,7 +13,7 @@
 #define DAY_S (24 * HOUR_S)
 #define WEEK_S (7 * DAY_S)
 #define YEAR_S (365 * DAY_S)
-/* The epoch was a Thursday: so much earlier a week began. */
+/* The epoch was a Thursday: its week began so much earlier. */
 #define MONDAY_S (3 * DAY_S)
 #define AGE_DIGITS_MAX 6
 
@@ -50,7 +50,7 @@ unit_of (char c)
   }
 }
 
-/* "12h", "90d", "forever": 'len' characters. */
+/* Parse 'len' characters: "12h", "90d", "forever". */
 static bool
 parse_age (const char *s, size_t len, uint64_t *age_s)
 {
@@ -84,7 +84,7 @@ parse_tier (const char *s, size_t len, struct retention_tier *tier)
   return false;
 }
 
-/* Does the tier 't' go on properly where 'before' ends (NULL: at 0)? */
+/* Check that tier 't' continues where 'before' ends (NULL: at 0). */
 static int
 check_tier (const struct retention_tier *before, const struct retention_tier *t,
             const char *s, size_t len)
@@ -162,15 +162,15 @@ bucket_of (uint64_t time_s, uint64_t grain_s)
   return (time_s + MONDAY_S) / grain_s;
 }
 
-/* Of two in one bucket: which is rather kept? */
+/* True if 'a' is kept rather than 'b', in the same bucket. */
 static bool
 is_before (const struct retention_sample *a, const struct retention_sample *b)
 {
   return a->asked != b->asked ? a->asked : a->id < b->id;
 }
 
-/* Drop of the tier what is not the first of its bucket.  All samples have a
- * say in what is first, whichever tier they are in by now.
+/* Drop each sample of the tier that is not the first of its bucket.  Samples in
+ * other tiers also count as the first.
  */
 static void
 retention_tier (const struct retention_policy *policy,

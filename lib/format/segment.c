@@ -2,21 +2,20 @@
 
 /* The space map of one segment: see segment.h for the packed form.
  *
- * All bitmaps are multiples of 64 bits long (a segment has 512 sectors or
- * more, a chunk 64 or 128 slots), so scans go word by word.  In memory
- * they are stored as on disk, bit i % 8 of byte i / 8, which makes a word
- * of 8 little-endian bytes hold bits 64 w .. 64 w + 63 in order.
+ * The length of each bitmap is a multiple of 64 bits (a segment has 512 sectors
+ * or more, a chunk 64 or 128 slots), so scans go word by word.  Bitmaps in
+ * memory are as on disk, bit i % 8 of byte i / 8, so that a word of 8
+ * little-endian bytes holds bits 64 w .. 64 w + 63 in order.
  *
- * How many chunks there can be: one is only added while every slot of
- * those before is taken, by a record of at least one sector.  With c
- * chunks that is
+ * The maximum number of chunks: a chunk is added only when every slot of the
+ * chunks before is taken, by a record of at least one sector.  So with c chunks
  *
  *   c * chunk_sectors + c * (slots_per_chunk - 1) + chunk_sectors
  *     <= nr_sectors
  *
- * for the one to be added, which gives max_chunks.  A lost chunk (see
+ * must hold to add one more, which gives max_chunks.  A lost chunk (see
  * SEGMENT_CHUNK_LOST) existed before the crash, within the same limit, and
- * is given a new place before another one is appended.
+ * gets a new place before another one is appended.
  */
 
 #include <config.h>
@@ -54,8 +53,8 @@ clear_bit (uint8_t *bitmap, unsigned i)
   bitmap[i / 8] &= ~(1 << (i % 8));
 }
 
-/* The first bit at or after 'from' that is 'value'; 'end' if there is
- * none before 'end', which must be a multiple of 64.
+/* The first bit at or after 'from' that is 'value'.  If there is none before
+ * 'end' the result is not below 'end'; it is 'end' for a multiple of 64.
  */
 static unsigned
 find_bit (const uint8_t *bitmap, unsigned from, unsigned end, bool value)
@@ -90,7 +89,7 @@ count_bits (const uint8_t *bitmap, unsigned nr_bits)
   return n;
 }
 
-/* Sectors in use whatever happens: the store's header. */
+/* Sectors that are always in use: the store's header. */
 static unsigned
 base_sectors (const struct segment_map *map)
 {
@@ -210,9 +209,9 @@ segment_map_pack (const struct segment_map *map, size_t *len)
   return buf;
 }
 
-/* Everything that the code below relies on, checked on a map that was just
- * copied from packed bytes: the checksum says that they are what was
- * packed, not that it was sensible.  Returns what is wrong.
+/* Check everything that the code below relies on, in a map that was just copied
+ * from packed bytes: the checksum proves that they are unchanged, not that they
+ * were consistent.  Returns a text that names the fault, or NULL.
  */
 static const char *
 check_map (const struct segment_map *map)
@@ -248,8 +247,8 @@ check_map (const struct segment_map *map)
       return "the slot of a chunk's header is marked free";
   }
   nr_record_sectors = map->nr_used - base_sectors (map) - placed * cs;
-  /* Sectors that no slot speaks for are a leak, which check finds; it may be
-   * all that is left when the last record has died.
+  /* Sectors without a slot are a leak, which check finds.  They may be all that
+   * is left after the last record has died.
    */
   if (map->nr_slots_used > nr_record_sectors)
     return "the numbers of slots and sectors in use contradict each other";
@@ -308,7 +307,7 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
   why = "fewer sectors in use than its chunks take";
   if (map->nr_used < base_sectors (map) + i * map->chunk_sectors)
     goto bad;
-  /* A lost chunk counts with all its slots in the bitmap. */
+  /* In the bitmap all slots of a lost chunk count as used. */
   map->nr_slots_used =
     count_bits (map->slots, nr_chunks * map->slots_per_chunk);
   why = "the slot of a chunk's header is marked free";
@@ -384,7 +383,9 @@ segment_map_clear (struct segment_map *map, unsigned sector,
   return 0;
 }
 
-/* Is there such a slot, in a chunk that has a place, not the header's? */
+/* Check that the slot exists, in a chunk that has a place, and is not the
+ * chunk's header.
+ */
 static int
 check_slot (const struct segment_map *map, unsigned slot)
 {
@@ -480,7 +481,7 @@ segment_map_force_chunk (struct segment_map *map, unsigned index,
   if (index < map->nr_chunks && map->chunks[index] != SEGMENT_CHUNK_LOST)
     return;
   for (i = 0; i < map->chunk_sectors; ++i)
-    (void) segment_map_clear (map, sector + i, 1);      /* or it is free */
+    (void) segment_map_clear (map, sector + i, 1);      /* unless free */
   (void) segment_map_place_chunk (map, index, sector);
 }
 
@@ -494,7 +495,7 @@ segment_map_set_chunks (struct segment_map *map, const uint16_t *chunks,
     if (chunks[i] != SEGMENT_CHUNK_LOST &&
         segment_map_place_chunk (map, i, chunks[i]) == -1)
       return -1;
-  /* Lost ones at the end, which no placed one has made room for. */
+  /* Add lost chunks at the end, after the last placed one. */
   return add_lost_chunks (map, nr_chunks);
 }
 

@@ -14,9 +14,9 @@
  * gets it.)
  *
  * A chunk can be "lost": after a crash its place is unknown, because none of
- * its records was flushed, but a record of a later chunk was.  A
- * lost chunk keeps its number, has no sectors, and all its slots count as
- * taken, until it is placed again.
+ * its records was flushed, but a record of a later chunk was.  A lost chunk
+ * keeps its number, has no sectors, and all its slots count as taken, until it
+ * is placed again.
  *
  * Packed form (the "map" column of table "segment"), little-endian:
  *
