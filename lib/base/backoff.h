@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Pauses before retrying what failed for lack of memory. */
+/* Pauses before retrying a call that failed for lack of memory. */
 
 #ifndef NBDEDUP_BACKOFF_H
 #define NBDEDUP_BACKOFF_H
@@ -11,7 +11,9 @@
 
 #include "base/clock.h"
 
-/* Retries, about 4 seconds in all: the shortage is not momentary then. */
+/* The number of retries, about 4 seconds in all: a longer shortage is not
+ * momentary.
+ */
 #define BACKOFF_TRIES 12
 
 /* 1, 2, 4 ... 1024 ms; 'tries' starts at 0. */
@@ -33,13 +35,13 @@ backoff_sleep (unsigned *tries)
   return true;
 }
 
-/* Set while this thread runs something that its caller retries as a whole, with
- * pauses: the functions below do not pause then.
+/* Set while this thread runs a function that its caller retries as a whole,
+ * with pauses.  The functions below do not pause then.
  */
 extern _Thread_local bool backoff_is_off;
 
-/* For storing an answered write: a failure there stops the pool, and a
- * momentary lack of memory must not.
+/* For storing an answered write: a failure there stops the pool, which a
+ * momentary lack of memory must not do.
  */
 static inline void *
 patient_realloc (void *p, size_t size)

@@ -23,8 +23,8 @@ nbdedup_error (void)
   return message;
 }
 
-/* Cut a message that fills the buffer so that it ends with "...", not in
- * the middle of a UTF-8 character.
+/* End a message that does not fit with "...", without splitting a UTF-8
+ * character.
  */
 static void
 mark_cut (char text[MESSAGE_MAX])

@@ -23,7 +23,7 @@ extern int full_pwrite (int fd, const void *buf, size_t len, uint64_t offset);
 extern int full_pwritev (int fd, struct iovec *iov, int nr_iov,
                          uint64_t offset);
 
-/* The same with zeroes, over [offset, end). */
+/* Write zeroes over [offset, end).  0, or -1 with errno (no text recorded). */
 extern int full_write_zeroes (int fd, uint64_t offset, uint64_t end);
 
 /* fdatasync, retried after EINTR: an interrupted call has reported no disk

@@ -12,7 +12,7 @@
 /* Each file of a pool carries the pool's UUID. */
 #define UUID_LEN 16
 
-/* "records": its header stands at the start of segment 0. */
+/* "records": its header is at the start of segment 0. */
 #define SEGMENT_BYTES (UINT32_C (4) << 20)
 #define STORE_HEADER_BYTES 16384        /* two copies, 8 KiB apart */
 

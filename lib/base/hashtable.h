@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* An intrusive hash table: chains of struct hashtable_link, doubled when the
- * load passes 1.  No locks, no ownership: it links what callers embed.
+ * load passes 1.  No locks, no ownership: callers embed the links.
  * Integer keys go through mix.h.
  */
 
@@ -57,7 +57,7 @@ hashtable_grow (struct hashtable *t)
   struct hashtable_link **buckets = calloc (n, sizeof *buckets), *l, *next;
 
   if (buckets == NULL)
-    return;                     /* only makes the chains longer */
+    return;                     /* the chains only become longer */
   for (i = 0; i < t->nr_buckets; ++i)
     for (l = t->buckets[i]; l; l = next) {
       next = l->next;

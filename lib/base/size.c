@@ -11,9 +11,9 @@
 
 /* SQLite's and JSON's integers are signed. */
 #define SIZE_MAX_BYTES ((uint64_t) INT64_MAX)
-/* Fractions are rounded down to this; a volume's size is a multiple of it. */
+/* Round fractions down to this; a volume's size is a multiple of it. */
 #define FRACTION_BYTES 512
-/* Further digits of a fraction are ignored: with a T they would overflow. */
+/* Ignore further digits of a fraction: with a T they would overflow. */
 #define FRACTION_DIGITS 6
 
 static int
