@@ -2,12 +2,12 @@
 
 /* Appending to the journal: the place of the next batch.
  *
- * A batch is written at the head, or at the ring's start with a wrap at the
- * head.  Room for a wrap always stays behind it, so that the ring can continue
- * at its start from any position of the head.  While more than half of the ring
- * is live, and whenever there was no room, the ring grows instead of wrapping:
- * a ring that is trimmed seldom gets large, one that is trimmed often stays
- * small.
+ * journal_append writes a batch at the head, or at the ring's start with a wrap
+ * at the head.  Room for a wrap always stays behind it, so that the ring can
+ * continue at its start from any position of the head.  While more than half of
+ * the ring is live, and after an append that found no room, the ring grows
+ * instead of wrapping: a ring that is trimmed seldom becomes large, one that is
+ * trimmed often stays small.
  *
  * After a failed write the content of the file is unknown.  So the failure
  * kills the journal, and a session never uses a number twice.
@@ -37,8 +37,8 @@
 /* A mark is in a different page than the batch that it refers to. */
 #define MARK_PAGE 4096
 
-/* How far the journal may grow: on a small file system less, because the
- * reserve that keeps a full pool going is small there, too.
+/* How far the journal may grow.  On a small file system it may grow less,
+ * because the reserve for a full pool is small there, too.
  */
 static uint64_t
 ring_end_max (struct journal *j)
@@ -65,11 +65,11 @@ journal_may_grow (struct journal *j)
   return max > ring_end (j) ? max - ring_end (j) : 0;
 }
 
-/* Let the ring end at 'new_end' or, if that is more, where it becomes
- * twice as large.  A crash in here leaves a longer file and the old ring.
+/* Extend the ring to 'new_end' or to twice its end, whichever is more.  A crash
+ * meanwhile leaves a longer file and the old ring.
  *
- * Returns 0, 1 if it cannot grow (it has its full size, or the file system
- * is full: nothing has changed then), -1 on error.
+ * Returns 0; 1 if the ring cannot grow, because it has its full size or the
+ * file system is full (nothing has changed then); -1 on error.
  */
 static int
 grow_locked (struct journal *j, uint64_t new_end)
@@ -105,8 +105,8 @@ grow_locked (struct journal *j, uint64_t new_end)
                        strerror (errno));
 }
 
-/* Find room for 'size' bytes: '*wrap' says that it is at the ring's start
- * and not at the head.  Returns as journal_append.
+/* Find room for 'size' bytes, at the head or (*wrap) at the ring's start.
+ * Returns as journal_append does.
  */
 static int
 find_room_locked (struct journal *j, uint64_t size, bool *wrap)
@@ -179,8 +179,8 @@ write_wrap_locked (struct journal *j)
   return full_pwrite (j->fd, buf, sizeof buf, j->head);
 }
 
-/* The place of a mark.  It overwrites nothing live, and does not move the place
- * of the next batch.  Returns 0 if there is no room.
+/* The place of a mark, or 0 if there is no room.  The mark overwrites nothing
+ * live, and the next batch goes to the same place as without it.
  */
 static uint64_t
 mark_position_locked (const struct journal *j)

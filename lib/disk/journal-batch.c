@@ -2,27 +2,28 @@
 
 /* One batch of the journal, in bytes.  All integers are little-endian.
  *
- * The ring is [8192, ring_end).  A batch starts at a multiple of 512 with
- * its header; its body follows at once, then zeroes up to the next
- * multiple of 512.  There its trailer begins, and the list, and zeroes
- * again.  Wraps and marks have a header only.
+ * The ring is [8192, ring_end).  A batch starts at a multiple of 512 with its
+ * header.  The body follows, then zeroes up to the next multiple of 512.  There
+ * the trailer starts; the list follows, then zeroes up to the next multiple of
+ * 512.  Wraps and marks have only a header.
  *
  *   OFFSET  SIZE  FIELD
  *      0      4   magic "NBJB"
  *      4      4   kind: 1 data, 2 wrap, 3 mark
  *      8     16   uuid of the pool
  *     24      8   epoch of the session that wrote it
- *     32      8   seq: its number; of a wrap: of the batch at the start; of a
- *                 mark: of the last batch when it was written
- *     40      8   durable: the highest number known durable, with what its
- *                 batch refers to
+ *     32      8   seq: its number; in a wrap: the number of the batch at the
+ *                 ring's start; in a mark: the number of the last batch when
+ *                 the mark was written
+ *     40      8   durable: the highest number known durable, with the records
+ *                 that its batch refers to
  *     48      8   folded: the highest number known folded into pool.db
  *     56      8   position: offset of this header in the file
  *     64      4   length of the body; 0 for a wrap or mark
  *     68      4   length of the list; 0 for a wrap or mark
  *     72      8   XXH3_64bits of the body
- *     80      8   settled: the highest number of which it is known that all
- *                 records that it and the batches before it name are
+ *     80      8   settled: the highest number of a batch known to be settled:
+ *                 all records that it and the batches before it name are
  *                 durable, in "records" or carried
  *     88      8   XXH3_64bits of bytes 0 .. 87
  *
@@ -36,8 +37,8 @@
  *    104          the list, which replaces a damaged body
  *
  * A batch never ends at ring_end: room for a wrap always stays behind it.
- * The position is stored because bodies carry users' data: a copy of a
- * journal inside a journal must not be mistaken for its batches.
+ * The header has its position because bodies carry users' data: replay must not
+ * take a copy of a journal inside a body for batches.
  */
 
 #include <config.h>
@@ -110,7 +111,7 @@ batch_pack_trailer (const struct journal *j, const struct journal_batch *b,
   put_le64 (buf + 96, list_hash);
 }
 
-/* It is valid if and only if all of this holds. */
+/* A header or trailer is valid if and only if all these checks succeed. */
 static bool
 unpack (const struct journal *j, const uint8_t *buf, const char *magic,
         struct journal_batch *b)

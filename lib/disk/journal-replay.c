@@ -2,7 +2,7 @@
 
 /* Replay of the batches that a crash left in the ring.
  *
- * Proof that it takes the right batches and no others:
+ * Proof that replay takes the right batches and no others:
  *
  * Let F be the last number that pool.db has folded, E the epoch of the last
  * session, and n the number that replay expects at a position, first F + 1.
@@ -13,12 +13,11 @@
  *     ended with everything folded and a new epoch (journal_set_epoch
  *     refuses while something is live): none of their batches are needed.
  *
- * (b) A torn batch n of session E and what was written after it, n + 1 ..,
- *     stay in the ring when replay ends at n.  The next session has another
- *     epoch and writes its own batch n.  The leftovers can never continue
- *     it, by (a).  (If a caller appends in the same epoch all the same, the
- *     leftovers' headers are zeroed first, by
- *     journal_wipe_leftovers_locked.)
+ * (b) A torn batch n of session E and the batches after it, n + 1 .., stay in
+ *     the ring when replay ends at n.  The next session has another epoch and
+ *     writes its own batch n.  The leftovers can never continue it, by (a).
+ *     (If a caller appends in the same epoch all the same,
+ *     journal_wipe_leftovers_locked first zeroes the leftovers' headers.)
  *
  * (c) Proof of damage.  "durable >= m" in a batch of any session means that m
  *     was on disk.  Then m was folded before, or every later replay finds it,
@@ -26,19 +25,19 @@
  *     nothing at n, no batch can have durable >= n; if one has, n was damaged,
  *     and replay searches for its remains.  Likewise "folded" is only ever
  *     what pool.db had durably, so no batch can have folded > F, unless
- *     pool.db went back in time; nor an epoch above E.  Batches of earlier
- *     laps have lower values in all of these: they are normal.
+ *     pool.db went back in time; nor can one have an epoch above E.  Batches of
+ *     earlier laps have lower values of all three: they are normal.
  *
  * (d) A batch is overwritten only after journal_trim, so the batch that
- *     overwrites it has folded >= its number: with a pool.db that is too old,
- *     replay finds the proof (c) right there.  A mark is written where a batch
+ *     overwrites it has folded >= its number.  If pool.db is too old, replay
+ *     finds the proof (c) in that batch.  A mark is written where a batch
  *     could be, and has the same "folded" as that batch would have.
  *
- * (e) Records without need of proof.  "settled >= m" in a valid header of
- *     session E was written after the store had synced the records that the
- *     batches up to m name: even if the batch's body is damaged these records
- *     are there, and one that does not verify is damaged.  Only session E
- *     counts: leftovers (b) of an earlier one refer to other batches with
+ * (e) Records that need no proof.  "settled >= m" in a valid header of session
+ *     E was written after the store had synced the records that the batches up
+ *     to m name.  So even if the batch's body is damaged these records are in
+ *     the store, and one that does not verify is damaged.  Only session E
+ *     counts: leftovers (b) of an earlier session refer to other batches with
  *     these numbers.
  */
 
@@ -60,7 +59,7 @@
 /* The batch header or trailer at a place of the ring. */
 struct place {
   uint64_t position;
-  bool trailer;                 /* and no header */
+  bool trailer;                 /* it is a trailer, no header */
   struct journal_batch b;
 };
 
@@ -167,9 +166,8 @@ match (struct journal *j, const struct place *p, void *opaque)
   return 0;
 }
 
-/* Find a durable batch, whose header or body or a wrap in front of it is
- * damaged, by its header or trailer.  Returns 1 and its body, or 0 and its
- * list.
+/* Find a durable batch by its header or trailer, if its header, its body, or a
+ * wrap in front of it is damaged.  Returns 1 and its body, or 0 and its list.
  */
 static int
 find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
@@ -207,7 +205,7 @@ struct walk {
   void *opaque;
 };
 
-/* The next batch.  Returns 1 and its body; 0 if there is none that is whole,
+/* Read the next batch.  Returns 1 and its body; 0 if there is no intact one;
  * -1.
  */
 static int
@@ -388,7 +386,7 @@ wipe_one (struct journal *j, const struct place *p, void *opaque)
     return 0;
   if (full_pwrite (j->fd, zeroes, sizeof zeroes, p->position) == -1)
     return -1;
-  /* Of a batch that is whole the scan tells the header only. */
+  /* The scan does not report the trailer of an intact batch. */
   return p->b.kind == BATCH_DATA && trailer != p->position
     ? full_pwrite (j->fd, zeroes, sizeof zeroes, trailer) : 0;
 }

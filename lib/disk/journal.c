@@ -336,10 +336,10 @@ journal_trim (struct journal *journal, uint64_t seq, uint64_t position)
   assert (seq <= journal->appended);
   assert (seq < journal->appended || position == journal->head);
   if (seq < journal->folded)
-    return;                     /* an older call came late */
+    return;                     /* a later call was faster */
   journal->folded = seq;
   journal->tail = position;
-  /* Its effects are durable, even if the batch itself is not. */
+  /* The batch's effects are durable, even if the batch itself is not. */
   if (journal->synced < seq)
     journal->synced = seq;
   if (journal->settled < seq)

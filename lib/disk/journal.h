@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The journal: the flush path.  A preallocated, pre-written file; a ring of
- * batches after one header block.
+/* The journal: the flush path.  The file is preallocated and pre-written.  It
+ * has one header block and then a ring of batches.
  *
- * Each batch has a header with the pool's UUID, the epoch of the session
- * that wrote it, its sequence number (from 1, without gaps, over the whole
- * life of the pool), the highest sequence number known durable when it was
- * written, the highest sequence number known folded into pool.db when it
- * was written, the highest one known settled, the length of its body, XXH3
- * of the body, XXH3 of the header.  Batches start at multiples of
- * JOURNAL_ALIGN and never straddle the end of the ring: a batch that does
- * not fit there is written at the start, and a batch of kind WRAP (no body;
- * no number of its own) marks the place if there is room for it.  The caller
- * (txg-log.c) defines the content of the body.
+ * The header of a batch has the pool's UUID, the epoch of the session that
+ * wrote it, its sequence number (from 1, without gaps, over the whole life of
+ * the pool), the highest sequence numbers that were known durable, folded into
+ * pool.db, and settled when it was written, the length of its body, XXH3 of the
+ * body, and XXH3 of the header.  Batches start at multiples of JOURNAL_ALIGN
+ * and never straddle the end of the ring: the journal writes a batch that does
+ * not fit there at the start, and marks the place with a batch of kind WRAP (no
+ * body, no number).  The caller (txg-log.c) defines the content of the body.
  *
  * A batch is settled if all records that it and the batches before it name
  * are durable: in the store, or carried in a body.  It is durable if it is
@@ -33,8 +31,8 @@
  * ring contradicts this:
  *
  *  - One says that the missing batch was durable: the journal is damaged.  A
- *    batch's trailer, in sectors of its own, repeats its header, and has a
- *    list, a shorter substitute for the body.  So damage to the header or
+ *    batch's trailer, in separate sectors, repeats its header, and has a list,
+ *    a shorter substitute for the body.  So damage to the header or
  *    the trailer costs nothing, and the list replaces a damaged body.  If
  *    both are damaged replay fails with EIO, and the pool stays closed.
  *
@@ -64,7 +62,7 @@
 #define JOURNAL_HEADER_BYTES 8192       /* two copies, 4 KiB apart */
 #define JOURNAL_MIN_BYTES (UINT64_C (256) << 10)
 #define JOURNAL_MAX_BYTES (UINT64_C (64) << 20)
-/* A batch's body is at most this: also bounds memory at replay. */
+/* The longest body of a batch: also bounds memory at replay. */
 #define JOURNAL_BODY_MAX (UINT32_C (4) << 20)
 
 struct journal;
@@ -80,9 +78,9 @@ extern int journal_create (const char *path, const uint8_t uuid[UUID_LEN],
 extern int journal_replace (const char *path, const uint8_t uuid[UUID_LEN],
                             uint64_t epoch);
 
-/* Open and check the header: missing, short, foreign (uuid NULL: do not
- * compare), damaged: EIO; newer format: EINVAL; the text says what to do.
- * 'epoch' returns the header's.
+/* Open and check the header; *epoch is the header's.  EIO: missing, too short,
+ * damaged, or of another pool ('uuid' NULL: do not compare).  EINVAL: a newer
+ * format.  The text says what to do.
  */
 extern struct journal *journal_open (const char *path,
                                      const uint8_t uuid[UUID_LEN],
@@ -104,15 +102,15 @@ extern int journal_set_epoch (struct journal *journal, uint64_t epoch);
 
 /* Call 'fn' for each batch after 'folded' (the sequence number that pool.db
  * covers), beginning at file position 'position' (0: the ring's start).
- * Afterwards the journal appends after the last one; everything replayed
- * is live until journal_trim.  Must be called once, before the first
- * append, even if nothing is expected.
+ * Afterwards the journal appends after the last one; everything replayed is
+ * live until journal_trim.  Call it once, before the first append, even if no
+ * batch is expected.
  *
  * 'epoch' is the session whose batches are expected.
  */
 enum journal_trust {
   JOURNAL_SETTLED,              /* all records that it names were durable */
-  /* Nothing left says that this batch was settled, so the records that it
+  /* There is no proof left that this batch was settled, so the records that it
    * names may not have reached the disk when the power failed.
    */
   JOURNAL_SUSPECT,
@@ -150,7 +148,7 @@ extern int journal_follow (struct journal *journal, uint64_t position,
  *
  * Returns 0 and the batch's number; 1 if there is no room until journal_trim
  * (nothing was written); -1 on error.  After an error the journal is dead:
- * everything fails with EIO.  The one exception is ENOSPC from an empty
+ * every later call fails with EIO.  The one exception is ENOSPC from an empty
  * ring that is too small for the batch and cannot be extended.
  */
 extern int journal_append (struct journal *journal,

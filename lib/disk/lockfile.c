@@ -2,12 +2,12 @@
 
 /* The pool's "lock" file.
  *
- * Bytes of it are locked, each with an OFD lock:
+ * Processes lock single bytes of the file, each with an OFD lock:
  *
- *   byte 0   taken by the process that has the pool open; this one decides.
- *            Shared by those that only read
- *   byte 1   taken by the same process once its text stands in the file
- *   byte 2   shared by servers that only read
+ *   byte 0   exclusive: the process that has the pool open; shared: processes
+ *            that only read.  This lock decides
+ *   byte 1   exclusive: the same process, after writing its text to the file
+ *   byte 2   shared: servers that only read
  *
  * A crash, and also an ordinary close, leaves the text behind.  The lock of
  * byte 1 distinguishes the present holder's text from an earlier one's: without
@@ -77,8 +77,8 @@ try_lock (int fd, off_t byte, short type)
   }
 }
 
-/* Returns 1 if another open file description's lock of the byte is in the
- * way of one of this type, 0 if not, -1 with errno.
+/* Returns 1 if a lock of another open file description prevents a lock of this
+ * type on the byte, 0 if not, -1 with errno.
  */
 static int
 is_locked (int fd, off_t byte, short type)
@@ -90,7 +90,7 @@ is_locked (int fd, off_t byte, short type)
   return fl.l_type != F_UNLCK;
 }
 
-/* Parse "server PID WHO\n".  Anything else may be there: false. */
+/* Parse "server PID WHO\n".  Returns false for any other text. */
 static bool
 parse_text (const char *text, struct lockfile_holder *holder)
 {
@@ -193,12 +193,12 @@ lockfile_holder_is_ending (const struct lockfile_holder *holder)
   if (len <= 0)
     return true;
   text[len] = '\0';
-  p = strrchr (text, ')');      /* PID (NAME) STATE; NAME may have any */
+  p = strrchr (text, ')');      /* PID (NAME) STATE; NAME may contain ")" */
   return p != NULL && (strncmp (p, ") Z", 3) == 0 ||
                        strncmp (p, ") X", 3) == 0);
 }
 
-/* The text of a holder: one line, whatever 'who' contains. */
+/* Format the text of a holder: one line, whatever 'who' contains. */
 static size_t
 format_text (char text[TEXT_MAX], bool server, const char *who)
 {
@@ -216,9 +216,9 @@ format_text (char text[TEXT_MAX], bool server, const char *who)
   return i;
 }
 
-/* Overwrite before truncating: that needs no new space on most file
- * systems.  A pool on a full disk must open all the same; others then do
- * not learn who has it.
+/* Overwrite before truncating: that needs no new space on most file systems.
+ * If the disk is full open the pool without a text: then other processes do not
+ * learn which one has it.
  */
 static int
 write_text (int fd, const char *path, bool server, const char *who)
@@ -256,8 +256,8 @@ check_regular (int fd, const char *path)
   return 0;
 }
 
-/* Needs no more than permission to read.  '*fd' is -1 if there is no lock
- * file.
+/* Open the lock file, which needs only permission to read.  '*fd' is -1 if
+ * there is none.
  */
 static int
 open_to_read (const char *pool, const char *path, int *fd)
@@ -272,7 +272,7 @@ open_to_read (const char *pool, const char *path, int *fd)
   return check_regular (*fd, path);
 }
 
-/* Only test. */
+/* Test the lock without taking it. */
 static int
 test_lock (const char *pool, const char *path, struct lockfile_holder *holder)
 {

@@ -19,7 +19,7 @@
 struct lockfile_holder {
   bool server;                  /* listens on control.sock */
   bool reader;                  /* at least one reader; no text */
-  bool reader_is_server;        /* ... which serves: it may take long */
+  bool reader_is_server;        /* ... a server, which may run for long */
   pid_t pid;
   time_t since;                 /* when it took the lock; 0: not known */
   char who[128];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Records in memory, in front of a read-only store (store.h): those which the
- * journal carries and which a crash kept from reaching the store.
+/* Records in memory, in front of a read-only store (store.h): those that the
+ * journal carries and that did not reach the store before a crash.
  *
  * Threads: after the last overlay_put any thread may call overlay_get.
  */

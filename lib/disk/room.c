@@ -29,12 +29,12 @@
 struct room {
   struct room_ops ops;
   uint64_t wal_max;
-  atomic_uint copies;           /* 1: records have none; else their most */
+  atomic_uint copies;           /* most copies of a record, itself included */
 
   struct lock lock;             /* protects everything below */
   uint64_t reserved;            /* blocks, accepted and not yet installed */
   uint64_t open, folding;       /* blocks in the txgs */
-  uint64_t open_pages, folding_pages;   /* that they touch at the most */
+  uint64_t open_pages, folding_pages;   /* the most that they can touch */
 };
 
 struct room *
@@ -194,9 +194,9 @@ grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
   return ops->allocate (ops->opaque, need, 0);
 }
 
-/* After all folds the pool has the kept pages of its new size.  Otherwise
- * clients could not even overwrite a pool that grew while the file system was
- * full.
+/* Reserve so that after all folds the pool has the kept pages of its new size.
+ * Otherwise clients could not even overwrite a pool that grew while the file
+ * system was full.
  */
 static int
 reserve_new_locked (struct room *room, unsigned nr,
@@ -213,9 +213,9 @@ reserve_new_locked (struct room *room, unsigned nr,
 }
 
 /* Overwriting uses the kept pages, and leaves half of those in pool.db to
- * operations that free space.  The fold of one batch alone has room in the WAL,
- * also after pool.db has grown for all accepted blocks: so all of them get
- * folded, a batch at a time if necessary.
+ * operations that free space.  The WAL has room for the fold of one batch
+ * alone, also after pool.db has grown for all accepted blocks.  So the pool can
+ * fold all of them, a batch at a time if necessary.
  */
 static int
 reserve_overwrite_locked (struct room *room, unsigned nr,
@@ -312,7 +312,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   inside = room->open_pages + room->folding_pages;
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
-  /* What is alone inside has room: see reserve_batch_locked. */
+  /* A batch that is alone has room: see reserve_overwrite_locked. */
   if (inside > 0 &&
       !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
                           &p)) {
@@ -323,7 +323,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   return true;
 }
 
-/* Things that touch so many pages each. */
+/* How many items that touch 'pages' pages each can enter at once. */
 static uint64_t
 at_once (struct room *room, uint64_t pages)
 {
@@ -332,7 +332,7 @@ at_once (struct room *room, uint64_t pages)
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
-  /* All of pool.db at once? */
+  /* No limit if the WAL has room for all of pool.db. */
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
   n = p.wal_allocated < ROOM_FOLD_PAGES ? 0 :
@@ -393,6 +393,6 @@ room_background_leaves (struct room *room, uint64_t extra, unsigned max)
   n = p.wal_allocated > pages ?
     (p.wal_allocated - pages) / (ROOM_HOLES_PAGES * room->copies) : 0;
   if (n == 0 && room->folding_pages == 0)
-    n = 1;                      /* alone it has room in what is kept */
+    n = 1;                      /* alone it has room in the kept pages */
   return n < max ? (unsigned) n : max;
 }

@@ -11,9 +11,9 @@
  *    in use.
  *
  *  - The fold: a transaction writes each page that it changes once to the
- *    WAL.  The WAL has room for all that the open and the folding txg
- *    change together (replay folds both at once).  Changes that have no room
- *    wait for the fold: txgs get small when space is short.
+ *    WAL.  The WAL has room for all pages that the open and the folding txg
+ *    change together (replay folds both at once).  Changes without room wait
+ *    for the fold: txgs become small when space is short.
  *
  * The number of pages that a change touches is bounded per block
  * (ROOM_*_PAGES), and by the pages that pool.db has and may grow by.  The
@@ -56,7 +56,7 @@ struct room;
 
 /* The WAL always has room for this many pages, if pool.db has as many, and for
  * more if records have copies.  That is enough to give back one leaf, or for
- * ROOM_BATCH_BLOCKS blocks, each in a leaf of its own.
+ * ROOM_BATCH_BLOCKS blocks, each in a different leaf.
  */
 #define ROOM_WAL_MIN_PAGES (ROOM_HOLES_PAGES + ROOM_FOLD_PAGES)
 #define ROOM_BATCH_BLOCKS \
@@ -88,7 +88,7 @@ struct room_ops {
   void *opaque;
 };
 
-/* The WAL is never given more than 'wal_max' pages. */
+/* The WAL never gets more than 'wal_max' pages. */
 extern struct room *room_new (const struct room_ops *ops, uint64_t wal_max);
 extern void room_free (struct room *room);
 
@@ -110,8 +110,9 @@ extern uint64_t room_kept_wal_pages (uint64_t used, unsigned copies);
 /* Allocate the kept pages.  False: the file system has no room for them. */
 extern bool room_keep (struct room *room);
 
-/* Free what no accepted block needs, for other users of the file system and
- * for the pool's own records.  Call it in the folding thread, between folds.
+/* Free the pages that no accepted block needs, for other users of the file
+ * system and for the pool's own records.  Call it in the folding thread,
+ * between folds.
  */
 extern void room_give_back (struct room *room);
 

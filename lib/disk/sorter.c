@@ -17,7 +17,7 @@
 #include "base/fullio.h"
 #include "disk/sorter.h"
 
-/* One read of a run: smaller ones would be seeks on a disk that has them. */
+/* The size of one read of a run: smaller reads would make a disk seek. */
 #define READ_BYTES 65536
 
 /* The sorter distributes the items in memory to so many parts, which fit in the
@@ -30,7 +30,7 @@
 
 /* Sorted items in the file, and the part of them that is in memory. */
 struct run {
-  uint64_t offset, end;         /* of what has not been read yet */
+  uint64_t offset, end;         /* of the part that is not read yet */
   uint8_t *buf;                 /* not owned: a part of the sorter's */
   size_t pos, len;
 };
@@ -47,7 +47,7 @@ struct sorter {
 
   /* Adding: unsorted items.  Merging: the runs' parts. */
   uint8_t *buf;                 /* owned */
-  uint8_t *spare;               /* owned; as large, to deal out items to */
+  uint8_t *spare;               /* owned; as large, to distribute items to */
   size_t len, cap;
   size_t pos;                   /* of the next item, if there is no run */
   bool finished;
@@ -126,7 +126,7 @@ open_file (struct sorter *s)
   char path[4096];
 
   s->fd = open (s->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  /* Not every file system can. */
+  /* Not every file system supports O_TMPFILE. */
   if (s->fd == -1 && (errno == EOPNOTSUPP || errno == EISDIR)) {
     snprintf (path, sizeof path, "%s/sort-XXXXXX", s->dir);
     s->fd = mkostemp (path, O_CLOEXEC);
@@ -199,8 +199,8 @@ key_of (const uint8_t *item)
   return key;
 }
 
-/* The shift that turns a key into the number of a part: it depends on the keys'
- * range, not on their size.
+/* The shift that turns a key, less the least one, into the number of a part.
+ * It depends on the keys' range, not on their size.
  */
 static unsigned
 find_shift (const struct sorter *s, uint64_t *least)
@@ -222,7 +222,7 @@ find_shift (const struct sorter *s, uint64_t *least)
   return shift;
 }
 
-/* Sort what is in memory. */
+/* Sort the items in memory. */
 static int
 sort_buffer (struct sorter *s)
 {
@@ -314,7 +314,7 @@ sift_down (struct sorter *s, size_t i)
   s->heap[i] = run;
 }
 
-/* How many runs are merged at once, and the part of the buffer for each. */
+/* How many runs to merge at once. */
 static size_t
 fan_in (const struct sorter *s)
 {
@@ -323,7 +323,7 @@ fan_in (const struct sorter *s)
   return n < 2 ? 2 : n;
 }
 
-/* Begin to merge the first 'nr' runs, with 'room' bytes of the buffer. */
+/* Start to merge the first 'nr' runs, with 'room' bytes of the buffer. */
 static int
 begin_merge (struct sorter *s, size_t nr, size_t room)
 {
@@ -349,7 +349,7 @@ begin_merge (struct sorter *s, size_t nr, size_t room)
   return 0;
 }
 
-/* As sorter_next, of the merge that was begun; 'part' as there. */
+/* As sorter_next, for the running merge; 'part' as in begin_merge. */
 static int
 next_merged (struct sorter *s, size_t part, const void **item)
 {
@@ -418,7 +418,7 @@ sorter_finish (struct sorter *s)
     return sort_buffer (s);
   if (s->len > 0 && write_run (s) == -1)
     return -1;
-  /* Oldest first, so that runs that are merged are about equally long. */
+  /* Merge the oldest runs first: then the runs have about the same length. */
   while (s->nr_runs > fan) {
     nr = s->nr_runs - fan + 1;
     if (merge_some (s, nr < most ? nr : most) == -1)

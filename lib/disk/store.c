@@ -41,11 +41,11 @@ struct store {
   bool drop_cache;
   struct overlay *overlay;      /* owned; opened read-only; else NULL */
 
-  /* Only store_open and store_set_epoch, which is not called by two
-   * threads at once, change these.
+  /* Only store_open and store_set_epoch change these.  At most one thread may
+   * call store_set_epoch at a time.
    */
   struct header_pair pair;
-  struct store_header header;   /* what it says */
+  struct store_header header;   /* the content of 'pair' */
 
   /* Syncs are numbered.  A caller needs one that starts after the call:
    * number 'started' + 1.
@@ -54,7 +54,7 @@ struct store {
   pthread_cond_t cond;          /* a sync ended */
   uint64_t started, done;
   bool running;
-  bool failed;                  /* for ever */
+  bool failed;                  /* permanent */
 };
 
 static int
@@ -127,7 +127,7 @@ open_records (const char *path, int how, struct stat *st)
     return -1;
   }
   if (existed && S_ISBLK (st->st_mode) && (how & O_ACCMODE) == O_RDWR)
-    /* For a device O_EXCL means: not while it is mounted. */
+    /* For a device O_EXCL means: fail while it is mounted. */
     flags = (flags & ~O_CREAT) | O_EXCL;
   fd = open (path, flags, 0600);
   if (fd == -1)
@@ -222,7 +222,7 @@ store_create (const char *path, const struct store_header *header)
 
   assert (header->sector_bytes >= 512 && header->sector_bytes <= 8192);
 
-  /* If 'path' is a dangling symbolic link this makes its target. */
+  /* If 'path' is a dangling symbolic link, open_records makes its target. */
   created = stat (path, &st) == -1 && errno == ENOENT;
   fd = open_records (path, O_RDWR | O_CREAT, &st);
   if (fd == -1)
@@ -236,8 +236,8 @@ store_create (const char *path, const struct store_header *header)
 
   if (create_in (fd, S_ISBLK (st.st_mode), path, header) == -1)
     goto undo;
-  /* The name must survive too: in the directory of the file itself and, if
-   * 'path' is a link, of the link.
+  /* Make the name durable too: in the directory of the file itself and, if
+   * 'path' is a link, in that of the link.
    */
   if (sync_directory_of (real) == -1 || sync_directory_of (path) == -1) {
     nbdedup_fail (errno, "%s: syncing its directory: %s",
@@ -311,7 +311,7 @@ open_store (const char *path, bool drop_cache, bool readonly)
   }
   store->is_device = S_ISBLK (st.st_mode);
   if (drop_cache)
-    /* No readahead: nothing would drop its pages. */
+    /* No readahead, because nothing would drop its pages. */
     posix_fadvise (store->fd, 0, 0, POSIX_FADV_RANDOM);
   if (read_header (store) == -1)
     goto fail;
@@ -533,7 +533,7 @@ allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
   while (offset < end && offset < length) {
     hole = lseek (store->fd, offset, SEEK_HOLE);
     if (hole == -1 || (uint64_t) hole >= length)
-      break;                    /* nothing but data up to the end */
+      break;                    /* only data up to the end */
     if ((uint64_t) hole >= end)
       return 0;
     data = lseek (store->fd, hole, SEEK_DATA);
@@ -576,7 +576,7 @@ store_allocate_segment (struct store *store, uint64_t segment)
     return 0;
 
   err = errno;
-  /* Free what did fit past the old end: nothing can be stored there. */
+  /* Free the part that was allocated past the old end: it is useless. */
   if (length < offset + SEGMENT_BYTES && ftruncate (store->fd, length) == -1)
     err = errno;
   if (is_full (err))
@@ -635,7 +635,7 @@ store_get_fs (struct store *store, uint64_t nr_segments, struct store_fs *fs)
     return 0;
   }
   fs->dev = st.st_dev;
-  /* As df has it: what only root may use is neither used nor free. */
+  /* Count as df does: space that only root may use is neither used nor free. */
   fs->free_bytes = (uint64_t) vfs.f_bavail * vfs.f_frsize;
   fs->total_bytes = (uint64_t) (vfs.f_blocks - vfs.f_bfree + vfs.f_bavail) *
     vfs.f_frsize;

@@ -36,9 +36,9 @@ extern int store_create (const char *path, const struct store_header *header);
 struct store;
 
 /* Open read-write and check the header.  One valid copy is enough; the next
- * store_set_epoch repairs the other.  Missing, too short, no magic, bad
- * checksum: EIO; newer format or unknown incompatible feature: EINVAL; the
- * text says which and what to do.  'drop_cache': leave nothing in the page
+ * store_set_epoch repairs the other.  EIO: missing, too short, no magic, or a
+ * bad checksum.  EINVAL: a newer format, or an unknown incompatible feature.
+ * The text says which, and what to do.  'drop_cache': leave nothing in the page
  * cache.
  */
 extern struct store *store_open (const char *path, bool drop_cache);
