@@ -16,7 +16,7 @@
 #include "meta/meta-copy.h"
 #include "meta/meta-files.h"
 
-/* Of the WAL, in SQLite's file format. */
+/* The WAL's headers, in SQLite's file format. */
 #define WAL_HEADER_BYTES 32
 #define FRAME_HEADER_BYTES 24
 

@@ -2,13 +2,13 @@
 
 /* pool.db: all SQL of the project is in meta*.c.
  *
- * One connection writes (the fold's; one thread at a time), several read,
- * one checkpoints in a thread of its own.  All use the checksum VFS, so
- * reading a page that differs from what was written fails.
+ * One connection writes (the fold's; one thread at a time), several read, and
+ * one checkpoints in a separate thread.  All use the checksum VFS, so reading a
+ * page that differs from what was written fails.
  *
  * One thread at a time uses a connection: take a reader with meta_reader_get,
- * and return it with meta_reader_put.  Each statement is a snapshot of its own;
- * no transaction stays open between two calls.
+ * and return it with meta_reader_put.  Each statement is its own snapshot; no
+ * transaction stays open between two calls.
  *
  * Functions return 0 (or 1 = found, 0 = not found, if documented), -1 on
  * error: ENOSPC (the file system is full), ENOMEM, EIO (damaged, or the
@@ -129,7 +129,9 @@ meta_open_readonly (const char *path, uint64_t budget_bytes,
  * WAL.
  */
 extern void meta_opened (struct meta *m);
-/* Checkpoints everything first; -1 if that failed (closed all the same). */
+/* Checkpoint everything, then close.  -1 if the checkpoint failed; the function
+ * closes in that case too.
+ */
 extern int meta_close (struct meta *m);
 
 /* Configure the second copy: 'value' is the property "metadata-copy": on, off,
@@ -277,7 +279,7 @@ extern int meta_report_get (struct meta_conn *c, const char *name,
 extern int meta_report_put (struct meta_conn *c, const char *name,
                             const char *value);
 
-/* The id of a domain, made if needed ("" is 0); and its name (malloc'd). */
+/* The id of a domain, added if it is new ("" is 0); and its name (malloc'd). */
 extern int meta_domain_id (struct meta_conn *c, const char *name,
                            uint64_t *id);
 extern int meta_domain_name (struct meta_conn *c, uint64_t id, char **name);
@@ -307,7 +309,7 @@ extern int meta_layer_salvage (struct meta_conn *c,
                                void *opaque);
 extern int meta_volume_put (struct meta_conn *c, const struct meta_volume *v);
 extern int meta_volume_delete (struct meta_conn *c, uint64_t id);
-/* Lends a volume to 'fn' for the call. */
+/* The volume is valid only during the call of 'fn'. */
 extern int meta_volume_scan (struct meta_conn *c,
                              int (*fn) (void *opaque,
                                         const struct meta_volume *v),
@@ -321,7 +323,9 @@ extern int meta_volume_salvage (struct meta_conn *c,
 extern int meta_snapshot_put (struct meta_conn *c,
                               const struct meta_snapshot *s);
 extern int meta_snapshot_delete (struct meta_conn *c, uint64_t id);
-/* Lends a snapshot to 'fn' for the call; those of one volume by name. */
+/* The snapshot is valid only during the call of 'fn'.  Those of one volume come
+ * by name.
+ */
 extern int meta_snapshot_scan (struct meta_conn *c,
                                int (*fn) (void *opaque,
                                           const struct meta_snapshot *s),
@@ -339,8 +343,8 @@ extern int meta_leaf_put (struct meta_conn *c, uint64_t branch, uint64_t leaf,
                           uint64_t seq, const uint8_t *buf, size_t len);
 extern int meta_leaf_delete (struct meta_conn *c, uint64_t branch,
                              uint64_t leaf, uint64_t seq);
-/* Leaves of a branch from 'first' on, ascending.  fn returns 0 to go on,
- * 1 to stop, -1 for an error.  fn must not write the table.
+/* Leaves of a branch from 'first' on, ascending.  'fn' returns 0 to continue, 1
+ * to stop, -1 to fail, and must not write the table.
  */
 extern int meta_leaf_scan (struct meta_conn *c, uint64_t branch,
                            uint64_t first,
@@ -394,9 +398,8 @@ extern int meta_record_scan (struct meta_conn *c, uint64_t first_group,
                                         const uint8_t *buf, size_t len),
                              void *opaque);
 
-/* The row of the hash index that holds 'prefix': its lowest prefix in
- * 'low', and in 'next' the next row's (valid if *has_next).  0 or -1;
- * there always is one.
+/* The row of the hash index that holds 'prefix', which always exists: 'low' is
+ * its lowest prefix, and 'next' the next row's (if *has_next).  0 or -1.
  */
 extern int meta_index_get (struct meta_conn *c, uint64_t prefix,
                            uint64_t *low, struct blob *b);
@@ -434,7 +437,7 @@ extern int meta_limbo_scan (struct meta_conn *c,
  */
 extern int meta_copies_get (struct meta_conn *c, uint64_t addr,
                             uint64_t copies[COPIES_BESIDE], unsigned *nr);
-/* Without any the row goes. */
+/* If there are none, delete the row. */
 extern int meta_copies_put (struct meta_conn *c, uint64_t addr,
                             const uint64_t copies[COPIES_BESIDE],
                             unsigned nr);
@@ -469,8 +472,9 @@ extern int meta_sample_times (struct meta_conn *c, uint64_t golden,
                               int (*fn) (void *opaque, uint64_t id,
                                          uint64_t time, bool asked),
                               void *opaque);
-/* Lends each sample of 'golden' (0: of any) whose id is above 'after' to 'fn'
- * for the call, by id; fn returns 0 to go on, 1 to stop, -1 for an error.
+/* Call 'fn' for each sample of 'golden' (0: of any) whose id is above 'after',
+ * by id.  The sample is valid only during the call.  'fn' returns 0 to
+ * continue, 1 to stop, -1 to fail.
  */
 extern int meta_sample_scan (struct meta_conn *c, uint64_t golden,
                              uint64_t after,

@@ -25,7 +25,7 @@
 #define PAGE_SIZE_MIN 512
 #define PAGE_SIZE_MAX 65536
 
-/* Of the WAL, in SQLite's file format. */
+/* The WAL's headers, in SQLite's file format. */
 #define WAL_HEADER_BYTES 32
 #define FRAME_HEADER_BYTES 24
 
@@ -113,7 +113,7 @@ is_page_size (uint64_t size)
  * cksum-shared.c.  Threads: all functions lock by themselves.
  */
 
-/* In place of a frame's checksum: not known. */
+/* Instead of a frame's checksum: it is not known. */
 #define FRAME_UNKNOWN 0
 
 /* Call it once, before all others. */

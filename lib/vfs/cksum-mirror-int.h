@@ -61,8 +61,8 @@ struct cksum_mirror {
 
   struct cksum_own first;       /* the database; its lock is taken inside a
                                  * file's */
-  /* Of the database and of its copy.  Set each with its cksum_own's lock held,
-   * except for one way back (cksum_mirror_trust).
+  /* The state of the database and of its copy.  Set each with its cksum_own's
+   * lock held, except in cksum_mirror_trust and when a copy starts.
    */
   _Atomic enum mirror_touch touch[2];
   _Atomic uint64_t nr_foreign;  /* changes that are not ours */

@@ -89,7 +89,7 @@ note_locked (struct cksum_own *o)
   return differs;
 }
 
-/* With O_PATH: closing any other descriptor of the file would drop SQLite's
+/* Use O_PATH: closing any other descriptor of the file would drop SQLite's
  * locks on it.
  */
 void
