@@ -280,7 +280,7 @@ block_model_matches (struct block_model *m, uint64_t offset, uint64_t len,
   return true;
 }
 
-/* Whose content did we get instead? */
+/* Find the block that has the content that was read. */
 static void
 look_elsewhere (struct block_model *m, const uint8_t *buf)
 {
@@ -319,7 +319,7 @@ block_model_check (struct block_model *m, uint64_t block, const uint8_t *buf)
            (uint64_t) atomic_load (&m->flushed));
   n = b->nr - from;
   for (j = 0; j < n; ++j) {
-    if (n > 12 && j == 6)       /* first and last six tell enough */
+    if (n > 12 && j == 6)       /* print the first and last six */
       j = n - 6;
     i = from + j;
     print_state (j == 0 ? "durable:" : "allowed:", &b->states[i]);

@@ -3,12 +3,12 @@
 /* What a volume may contain after a crash.
  *
  * For each block the model keeps the states that it may have: the one that
- * is known to be durable, then one per write since, in order.  That there
- * is an order is the caller's work: it holds the locks of a write's blocks
- * (block_model_lock) from before the write is sent until it is answered.
+ * is known to be durable, then one per write since, in order.  The caller
+ * keeps the writes in order: it holds the locks of a write's blocks
+ * (block_model_lock) from before it sends the write until the answer.
  *
  * A FLUSH covers the writes that were answered before it was sent; a FUA
- * write covers all earlier writes to its blocks.  Both are remembered as
+ * write covers all earlier writes to its blocks.  The model remembers both as
  * stamps of one clock, so a flush costs nothing per block.
  *
  * After a crash a block is right if it equals any state from the last
@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Who did it: for the text of a failure. */
+/* The operation that made a state, for the text of a failure. */
 struct model_op {
   char kind;                    /* W, Z, T; '0' for the base */
   uint8_t thread;
@@ -50,56 +50,56 @@ struct block_model {
   uint32_t block_size;
   uint64_t size, nr_blocks;
   struct model_block *blocks;
-  _Atomic uint64_t flushed;     /* newest answered flush was sent then */
+  _Atomic uint64_t flushed;     /* when the newest answered flush was sent */
 };
 
-/* All zeroes. */
+/* A model of a volume that is all zeroes. */
 extern struct block_model *block_model_new (const char *name,
                                             uint32_t block_size,
                                             uint64_t size);
 extern void block_model_free (struct block_model *m);
 
-/* The clock. */
+/* The time of the clock, which the call advances. */
 extern uint64_t block_model_stamp (void);
 
-/* The blocks of a range: hold them while a request on them is under way.
- * Taken in ascending order.
+/* Lock the blocks of a range, in ascending order.  Hold the locks while a
+ * request on the blocks is in flight.
  */
 extern void block_model_lock (struct block_model *m, uint64_t offset,
                               uint64_t len);
 extern void block_model_unlock (struct block_model *m, uint64_t offset,
                                 uint64_t len);
 
-/* With the locks held: a write (data NULL: of zeroes) is about to be sent;
- * it was answered.
+/* With the locks held: the caller is about to send a write (data NULL: of
+ * zeroes); the server answered it.
  */
 extern void block_model_begin (struct block_model *m,
                                const struct model_op *op, const void *data);
 extern void block_model_answered (struct block_model *m,
                                   const struct model_op *op);
 
-/* A flush that was sent at 'stamp' has been answered. */
+/* The server answered a flush that was sent at 'stamp'. */
 extern void block_model_flushed (struct block_model *m, uint64_t stamp);
 
-/* With the locks held: is 'buf' what the range contains now?  Else say so
- * on stderr.
+/* With the locks held: check that 'buf' is what the range contains now.  If
+ * not, print the difference to stderr.
  */
 extern bool block_model_matches (struct block_model *m, uint64_t offset,
                                  uint64_t len, const uint8_t *buf);
 
-/* After a crash, nobody else using the model: is 'buf' (block_size bytes,
- * zero-padded at the end of the volume) a state that 'block' may have?
- * Else explain it on stderr.  Does not change anything.
+/* After a crash, when no other thread uses the model: check that 'buf'
+ * (block_size bytes, zero-padded at the end of the volume) is a state that
+ * 'block' may have.  If not, explain it on stderr.  The model is not changed.
  */
 extern bool block_model_check (struct block_model *m, uint64_t block,
                                const uint8_t *buf);
 
-/* It is now what the block has, durably. */
+/* Make 'buf' the block's only state, which is durable. */
 extern void block_model_adopt (struct block_model *m, uint64_t block,
                                const uint8_t *buf);
 
-/* When each block has one state only: what is cut off is gone, what is
- * added is zero.
+/* Resize the volume.  Every block must have one state only.  Shrinking drops
+ * blocks, growing adds zeroes.
  */
 extern void block_model_resize (struct block_model *m, uint64_t size);
 

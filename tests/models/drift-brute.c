@@ -8,8 +8,8 @@
  * document, what "nbdedup drift --json" must say of them: the definitions
  * are those of nbdedup-drift(1).  It shares no code with the engine: it cuts
  * the images into blocks, the last one padded with zeroes, and compares the
- * SHA-256 of each with those of all others.  What takes the engine's own
- * knowledge (stored sizes, the time) is left out.
+ * SHA-256 of each with those of all others.  It leaves out figures that only
+ * the engine knows (stored sizes, the time).
  *
  * Holes of the files are not read (SEEK_DATA).  Memory: 40 bytes for each
  * block of the golden image, about 100 for each distinct content, 4 for each
@@ -187,7 +187,7 @@ read_at (int fd, const char *path, uint8_t *buf, size_t len, uint64_t offset)
 
 typedef void block_fn (void *opaque, uint64_t position, uint32_t content);
 
-/* Call 'fn' for each block that is not zero; the number of all blocks. */
+/* Call 'fn' for each block that is not zero.  Returns the number of blocks. */
 static uint64_t
 each_block (const char *path, block_fn *fn, void *opaque)
 {
@@ -306,7 +306,9 @@ document (const char *name, const struct clone *clones, unsigned nr)
                     "dedup_ratio", ratio);
 }
 
-/* Every image has been read: who else has what the golden image has not? */
+/* After all images are read: divide the blocks that the golden image does not
+ * have into those of several clones and those of one.
+ */
 static void
 classify_others (struct clone *c)
 {

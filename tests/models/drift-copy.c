@@ -65,7 +65,7 @@ by_string (const void *a, const void *b)
                  json_string_value (*(json_t *const *) b));
 }
 
-/* The same strings, in any order? */
+/* True if both arrays have the same strings, in any order. */
 static bool
 same_strings (json_t *x, json_t *y)
 {
@@ -90,7 +90,7 @@ same_strings (json_t *x, json_t *y)
   return same;
 }
 
-/* Destroy them all, in any order; what was destroyed. */
+/* Destroy them all, in order.  Returns the names that were destroyed. */
 static json_t *
 destroy_all (struct nbdedup_pool *p, const struct promise *promise)
 {
@@ -101,7 +101,7 @@ destroy_all (struct nbdedup_pool *p, const struct promise *promise)
     result = engine_call (p, "destroy", json_pack
                           ("{s:s, s:b, s:b, s:b}", "name", promise->names[i],
                            "recursive", 1, "force", 1, "wait", 1));
-    /* With one before it, or named twice. */
+    /* Gone with an earlier one, or named twice. */
     if (result == NULL && errno != ENOENT)
       die ("destroy %s: %s", promise->names[i], nbdedup_error ());
     json_array_extend (destroyed, json_object_get (result, "destroyed"));
@@ -110,7 +110,7 @@ destroy_all (struct nbdedup_pool *p, const struct promise *promise)
   return destroyed;
 }
 
-/* What is on its way back already comes back before. */
+/* Space that is already being freed is freed before the measurement. */
 bool
 keep_promise (const char *directory, const struct promise *p)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What drift says of destroying, held against a copy of the pool on which it
- * is done.
+/* Compares what drift predicts for a destroy with the result of the destroy on
+ * a copy of the pool.
  */
 
 #ifndef NBDEDUP_DRIFT_COPY_H
@@ -15,26 +15,28 @@
 
 #define MAX_SET 5
 
-/* What drift said about destroying these together. */
+/* What drift predicts for destroying these together. */
 struct promise {
   char names[MAX_SET][64];
   unsigned nr;
-  json_t *destroyed;            /* owned; NULL: not said */
+  json_t *destroyed;            /* owned; NULL: no prediction */
   uint64_t freed_bytes;
 };
 
-/* It must be so; did it give anything back?  The pool is closed. */
+/* Check the prediction on a copy of the closed pool.  True if the destroy
+ * freed anything.
+ */
 extern bool keep_promise (const char *directory, const struct promise *p);
 
 extern struct nbdedup_pool *open_pool (const char *path,
                                        const struct nbdedup_settings *s);
 extern void close_pool (struct nbdedup_pool *p);
 
-/* 'args' is given away; the result is a new reference. */
+/* The function takes the reference of 'args'.  The result is a new one. */
 extern json_t *call (struct nbdedup_pool *p, const char *command,
                      json_t *args);
 
-/* Everything that was let go of is given back, merges included. */
+/* Wait until all space that can be freed is free, also by merges. */
 extern void drain (struct nbdedup_pool *p);
 
 #endif /* NBDEDUP_DRIFT_COPY_H */

@@ -37,7 +37,7 @@ by_name (const void *a, const void *b)
                  ((const struct drift_clone *) b)->node->name);
 }
 
-/* The blocks of one owner; the number of those that are not zero. */
+/* Add the blocks of one owner.  Returns the number that are not zero. */
 static uint64_t
 add_refs (struct refs *refs, const struct node *node, unsigned owner)
 {
@@ -86,7 +86,7 @@ classify (struct drift_family *f, const struct ref *r, size_t nr)
 }
 
 /*----------------------------------------------------------------------
- * What a content takes
+ * The space that a content takes
  */
 
 struct sizer {
@@ -104,7 +104,7 @@ in_sectors (const struct sizer *s, uint64_t len)
   return (len + sector - 1) / sector * sector;
 }
 
-/* Compressed only if that saves a sector. */
+/* A record is compressed only if that saves a sector. */
 static void
 add_stored (struct drift_family *f, struct sizer *s, const struct ref *r)
 {

@@ -2,7 +2,7 @@
 
 /* What "drift" must say of a model's golden images (lineage-model.h), by
  * brute force: all blocks of a golden image and its clones are sorted by
- * content.  Nothing is known here of layers, pointers or hashes.
+ * content.  This model knows nothing of layers, pointers or hashes.
  */
 
 #ifndef NBDEDUP_DRIFT_MODEL_H
@@ -23,12 +23,12 @@ struct drift_family {
   const struct node *golden;    /* not owned */
   struct drift_clone *clones;   /* owned; ascending by name */
   unsigned nr_clones;
-  bool unsure;                  /* nobody says whether one belongs to it */
+  bool unsure;                  /* membership of a volume is undefined */
   uint64_t golden_blocks, logical, distinct;
   uint64_t stored_min, stored_max;      /* of distinct_stored_bytes */
 };
 
-/* How the pool stores.  'compress' NULL: some this way, some that way. */
+/* How the pool stores records.  'compress' NULL: in more than one way. */
 struct drift_storage {
   uint32_t sector_bytes;
   const char *compress;
@@ -39,7 +39,7 @@ extern void drift_family_make (struct lineage *l, const struct node *golden,
                                struct drift_family *family);
 extern void drift_family_free (struct drift_family *family);
 
-/* Is the document right?  Else false, with the reason in 'why'. */
+/* True if the document is right.  If not, the reason is in 'why'. */
 extern bool drift_compare (const struct drift_family *family, json_t *doc,
                            char *why, size_t len);
 

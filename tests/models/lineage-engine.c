@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Operations of lineage-model.h done to a pool, and the pool compared with
+/* Applies operations of lineage-model.h to a pool, and compares the pool with
  * the model.
  */
 
@@ -110,7 +110,7 @@ check_diff (struct lineage *l, const struct op *op, json_t *extents)
     unsigned expected = memcmp (x, y, bs) == 0 ? 0 :
       all_zero (y, bs) ? 2 : 1;
 
-    /* Past the end of what it became nothing need be said. */
+    /* diff may omit blocks past the end of the newer side. */
     if (said[b] != expected && !(b >= node_blocks (to) && said[b] == 0))
       die ("diff %s %s: block %" PRIu64 " (of %u) is %s, expected %s",
            op->name, op->other, b, bs,
@@ -154,7 +154,7 @@ engine_own_bytes (struct nbdedup_pool *pool, const char *name)
   return n;
 }
 
-/* What must be a volume's own if it inherits from 'parent'. */
+/* The own_bytes that a volume must have if it inherits from 'parent'. */
 static uint64_t
 own_bytes_on (const struct node *node, const struct node *parent)
 {
@@ -168,7 +168,8 @@ own_bytes_on (const struct node *node, const struct node *parent)
   return nr * bs;
 }
 
-/* What is its own is merged into the volume's layer in the background. */
+/* The engine merges the volume's own blocks into its layer in the background.
+ */
 static void
 check_rebase (struct nbdedup_pool *pool, struct lineage *l,
               const struct op *op, uint64_t before, json_t *result)
@@ -193,7 +194,7 @@ check_rebase (struct nbdedup_pool *pool, struct lineage *l,
   }
 }
 
-/* What --dry-run promises is what happens. */
+/* The result must be what --dry-run predicts. */
 static json_t *
 run_rebase (struct nbdedup_pool *pool, struct lineage *l,
             const struct op *op)
@@ -350,7 +351,7 @@ check_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
   return e->problem != NULL;
 }
 
-/* 'buf' is what it has: all bytes, from whole blocks. */
+/* Read the whole volume into 'buf', and compare all bytes. */
 static bool
 compare_data (struct compare *c, struct node *node,
               struct nbdedup_volume *v, uint8_t *buf)
@@ -428,7 +429,7 @@ logical_bytes (const struct node *node)
   return nr * node->block_size;
 }
 
-/* In the answer of a command. */
+/* Check logical_bytes in the answer of a command. */
 static bool
 has_logical_bytes (const struct node *node, json_t *v)
 {
@@ -444,8 +445,8 @@ compare_origin (struct compare *c, struct node *node, const char *origin)
   const char *expected = node->lost_origin[0] ? node->lost_origin : NULL;
   char buf[64];
 
-  /* After a rollback to before a rebase it may be either; which one, the
-   * model leaves open.
+  /* After a rollback to before a rebase it may be either of the two.  The
+   * model does not define which.
    */
   if (node->origin_unsure)
     return true;
@@ -609,7 +610,7 @@ engine_compare (struct nbdedup_pool *pool, struct lineage *l, char *why,
   struct listing listing = { .c = &c };
   unsigned i, nr = 0;
 
-  /* Names first: a command that was cut off decides what else to expect. */
+  /* Names first: they tell whether an interrupted command took effect. */
   nbdedup_pool_list (pool, check_listed, &listing);
   for (i = 0; i < l->nr_nodes; ++i)
     nr += l->nodes[i]->kind != NODE_HIDDEN;

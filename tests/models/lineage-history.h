@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* One random history after the other, each with a pool of its own: what the
- * programs share that do operations of lineage-model.h to a pool.
+/* Shared by the programs that apply operations of lineage-model.h to a pool,
+ * in one random history after the other, each with a pool of its own.
  *
  * SEED and two variables that the program names come from the environment: the
- * history to begin with, and whether to compare after each operation.  The
- * history stays the same, so that the guilty operation is found.
+ * history to begin with, and whether to compare after each operation.
+ * Comparing does not change the history, so it finds the operation that fails.
  */
 
 #ifndef NBDEDUP_LINEAGE_HISTORY_H
@@ -24,20 +24,20 @@ extern struct history {
 } history;
 
 /* Read the environment, and print the seed.  If the program ends before
- * history_passed it says what it did last, and how to repeat that.
+ * history_passed, it prints its last operations and how to repeat them.
  */
 extern void history_start (const char *first, const char *verify);
 extern void history_passed (void);
 
-/* Another stream for each history. */
+/* The generator of this history. */
 extern struct rng history_rng (void);
 
-/* Half of them as small as they can be, at random. */
+/* With a chance of one half, make all caches as small as possible. */
 extern void history_caches (struct nbdedup_settings *settings,
                             struct rng *rng);
 
-/* Do 'op' by 'apply'; what comes of it is what the model expects, or the
- * program ends.  False: it was refused.
+/* Do 'op' with 'apply'.  If the result is not what the model expects, end the
+ * program.  False: the pool refused 'op'.
  */
 extern bool history_try (struct lineage *l, const struct op *op,
                          int (*apply) (const struct op *op));

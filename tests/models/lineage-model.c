@@ -72,7 +72,9 @@ node_add_like (struct lineage *l, enum node_kind kind, const char *name,
   return node;
 }
 
-/* It descends from 'snap' (may be NULL), and what 'from' descends from. */
+/* Make 'node' descend from 'snap' (may be NULL) and from the ancestors of
+ * 'from'.
+ */
 static void
 set_line (struct node *node, const struct node *snap,
           const struct node *from)
@@ -184,8 +186,8 @@ lineage_copy (const struct lineage *from, struct lineage *to)
   }
 }
 
-/* Hidden nodes go once nobody inherits from them, and melt into an only
- * child.
+/* Remove hidden nodes that no node inherits from, and merge hidden nodes with
+ * one child into the child.
  */
 static void
 prune (struct lineage *l)
@@ -218,7 +220,7 @@ prune (struct lineage *l)
 }
 
 /*----------------------------------------------------------------------
- * What an operation does
+ * The effects of operations
  */
 
 static void
@@ -466,9 +468,9 @@ node_family (const struct node *golden, const struct node *volume)
   for (i = 0; i < volume->nr_line; ++i) {
     if (volume->line[i].snapshot == golden->id)
       return unsure ? FAMILY_UNSURE : FAMILY_YES;
-    /* The golden image's volume was rebased onto a clone of its own clones:
-     * what was cloned from it then is also "a clone of its other snapshots",
-     * which is none.
+    /* The golden image's volume was rebased onto a clone of its own clones.
+     * A volume cloned from it after that is also "a clone of its other
+     * snapshots", and those are not clones of this golden image.
      */
     if (volume->line[i].volume == own)
       unsure = true;
@@ -477,10 +479,10 @@ node_family (const struct node *golden, const struct node *volume)
 }
 
 /*----------------------------------------------------------------------
- * What the engine must say to it
+ * The answers that the engine must give
  */
 
-/* Is somebody outside of the snapshot's volume its clone? */
+/* Whether a snapshot has a clone other than its own volume. */
 static enum expect
 has_clones (struct lineage *l, const struct node *snap)
 {
@@ -493,8 +495,8 @@ has_clones (struct lineage *l, const struct node *snap)
     if (n->kind == NODE_VOLUME && n != snap->volume && n->origin == snap &&
         !n->origin_unsure)
       return EXPECT_OK;
-    /* Snapshots of rebased clones, hidden ones, and what was rolled back:
-     * nobody promised that these count, or that they do not.
+    /* Snapshots of rebased clones, hidden nodes and volumes that were rolled
+     * back: it is undefined whether these count.
      */
     if (n->origin_unsure || n->origin == snap ||
         (n->parent == snap && n != snap->volume && n->volume != snap->volume))

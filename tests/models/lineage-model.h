@@ -3,16 +3,16 @@
 /* A pool's volumes, snapshots and their lineage, as they must be.
  *
  * The model keeps the whole content of each volume and snapshot, and a tree:
- * a snapshot stands between its volume and what that inherited before, a
+ * a snapshot stands between its volume and the volume's former parent, and a
  * clone's parent is its golden image.  A destroyed snapshot that others
  * inherit from stays in the tree as a *hidden* node, until fewer than two
- * inherit from it: with one dedup=on block size the pool's records are then
- * exactly the distinct contents of all nodes, because whatever a layer
+ * inherit from it.  With one dedup=on block size the pool's records are then
+ * exactly the distinct contents of all nodes, because everything that a layer
  * points to is visible in the volume or snapshot on top of it.
  *
- * Operations are data: lineage_random makes one up from the model and a
- * generator alone, lineage_apply does it to the model, and engine_apply to a
- * pool.  So another process with the same generator makes the same ones.
+ * Operations are data: lineage_random makes one from the model and a generator
+ * alone, lineage_apply applies it to the model, and engine_apply to a pool.
+ * So another process with the same generator makes the same operations.
  * LINEAGE_WITHOUT=rebase,diff in the environment leaves these out.
  */
 
@@ -36,8 +36,8 @@ struct version {
   uint8_t *data;                /* owned */
 };
 
-/* A snapshot that something was cloned from, or rebased onto; maybe long
- * destroyed.
+/* A snapshot that a volume was cloned from, or rebased onto.  It may have been
+ * destroyed since.
  */
 struct ancestor {
   uint64_t snapshot, volume;    /* ids */
@@ -46,14 +46,14 @@ struct ancestor {
 struct node {
   enum node_kind kind;
   uint64_t id;                  /* never reused */
-  char name[24];                /* of a snapshot: what stands after the @ */
+  char name[24];                /* of a snapshot: the part after the @ */
   struct node *volume;          /* a snapshot's */
-  uint64_t volume_id;           /* hidden: of the volume that it was of */
+  uint64_t volume_id;           /* hidden: of the volume that it belonged to */
   char label[64];               /* hidden: "golden@v1 (destroyed)" */
   struct node *parent;          /* what it inherits from, or NULL */
   struct node *origin;          /* a snapshot, or NULL: */
   char lost_origin[64];         /* "golden@v1 (destroyed)", or "" */
-  struct ancestor *line;        /* its origin, that one's, ...; owned */
+  struct ancestor *line;        /* its origin, the origin's, ...; owned */
   size_t nr_line;
   bool origin_unsure;           /* rolled back to before a rebase */
   bool descent_unsure;          /* a snapshot of its clone is destroyed, whose
@@ -76,11 +76,11 @@ struct lineage {
   uint32_t block_size;          /* the only one, all dedup=on; 0: any */
   uint64_t max_blocks;          /* of a volume */
   unsigned max_named;           /* volumes and snapshots */
-  bool keep_versions;           /* what is not flushed may be lost */
+  bool keep_versions;           /* unflushed writes may be lost */
   bool readonly;                /* the pool is open read-only */
   bool attach;                  /* clients stay attached */
-  bool figures;                 /* nothing is merged in the background: they
-                                 * are exact */
+  bool figures;                 /* exact, as nothing is merged in the
+                                 * background */
 };
 
 enum op_kind {
@@ -95,7 +95,7 @@ struct op {
   uint64_t offset, len, size;
   uint32_t block_size;
   uint8_t *data;                /* of a write; owned */
-  unsigned count, start;        /* of clones; count 0: one, of that name */
+  unsigned count, start;        /* of clones; count 0: one, with this name */
   bool recursive, force, wait, shrink;
   const char *property, *value;
 };
@@ -103,7 +103,7 @@ struct op {
 /* What the engine must answer. */
 enum expect { EXPECT_FAIL, EXPECT_OK, EXPECT_EITHER };
 
-/* How often each operation comes: weights. */
+/* The weight of each operation in a random choice. */
 typedef unsigned lineage_weights[NR_OPS];
 
 extern void lineage_free (struct lineage *l);
@@ -115,8 +115,8 @@ extern struct node *lineage_find (struct lineage *l, const char *name);
 extern const char *node_name (const struct node *node, char buf[64]);
 extern uint64_t node_blocks (const struct node *node);
 
-/* Is a volume one of the clones of a golden image, which may be hidden,
- * directly or through further clones, also through volumes since destroyed?
+/* Whether a volume is a clone of a golden image, directly or through further
+ * clones, even if these were destroyed.  The golden image may be hidden.
  */
 enum family { FAMILY_NO, FAMILY_YES, FAMILY_UNSURE };
 extern enum family node_family (const struct node *golden,
@@ -127,11 +127,11 @@ extern void lineage_random (struct lineage *l, const lineage_weights weights,
 extern void op_free (struct op *op);
 /* One line of text. */
 extern void op_describe (const struct op *op, char *buf, size_t len);
-/* Is it a command, durable once it returned? */
+/* True if 'op' is a command, which is durable once it returns. */
 extern bool op_is_command (const struct op *op);
 
 extern enum expect lineage_expect (struct lineage *l, const struct op *op);
-/* As if it had succeeded.  Handles are the caller's to close before. */
+/* Apply 'op' to the model as a success.  The caller closes handles first. */
 extern void lineage_apply (struct lineage *l, const struct op *op);
 /* Everything in memory is durable now. */
 extern void lineage_forget_versions (struct lineage *l);
@@ -143,8 +143,8 @@ extern uint64_t lineage_distinct (struct lineage *l);
  * The engine's side
  */
 
-/* 0, or -1 with errno and nbdedup_error.  A write to an attached volume goes
- * through its handle.
+/* Returns 0, or -1 with errno and nbdedup_error set.  A write to an attached
+ * volume uses its handle.
  */
 extern int engine_apply (struct nbdedup_pool *pool, struct lineage *l,
                          const struct op *op);
@@ -152,15 +152,15 @@ extern int engine_apply (struct nbdedup_pool *pool, struct lineage *l,
 /* Run a command; NULL if it fails.  Takes the reference of 'args'. */
 extern json_t *engine_call (struct nbdedup_pool *pool, const char *command,
                             json_t *args);
-/* An integer member; ends the test if there is none. */
+/* An integer member.  Without one the test ends. */
 extern uint64_t json_number (json_t *object, const char *key);
 
 extern uint64_t engine_own_bytes (struct nbdedup_pool *pool,
                                   const char *name);
 
-/* Is the pool what the model says: every byte, name, size, origin and
- * figure?  Blocks with several versions may have any of them, and the model
- * takes over what was found.  Else false, with the reason in 'why'.
+/* Compare the pool with the model: every byte, name, size, origin and figure.
+ * A block with several versions may have any of them, and the model adopts the
+ * one that it finds.  On a difference return false, with the reason in 'why'.
  */
 extern bool engine_compare (struct nbdedup_pool *pool, struct lineage *l,
                             char *why, size_t len);

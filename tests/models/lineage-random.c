@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Making up operations on volumes and snapshots: see lineage-model.h. */
+/* Makes random operations on volumes and snapshots: see lineage-model.h. */
 
 #include <config.h>
 
@@ -116,7 +116,7 @@ pick_size (struct lineage *l, struct rng *rng, uint32_t block_size)
   }
 }
 
-/* Names come back soon after they were destroyed. */
+/* Few names, so that a destroyed name is soon used again. */
 static void
 pick_volume_name (struct rng *rng, char *buf, size_t len)
 {
@@ -135,7 +135,7 @@ pick_data (struct lineage *l, struct rng *rng, const struct node *node,
   if (!rng_percent (rng, 25) || from->block_size != node->block_size ||
       from->size == 0)
     return;
-  /* What somebody else has, here or there. */
+  /* Content of another volume, from the same block or another one. */
   nr = node_blocks (from);
   b = rng_percent (rng, 50) ? op->offset / node->block_size :
     rng_below (rng, nr);
@@ -329,7 +329,7 @@ make_op (struct lineage *l, struct rng *rng, struct op *op)
   }
 }
 
-/* To find out what a failure needs. */
+/* Leaves out operations, to find those that a failure needs. */
 static bool
 left_out (enum op_kind kind)
 {
@@ -356,7 +356,7 @@ lineage_random (struct lineage *l, const lineage_weights weights,
     op->kind = i;
     if (named < 3)
       op->kind = rng_percent (rng, 40) ? OP_CREATE : op->kind;
-    /* Hidden nodes are at most as many as the named ones. */
+    /* There are never more hidden nodes than named ones. */
     if (named > l->max_named &&
         (i == OP_CREATE || i == OP_SNAPSHOT || i == OP_CLONE))
       op->kind = OP_DESTROY;

@@ -133,7 +133,7 @@ start (uint32_t sector)
   open_space ();
 }
 
-/* The model: record 'i' has its place, or loses it. */
+/* In the model, give record 'i' its place, or take it away. */
 static void
 take (unsigned i)
 {
@@ -438,7 +438,7 @@ crash (void)
       abort ();
     }
   }
-  /* Twice is an overlap. */
+  /* A second claim of the same sectors is an overlap. */
   if (n > 0) {
     assert (space_claim (space, &records[claims[0]].p, 1, false) == -1);
     assert (errno == EIO);

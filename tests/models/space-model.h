@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A model of the allocator, with a "pool.db" in memory: who has which
- * sectors and chunks, and what a fold and a crash do to them.
+/* A model of the allocator, with a "pool.db" in memory: the owners of sectors
+ * and chunks, and what a fold and a crash do to them.
  */
 
 #ifndef NBDEDUP_SPACE_MODEL_H
@@ -36,7 +36,7 @@ struct record {
 };
 extern struct record records[MAX_RECORDS];
 
-/* Who has what; 0: nobody. */
+/* The owner of each sector; 0: free. */
 extern uint32_t owner[MAX_SEGMENTS * 8192];
 extern uint64_t live_sectors;
 extern bool folding;
@@ -45,18 +45,18 @@ extern int64_t damaged_segment; /* cannot be loaded; -1: none */
 
 extern unsigned rnd (unsigned n);
 
-/* A new store, open, with nothing in it. */
+/* Make and open a new, empty store. */
 extern void start (uint32_t sector);
 extern void open_space (void);
 extern void close_space (void);
 extern void forget_rows (void);
 
-/* Allocate records for free entries of 'records'.  Returns the number that
- * was allocated: all or, on error, none.
+/* Allocate records for free entries of 'records'.  Returns the number of
+ * records allocated: all or, on error, none.
  */
 extern unsigned alloc (unsigned nr, const uint32_t *sizes);
-/* One, in another segment than these; sometimes it is taken back at once.
- * False: there is no space.
+/* Allocate one record in a segment other than these.  Sometimes release it at
+ * once.  False: there is no space.
  */
 extern bool alloc_apart (uint32_t size, const uint64_t *segments,
                          unsigned nr_segments);
@@ -68,13 +68,13 @@ extern void drop (unsigned i);
 extern void check_info (void);
 extern unsigned nr_in_state (enum state state);
 
-/* Folding, as fold.c does it: 'kill' of 100 of what is live dies. */
+/* Fold as fold.c does; 'kill' percent of the live records die. */
 extern void fold_begin (unsigned kill);
 extern void fold_end (void);
 extern void fold (unsigned kill);
 
-/* A crash: of what no fold has committed, only some records are in the
- * journal; it names them in any order.
+/* Crash.  The journal has some of the records that no fold has committed, in
+ * any order.
  */
 extern void crash (void);
 
