@@ -256,7 +256,7 @@ failed (sqlite3 *db, int rc)
   return FAILED;
 }
 
-/* Is this the content that the model says? */
+/* Compare the rows with the model. */
 static enum verdict
 verify_rows (sqlite3 *db, const struct model *model)
 {
@@ -279,7 +279,7 @@ verify_rows (sqlite3 *db, const struct model *model)
       goto wrong;
     len = row_len (k, model->version[k]);
     row_fill (k, model->version[k], expected, len);
-    /* NULL for a blob that could not be read: the next step fails. */
+    /* NULL: SQLite cannot read the blob, and the next step fails. */
     if (sqlite3_column_blob (st, 1) == NULL) {
       rc = sqlite3_errcode (db);
       sqlite3_finalize (st);

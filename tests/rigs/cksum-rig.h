@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A database of known content, through the checksumming VFS: a row's bytes
- * follow from its key and its version.
+/* A database of known content, accessed with the checksumming VFS.  A row's
+ * bytes follow from its key and its version.
  */
 
 #ifndef NBDEDUP_CKSUM_RIG_H
@@ -25,7 +25,7 @@ extern void cksum_end (void);
 
 extern uint64_t random_u64 (void);
 
-/* data: to be freed; NULL if there is no such file. */
+/* The caller frees 'data'.  NULL: there is no such file. */
 struct file_bytes {
   uint8_t *data;
   size_t len;
@@ -40,7 +40,7 @@ extern void patch_file (const char *path, uint64_t offset, const void *data,
 extern void copy_file (const char *from, const char *to);
 extern void remove_all (void);
 
-/* What must be in it: the version of each row, 0: no row. */
+/* The expected content: the version of each row; 0: no row. */
 struct model {
   unsigned version[NR_ROWS];
 };
@@ -68,25 +68,25 @@ extern void create_table (sqlite3 *db);
 extern void put_row (sqlite3 *db, struct model *model, unsigned key,
                      unsigned version);
 
-/* Interior, leaf, overflow and free pages. */
+/* Add rows until there are interior, leaf, overflow and free pages. */
 extern void populate (sqlite3 *db, struct model *model);
 
 enum verdict { RIGHT, FAILED, WRONG };
 
 extern bool is_damage_code (int rc);
 
-/* Reads every page in use and every trunk of the free list. */
+/* Read every page in use and every trunk page of the free list. */
 extern enum verdict verify_integrity (sqlite3 *db);
 
-/* Is this the content that the model says? */
+/* Compare the content with the model. */
 extern enum verdict verify_db (sqlite3 *db, const struct model *model);
 
-/* With a connection of its own, so that no cache hides anything. */
+/* The same with a new connection, so that no cache hides damage. */
 extern enum verdict verify (const char *path, const struct setup *setup,
                             const struct model *model);
 
-/* Every page of the closed file has the checksum of cksum-vfs.h, computed
- * here, not there.
+/* Check that every page of the closed file has the checksum of cksum-vfs.h.
+ * The function computes it with code of its own.
  */
 extern void check_file (const char *path, size_t page_size);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* engine-call POOL COMMAND [ARGS]: one of the engine's commands (command.h)
- * with arguments in JSON, here or through the server that has the pool;
- * prints the result.  Exit status 1: it failed, and why.
+/* engine-call POOL COMMAND [ARGS]: run one of the engine's commands (command.h)
+ * with arguments in JSON, in this process or through the server that has the
+ * pool open, and print the result.  If the command fails, print the reason and
+ * exit with status 1.
  *
- *   CLOCK        what time it is for the engine, if it runs here, in seconds
- *                since 1970
+ *   CLOCK        the time for an engine in this process, in seconds since 1970
  */
 
 #include <config.h>
@@ -18,7 +18,7 @@
 #include "nbdedup.h"
 #include "rigs/testutil.h"
 
-/* In place of the C library's, which the engine calls. */
+/* Replaces the C library's function in the engine. */
 time_t
 time (time_t *p)
 {

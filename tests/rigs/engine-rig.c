@@ -24,7 +24,7 @@ struct nbdedup_volume *handle;
 struct volume *volume;
 
 /*----------------------------------------------------------------------
- * Syncs are counted, by file: these stand in front of libc's.
+ * These functions replace libc's, to count the syncs of each file.
  */
 
 atomic_uint syncs_records, syncs_journal, syncs_wal;
@@ -76,7 +76,7 @@ pread (int fd, void *buf, size_t len, off_t offset)
   return maybe_read (fd, buf, len, offset);
 }
 
-/* What it is called where off_t has 64 bits by a macro. */
+/* Its name where a macro makes off_t 64 bits wide. */
 ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
 
 ssize_t
@@ -99,7 +99,7 @@ open_with (unsigned nr_workers, bool repair)
   nbdedup_settings_init (&settings);
   settings.nr_workers = nr_workers;
   settings.dirty_max_bytes = dirty_max;
-  settings.commit_interval_ms = 1000000;        /* nothing by itself */
+  settings.commit_interval_ms = 1000000;        /* no commits by time */
   settings.repair = repair;
   pool = nbdedup_pool_open (directory, &settings, "engine-rig", 0);
   if (pool == NULL)
@@ -267,7 +267,7 @@ address_of (uint64_t block)
 }
 
 /*----------------------------------------------------------------------
- * Something that runs beside us
+ * A function that runs in a thread of its own
  */
 
 static void *

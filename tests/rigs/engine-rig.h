@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The order of things inside the engine.
+/* The order of events inside the engine.
  *
- * test-model and crash-model find out by chance what goes wrong when two
- * things meet; in the tests that use this they are made to meet: a worker is
- * stopped half-way (it needs a reader of pool.db, and we hold them all), a
- * function runs inside a fold's transaction, a reader stays inside quiesce, a
- * process ends right after a flush.  Each case is a bug that "make
- * check-mutants" plants.
+ * test-model and crash-model find races by chance.  The tests that use this
+ * rig force them: they stop a worker half-way (it needs a reader of pool.db,
+ * and the test holds them all), run a function inside a fold's transaction,
+ * keep a reader inside quiesce, or end a process right after a flush.  Each
+ * case is a bug that "make check-mutants" plants.
  */
 
 #ifndef NBDEDUP_ENGINE_RIG_H
@@ -24,8 +23,8 @@
 
 #define BLOCK 4096u
 #define NR_BLOCKS 2048u
-#define NR_READERS 4            /* of meta.c: more would wait for ever */
-/* What must not happen is given this long to happen. */
+#define NR_READERS 4            /* of meta.c: one more would wait for ever */
+/* How long to wait for an event that must not happen. */
 #define A_WHILE_MS 300
 #define GIVE_UP_MS 60000
 
@@ -42,10 +41,10 @@ extern struct nbdedup_volume *handle;
 extern struct volume *volume;
 extern uint64_t dirty_max;      /* as open_pool sets it */
 
-/* A new pool; 'nr_workers' as in struct nbdedup_settings. */
+/* Make a pool.  'nr_workers' is as in struct nbdedup_settings. */
 extern void start (unsigned nr_workers);
 
-/* Check it, close it, remove it. */
+/* Check, close and remove the pool. */
 extern void end (void);
 
 extern void open_pool (unsigned nr_workers);
@@ -57,10 +56,10 @@ extern void open_and_attach (void);
 extern void close_pool (void);
 extern void reopen_pool (void);
 
-/* Everything is in pool.db, and what it displaced is free. */
+/* Move everything to pool.db, and free the space of what it replaced. */
 extern void settle (void);
 
-/* Contents are numbers; 0 is zeroes, others do not compress. */
+/* A content is a number.  0 is zeroes; others do not compress. */
 extern void fill (uint8_t buf[BLOCK], uint64_t content);
 extern void write_blocks (uint64_t block, unsigned nr, uint64_t content);
 #define write_block(block, content) write_blocks (block, 1, content)
@@ -70,27 +69,28 @@ extern void expect_content_at (int line, uint64_t block, uint64_t content);
 #define expect_content(block, content) \
   expect_content_at (__LINE__, block, content)
 
-/* Where the block's record is. */
+/* The address of the block's record. */
 extern uint64_t address_of (uint64_t block);
 
-/* Syncs are counted, by file. */
+/* The number of syncs of each file. */
 extern atomic_uint syncs_records, syncs_journal, syncs_wal;
-extern atomic_uint crash_at_sync;       /* this one; 0: none */
-/* So many of the next reads of "records" fail, behind its header. */
+extern atomic_uint crash_at_sync;       /* counts down; 0: do not crash */
+/* The number of reads of "records" that fail next, except in its header. */
 extern atomic_uint fail_reads;
 
-/* Run 'fn' in a process that opens the pool, which is closed here, and then
- * crashes; what it returns.  No thread may have been started before.
+/* Run 'fn' in a child process that opens the pool and crashes after 'fn'.
+ * Returns the value of 'fn'.  The pool must be closed in this process, which
+ * must not have started a thread.
  */
 extern uint64_t crash_after (uint64_t (*fn) (void));
 
-/* Run 'before', if not NULL, and 'fn' in a process that crashes at the 'nth'
- * sync of 'fn'; false: it has not so many.
+/* Run 'before', if not NULL, and 'fn' in a child process that crashes at the
+ * 'nth' sync of 'fn'.  False: 'fn' has fewer syncs.
  */
 extern bool crashes_at_sync (unsigned nth, void (*before) (void),
                              void (*fn) (void));
 
-/* Something that runs beside us. */
+/* A function that runs in a thread of its own. */
 struct job {
   void (*fn) (uint64_t arg);
   uint64_t arg;
@@ -103,23 +103,25 @@ extern void job_end (struct job *j);
 extern void do_flush (uint64_t arg);
 extern void do_fold (uint64_t arg);
 
-/* Lookups in pool.db wait while we have these. */
+/* Lookups in pool.db wait while the test holds these. */
 extern struct meta_conn *readers[NR_READERS];
 extern void stall (void);
 extern void unstall (void);
 
-/* Write a block, and flush until a worker has it and can go no further. */
+/* Stall, write a block and start to flush it.  Returns when a worker has taken
+ * the block and waits for a reader.
+ */
 extern void write_and_stall (struct job *flush, uint64_t block,
                              uint64_t content);
 
-/* The last one has no name. */
+/* The last one of an array has no name. */
 struct engine_case {
   const char *name;
   void (*fn) (void);
 };
 #define CASE(name) { #name, test_##name }
 
-/* Those that argv names; with none, all. */
+/* Run the cases that argv names; without names, all. */
 extern int run_cases (int argc, char *argv[],
                       const struct engine_case *cases);
 

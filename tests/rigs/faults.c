@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Preloaded into a server or a command: makes calls fail, transfer less
- * than they were asked for, or take long.
+/* Preloaded into a server or a command, this library makes calls fail, transfer
+ * less than was asked for, or take long.
  *
- *   FAULT_FILE   base name of the file that they are on: journal, records,
+ *   FAULT_FILE   base name of the file that the calls are on: journal, records,
  *                pool.db, pool.db-wal, ... (a pattern of fnmatch(3))
  *   FAULT_CALL   write (pwrite and the like), sync (fdatasync, fsync),
  *                fallocate, read (pread and the like), truncate, open,
  *                rename, unlink, stat (of an open file), map, lock, statvfs;
- *                or one that is on no file: memory and thread, where
+ *                or a call that is on no file: memory and thread, where
  *                FAULT_FILE is the base name of the object that calls
- *                (nbdedup, libsqlite3.so.0); sqlite, where it is the
+ *                (nbdedup, libsqlite3.so.0); sqlite, where FAULT_FILE is the
  *                function's name (sqlite3_step)
  *   FAULT_ARM    calls count, and fail, only while this file exists
- *   FAULT_STACK  until one fails only calls with this stack count (of 16
+ *   FAULT_STACK  until the first failure, only calls with this stack count (16
  *                digits: see "The stack of a call")
- *   FAULT_DEPTH  how many frames of ours belong to a stack (default 6)
- *   FAULT_NTH    which of them is the first to fail (from 1)
- *   FAULT_COUNT  how many fail (default 1)
- *   FAULT_ERRNO  with what (default EIO); SQLite's functions with what
- *                SQLite makes of that
+ *   FAULT_DEPTH  number of our own frames in a stack (default 6)
+ *   FAULT_NTH    number of the first call that fails (from 1)
+ *   FAULT_COUNT  number of calls that fail (default 1)
+ *   FAULT_ERRNO  the error (default EIO); SQLite's functions return the result
+ *                code for this error
  *   FAULT_SHORT  reads and writes transfer half, and do not fail
- *   FAULT_MS     they take so many milliseconds, and do not fail
- *   FAULT_LOG    a line is appended to this file for each of them; where it
- *                has a stack, with its frames
- *   FAULT_CLOCK  the calendar is wrong by as many seconds as this file says,
- *                at each moment
- *   FAULT_TRACE  a line "PID CALL FILE STACK" is appended to this file for
- *                each call on a file below the directory FAULT_BELOW, and on
- *                none
+ *   FAULT_MS     the calls take this many milliseconds, and do not fail
+ *   FAULT_LOG    append a line to this file for each of the calls, with the
+ *                frames of its stack if it has one
+ *   FAULT_CLOCK  add the number of seconds in this file to the time of day; the
+ *                file is read at each call
+ *   FAULT_TRACE  append a line "PID CALL FILE STACK" to this file for each call
+ *                on a file below the directory FAULT_BELOW, and for each call
+ *                on no file
  *
  * A sync that fails syncs nothing, a write that fails writes nothing.
  */
 
 #include <config.h>
-/* Else the names below would be those of other functions. */
+/* With it, the names below would be macros for other functions. */
 #undef _FILE_OFFSET_BITS
 
 #include <assert.h>
@@ -66,7 +66,7 @@
 
 static_assert (sizeof (off_t) == 8, "one function for both names");
 
-/* glibc's own, for those that must not meet the ones below. */
+/* glibc's own, for callers that must not reach the functions below. */
 void *__libc_malloc (size_t size);
 void *__libc_calloc (size_t nr, size_t size);
 void *__libc_realloc (void *ptr, size_t size);
@@ -112,7 +112,7 @@ init (void)
   transfer_less = number ("FAULT_SHORT", 0);
   milliseconds = number ("FAULT_MS", 0);
   if (path) {
-    /* Out of the way of those who count descriptors from 0. */
+    /* A high number, for programs that expect descriptors from 3 on. */
     fd = syscall (SYS_openat, AT_FDCWD, path,
                   O_WRONLY|O_CREAT|O_APPEND|O_CLOEXEC, 0666);
     trace = fd == -1 ? -1 : fcntl (fd, F_DUPFD_CLOEXEC, 900);
@@ -124,11 +124,12 @@ init (void)
 /* ----------------------------------------------------------------------
  * The stack of a call
  *
- * Its innermost 'depth' return addresses in our program or plugin, and of
- * the libraries in between the one right inside each: SQLite's function
- * that calls our VFS (but not those that ask for memory: they are too many).
- * Addresses are relative to where the object is loaded, so it is the same
- * stack in each process, as long as nothing is built again.
+ * The stack has the innermost 'depth' return addresses in our program or
+ * plugin.  Of the libraries in between it has the one frame right inside each
+ * of these, such as SQLite's function that calls our VFS.  Calls for memory
+ * leave the libraries out: there are too many.  Addresses are relative to
+ * where the object is loaded, so the stack is the same in each process until
+ * the next build.
  */
 
 struct stack {
@@ -193,7 +194,7 @@ append (int fd, const char *text, size_t n)
     abort ();
 }
 
-/* A call that may fail: does it? */
+/* True if this call, which may fail, is to fail. */
 static bool
 its_turn (const char *call, struct stack *s)
 {
@@ -208,8 +209,8 @@ its_turn (const char *call, struct stack *s)
   return nr >= nth && nr < nth + count;
 }
 
-/* What becomes of this call?  Sets errno.  If it is to take long, it has
- * when this returns.
+/* Decide what happens to this call.  If it is to fail, set errno.  If it is to
+ * take long, sleep here.
  */
 static enum verdict
 judge (const char *call, const char *name)
@@ -259,8 +260,8 @@ judge (const char *call, const char *name)
   return FAIL;
 }
 
-/* The same, of a call on a file.  A name that was made up at random is the
- * same name each time.
+/* The same for a call on a file.  The digits of a random name become 'x', so
+ * that the name is the same each time.
  */
 static enum verdict
 judge_path (const char *call, char *path)
@@ -334,7 +335,7 @@ judge_at (const char *call, int dir, const char *name)
   return judge_path (call, path);
 }
 
-/* Of a call that asks for memory or a thread: by who calls. */
+/* The same for a call for memory or a thread, by the object that calls. */
 static enum verdict
 judge_caller (const char *call, const void *address)
 {
@@ -459,7 +460,7 @@ WRAP (void *, mmap64, judge_fd ("map", fd), MAP_FAILED,
       (void *at, size_t len, int prot, int flags, int fd, off_t offset),
       (at, len, prot, flags, fd, offset))
 
-/* Those with a last argument that may be missing. */
+/* Functions with an optional last argument. */
 #define LAST(type, from)                        \
   va_list list;                                 \
   type last;                                    \
@@ -547,7 +548,7 @@ aligned_alloc (size_t align, size_t size)
   return no_memory (CALLER) ? NULL : __libc_memalign (align, size);
 }
 
-/* libc's are seen as libc's requests, so they stand here. */
+/* Inside libc's functions libc would be the caller, so these replace them. */
 char *
 strdup (const char *s)
 {
@@ -589,7 +590,7 @@ WRAP (int, pthread_create, judge_caller ("thread", CALLER), EAGAIN,
       (thread, attr, run, arg))
 
 /* ----------------------------------------------------------------------
- * The calendar
+ * The time of day
  */
 
 static time_t
@@ -644,7 +645,7 @@ time (time_t *result)
 }
 
 /* ----------------------------------------------------------------------
- * SQLite: what fails is not done.
+ * SQLite: a function that fails does nothing.
  */
 
 static void *
@@ -664,8 +665,8 @@ sqlite_function (const char *name)
   return function;
 }
 
-/* SQLite's own calls of these are none of ours: sqlite3_exec does not look at
- * what sqlite3_step returns.
+/* SQLite's own calls of these functions do not fail: sqlite3_exec ignores what
+ * sqlite3_step returns.
  */
 static bool
 is_sqlite (const void *caller)
@@ -699,7 +700,7 @@ sqlite_fails (const char *name, const void *caller)
   }
 }
 
-/* For want of memory a rollback may fail, for nothing else. */
+/* Do not fail a rollback here: it can fail only for lack of memory. */
 static bool
 is_rollback (const char *sql)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A journal below the working directory, its batches' content known, and a
- * disk that can lose power.
+/* A journal in the working directory, with batches of known content, and a disk
+ * that can lose power.
  *
- * pwrite, pwritev, fdatasync and fsync are the program's own: they keep book
- * of what a power failure would leave.
+ * The program has its own pwrite, pwritev, fdatasync and fsync, which record
+ * what a power failure would leave.
  */
 
 #ifndef NBDEDUP_JOURNAL_RIG_H
@@ -16,16 +16,16 @@
 
 #include "disk/journal.h"
 
-/* SEED, and a directory of our own to work in. */
+/* Read SEED, and change to a new directory. */
 extern void journal_begin (void);
 extern void journal_end (void);
 
 extern const uint8_t uuid[UUID_LEN];
 
 struct disk {
-  bool on;                      /* keep book */
-  bool crashed;                 /* nothing arrives any more */
-  uint64_t countdown;           /* calls until then; 0: none */
+  bool on;                      /* record */
+  bool crashed;                 /* writes are lost */
+  uint64_t countdown;           /* calls until the crash; 0: no crash */
   uint8_t *stable;              /* as of the last sync */
   uint64_t stable_len;
   uint8_t *dirty;               /* by sector: written since */
@@ -34,40 +34,42 @@ struct disk {
 extern struct disk disk;
 extern atomic_bool fail_sync, fail_write;
 
-/* Begin to keep book of "journal", which is on disk as it is. */
+/* Begin to record "journal".  Its present content is durable. */
 extern void disk_start (void);
 extern void disk_stop (void);
 
-/* Lose power: "journal" becomes what was synced and any of the rest. */
+/* Lose power: "journal" keeps what was synced, and any part of the rest. */
 extern void disk_crash (void);
 
-/* Batches whose content follows from their number; their lengths. */
+/* The lengths of the batches.  The content follows from the number. */
 #define NR_MAX 100000
 extern uint32_t lens[NR_MAX];
 
-/* Batch 'expect', which is the next one, of 'len' bytes: as
- * journal_append, which is given 'settled'.
+/* Append the next batch, number 'expect', of 'len' bytes.  Returns what
+ * journal_append returns, which gets 'settled'.
  */
 extern uint64_t settled;
 extern int append (struct journal *j, uint32_t len, uint64_t expect);
 
-/* pool.db: what it says at the moment. */
+/* What pool.db says at present. */
 struct said {
   uint64_t folded, position, epoch;
 };
 extern struct said pool;
 
-/* A new journal, open, in session 2. */
+/* Make and open a journal, in session 2. */
 extern struct journal *start (void);
 extern struct journal *reopen (void);
 
-/* What it gave is 'replayed' and 'first_suspect'; 'damaged' is the batch of
- * which it gave only the list, which is its number.
+/* Replay the journal: sets 'replayed', 'first_suspect' and 'damaged', the batch
+ * of which the replay gave only the list, which is its number.
  */
 extern int replay (struct journal *j);
 extern uint64_t replayed, first_suspect, damaged;
 
-/* It must replay up to 'last', or not at all; the last error says so. */
+/* The journal must replay up to 'last', or not at all, with 'text' in the
+ * error; the last error must have 'text'.
+ */
 extern void expect_last (uint64_t last);
 extern void expect_damage (const char *text);
 extern void expect_text (const char *text);

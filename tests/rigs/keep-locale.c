@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Preloaded together with libasan.  Under that, glibc may never release the
- * lock of the locales after a strerror, and a destructor of libp11-kit, which
- * nbdkit links, waits for it in freelocale: nbdkit does not end.  What a
- * process keeps at its end costs nothing.
+/* Preloaded together with libasan.  With libasan, glibc may never release the
+ * lock of the locales after a strerror.  A destructor of libp11-kit, which
+ * nbdkit links, waits for this lock in freelocale, so nbdkit does not end.
+ * A process that ends may leak its locales.
  */
 
 #include <config.h>

@@ -167,7 +167,7 @@ open_sample (const char *dir, enum nbdedup_read_only read_only)
 
   nbdedup_settings_init (&settings);
   settings.nr_workers = 1;
-  settings.commit_interval_ms = 1000000;        /* nothing by itself */
+  settings.commit_interval_ms = 1000000;        /* no commits by time */
   settings.primarycache = NBDEDUP_CACHE_NONE;   /* read from the files */
   settings.record_cache_bytes = 0;
   settings.read_only = read_only;
@@ -273,8 +273,8 @@ set_copy (const char *value)
                          value));
 }
 
-/* In a process of its own, which ends as if it had been killed.  In the middle
- * of it the files are copied to 'earlier', then there is a checkpoint.
+/* Write in a child process that ends without closing the pool.  In the middle
+ * the child copies the files to 'earlier', and then makes a checkpoint.
  */
 static void
 make_killed (const char *dir, const char *earlier)
@@ -404,11 +404,13 @@ spoil (const char *dir, const char *file, enum damage damage)
   }
 }
 
-/* A closed pool has no WAL, and its older moments are another test's. */
+/* A closed pool has no WAL.  Another test replaces its files by older ones. */
 bool
 can_spoil (const char *dir, const char *file, enum damage damage, bool killed)
 {
-  /* SQLite opens the WAL itself: a directory is one for the administrator. */
+  /* SQLite opens the WAL itself, so the administrator has to remove a
+   * directory.
+   */
   if (damage == DIRECTORY && strcmp (file, "pool.db-wal") == 0)
     return false;
   return size_of (dir, file) > 2 * PAGE && (killed || damage < OLD_SESSION);

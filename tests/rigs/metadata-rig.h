@@ -2,10 +2,10 @@
 
 /* Samples of a pool whose pool.db has a second copy, and damage to them.
  *
- * All directories are below one that start_samples makes: "closed" and
- * "foreign" are pools that were closed; "killed" was "closed" until a process
- * worked on it and ended without closing it; "earlier" has the files of a
- * moment in between.  Tests copy one of them to "work" and spoil that.
+ * start_samples makes a directory with these pools: "closed" and "foreign" were
+ * closed; "killed" is a copy of "closed" that a process worked on and did not
+ * close; "earlier" has the files of "killed" from the middle of that work.
+ * A test copies one of them to "work" and damages the copy.
  */
 
 #ifndef NBDEDUP_METADATA_RIG_H
@@ -31,26 +31,26 @@
 
 extern char doing[200];         /* for messages */
 
-/* Before any thread: this forks. */
+/* Call it before starting a thread: it forks. */
 extern void start_samples (void);
 extern void end_samples (void);
 
-/* The file of a sample; one of four buffers in turn. */
+/* The path of a sample's file, in one of four buffers in turn. */
 extern const char *in (const char *dir, const char *file);
 
-/* 'from' that is not there: so is 'to', afterwards. */
+/* If 'from' does not exist, 'to' is removed. */
 extern void copy_file (const char *from, const char *to);
 extern void copy_pool (const char *from, const char *to);
 
-/* Bytes of the file that mean something: pool.db and its WAL have room behind
- * them.  0: it is not there.
+/* The number of bytes in use: pool.db and its WAL have free space at the end.
+ * 0: there is no such file.
  */
 extern uint64_t size_of (const char *dir, const char *file);
 
-/* One bit. */
+/* Flip one bit. */
 extern void flip (const char *dir, const char *file, uint64_t offset);
 
-/* As far as they mean something. */
+/* Compare the bytes in use. */
 extern bool are_equal (const char *dir, const char *a, const char *b);
 
 /* Open the sample as 'pool'. */
@@ -60,26 +60,26 @@ extern int force_open_readonly (const char *dir);
 
 extern void put (struct nbdedup_volume *v, unsigned block, uint64_t content);
 
-/* 1: right, 0: EIO; anything else ends the test. */
+/* Read a block.  1: its content is right; 0: EIO; otherwise the test ends. */
 extern int get (struct nbdedup_volume *v, unsigned block, uint64_t content);
 
-/* What a block of volume "v" has.  A killed pool's newest writes are in its
- * WAL.
+/* The content of a block of volume "v".  A killed pool's newest writes are in
+ * its WAL.
  */
 extern uint64_t content_of (unsigned block, bool killed);
 
-/* Write, flush and fold every step-th block of v. */
+/* Write every step-th block of "v", flush and fold. */
 extern void write_some (bool killed, unsigned first, unsigned step);
 extern void fold (void);
 
-/* The property metadata-copy. */
+/* Set the property metadata-copy. */
 extern void set_copy (const char *value);
 
-/* Read-only, all that was flushed is there. */
+/* Opened read-only, the pool must have all flushed data. */
 extern void expect_readable (const char *dir, bool killed);
 
-/* All that was flushed is there, and it can be written.  'copy_too': both
- * copies are equal when the pool is closed.
+/* The pool must have all flushed data, and accept a write.  'copy_too': both
+ * copies must be equal when the pool is closed.
  */
 extern void expect_whole (const char *dir, bool killed, bool copy_too);
 
@@ -91,7 +91,7 @@ enum damage {
 };
 extern const char *const damages[NR_DAMAGES];
 
-/* Whether the sample has a file that this damage changes. */
+/* True if the sample has a file that this damage changes. */
 extern bool can_spoil (const char *dir, const char *file, enum damage damage,
                        bool killed);
 extern void spoil (const char *dir, const char *file, enum damage damage);

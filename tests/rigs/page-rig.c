@@ -205,7 +205,7 @@ kill_at_each_sync (uint32_t page, unsigned step, void (*repair) (void),
     begin ();
     damage_page (page);
     killed = crashes_at_sync (nth, open_to_repair, repair);
-    if (killed && nth % 2)      /* and once more */
+    if (killed && nth % 2)      /* crash a second time */
       (void) crashes_at_sync (nth / 2 + 1, open_to_repair, repair);
     open_to_repair ();
     after (killed);

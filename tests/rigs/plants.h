@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Wrong rows in pool.db, of tables that can be derived: written in a fold's
- * transaction, so they are damage that no checksum tells.
+/* Wrong rows in pool.db, in tables that can be rebuilt.  They are written in a
+ * fold's transaction, so no checksum finds this damage.
  */
 
 #ifndef NBDEDUP_PLANTS_H
@@ -12,37 +12,37 @@
 
 typedef void plant_fn (struct meta_conn *c, struct meta_state *state);
 
-/* In 'pool', which is open. */
+/* Run 'fn' in 'pool', which is open. */
 extern void plant (plant_fn *fn);
 
-/* What they are about: the record there, and by how much. */
+/* Arguments of the functions below: a record's address, and a difference. */
 extern uint64_t planted_addr;
 extern int64_t planted_delta;
 
-/* It has planted_delta more references. */
+/* Add planted_delta references to the record. */
 extern plant_fn change_count;
-/* It is not described any more; half of its row is cut off. */
+/* Remove the record's description; cut off half of its row. */
 extern plant_fn drop_record, cut_group;
 
-/* The hash index: its first row is empty, has an entry more, or two in the
- * wrong order.
+/* In the first row of the hash index: remove all entries, add one, or put two
+ * in the wrong order.
  */
 extern plant_fn empty_index, add_index_entry, swap_index_entries;
 
-/* planted_addr waits to be freed. */
+/* Put planted_addr into the list of records to be freed. */
 extern plant_fn put_limbo;
 
-/* Of the pool, and of 'volume'. */
+/* Change the totals of the pool and of 'volume'. */
 extern plant_fn change_totals;
 
-/* The space map of its segment: gone, damaged, or with figures that cannot
- * be; its sectors are free (planted_delta < 0), or others are in use; a slot
- * of a summary is free by mistake, another one in use.
+/* The space map of the record's segment: remove it, damage it, or give it
+ * impossible figures; mark the record's sectors free (planted_delta < 0), or
+ * others in use; mark the record's slot free, and another one in use.
  */
 extern plant_fn drop_segment, spoil_segment, spoil_figures, change_space;
 extern plant_fn change_slots;
 
-/* A leaf of no volume. */
+/* Add a leaf that belongs to no volume. */
 extern plant_fn add_foreign_leaf;
 
 #endif /* NBDEDUP_PLANTS_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What test programs that have one pool open share. */
+/* Shared by the test programs that have one pool open. */
 
 #ifndef NBDEDUP_POOL_UTIL_H
 #define NBDEDUP_POOL_UTIL_H
@@ -23,7 +23,7 @@ extern struct nbdedup_pool *pool;       /* the program's own */
            nbdedup_error ());                                   \
   } while (0)
 
-/* 'args' is given away; the result is a new reference. */
+/* The function takes the reference of 'args'.  The result is a new one. */
 static inline json_t *
 call (const char *command, json_t *args)
 {
@@ -61,7 +61,7 @@ pool_figure (const char *key)
   return figure;
 }
 
-/* A volume, to read and write it. */
+/* Open a volume for reading and writing. */
 static inline struct nbdedup_volume *
 open_volume (const char *name)
 {
@@ -72,7 +72,7 @@ open_volume (const char *name)
   return v;
 }
 
-/* The same, or a snapshot, "vol@snap". */
+/* The same, or open a snapshot, "vol@snap", for reading. */
 static inline struct nbdedup_volume *
 open_name (const char *name)
 {
@@ -99,8 +99,8 @@ check_pool (void)
   json_decref (result);
 }
 
-/* End this process, a child, with the pool open.  By a signal: what looks for
- * leaks at an exit must not look here.
+/* End this process, a child, with the pool open.  It ends by a signal, so that
+ * no leak checker runs.
  */
 static inline void
 crash (void)
@@ -109,7 +109,7 @@ crash (void)
   abort ();
 }
 
-/* Wait for the child; it must have ended so. */
+/* Wait for a child, which must end by crash. */
 static inline void
 expect_crash (pid_t pid)
 {

@@ -4,9 +4,9 @@
  *
  *   read-compare SOCKET EXPORT FILE [PIECE]
  *
- * Each piece (default 4096 bytes) must be what FILE has there, or fail with
- * EIO; no extent may call data zero.  Prints "N right, N EIO"; exit status 1
- * if anything was wrong, 3 if the export cannot be opened.
+ * Each piece (default 4096 bytes) must be equal to that of FILE, or fail with
+ * EIO.  No extent may report data as zero.  Prints "N right, N EIO".  Exits
+ * with status 1 if anything was wrong, 3 if the export cannot be opened.
  */
 
 #include <config.h>

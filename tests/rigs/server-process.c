@@ -23,8 +23,8 @@ start (const char *const *argv, int out, const char *preload)
   if (pid > 0)
     return pid;
 
-  /* Other threads run: only what may be called after such a fork.  The
-   * parent sees to it that nobody else changes the environment.
+  /* The parent has other threads, so call only functions that are safe after
+   * such a fork.  No other thread of the parent changes the environment.
    */
   if (prctl (PR_SET_PDEATHSIG, SIGKILL) == -1 || getppid () != parent)
     _exit (126);

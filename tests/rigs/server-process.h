@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Programs that a C test starts: nbdkit, which it will kill, and commands,
- * whose end it waits for.
+/* Programs that a C test starts: nbdkit, which it kills, and commands, for
+ * which it waits.
  */
 
 #ifndef NBDEDUP_SERVER_PROCESS_H
@@ -17,14 +17,14 @@ struct server_process {
   char socket[108];
 };
 
-/* Start argv[0] with its output appended to file 'log'.  'preload' is
- * put into LD_PRELOAD (may be NULL).  It dies with this process.
+/* Start argv[0], and append its output to file 'log'.  'preload' is the value
+ * of LD_PRELOAD (may be NULL).  The program dies with this process.
  */
 extern pid_t process_start (const char *const *argv, const char *log,
                             const char *preload);
 
-/* Wait for it to end; if it does not within 'seconds', kill it and end the
- * test.  Returns the exit status, or 128 + signal.
+/* Wait until the process ends.  If it does not within 'seconds', kill it and
+ * end the test.  Returns the exit status, or 128 + signal.
  */
 extern int process_wait (pid_t pid, unsigned seconds, const char *what);
 
@@ -39,15 +39,18 @@ extern struct nbd_handle *server_connect (struct server_process *server,
 /* kill -9, wait, forget. */
 extern void server_kill (struct server_process *server);
 
-/* Wait until it ends, at most 'ms'.  It remains to be killed. */
+/* Wait at most 'ms' until the server ends.  The caller still has to call
+ * server_kill.
+ */
 extern bool server_ends_within (struct server_process *server, unsigned ms);
 
-/* Has it ended by itself?  Then say how, and forget it. */
+/* Check whether the server has ended by itself.  If so, say how and forget it.
+ */
 extern int server_has_ended (struct server_process *server);
 
-/* Run a command to its end, at most 'seconds'; what it printed is returned
- * (malloc'd, stdout and stderr).  When '*stop' becomes true (may be NULL) it
- * is killed: status 137, if it had not ended.
+/* Run a command to its end, at most 'seconds'.  Returns its output (stdout and
+ * stderr, malloc'd).  When '*stop' becomes true ('stop' may be NULL) the
+ * function kills the command; '*status' is then 137 unless it had ended.
  */
 extern char *command_output (const char *const *argv, unsigned seconds,
                              const char *preload, const atomic_bool *stop,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What the randomised test programs share: a seeded generator, contents of
- * the kinds that matter to this engine, and a way to fail.
+/* Shared by the randomised test programs: a seeded generator, contents of the
+ * kinds that matter to this engine, and a way to fail.
  */
 
 #ifndef NBDEDUP_TESTUTIL_H
@@ -51,7 +51,7 @@ xcalloc (size_t n, size_t len)
   return p;
 }
 
-/* splitmix64: small, and good enough to make data that no codec shrinks. */
+/* splitmix64: small, and random enough that no codec shrinks the data. */
 struct rng {
   uint64_t state;
 };
@@ -110,8 +110,8 @@ fill_random (void *buf, size_t len, uint64_t seed)
   memcpy (p, &v, len);
 }
 
-/* A content that is different for each seed, and shrinks to about one
- * eighth: 64 bytes of noise, then their repetition.
+/* A content that is different for each seed, and compresses to about one
+ * eighth: 64 bytes of noise, repeated.
  */
 static inline void
 fill_compressible (void *buf, size_t len, uint64_t seed)
@@ -145,8 +145,8 @@ content_pick (struct rng *rng)
     n < 90 ? CONTENT_DUPLICATE : CONTENT_ZERO;
 }
 
-/* Fill 'buf' piece by piece of 'piece' bytes, so that a write of several
- * whole blocks has blocks that others have, too.
+/* Fill 'buf' in pieces of 'piece' bytes, so that a write of several whole
+ * blocks includes blocks that exist elsewhere.
  */
 static inline void
 fill_content (uint8_t *buf, size_t len, size_t piece, unsigned nr_dups,
@@ -210,7 +210,7 @@ number_from_environment (const char *name, uint64_t otherwise)
   return s && s[0] ? strtoull (s, NULL, 0) : otherwise;
 }
 
-/* For SIGALRM. */
+/* The handler of SIGALRM. */
 static inline void
 too_long (int sig)
 {
@@ -223,15 +223,15 @@ too_long (int sig)
   _exit (EXIT_FAILURE);
 }
 
-/* Where a test's files go. */
+/* The directory for a test's files. */
 static inline const char *
 usual_directory (void)
 {
   return getenv ("TMPDIR") ?: "/tmp";
 }
 
-/* Where a sync costs nothing a fold takes less than a large read: races
- * between them show there.
+/* A directory where a sync costs nothing.  A fold is faster than a large read
+ * there, so races between the two show.
  */
 static inline const char *
 fast_directory (void)
@@ -245,7 +245,7 @@ fast_directory (void)
   return usual_directory ();
 }
 
-/* A new directory in 'parent'. */
+/* Make a directory in 'parent'. */
 static inline void
 make_directory (char path[PATH_MAX], const char *parent, const char *name)
 {
@@ -313,7 +313,7 @@ first_difference (const uint8_t *a, const uint8_t *b, size_t len)
   return i;
 }
 
-/* What was read of volume 'name' is what it must be. */
+/* The data read from volume 'name' must be as expected. */
 static inline void
 expect_bytes (const char *when, const char *name, uint32_t block_size,
               uint64_t offset, uint64_t len, const uint8_t *found,
