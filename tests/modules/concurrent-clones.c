@@ -12,7 +12,7 @@
 
 /*----------------------------------------------------------------------
  * Golden images: snapshots of s0, whose clones are written, frozen, rolled
- * back and destroyed; and what is said about them
+ * back and destroyed, and the commands that measure them
  */
 
 static void
@@ -23,7 +23,7 @@ write_clone (const char *name, struct rng *rng)
 
   v = nbdedup_volume_open (pool, name, 0, 0, NULL);
   if (v == NULL) {
-    /* "allow" is s0's, which the setter changes. */
+    /* A clone has the property "allow" of s0, which the setter changes. */
     if (errno != ENOENT && errno != EBUSY && errno != EACCES)
       fatal ("%s: %s", name, nbdedup_error ());
     return;
@@ -37,7 +37,7 @@ write_clone (const char *name, struct rng *rng)
   nr_requests++;
 }
 
-/* One of those that may fail because somebody else was quicker. */
+/* Run a command that may fail because another thread was quicker. */
 static void
 try_late (const char *command, json_t *args)
 {
@@ -109,12 +109,12 @@ measurer (void *arg)
 }
 
 /*----------------------------------------------------------------------
- * A golden image, clones of it and of each other, and who measures them
+ * A golden image, clones of it and of each other, and drift of them
  */
 
 #define NR_CLONES 4
 
-/* Clones come, diverge and go; a name may be taken or gone already. */
+/* Make, write and destroy clones.  A name may exist already, or be gone. */
 void *
 cloner (void *arg)
 {
@@ -162,7 +162,7 @@ figure (json_t *object, const char *key)
   return json_integer_value (json_object_get (object, key));
 }
 
-/* A document is of one moment, whatever happens meanwhile. */
+/* A document describes one moment, whatever other threads do. */
 static void
 expect_document (json_t *document)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Volumes that stay, that come and go, and that move.  See concurrent.h. */
+/* Volumes that stay, that are destroyed, and that are renamed and resized.  See
+ * concurrent.h.
+ */
 
 #include <config.h>
 
@@ -8,9 +10,9 @@
 
 #include "modules/concurrent.h"
 
-#define NR_VICTIMS 3            /* those that come and go */
+#define NR_VICTIMS 3            /* volumes that are made and destroyed */
 #define VICTIM_BYTES (UINT32_C (1) << 20)
-/* All who write in the same period write equal contents. */
+/* All threads that write in the same period write equal contents. */
 #define EQUAL_MS 20
 
 /*----------------------------------------------------------------------
@@ -24,7 +26,7 @@ change_block (struct steady *s, struct nbdedup_volume *v, uint64_t block,
   uint64_t offset = block * s->block_size, len = s->block_size;
   unsigned n = rng_below (rng, 100);
 
-  if (n < 30)                   /* part of it */
+  if (n < 30)                   /* a part of the block */
     len = rng_between (rng, 1, s->block_size);
   if (n < 50)
     fill_content (buf, len, len, NR_DUPS, rng);
@@ -53,7 +55,7 @@ look_at_block (struct steady *s, struct nbdedup_volume *v, uint64_t block,
            block);
 }
 
-/* Others write there: only that it succeeds. */
+/* A request in a range that other threads write: it must succeed. */
 static void
 look_around (struct nbdedup_volume *v, uint8_t *buf, struct rng *rng)
 {
@@ -128,7 +130,7 @@ verify_data (const char *when)
 }
 
 /*----------------------------------------------------------------------
- * Volumes that come and go under their clients
+ * Volumes that are destroyed while clients use them
  */
 
 static void
@@ -170,7 +172,7 @@ destroyer (void *arg)
   return NULL;
 }
 
-/* One request; false: the volume is gone. */
+/* Send one request.  False: the volume is gone. */
 static bool
 guest_request (struct nbdedup_volume *v, uint64_t offset, uint32_t len,
                uint8_t *buf, uint8_t *found, struct rng *rng)
@@ -204,7 +206,7 @@ guest_request (struct nbdedup_volume *v, uint64_t offset, uint32_t len,
   return r == 0;
 }
 
-/* Each has a part of any victim for itself; several attach at once. */
+/* Several guests attach to a victim at once.  Each has a part for itself. */
 void *
 guest (void *arg)
 {
@@ -272,7 +274,7 @@ mover (void *arg)
     must (nbdedup_volume_write (v, buf, size, 0));
     nbdedup_volume_close (v);
 
-    /* Somebody else may be attached: then it keeps its size. */
+    /* If another client is attached the volume keeps its size. */
     smaller = rng_between (&rng, 1, size / 512) * 512;
     result = resize (name, smaller, EBUSY);
     if (result != NULL) {
@@ -294,8 +296,8 @@ mover (void *arg)
   return NULL;
 }
 
-/* Writes zeroes, as a client of its own: the log names the volume if another
- * one is attached.
+/* Write zeroes as another client.  If a second client is attached, the log
+ * names the volume.
  */
 static void
 write_too (const char *name, const char *peer)
@@ -313,8 +315,8 @@ write_too (const char *name, const char *peer)
   nbdedup_volume_close (v);
 }
 
-/* Attaches to it whatever its name is, writes beside another follower, and
- * asks for what is refused: messages have the volume's name.
+/* Attach to the volume under its present name, write beside another follower,
+ * and send requests that are refused, because the messages have the name.
  */
 void *
 follower (void *arg)

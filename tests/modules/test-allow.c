@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Who may attach: lists that can be, lists that can never match, and that
- * only those match that are named, to the letter.
+/* The property "allow": valid lists, lists that can never match, and that only
+ * the clients that a list names match it, to the letter.
  */
 
 #include <config.h>
@@ -64,7 +64,7 @@ test_clients (void)
     /* The name has a backslash itself, as RFC 4514 writes a comma. */
     { "CN=a\\\\\\,b\\,O=c", -1, "CN=a\\,b,O=c", true },
     { "CN=a\\\\\\,b\\,O=c", -1, "CN=a,b,O=c", false },
-    /* What was stored before lists were checked. */
+    /* Lists of older versions, which did not check them. */
     { "CN=web1,O=Example", -1, "CN=web1,O=Example", false },
     { "root", 0, NULL, false },
     { "1,,2", 2, "", true },

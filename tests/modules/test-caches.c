@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What the caches of leaves and records may still know.  See engine-rig.h. */
+/* The caches of leaves and records must not keep what is no longer true.  See
+ * engine-rig.h.
+ */
 
 #include <config.h>
 
@@ -38,8 +40,8 @@ test_record_cache_keeps_its_budget (void)
   record_cache_free (c);
 }
 
-/* A pointer that is wrong about what stands at its address, as one out of a
- * pool.db of another pool is, gets nothing.
+/* A pointer with another checksum than the record at its address, such as one
+ * from another pool's pool.db, gets nothing.
  */
 static void
 test_record_cache_compares_checksums (void)
@@ -75,8 +77,8 @@ test_leaf_cache_follows_the_fold (void)
   end ();
 }
 
-/* A leaf that was looked up before a fold and read in an older state of
- * pool.db does not enter the cache after it.
+/* A lookup that began before a fold, and reads a leaf in an older state of
+ * pool.db, does not put the leaf into the cache after the fold.
  */
 static void
 test_leaf_cache_takes_nothing_old (void)
@@ -98,7 +100,7 @@ test_leaf_cache_takes_nothing_old (void)
     must (meta_state_get (readers[i], &state));
   }
   job_start (&look, do_look, 5);
-  poll (NULL, 0, A_WHILE_MS);   /* it has looked in memory, and waits */
+  poll (NULL, 0, A_WHILE_MS);   /* the job has looked in memory, and waits */
   trim_block (5);
   must (txg_run (pool->txg, NULL, NULL, NULL));
   unstall ();
@@ -111,8 +113,8 @@ test_leaf_cache_takes_nothing_old (void)
   end ();
 }
 
-/* Make block 0's record die, and another one take its address: block 'b'
- * of the result has it, and content 'b' + 1000.
+/* Make block 0's record die, and another one take its address.  Returns the
+ * block 'b' that has this record; its content is 'b' + 1000.
  */
 static uint64_t
 reuse_address_of_block_0 (void)
@@ -160,7 +162,7 @@ test_index_forgets (void)
   reuse_address_of_block_0 ();
   txg_get_state (pool->txg, &after);
   expect (after.index_entries == after.records);
-  write_block (1, 1);           /* an address for this hash was known once */
+  write_block (1, 1);           /* the index had an address for this hash */
   settle ();
   expect_content (1, 1);
   end ();

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A caller copies the WAL into pool.db while the thread that does so in the
- * background is in the middle of it; and when the WAL is started
- * again.
+/* A caller copies the WAL into pool.db while the background thread is in the
+ * middle of doing so; and when the WAL starts again at its beginning.
  *
- * That thread begins when a commit has left more than 1,024 pages in the WAL,
- * and then meets what we hold in front of libc: writes to pool.db that take
- * long, or fail.
+ * The background thread begins when a commit has left more than 1,024 pages in
+ * the WAL.  This program replaces libc's pwrite64, so that the thread's writes
+ * to pool.db take long, or fail.
  */
 
 #include <config.h>
-/* Else the names below would be those of other functions. */
+/* With it, the names below would be macros for other functions. */
 #undef _FILE_OFFSET_BITS
 
 #include <sys/stat.h>
@@ -52,7 +51,7 @@ pwrite64 (int fd, const void *buf, size_t len, off64_t offset)
     while (writes_wait)
       poll (NULL, 0, 1);
   }
-  /* After the first commit, which wakes the thread, it comes first. */
+  /* The first commit wakes the thread, which must come before the next. */
   else if (writes_wait && is_file (fd, "pool.db-wal") &&
            syncs_wal > syncs_before)
     wait_for_the_thread ();
@@ -90,7 +89,7 @@ bytes_of (const char *suffix)
   return stat (path, &st) == 0 ? (uint64_t) st.st_size : 0;
 }
 
-/* Its file stays: without a header. */
+/* An empty WAL is still a file, without a header. */
 static bool
 wal_is_empty (void)
 {
@@ -144,8 +143,8 @@ commit_bulk (size_t len)
   must (meta_commit (meta_writer (meta)));
 }
 
-/* A commit after which the thread copies, and does not get on; 'fn' comes
- * then.
+/* Commit, so that the thread begins to copy, and stop it there for a while.
+ * Call 'fn' meanwhile.
  */
 static void
 meet (void (*fn) (void))
@@ -185,7 +184,7 @@ copy_wal (void)
   expect (bytes_of ("") >= BULK_BYTES);
 }
 
-/* What a command did is in pool.db when it is told so. */
+/* When a command returns, what it did is in pool.db. */
 static void
 test_what_a_command_did_is_copied (void)
 {
@@ -216,7 +215,7 @@ test_closing (void)
   meet (close_it);
 }
 
-/* A fold of so many pages comes; how many has the WAL before it? */
+/* The number of pages in the WAL before a fold of 'pages' pages. */
 static uint64_t
 used_before (uint64_t pages)
 {
@@ -227,8 +226,8 @@ used_before (uint64_t pages)
   return p.wal_used;
 }
 
-/* The WAL of a small pool may have 1 MiB, or what it was given.  It is started
- * again rather than be made larger, if no reader stays in it.
+/* The WAL of a small pool may have 1 MiB, or its allocated size.  It starts
+ * again at its beginning rather than grow, if no reader stays in it.
  */
 static void
 test_the_wal_starts_again_at_its_limit (void)
@@ -297,9 +296,9 @@ leave_a_wal (void)
   return 0;
 }
 
-/* A process is killed, and leaves a WAL that wakes the thread at once, but is
- * smaller than pool.db, so that no fold waits until it has been copied.  The
- * first open must succeed: a service does not try again.
+/* A killed process leaves a WAL that wakes the thread at once.  The WAL is
+ * smaller than pool.db, so no fold waits until it is copied.  The first open
+ * must succeed: a service does not try again.
  */
 static void
 test_first_open_after_a_kill (void)
@@ -325,7 +324,7 @@ test_first_open_after_a_kill (void)
 }
 
 static const struct engine_case cases[] = {
-  /* This one forks: no thread may have been started before. */
+  /* First, because it forks: no thread may run yet. */
   CASE (first_open_after_a_kill),
   CASE (all_is_copied),
   CASE (what_a_command_did_is_copied),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The checksumming VFS and damage: after it a reader may get an error or the
- * right rows; other rows fail the test.
+/* The checksumming VFS and damage: a reader may get an error or the right rows.
+ * The test fails if it gets other rows.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -25,7 +25,7 @@
  * Damage to the main database
  */
 
-/* The file as it is now must not give wrong rows. */
+/* True if reading the file fails.  It must not give wrong rows. */
 static bool
 fails (const char *path, const struct model *model)
 {
@@ -86,7 +86,7 @@ test_damaged_database (void)
   assert (silent_pages <= nr_free);
   assert (silent_pages < nr_pages / 2);
 
-  /* Zeroed, another page's content, an older half. */
+  /* A page is zeroed, or replaced by another page, in whole or by half. */
   for (page = 0; page < nr_pages; ++page) {
     size_t from = random_u64 () % nr_pages;
 
@@ -111,9 +111,9 @@ test_damaged_database (void)
   }
   assert (silent_pages == 0);
 
-  /* Cut short, in pages and within them.  A file of 0 or 1 byte (SQLite's
-   * workaround for some file system) is a new database, which meta.c must
-   * refuse.
+  /* The file is cut short, between pages and within them.  SQLite takes a file
+   * of 0 or 1 byte (a workaround for some file system) for a new database,
+   * which meta.c must refuse.
    */
   for (i = 2; i < good.len; i += 1 + random_u64 () % 6000) {
     write_file (other_path, good.data, i);
@@ -125,7 +125,7 @@ test_damaged_database (void)
     assert (fails (other_path, &model) || nr_pages - page <= nr_free);
   }
 
-  /* Longer does no harm. */
+  /* A longer file does no harm. */
   memcpy (bad, good.data, good.len);
   memset (bad + good.len, 0x55, 8192);
   write_file (other_path, bad, good.len + 5000);
@@ -136,8 +136,8 @@ test_damaged_database (void)
   remove_all ();
 }
 
-/* A page that has rotted while the database is open is found too; so is
- * one at the place of which the file ends now.
+/* A page that is damaged while the database is open is found, and so is one
+ * that a truncation cut off.
  */
 static void
 test_damage_while_open (void)
@@ -176,8 +176,8 @@ test_damage_while_open (void)
   remove_all ();
 }
 
-/* Pages of an older moment are right in themselves: what is put under an open
- * database is found all the same.
+/* An older version of a page has a right checksum.  If it replaces the page of
+ * an open database it is found all the same.
  */
 static void
 test_older_pages_while_open (void)
@@ -213,7 +213,7 @@ test_older_pages_while_open (void)
   remove_all ();
 }
 
-/* SQLite takes a page past the end of the file for zeroes, even if it is
+/* SQLite itself reads a page past the end of the file as zeroes, even if it is
  * part of a blob.
  */
 static void
@@ -300,7 +300,7 @@ test_damaged_wal (void)
       patch_file (wal_path, offset, &wal.data[offset], 1);
     }
 
-    /* The page of another frame, and nothing at all. */
+    /* The frame has the page of another frame. */
     from = (frame + 1 + random_u64 () % (nr_frames - 1)) % nr_frames;
     offset = WAL_HEADER + frame * frame_size + FRAME_HEADER;
     patch_file (wal_path, offset,
@@ -327,7 +327,7 @@ test_damaged_wal (void)
   remove_all ();
 }
 
-/* Pages of a WAL that this process recovered, not wrote, are verified. */
+/* Pages of a WAL that this process recovered and did not write are verified. */
 static void
 test_damage_after_recovery (void)
 {
@@ -369,7 +369,7 @@ test_damage_after_recovery (void)
 }
 
 /*----------------------------------------------------------------------
- * Files that are no databases of ours
+ * Files that are not our databases
  */
 
 static void
@@ -400,7 +400,7 @@ test_foreign_files (void)
   assert (verify (db_path, &stock, &model) == RIGHT);   /* nor harm */
   remove_all ();
 
-  /* Written by somebody who does not know the checksums. */
+  /* Written by a program that does not know the checksums. */
   db = open_db (db_path, &stock);
   populate (db, &model);
   close_db (db);
@@ -410,7 +410,7 @@ test_foreign_files (void)
   assert (verify (db_path, &normal, &model) == FAILED);
   remove_all ();
 
-  /* A new one without the reserve cannot be written. */
+  /* A new database without the reserve cannot be written. */
   rc = sqlite3_open_v2 (db_path, &db, SQLITE_OPEN_READWRITE |
                         SQLITE_OPEN_CREATE, CKSUM_VFS_NAME);
   assert (rc == SQLITE_OK);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The checksumming VFS in ordinary use, and after crashes: each read verifies
- * and has the right rows.
+ * the checksums and gets the right rows.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -54,7 +54,7 @@ test_page_sizes (void)
       check_file (db_path, sizes[i]);
       assert (verify (db_path, &setup, &model) == RIGHT);
 
-      /* Others can read a closed database. */
+      /* Programs without the VFS can read a closed database. */
       copy_file (db_path, other_path);
       assert (verify (other_path, &stock, &model) == RIGHT);
       remove_all ();
@@ -62,8 +62,8 @@ test_page_sizes (void)
   }
 }
 
-/* A small cache writes pages before the commit, savepoints are undone,
- * pages move: whatever SQLite does, every read verifies.
+/* SQLite writes pages of a small cache before the commit, undoes savepoints and
+ * moves pages.  The checksums stay right.
  */
 static void
 test_random_work (void)
@@ -194,8 +194,8 @@ test_no_mmap (void)
   remove_all ();
 }
 
-/* A creation that never commits leaves room for another page size, also
- * for a connection that was open all the time.
+/* A creation that is rolled back does not fix the page size, not even for a
+ * connection that was open all the time.
  */
 static void
 test_abandoned_creation (void)
@@ -237,7 +237,7 @@ test_abandoned_creation (void)
  * Crashes
  */
 
-/* What a crash at this moment would leave, opened somewhere else. */
+/* Open a copy of what a crash at this moment would leave. */
 static void
 test_crash_copies (void)
 {
@@ -279,7 +279,7 @@ test_crash_copies (void)
 static atomic_bool stop;
 static atomic_uint nr_reads, nr_checkpoints;
 
-/* Moves amounts between accounts; the sum stays 0. */
+/* Move amounts between accounts; the sum stays 0. */
 static void *
 writer_thread (void *arg)
 {
@@ -306,7 +306,7 @@ writer_thread (void *arg)
   return NULL;
 }
 
-/* Opens and closes all the time, so that the WAL's users change. */
+/* Open and close all the time, so that the WAL's users change. */
 static void *
 reader_thread (void *arg)
 {

@@ -39,7 +39,7 @@ reopen (void)
   open_pool ();
 }
 
-/* Give everything back, which a few folds more may take. */
+/* Wait until all space is freed, which may take a few folds. */
 static void
 expect_records (uint64_t expected)
 {
@@ -224,7 +224,7 @@ destroy_clones (unsigned nr)
 
   start_clock ();
   for (i = 0; i < nr; ++i) {
-    /* Half-way the image goes, and the clones stay. */
+    /* Half-way the image is destroyed, and the clones stay. */
     if (i == nr / 2)
       run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "golden",
                                  "recursive", 1, "force", 1));
@@ -375,7 +375,7 @@ test_snapshots (unsigned nr)
   print_clock ("check", 1);
   destroy_snapshots (nr);
   check_snapshot ("disk", nr, 5 * NR_BLOCKS);
-  /* Each block's last version, and nothing else. */
+  /* There are only the last versions of the blocks. */
   expect_records (NR_BLOCKS);
   check_pool ();
   reopen ();

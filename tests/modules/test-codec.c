@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Compression: round trips of many kinds of data and lengths, outputs that
- * are too small, damaged inputs, the give-up on incompressible data.  (What
- * that costs is measured by "nbdedup bench".)
+ * are too small, damaged inputs, giving up on incompressible data.  ("nbdedup
+ * bench" measures what that costs.)
  */
 
 #ifdef HAVE_CONFIG_H
@@ -23,12 +23,12 @@
 #include "rigs/testutil.h"
 
 #define LEN_MAX (1 << 20)
-#define GUARD 64                /* bytes behind an output that must stay */
+#define GUARD 64                /* bytes after an output that must not change */
 
 static uint8_t src[LEN_MAX + 8], packed[LEN_MAX + GUARD], out[LEN_MAX + GUARD];
 static struct rng rng = { 1 };
 
-/* Something like log lines. */
+/* Text like log lines. */
 static void
 fill_text (uint8_t *buf, size_t len)
 {
@@ -108,7 +108,7 @@ should_compress (enum kind kind, int codec, size_t len)
   }
 }
 
-/* Compress into 'dst_len' bytes; nothing behind them changes. */
+/* Compress into 'dst_len' bytes.  No byte after them may change. */
 static size_t
 compress (struct codec_ctx *ctx, const struct compression *c, size_t len,
           size_t dst_len)
@@ -135,7 +135,7 @@ check_round_trip (struct codec_ctx *ctx, int codec, size_t n, size_t len)
   for (i = 0; i < GUARD; ++i)
     assert (out[len + i] == 0x5a);
 
-  /* One byte more or less is not what was compressed. */
+  /* Decompressing to one byte more or less fails. */
   assert (codec_decompress (ctx, codec, packed, n, out, len + 1) == -1);
   assert (errno == EIO);
   if (len > 1) {
@@ -208,8 +208,8 @@ test_small_outputs (void)
   codec_ctx_free (ctx);
 }
 
-/* Anything may come from a disk: no crash, and success only with exactly
- * the length asked for.
+/* A disk may return any bytes: the decoder must not crash, and succeed only
+ * with exactly the length asked for.
  */
 static void
 test_damaged_inputs (void)
@@ -230,7 +230,7 @@ test_damaged_inputs (void)
     memcpy (good, packed, n);
 
     for (round = 0; round < 3000; ++round) {
-      /* Exactly as large as told, so that sanitizers see overruns. */
+      /* Exactly as large as claimed, so that sanitizers see overruns. */
       uint8_t *in, *dst = malloc (len);
       size_t in_len = n;
 

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Everything at once: clients of several volumes that read, write, trim and
- * flush, while volumes are made, destroyed under their clients, resized,
- * renamed and given other properties, golden images and clones come and go,
- * and "stat", "status", "list", "check", "scrub" and "drift" look at it all,
- * while the server's sampler, and others, record how they drift.  Caches are
- * as small as they may be.
+/* Everything at once.  Clients of several volumes read, write, trim and flush.
+ * Other threads make, resize and rename volumes, destroy them under their
+ * clients, set properties, and make and destroy golden images and clones.
+ * "stat", "status", "list", "check", "scrub" and "drift" run, and the server's
+ * sampler and other threads record drift.  Caches are as small as possible.
  *
- * What test-model checks of data and figures is not repeated: here the
- * kinds of threads are many.  It is most worth in a build with TSan or
- * ASan.  CONCURRENT_SECONDS (default 4) and SEED come from the environment.
+ * This test does not repeat the checks of data and figures in test-model: it
+ * has many kinds of threads.  It is most useful in a build with TSan or ASan.
+ * CONCURRENT_SECONDS (default 4) and SEED come from the environment.
  */
 
 #include <config.h>
@@ -67,7 +66,7 @@ ignore_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
 }
 
 /*----------------------------------------------------------------------
- * Those who look, and who turn the knobs
+ * Threads that look at the pool, and that set properties
  */
 
 static int
@@ -230,7 +229,7 @@ remote (void *arg)
   return NULL;
 }
 
-/* Folds come by themselves as well, beside any command. */
+/* Fold at any time, beside any command. */
 static void *
 folder (void *arg)
 {
@@ -287,7 +286,7 @@ make_pool (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* So that lines are made: they name what changes beside them. */
+/* Makes the library format log lines, with names that change meanwhile. */
 static void
 ignore_line (enum nbdedup_log_level level, const char *line)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The control socket: a server in this process, and clients that are
- * proper, ill-mannered, silent, gone, or not clients at all.
+/* The control socket: a server in this process, and clients that are correct,
+ * wrong, silent, gone, or not clients at all.
  *
- * OFD locks are per open file, so that the pool is "in use" for the client
- * functions of this very process too.
+ * OFD locks are per open file, so the pool is also "in use" for the client
+ * functions of this process.
  */
 
 #include <config.h>
@@ -126,7 +126,7 @@ raw_hello (int fd)
   raw_expect (fd, CONTROL_HELLO, 1, 1, "test", 4, 0);
 }
 
-/* The server has nothing more to say on this connection. */
+/* The server must end this connection. */
 static void
 raw_expect_end (int fd)
 {
@@ -140,7 +140,7 @@ raw_expect_end (int fd)
   close (fd);
 }
 
-/* Does the server still serve? */
+/* The server must still answer. */
 static void
 expect_alive (void)
 {
@@ -184,7 +184,7 @@ test_handshake (void)
   raw_expect (fd, CONTROL_FLUSH, 0, 0, NULL, 0, EPROTO);
   raw_expect_end (fd);
 
-  /* Versions that the server does not speak, then one of a range. */
+  /* Versions that the server does not speak, then a range with one it does. */
   fd = raw_connect ();
   raw_expect (fd, CONTROL_HELLO, 2, 9, "new", 3, EPROTONOSUPPORT);
   raw_expect (fd, CONTROL_HELLO, 0, 0, "old", 3, EPROTONOSUPPORT);
@@ -265,7 +265,7 @@ test_bad_requests (void)
   free (big);
 }
 
-/* How many of our threads have this nice value? */
+/* The number of our threads that have this nice value. */
 static unsigned
 threads_with (int value)
 {
@@ -304,12 +304,11 @@ raw_command (int fd, const char *command)
   raw_expect (fd, CONTROL_COMMAND, 0, 0, command, strlen (command), 0);
 }
 
-/* Of a server, always: the sampler, the scrubber and the copier. */
+/* Every server has these: the sampler, the scrubber and the copier. */
 #define NR_LOW 3
 
-/* What measures drift leaves the CPUs to others: the sampler, and the
- * connections that have asked for it, however often; so do the scrubber and the
- * copier.
+/* These threads leave the CPUs to others: the sampler, the connections that
+ * have asked for drift, once or more often, the scrubber and the copier.
  */
 static void
 test_nice (void)
@@ -323,7 +322,7 @@ test_nice (void)
     printf ("no priority is below ours\n");
     return;
   }
-  expect_nice (NR_LOW, low);    /* they may have begun just now */
+  expect_nice (NR_LOW, low);    /* they may still be starting */
 
   other = raw_connect ();
   raw_hello (other);
@@ -354,7 +353,7 @@ test_nice (void)
   if (threads_with (low) != NR_LOW + 4)
     die ("stat --ddt has the priority of others");
 
-  /* It ends with the connection. */
+  /* The low priority ends with the connection. */
   for (i = 0; i < nr; ++i)
     close (fd[i]);
   expect_nice (NR_LOW, low);
@@ -392,7 +391,7 @@ test_garbage (uint64_t seed)
       }
       else if (control_send (fd, &f, buf) == -1)
         break;
-      /* Do not fill the socket: nobody reads the answers. */
+      /* Discard the answers, so that they do not fill the socket. */
       while (recv (fd, buf, sizeof buf, MSG_DONTWAIT) > 0)
         ;
     }
@@ -403,8 +402,9 @@ test_garbage (uint64_t seed)
 
 #define CROWD 200               /* more than the server takes */
 
-/* A command gets through, though clients are connected and silent, or have sent
- * half a request.  A client that was sent away meanwhile connects again.
+/* A command succeeds although many clients are connected and silent, or have
+ * sent half a request.  A client that the server disconnected meanwhile
+ * connects again.
  */
 static void
 test_crowd (void)
@@ -435,8 +435,8 @@ test_crowd (void)
   expect_alive ();
 }
 
-/* Imports and exports may take long; they are refused before they leave no
- * room for commands.
+/* Imports and exports may take long.  The server refuses more of them while it
+ * still has room for commands.
  */
 static void
 test_crowd_with_volumes (void)
@@ -459,7 +459,7 @@ test_crowd_with_volumes (void)
   raw_skip (fds[nr - 1], &f);
   expect_alive ();
 
-  /* One less is room for another. */
+  /* After one has closed, another may open. */
   raw_expect (fds[0], CONTROL_VOLUME_CLOSE, 0, 0, NULL, 0, 0);
   raw_expect (fds[nr - 1], CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, 0);
   for (i = 0; i < nr; ++i)
@@ -467,7 +467,7 @@ test_crowd_with_volumes (void)
   expect_alive ();
 }
 
-/* What stands there and is no socket was not left by a server. */
+/* A file in place of the socket was not left by a server. */
 static void
 test_foreign_file (void)
 {
@@ -486,7 +486,7 @@ test_foreign_file (void)
   start_server ();
 }
 
-/* A volume is closed with its connection. */
+/* The end of a connection closes its volume. */
 static void
 test_volume_goes_with_connection (struct nbdedup_client *client)
 {
@@ -512,7 +512,7 @@ test_volume_goes_with_connection (struct nbdedup_client *client)
   check (result != NULL, "destroy after the connection's end");
   json_decref (result);
 
-  /* A proper close counts at once. */
+  /* A close takes effect at once. */
   json_object_set_new (args, "size", json_integer (1 << 20));
   result = nbdedup_client_call (client, "create", args, NULL, NULL);
   check (result != NULL, "create again");
@@ -568,7 +568,7 @@ data_thread (void *opaque)
   unsigned i;
 
   for (i = 0; i < 150; ++i) {
-    /* Now and then more than a frame holds. */
+    /* Sometimes more than a frame holds. */
     const uint32_t max = rng_percent (&w->rng, 5) ? PART : 100000;
     const uint32_t len = rng_between (&w->rng, 1, max);
     const uint32_t at = rng_below (&w->rng, PART - len + 1);
@@ -687,7 +687,7 @@ test_stop (void)
   close (with_volume);
 }
 
-/* Without a server the same calls work here. */
+/* Without a server the same calls work in this process. */
 static void
 test_local (uint64_t seed)
 {

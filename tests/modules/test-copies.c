@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Copies of records (copies.h): made, judged by the fold, given up, lost in a
- * crash, and wrong in pool.db.  See engine-rig.h.
+/* Copies of records (copies.h): how they are made, checked by the fold, given
+ * up, lost in a crash, and wrong in pool.db.  See engine-rig.h.
  */
 
 #include <config.h>
@@ -29,7 +29,7 @@ set_copies (const char *value)
   run ("set", json_pack ("{s:s,s:s}", "property", "copies", "value", value));
 }
 
-/* Let the copier look at the record: how many copies it has made. */
+/* Let the copier look at the record.  Returns the number of copies it made. */
 static int
 copy_record (uint64_t addr)
 {
@@ -95,7 +95,7 @@ flip (uint64_t addr)
   close (fd);
 }
 
-/* The scrub finds nothing damaged: also not the copies. */
+/* The scrub must find no damage, in the copies either. */
 static void
 scrub_pool (void)
 {
@@ -105,7 +105,7 @@ scrub_pool (void)
   json_decref (result);
 }
 
-/* A volume with NR blocks of a content each. */
+/* Make a volume of NR blocks, each with another content. */
 static void
 start_copying (const char *copies)
 {
@@ -168,7 +168,7 @@ test_only_with_enough_references (void)
   expect (copy_block (0) == 1);
   expect (copy_block (1) == 0);
   expect (copied_sectors () == SECTORS);
-  /* It stays with fewer. */
+  /* With fewer references the copy stays. */
   trim_block (100);
   trim_block (101);
   expect (copied_sectors () == SECTORS);
@@ -184,7 +184,7 @@ test_dies_while_it_is_copied (void)
   trim_block (0);
   expect (copied_sectors () == 0);
   check_pool ();
-  /* ... or has fewer references again; or the property has changed. */
+  /* The record has too few references again, or the property has changed. */
   set_copies ("2:2");
   write_block (100, 1001);
   settle ();
@@ -200,7 +200,7 @@ do_copy (uint64_t addr)
   expect (copy_record (addr) == 1);
 }
 
-/* It dies in a fold that comes between reading it and writing its copy. */
+/* The record dies in a fold between reading it and writing its copy. */
 static void
 test_gone_before_it_is_copied (void)
 {
@@ -212,9 +212,9 @@ test_gone_before_it_is_copied (void)
   trim_block (0);
   must (writeback_drain (pool->writeback, NULL));
   txg_enter (pool->txg, 0, 0);
-  job_start (&fold, do_fold, 0);        /* its cut waits for us, ... */
+  job_start (&fold, do_fold, 0);        /* its cut waits for this txg */
   poll (NULL, 0, A_WHILE_MS);
-  job_start (&copy, do_copy, addr);     /* ... and this for the cut */
+  job_start (&copy, do_copy, addr);     /* the copier waits for the cut */
   poll (NULL, 0, A_WHILE_MS);
   expect (!fold.done && !copy.done);
   txg_leave (pool->txg);
@@ -224,7 +224,7 @@ test_gone_before_it_is_copied (void)
   end ();
 }
 
-/* Two copiers, or one that is told twice before the fold. */
+/* The copier gets a record twice before the fold. */
 static void
 test_copied_twice_before_the_fold (void)
 {
@@ -235,7 +235,7 @@ test_copied_twice_before_the_fold (void)
   end ();
 }
 
-/* Another record stands where the primary was when the copy was made. */
+/* The address of the primary has another record when the fold comes. */
 static void
 test_copy_of_another_record (void)
 {
@@ -274,7 +274,7 @@ test_damaged_records_are_not_copied (void)
   flip (address_of (0));
   expect (copy_block (0) == 1);
   settle ();
-  /* The other way round: it is read, and repaired, from its copy. */
+  /* A damaged primary is read, and repaired, from its copy. */
   flip (address_of (0));
   record_cache_forget (pool->records, address_of (0));
   expect_content (0, 1000);
@@ -286,7 +286,7 @@ test_damaged_records_are_not_copied (void)
   end ();
 }
 
-/* What the copy is made of is durable before pool.db refers to it. */
+/* The bytes of the copy are durable before pool.db refers to it. */
 static void
 test_copy_is_synced_before_the_commit (void)
 {
@@ -312,7 +312,7 @@ copy_and_crash (void)
   return 0;
 }
 
-/* The journal does not know copies: what was not folded is free again. */
+/* The journal has no copies: those that were not folded are free again. */
 static void
 test_crash_before_the_fold (void)
 {
@@ -345,8 +345,8 @@ change_all (void)
   close_pool ();
 }
 
-/* Made, given up, made, removed: after each crash counts and space are right,
- * and each copy has the bytes of its record.
+/* Copies are made, given up, made again and removed.  After each crash counts
+ * and space are right, and each copy has the bytes of its record.
  */
 static void
 test_crash_at_each_sync (void)
@@ -410,7 +410,7 @@ errors (bool repair, const char *key)
   return n;
 }
 
-/* A row that names a record of others: it costs them nothing. */
+/* A row that names another block's record does not harm it. */
 static void
 test_row_that_names_no_copy (void)
 {
@@ -429,7 +429,7 @@ test_row_that_names_no_copy (void)
   end ();
 }
 
-/* Each is found, and repaired; what is right stays. */
+/* check finds and repairs each wrong row, and keeps the others. */
 static void
 test_check_finds_and_repairs (void)
 {
@@ -445,13 +445,13 @@ test_check_finds_and_repairs (void)
     case 0:                     /* a row is missing */
       plant (address_of (0), 0);
       break;
-    case 1:                     /* a primary that is not there */
+    case 1:                     /* a primary that does not exist */
       plant (4000000, copies[0]);
       break;
-    case 2:                     /* a copy that is not there */
+    case 2:                     /* a copy that does not exist */
       plant (address_of (0), 4000000);
       break;
-    case 3:                     /* the copy of another */
+    case 3:                     /* the copy of another record */
       plant (address_of (0), copies[0]);
       break;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Something else writes to pool.db, to its copy, or to both while a pool is
- * open: an older pool.db, or another pool's, is copied over it, all of whose
- * pages are right in themselves; or single pages are damaged.
+/* Another program writes to pool.db, to its copy, or to both while a pool is
+ * open.  It copies an older pool.db, or another pool's, over the file, and all
+ * of its pages have right checksums; or it damages single pages.
  */
 
 #include <config.h>
@@ -23,8 +23,8 @@
 static atomic_uint nr_warnings, nr_begun, nr_compared, nr_trusted;
 static bool crash_before_comparing, touch_at_sync;
 static atomic_bool touch_when_begun, something_is_lost;
-static atomic_bool hold_comparison;     /* until it is false again */
-static int steps_left = -1;     /* until the process ends; -1: it does not */
+static atomic_bool hold_comparison;     /* until it is set to false */
+static int steps_left = -1;     /* until the process crashes; -1: never */
 static uint64_t sweep;          /* SWEEP_STEP=N: only each Nth page */
 
 static void
@@ -33,7 +33,7 @@ touch (void)
   expect (utimensat (AT_FDCWD, in ("work", "pool.db"), NULL, 0) == 0);
 }
 
-/* Before a name is changed, or after it. */
+/* A step before or after a rename, at which the process may crash. */
 static void
 step (void)
 {
@@ -57,7 +57,7 @@ rename (const char *from, const char *to)
   return r;
 }
 
-/* While the copy is being made. */
+/* Touches pool.db while the copy is being made. */
 int
 fdatasync (int fd)
 {
@@ -95,7 +95,7 @@ note_line (enum nbdedup_log_level level, const char *line)
     nr_trusted++;
 }
 
-/* A pool whose every block is newer than in "closed". */
+/* Make a pool with a newer version of every block than in "closed". */
 static void
 make_newer (void)
 {
@@ -120,7 +120,9 @@ read_all (void)
   return right;
 }
 
-/* The same content: what the checkpoint writes are the pages above it. */
+/* Write the same content, so that the checkpoint writes only the pages above
+ * it.
+ */
 static void
 write_and_copy (void)
 {
@@ -187,7 +189,8 @@ use_until_compared (const char *source)
 }
 
 /* A checkpoint made pool.db look new, and the server is killed before it has
- * compared all pages: the copy takes its place, and killing that does no harm.
+ * compared all pages.  The copy then replaces pool.db, and a kill in the middle
+ * of that does no harm.
  */
 static void
 test_killed (const char *source)
@@ -221,7 +224,7 @@ test_killed (const char *source)
   expect (strstr (nbdedup_error (), "something else wrote to it") != NULL);
 }
 
-/* It is lost, and made again from pool.db. */
+/* The copy is overwritten: it is given up, and made again from pool.db. */
 static void
 test_copy (bool reads)
 {
@@ -242,7 +245,9 @@ test_copy (bool reads)
   expect_whole ("work", true, true);
 }
 
-/* An error, never an old block; and no way back to trust. */
+/* Both are overwritten: reads fail and never return an old block, and nothing
+ * makes the server trust the files again.
+ */
 static void
 test_both (void)
 {
@@ -257,7 +262,7 @@ test_both (void)
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db.copy"));
   expect (read_all () < NR_BLOCKS);
-  /* Nothing is given up that may only be old. */
+  /* Blocks that may only be old are not recorded as lost. */
   v = nbdedup_volume_open (pool, "v", 0, 0, NULL);
   for (b = 0; v && b < NR_BLOCKS; b += 7)
     nbdedup_volume_write (v, block, sizeof block, b * sizeof block);
@@ -304,8 +309,9 @@ nr_pages (const char *dir)
   return size_of (dir, "pool.db") / PAGE;
 }
 
-/* One page of each, not the same: every page is still in one of them.  Whatever
- * is noticed first, nothing is lost, and both are whole in the end.
+/* A page of each file is damaged, but not the same one: every page is still in
+ * one of the files.  Whichever damage the server notices first, nothing is
+ * lost, and both files are whole in the end.
  */
 static void
 test_page_of_each (unsigned what)
@@ -343,7 +349,7 @@ test_page_of_each (unsigned what)
   }
 }
 
-/* The same page of both: at most what it has is an error. */
+/* The same page of both is damaged: at most its content is an error. */
 static void
 test_page_of_both (void)
 {
@@ -364,12 +370,12 @@ test_page_of_both (void)
       must (nbdedup_pool_close (pool));
     }
   }
-  /* Few pages are those of the maps that were not read yet. */
+  /* Only a few pages belong to maps that were not read yet. */
   expect (served > nr / sweep / 2);
 }
 
-/* One file is of another moment, and of the other one a page is damaged: that
- * page's content is an error, or in memory; all else is right.
+/* One file is of another moment, and a page of the other file is damaged.  That
+ * page's content is an error, or in memory; all other content is right.
  */
 static void
 test_old_and_damaged (const char *source, const char *old,
@@ -392,7 +398,7 @@ test_old_and_damaged (const char *source, const char *old,
   expect (served > nr / sweep / 2);
 }
 
-/* One page of an older moment, right in itself. */
+/* Write an older version of a page, which has a right checksum. */
 static bool
 plant (const char *file, uint64_t page)
 {
@@ -410,7 +416,7 @@ plant (const char *file, uint64_t page)
   return planted;
 }
 
-/* The other file is untouched: its page is right. */
+/* One page of a file is old.  The other file has the right page. */
 static void
 test_planted (const char *file)
 {
@@ -431,7 +437,7 @@ test_planted (const char *file)
   expect (planted > (sweep == 1 ? 3 : 0));
 }
 
-/* Every page is known, so that only our next write can tell. */
+/* Every page is in memory, so only the server's next write can notice. */
 static void
 test_all_known (void)
 {
@@ -447,8 +453,8 @@ test_all_known (void)
   expect_whole ("work", true, true);
 }
 
-/* Nothing can stand in, but nothing is taken for what it is not; and our own
- * writes do not make it look new.
+/* Without a copy nothing can replace the pages, but old pages are not used, and
+ * the server's own writes do not make pool.db look new.
  */
 static void
 test_without_copy (const char *source)
@@ -476,7 +482,7 @@ test_without_copy (const char *source)
   }
 }
 
-/* Single pages of a pool.db without a copy: it goes on. */
+/* pool.db, without a copy, gets a new time only: the pool stays in use. */
 static void
 test_touched_without_copy (void)
 {
@@ -493,7 +499,9 @@ test_touched_without_copy (void)
   expect_whole ("work", true, false);
 }
 
-/* The copy may have pages of both, and is made once more. */
+/* pool.db changes while the copy is made: the copy may have old and new pages,
+ * and is made once more.
+ */
 static void
 test_building (void)
 {
@@ -515,7 +523,7 @@ test_building (void)
   expect_whole ("work", true, true);
 }
 
-/* Not beside pool.db. */
+/* The copy is not beside pool.db. */
 static void
 test_elsewhere (void)
 {
@@ -540,7 +548,7 @@ test_elsewhere (void)
     }
     expect_crash (pid);
     expect_readable ("work", true);
-    /* The mark is about neither any more. */
+    /* The mark no longer concerns either file. */
     must (try_open ("work"));
     must (nbdedup_pool_close (pool));
     expect (unlink (in (".", "elsewhere")) == 0);
@@ -548,7 +556,7 @@ test_elsewhere (void)
   }
 }
 
-/* Only its time is another one; once more while its pages are compared. */
+/* Only the time of pool.db changes, and again while its pages are compared. */
 static void
 test_touch (bool twice)
 {
@@ -564,7 +572,7 @@ test_touch (bool twice)
   for (i = 0; nr_compared == compared && i < 2000; ++i)
     usleep (10000);
   expect (nr_compared == compared + 1 && nr_begun == begun + 1 + twice);
-  /* It cannot be turned off sooner. */
+  /* The copy cannot be turned off before this. */
   set_copy ("off");
   set_copy ("on");
   must (nbdedup_pool_close (pool));
@@ -605,7 +613,9 @@ test_turn_off_while_compared (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* Our own changes: folds, checkpoints, room that is taken and given back. */
+/* The server's own changes cause no distrust: folds, checkpoints, room that is
+ * allocated and given back.
+ */
 static void
 test_own (void)
 {

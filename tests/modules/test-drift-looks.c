@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Drift takes long, and must be good company meanwhile: it looks up often
- * enough, ends wherever it is told to and leaves nothing behind, also while
- * it waits for another one; and what happens to the pool after it began does
- * not show.
+/* Drift takes long, and must not disturb others: it calls "progress" often
+ * enough, stops at any of these calls and leaves nothing behind, also while it
+ * waits for another computation; and changes to the pool after it began do not
+ * show.
  *
- * All of it happens inside its calls of "progress", so at the same places
- * each time.
+ * Everything happens inside the calls of "progress" (looks), so at the same
+ * places each time.
  */
 
 #include <config.h>
@@ -33,7 +33,7 @@
 #define SIZE (NR_LEAVES * LEAF_BYTES)
 #define OWN_LEAVES 300u         /* that a clone has written to */
 
-/* One look for so many rows, at least. */
+/* There must be at least one look per this many rows. */
 #define ROWS_MAX 80u
 
 static char directory[PATH_MAX];
@@ -58,7 +58,7 @@ run (const char *command, json_t *args)
   json_decref (call (command, args));
 }
 
-/* In the first leaves, from the leaf's block 'first' on. */
+/* Write in the first leaves, from block 'first' of each leaf on. */
 static void
 fill (const char *name, unsigned nr_leaves, unsigned first, uint64_t seed)
 {
@@ -77,8 +77,8 @@ fill (const char *name, unsigned nr_leaves, unsigned first, uint64_t seed)
   nbdedup_volume_close (v);
 }
 
-/* All that a volume has, one block of each leaf of the golden image, next to
- * each other: a few leaves, and records that lie far apart.
+/* Fill a volume with one block of each leaf of the golden image, next to each
+ * other: it has few leaves, and their records lie far apart.
  */
 static void
 scatter (const char *name)
@@ -139,11 +139,11 @@ struct looks {
   uint64_t nr;                  /* so far */
   uint64_t stop_at;             /* 0: never */
   uint64_t act_at;              /* 0: never */
-  unsigned files;               /* the most nameless files that were open */
+  unsigned files;               /* maximum of open files without a name */
   void (*act) (void);
 };
 
-/* Open files that have no name any more. */
+/* The number of open files that have no name any more. */
 static unsigned
 nameless_files (void)
 {
@@ -195,7 +195,7 @@ names_in_pool (void)
   return nr;
 }
 
-/* Without what no two runs have in common. */
+/* Remove the members that differ between any two runs. */
 static json_t *
 strip (json_t *result)
 {
@@ -211,8 +211,8 @@ strip (json_t *result)
   return result;
 }
 
-/* Stop it at each look in turn: it does nothing, and says so.  It looks up
- * 'least' times at least.
+/* Stop a command at each look in turn: it must fail, say so, and leave nothing
+ * behind.  It must look at least 'least' times.
  */
 static void
 stop_everywhere (const char *command, json_t *args, uint64_t least)
@@ -251,8 +251,8 @@ stop_everywhere (const char *command, json_t *args, uint64_t least)
   json_decref (args);
 }
 
-/* So many rows are read at least: leaves of the golden image and the clones,
- * and of records of 4 KiB.
+/* The least number of rows that drift reads: leaves of the golden image and of
+ * the clones, and groups of records of 4 KiB.
  */
 #define GOLDEN_ROWS NR_LEAVES
 #define CLONE_ROWS (3 * OWN_LEAVES)
@@ -269,8 +269,8 @@ test_stop (void)
   stop_everywhere ("drift", json_object (), rows / ROWS_MAX);
   stop_everywhere ("drift-freed", json_pack ("{s:[s]}", "names", "alone"),
                    (GOLDEN_ROWS + RECORD_ROWS) / ROWS_MAX);
-  /* It would merge with the volume, which hides nothing: much is read, and
-   * nothing found.
+  /* The snapshot would merge with the volume, which hides nothing: drift-freed
+   * reads much, and finds nothing.
    */
   stop_everywhere ("drift-freed", json_pack ("{s:[s]}", "names", "alone@v1"),
                    2 * GOLDEN_ROWS / ROWS_MAX);
@@ -285,7 +285,7 @@ test_stop (void)
                                       "ddt", 1), GOLDEN_ROWS / ROWS_MAX);
 }
 
-/* Otherwise test_stop did not see what becomes of temporary files. */
+/* drift must use temporary files, or test_stop would not test them. */
 static void
 test_pieces (void)
 {
@@ -303,7 +303,7 @@ test_pieces (void)
 }
 
 /*----------------------------------------------------------------------
- * While another one is at work
+ * Waiting for another computation
  */
 
 static struct {
@@ -369,12 +369,12 @@ test_waiting (void)
 }
 
 /*----------------------------------------------------------------------
- * What happens meanwhile
+ * Changes meanwhile
  */
 
 static unsigned nr_acts;
 
-/* Much, and all of it in pool.db when it returns. */
+/* Change much.  All of it is in pool.db when this returns. */
 static void
 change_everything (void)
 {
@@ -435,7 +435,7 @@ main (void)
   char command[PATH_MAX + 20];
   json_t *result;
 
-  alarm (600);                  /* who waits for ever has failed */
+  alarm (600);                  /* to wait for ever is a failure */
   make_pool ();
   test_pieces ();
   test_stop ();
