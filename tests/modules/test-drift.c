@@ -3,17 +3,17 @@
 /* Drift is exact: random histories of volumes, snapshots and clones, beside
  * a model that keeps every content in memory (lineage-model.h).
  *
- * Every few operations "drift" is asked about each golden image, by name and
- * all at once, with this memory or that, and what it says is compared with
- * brute force over the model's contents (drift-model.h).  Now and then
+ * Every few operations the test runs "drift" for each golden image, by name and
+ * all at once, with different memory limits, and compares the result with brute
+ * force over the model's contents (drift-model.h).  Sometimes it compares
  * only_here_bytes and "drift-freed", of random sets of volumes and snapshots,
- * are compared with what destroying them on a copy of the pool gives back; and
- * drift runs in a thread while operations go on: what it says must be true of
+ * with the space that destroying them on a copy of the pool frees.  Sometimes
+ * drift runs in a thread while operations go on: its result must be true of
  * one moment between its start and its end.
  *
  * ROUNDS and SEED come from the environment; each round is a history with a
- * pool of its own.  Without ROUNDS it is 150 of them, or what is done after
- * DRIFT_SECONDS, which are 40 (valgrind takes long).  DRIFT_ROUND and
+ * pool of its own.  Without ROUNDS there are 150 rounds, or as many as start
+ * within DRIFT_SECONDS (default 40; valgrind takes long).  DRIFT_ROUND and
  * DRIFT_VERIFY: see lineage-history.h.  LINEAGE_WITHOUT leaves out operations.
  */
 
@@ -31,7 +31,7 @@
 #include "models/lineage-history.h"
 
 #define LARGE_BLOCKS 6000
-#define ITEM_BYTES 72           /* about, for each block that is sorted */
+#define ITEM_BYTES 72           /* about, per sorted block */
 
 static const struct {
   const char *name;
@@ -47,13 +47,13 @@ static const struct {
 };
 #define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
 
-/* What was met, in all rounds. */
+/* What occurred in all rounds. */
 static struct {
   uint64_t families, unsure, clones, further, through_destroyed;
   uint64_t zero, golden_same, golden_moved, sibling, unique;
   uint64_t without_dedup, only_here, sets, freed_something;
   uint64_t destroyed, merged;   /* golden images */
-  uint64_t large;               /* more than fits into the least memory */
+  uint64_t large;               /* more than fits into the minimum of memory */
   uint64_t sightings, overlapping;
 } met;
 
@@ -162,7 +162,7 @@ right_document (struct lineage *l, const struct node *golden, json_t *doc,
   return right;
 }
 
-/* -1: nobody says */
+/* 1: it has clones; 0: it has none; -1: undefined. */
 static int
 has_family (struct lineage *l, const struct node *golden)
 {
@@ -201,7 +201,9 @@ find_golden (json_t *goldens, const char *name)
   return NULL;
 }
 
-/* Destroyed ones may have had one name. */
+/* True if the documents are sorted by name.  Several destroyed golden images
+ * may have the same name.
+ */
 static bool
 are_by_name (json_t *goldens)
 {
@@ -220,7 +222,9 @@ are_by_name (json_t *goldens)
   return true;
 }
 
-/* What clones have in common stands for it: each block has one class. */
+/* Check the document of a golden image that was merged, in place of which drift
+ * uses what its clones have in common: each block has one class.
+ */
 static bool
 right_merged (struct lineage *l, json_t *doc, char *why, size_t len)
 {
@@ -246,7 +250,7 @@ right_merged (struct lineage *l, json_t *doc, char *why, size_t len)
   return json_array_size (clones) > 0;
 }
 
-/* Any of the destroyed ones of its name may be meant. */
+/* The document must be right for a destroyed golden image with its name. */
 static bool
 right_destroyed (struct lineage *l, json_t *doc, char *why, size_t len)
 {
@@ -266,8 +270,8 @@ right_destroyed (struct lineage *l, json_t *doc, char *why, size_t len)
   return false;
 }
 
-/* Nothing that has clones may be missing: a snapshot, or a destroyed one that
- * the model remembers, or that a clone names.
+/* No golden image with clones may be missing: a snapshot, or a destroyed one
+ * that the model remembers, or that a clone names.
  */
 static bool
 has_all (struct lineage *l, json_t *goldens, char *why, size_t len)
@@ -295,7 +299,9 @@ has_all (struct lineage *l, json_t *goldens, char *why, size_t len)
   return true;
 }
 
-/* All golden images of the model, and no others, by name? */
+/* True if the result has all golden images of the model and no others, sorted
+ * by name.
+ */
 static bool
 right_goldens (struct lineage *l, json_t *result, char *why, size_t len)
 {
@@ -401,7 +407,7 @@ ask_set (struct promise *p, struct rng *rng)
   met.sets++;
 }
 
-/* The only_here_bytes of a random clone of a random golden image. */
+/* Get the only_here_bytes of a random clone of a random golden image. */
 static bool
 ask_only_here (struct promise *p, struct rng *rng)
 {
@@ -482,7 +488,7 @@ pick_size (struct rng *rng, uint32_t block_size)
     rng_between (rng, 1, config.max_blocks * block_size / 512) * 512;
 }
 
-/* What lineage_random makes up, fitted to this round. */
+/* Adapt a random operation to this round.  False: leave it out. */
 static bool
 fit (struct op *op, struct rng *rng)
 {
@@ -532,8 +538,8 @@ perform (const struct op *op)
   return true;
 }
 
-/* Blocks of one volume or snapshot, in any order, into another, or the same:
- * what has moved, and what siblings share.  A few are new.
+/* Copy blocks of one volume or snapshot, in any order, into another, or into
+ * the same, so that some have moved and siblings share some.  A few are new.
  */
 static void
 scatter_from (struct node *node, const struct node *from, uint64_t max,
@@ -570,7 +576,7 @@ scatter (struct rng *rng)
     scatter_from (node, from, 40, rng);
 }
 
-/* A new volume is not empty for long, or nothing could drift. */
+/* Fill a new volume, so that something can drift. */
 static void
 fill (const struct op *create, struct rng *rng)
 {
@@ -589,7 +595,7 @@ fill (const struct op *create, struct rng *rng)
 
 #define MAX_STATES 40
 
-/* What one call said, and which states of the model it may have met. */
+/* The result of one call, and the states of the model that it may have seen. */
 struct sighting {
   json_t *result;               /* owned */
   unsigned first, last;         /* inclusive */
@@ -627,7 +633,7 @@ watch (void *arg)
                                    sizeof s);
     if (meanwhile.sightings == NULL)
       die ("out of memory");
-    /* Most fall between the same two operations: few of these will do. */
+    /* Most calls fall between the same two operations: keep one of these. */
     if (meanwhile.nr > 0 && s.last <= s.first + 1 &&
         meanwhile.sightings[meanwhile.nr - 1].last == s.last)
       json_decref (s.result);
@@ -637,7 +643,9 @@ watch (void *arg)
   return NULL;
 }
 
-/* Of several blocks a write, or what a shrink drops, goes step by step. */
+/* False if an operation has several steps: a write of several blocks, or a
+ * shrink.
+ */
 static bool
 is_at_once (const struct op *op)
 {
@@ -656,7 +664,7 @@ is_at_once (const struct op *op)
   }
 }
 
-/* A piece of it that touches one block only. */
+/* Cut an operation down to a single block. */
 static void
 cut_to_block (struct op *op)
 {
@@ -667,7 +675,7 @@ cut_to_block (struct op *op)
     op->len = node->block_size - op->offset % node->block_size;
 }
 
-/* What is answered and not flushed may be written down in any order: of two
+/* The engine may record answered writes in any order before a flush, so of two
  * such writes a moment may have the second one only.
  */
 static void
@@ -745,7 +753,7 @@ check (void)
   json_decref (result);
 }
 
-/* A family that does not fit into the least memory, to begin with. */
+/* Begin with a family that does not fit into the minimum of memory. */
 static void
 make_large_family (struct rng *rng)
 {
@@ -820,7 +828,7 @@ run_history (struct rng *rng)
   remove_directory (history.directory);
 }
 
-/* Did the histories have in them what they are for? */
+/* Check that everything that the histories are for occurred. */
 static void
 check_met (unsigned rounds)
 {
@@ -850,7 +858,7 @@ check_met (unsigned rounds)
     die ("something was never met");
 }
 
-/* Enough, if nobody said how many rounds it should be? */
+/* True if the time is up and ROUNDS is not set. */
 static bool
 is_late (time_t start)
 {

@@ -8,15 +8,15 @@
  *     distinct one.  The same with four threads.
  *
  *  2. More contents than fit into the memory: over many images the estimate
- *     of distinct contents is within its stated error in 95 %, and on
- *     average right.
+ *     of distinct contents is within its stated error in 95 %, and right on
+ *     average.
  *
- *  3. The same for compression, where a sample of the contents was
- *     compressed; with the set sampled as well.
+ *  3. The same for compression, where only a sample of the contents is
+ *     compressed; also when the set is sampled as well.
  *
- * Each image is made from its number: what passes once passes always.  With
- * SWEEP_STEP=N in the environment, only each Nth: too few for 2 and 3 to say
- * how often an estimate is right.
+ * Each image is made from its number, so a test that passed will always pass.
+ * With SWEEP_STEP=N in the environment the test uses only each Nth image, which
+ * is too few for 2 and 3 to judge how often an estimate is right.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -64,7 +64,7 @@ add (struct nbdedup_estimate *e, const void *buf, size_t len)
     die ("add: %s", nbdedup_error ());
 }
 
-/* The document; 'e' is freed. */
+/* Get the document, and free 'e'. */
 static json_t *
 result_of (struct nbdedup_estimate *e)
 {
@@ -122,7 +122,7 @@ make_image (uint64_t seed)
     switch (rng_below (&rng, 4)) {
     case 0:                     /* zeroes */
       break;
-    case 1:                     /* what has come before, perhaps shifted */
+    case 1:                     /* an earlier piece, perhaps shifted */
       memmove (p, image.data + rng_below (&rng, i + 1) * PIECE, run * PIECE);
       break;
     case 2:
@@ -130,7 +130,7 @@ make_image (uint64_t seed)
       break;
     default:
       fill_compressible (p, run * PIECE, rng_next (&rng));
-      /* Else larger blocks would all shrink alike. */
+      /* Without this larger blocks would all compress alike. */
       fill_random (p, rng_below (&rng, run * PIECE), rng_next (&rng));
     }
   }
@@ -219,7 +219,7 @@ check_row (const json_t *result, unsigned row, const struct truth *t,
   *nr_shared += t->blocks - t->zero - t->distinct;
 }
 
-/* Add an image piece by piece: any multiple of the largest block size. */
+/* Add an image in pieces of any multiple of the largest block size. */
 static void
 add_image (struct nbdedup_estimate *e, const struct image *image,
            struct rng *rng)
@@ -262,7 +262,7 @@ test_brute_force (uint64_t seed, uint64_t *nr_shared)
 }
 
 /*----------------------------------------------------------------------
- * Contents by number: block 'id' of 4 KiB is like no other, and shrinks by
+ * Contents by number: block 'id' of 4 KiB is like no other, and compresses by
  * an amount of its own.
  */
 
@@ -275,8 +275,8 @@ make_block (uint8_t *block, uint64_t seed, uint64_t id)
   if (noise[0] == 0)
     fill_random (noise, PIECE, 1);
   memcpy (block, noise, PIECE);
-  /* Some are all noise, of the later ones more: a sample that prefers early
-   * ones is wrong.
+  /* Some are all noise, more often the later ones, so that a sample that
+   * prefers early ones is wrong.
    */
   if (id < 8000 || rng_percent (&rng, 30))
     memset (block, 1, rng_below (&rng, 4) * rng_below (&rng, PIECE / 3));
@@ -284,9 +284,9 @@ make_block (uint8_t *block, uint64_t seed, uint64_t id)
   memcpy (block + 8, &id, 8);
 }
 
-/* An image of 'nr' contents, then of a fifth of them once more.  How many
- * blocks that was.  Unless they will be compressed, 16 bytes that tell them
- * apart will do.
+/* Add an image of 'nr' contents, then of a fifth of them once more.  Returns
+ * the number of blocks.  If they will not be compressed, 16 different bytes per
+ * content are enough.
  */
 static uint64_t
 add_contents (struct nbdedup_estimate *e, uint64_t seed, uint64_t nr,
@@ -318,8 +318,8 @@ add_contents (struct nbdedup_estimate *e, uint64_t seed, uint64_t nr,
   return total;
 }
 
-/* Of many estimates: how often right within the error, and how far off on
- * average, in units of a single one's standard error.
+/* For many estimates: how many are right within the error, and how far off they
+ * are on average, in units of one estimate's standard error.
  */
 struct score {
   unsigned nr, within;
@@ -339,9 +339,9 @@ score_add (struct score *s, double found, double error, double expected)
   s->squares += deviation * deviation;
 }
 
-/* The share that is within the error has a standard error itself; the mean
+/* The share that is within the error has a standard error itself.  The mean
  * of nr deviations has one of 1 / sqrt (nr), their root mean square one of
- * 1 / sqrt (2 nr).  Three of each are allowed.
+ * 1 / sqrt (2 nr).  Allow three of each.
  */
 static void
 score_check (const struct score *s, const char *what)
@@ -360,7 +360,7 @@ score_check (const struct score *s, const char *what)
     die ("%s: the estimate is biased", what);
 }
 
-/* As many contents as need a depth of 1 to 3, about. */
+/* A number of contents that needs a depth of about 1 to 3. */
 static void
 test_sampled_set (uint64_t seed, struct score *score)
 {
@@ -471,7 +471,7 @@ test_threads (void)
   assert (nr_shared > 0);
   json_decref (result);
 
-  /* The sets are deepened while others use them. */
+  /* The sets become deeper while other threads use them. */
   t = brute_force (&image, 1, PIECE);
   result = run_threads (&image, NBDEDUP_ESTIMATE_MEMORY_MIN, false);
   assert (number (result, 0, "dedup_error") > 0);
@@ -525,7 +525,7 @@ test_refused (void)
   assert (r == -1 && errno == ENOSPC && i > 10000);
   nbdedup_estimate_free (e);
 
-  /* One size is in the list twice, and no order is needed. */
+  /* A list may have a size twice, and any order. */
   {
     const uint32_t sizes[] = { 65536, 4096, 65536 };
     const struct nbdedup_estimate_settings settings = {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* The folding thread gets no memory, once: at its first request, its second,
- * and so on through a whole fold.  The fold is tried again, and no
- * client notices.  And what a request that fails for that must not cost.
+ * and so on through a whole fold.  The thread tries the fold again, and no
+ * client notices.  Also: a client's request that fails for lack of memory loses
+ * nothing.
  */
 
 #include <config.h>
@@ -15,7 +16,7 @@
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 
-/* Their malloc cannot be replaced. */
+/* A sanitizer's malloc cannot be replaced. */
 int
 main (void)
 {
@@ -29,7 +30,7 @@ extern void *__libc_calloc (size_t nr, size_t len);
 extern void *__libc_realloc (void *p, size_t len);
 
 static pthread_t folder;
-static atomic_long countdown;   /* to its request that fails; 0: none */
+static atomic_long countdown;   /* to the request that fails; 0: none */
 static atomic_bool has_failed;
 static atomic_bool lasting;     /* and all that follow fail */
 static atomic_bool only_ours;   /* SQLite does not call calloc */
@@ -74,8 +75,8 @@ who_folds (void *arg, struct meta_conn *c, struct meta_state *state)
   return 0;
 }
 
-/* What a fold may have to do: new records, dying ones, holes, duplicates (and
- * copies: see copy_records).
+/* Give a fold all kinds of work: new records, dying ones, holes, duplicates
+ * (and copies: see copy_records).
  */
 static void
 write_all_kinds (uint64_t nth)
@@ -87,7 +88,7 @@ write_all_kinds (uint64_t nth)
   must (writeback_drain (pool->writeback, NULL));
 }
 
-/* One that the next fold keeps, and one whose record dies in it. */
+/* Make a copy that the next fold keeps, and one whose record dies in it. */
 static void
 copy_records (uint64_t nth)
 {
@@ -126,7 +127,7 @@ test_fold (void)
   end ();
 }
 
-/* The same, and after each fold the pool is opened again. */
+/* The same, but close and open the pool after each fold. */
 static void
 test_opened_again (void)
 {
@@ -149,8 +150,9 @@ test_opened_again (void)
   end ();
 }
 
-/* Without memory from some moment on: who waits for a fold is told, in the end,
- * unless the fold can do without.  When there is memory again all goes on.
+/* There is no memory from some moment on.  Unless the fold can do without, the
+ * thread that waits for it gets an error in the end.  When there is memory
+ * again folds succeed.
  */
 static void
 try_to_fold (uint64_t arg)
@@ -203,7 +205,7 @@ test_lasting (void)
   end ();
 }
 
-/* A trim that fails leaves what was written before, and not yet flushed. */
+/* A trim that fails keeps an earlier write that is not flushed yet. */
 static void
 test_trim (void)
 {
@@ -238,7 +240,7 @@ main (int argc, char *argv[])
 {
   const char *libraries = getenv ("LD_PRELOAD");
 
-  /* valgrind's cannot be replaced either. */
+  /* valgrind's malloc cannot be replaced either. */
   if (libraries && strstr (libraries, "vgpreload"))
     return 77;
   return run_cases (argc, argv, cases);

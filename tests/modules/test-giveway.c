@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What reads the pool at one moment (drift, destroy --dry-run, stat --ddt)
- * lets others in, can be interrupted, and gives way before the WAL, which
- * cannot begin anew meanwhile, takes all the space there is.
+/* The commands that read the pool at one moment (drift, destroy --dry-run, stat
+ * --ddt) let other commands run, can be interrupted, and give way before the
+ * WAL, which cannot start again at its beginning meanwhile, takes all the
+ * space.
  *
- * The progress callback runs amid such a command, on its thread.
+ * The progress callback runs in the middle of such a command, on its thread.
  */
 
 #include <config.h>
@@ -24,7 +25,9 @@
 #define BLOCK 4096u
 #define NR_BLOCKS 65536u
 #define MIB (UINT64_C (1) << 20)
-/* What lib/meta/meta.c allows a WAL while a reader stays, times pool.db. */
+/* The limit of the WAL while a reader stays, in multiples of pool.db: see
+ * lib/meta/meta.c.
+ */
 #define WAL_POOLS 16
 
 static char directory[PATH_MAX];
@@ -44,7 +47,7 @@ bytes_of (const char *file)
   return (uint64_t) st.st_size;
 }
 
-/* Blocks here and there, so that much of the map changes, and fold them. */
+/* Write random blocks, so that much of the map changes, and fold them. */
 static void
 write_some (unsigned nr)
 {
@@ -65,7 +68,7 @@ write_some (unsigned nr)
 
 struct during {
   unsigned nr_calls;            /* of the callback */
-  unsigned max_folds;           /* write for so many, if not told to stop */
+  unsigned max_folds;           /* folds to make, unless told to stop */
   bool interrupt;
   const char *command;          /* or NULL */
 };
@@ -87,7 +90,7 @@ during (void *opaque, uint64_t done, uint64_t total)
   return d->interrupt;
 }
 
-/* The command succeeds, or fails with 'err'. */
+/* The command must succeed, or fail with 'err'. */
 static void
 try (const char *command, const char *args_text, struct during *d, int err)
 {
@@ -165,7 +168,7 @@ make_volumes (void)
     die ("other: %s", nbdedup_error ());
 }
 
-/* Nobody holds what a command needs. */
+/* These commands hold no lock that other commands need. */
 static void
 test_others_come_in (void)
 {
@@ -182,7 +185,7 @@ test_interrupt (void)
   each (d, EINTR);
 }
 
-/* A WAL of some size is no reason to give up ... */
+/* A WAL of moderate size is no reason to give up. */
 static void
 test_writes_go_on (void)
 {
@@ -191,8 +194,8 @@ test_writes_go_on (void)
   each (d, 0);
 }
 
-/* ... but it is not for one reader to fill the disk; and afterwards the WAL
- * begins anew.
+/* But one reader must not fill the disk.  Afterwards the WAL starts again at
+ * its beginning.
  */
 static void
 test_gives_way (void)

@@ -88,7 +88,7 @@ check_all (struct hasher *h, size_t i)
   check_digest (h, DOMAIN, pattern, PATTERN_LEN, known[i].in_domain);
 }
 
-/* A domain is its 8 bytes in front, whatever the hash. */
+/* A domain puts its 8 bytes in front of the data, with every hash. */
 static void
 test_domains (struct hasher *h)
 {
@@ -199,7 +199,7 @@ test_threads (void)
     assert (pthread_join (threads[i], NULL) == 0);
 }
 
-/* Figures cannot be checked, but their kind can. */
+/* The speeds are unknown, but they must be plausible. */
 static void
 test_bench (void)
 {

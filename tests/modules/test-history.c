@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The history of drift: what is recorded comes back, by golden image, also
- * after renames and destroys; it is thinned as "drift-keep" says; a pool that
- * was made before there was a history gets one; damage is found.
+/* The history of drift: recorded samples come back, by golden image, also after
+ * renames and destroys; they are thinned as "drift-keep" says; a pool from
+ * before there was a history gets one; damage is found.
  */
 
 #include <config.h>
@@ -30,8 +30,8 @@ expect_samples (const char *name, size_t nr)
   json_decref (samples);
 }
 
-/* The newest sample of each golden image; names are told with a blank after
- * each.  'next' may be NULL: there is to be none.
+/* Get the newest sample of each golden image.  'names' has the expected names,
+ * with a blank after each.  If 'next' is NULL there must be no "next".
  */
 static json_t *
 newest (uint64_t after, const char *names, json_int_t *next)
@@ -82,7 +82,7 @@ closed_sql (const char *text)
 }
 
 /*----------------------------------------------------------------------
- * Old samples, put there directly
+ * Old samples, written directly
  */
 
 struct puts {
@@ -106,7 +106,7 @@ put_in_transaction (void *arg, struct meta_conn *c, struct meta_state *state)
   return 0;
 }
 
-/* 'padding' bytes more than the least. */
+/* Write a sample, with 'padding' bytes more than the minimum. */
 static void
 put_sample (const char *golden, uint64_t id, uint64_t time_s, size_t padding)
 {
@@ -145,7 +145,7 @@ test_record (void)
                            "g", "count", 3));
   run ("clone", json_pack ("{s:s, s:s}", "snapshot", "silver@v1", "name",
                            "s"));
-  /* Only when asked. */
+  /* drift records only on request. */
   plain = try ("drift", json_pack ("{s:s}", "name", "gold@v1"), 0);
   expect_samples (NULL, 0);
   expect_samples ("gold@v1", 0);
@@ -206,7 +206,7 @@ test_interrupted (void)
   expect_samples (NULL, 3);
 }
 
-/* By id: names come and go. */
+/* Samples belong to an id, because names change. */
 static void
 test_names (void)
 {
@@ -215,7 +215,7 @@ test_names (void)
   samples = samples_of ("gold@v1");
   run ("rename", json_pack ("{s:s, s:s}", "old", "gold", "new", "brass"));
   expect_samples ("brass@v1", 2);
-  /* The last one, but for the name. */
+  /* The newest is the last one, but for the name. */
   last = newest (0, "brass@v1 silver@v1 ", NULL);
   json_object_set_new (json_array_get (samples, 1), "golden",
                        json_string ("brass@v1"));
@@ -227,22 +227,22 @@ test_names (void)
                                    "brass@v1"), EINVAL);
   try ("drift-history", json_pack ("{s:s}", "name", "iron@v1"), ENOENT);
   json_decref (record ("brass@v1"));
-  /* Another one takes the old name. */
+  /* Another golden image takes the old name. */
   make_golden ("gold", 3);
   run ("snapshot", json_pack ("{s:s}", "name", "gold@v1"));
   expect_samples ("gold@v1", 0);
   expect_samples ("brass@v1", 3);
   json_decref (record ("gold@v1"));
   expect_samples ("gold@v1", 1);
-  /* One that has no clones is no golden image. */
+  /* A snapshot without clones is no golden image. */
   json_decref (newest (0, "brass@v1 silver@v1 ", NULL));
 
   run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "gold",
                              "recursive", 1, "force", 1, "wait", 1));
   run ("destroy", json_pack ("{s:s, s:b, s:b, s:b}", "name", "brass",
                              "recursive", 1, "force", 1, "wait", 1));
-  /* No clone remembers the second gold: what the documents say, two of them
-   * brass's.  Clones remember brass.
+  /* No clone remembers the second gold, so its name is looked up in the
+   * documents, of which two are of brass.  Clones remember brass.
    */
   expect_samples ("gold@v1", 3);
   expect_samples ("brass@v1", 3);
@@ -288,7 +288,7 @@ test_thinned (void)
   run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
                          "all:12h,hourly:2d,daily:5d"));
 
-  /* Every 50 minutes for 7 days; another one's stay out of it. */
+  /* Every 50 minutes for 7 days; another golden image keeps its samples. */
   run ("snapshot", json_pack ("{s:s}", "name", "silver@v2"));
   other = id_of ("silver@v2");
   must (retention_policy_parse ("all:12h,hourly:2d,daily:5d", &policy));
@@ -321,7 +321,7 @@ test_thinned (void)
   json_decref (samples);
 }
 
-/* The last one recorded is the last one told, whatever its time. */
+/* The sample that was recorded last comes last, whatever its time. */
 static void
 test_clock_set_back (void)
 {
@@ -412,7 +412,7 @@ test_parts (void)
 }
 
 /*----------------------------------------------------------------------
- * Pools of before, damage
+ * Older pools, damage
  */
 
 static void

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The journal while it is written.
+/* Writing the journal.
  *
  * 1. No room; growth; a full disk; failed writes and syncs.
  * 2. Random appends, syncs, folds, reopens and crashes against a model.  A
@@ -37,7 +37,7 @@ test_room (void)
   uint64_t live, ring, seq, pos, k, n = 0;
   int r;
 
-  /* Without folding it grows to its full size and then has no room. */
+  /* Without folds the journal grows to its full size and then has no room. */
   journal_get_usage (j, &live, &ring);
   assert (live == 0 && ring == JOURNAL_MIN_BYTES - JOURNAL_HEADER_BYTES);
   while ((r = append (j, 1000000, ++n)) == 0)
@@ -65,7 +65,7 @@ test_room (void)
   journal_close (j);
   expect_last (n + 1);
 
-  /* A full disk: the ring stays small, and goes round. */
+  /* A full disk: the ring stays small, and is used round and round. */
   j = start ();
   signal (SIGXFSZ, SIG_IGN);
   assert (getrlimit (RLIMIT_FSIZE, &old) == 0);
@@ -77,7 +77,7 @@ test_room (void)
   for (n = 1; n < 4000; ++n) {
     lens[n] = random () % 30000;
     while ((r = append (j, lens[n], n)) == 1) {
-      /* Fold some of what is live: up to a number whose end is known. */
+      /* Fold some live batches: up to a number whose end is known. */
       k = pool.folded + 1 + random () % (n - 1 - pool.folded);
       journal_trim (j, k, ends[k]);
       pool.folded = k;
@@ -139,9 +139,8 @@ random_len (void)
   }
 }
 
-/* What must be there at the next replay (in the page cache, if nothing
- * crashed), what must be there after a power failure, and the last number
- * that can be there at all.
+/* The last batch that the next replay must find (in the page cache, if nothing
+ * crashed), that it must find after a power failure, and that it can find.
  */
 static uint64_t cached, durable, last;
 
@@ -168,7 +167,7 @@ session (unsigned nr_steps)
     last = seq;
   }
 
-  /* Everything is folded, then a new session begins. */
+  /* Fold everything, then begin a new session. */
   if (!disk.crashed) {
     pool.folded = seq;
     pool.position = pos;
@@ -239,7 +238,7 @@ test_random (unsigned nr_sessions)
   unsigned i;
 
   for (i = 0; i < nr_sessions; ++i) {
-    /* A fresh one from time to time, so that growth is tried too. */
+    /* Make a new journal from time to time, so that growth is tested, too. */
     if (i % 25 == 0) {
       if (i > 0)
         disk_stop ();

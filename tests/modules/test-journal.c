@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What is found in the journal's file.
+/* Reading the journal's file.
  *
  * 1. Files that are not a journal, not this pool's, damaged, newer.
  * 2. The last batch cut at every byte, or any byte of it flipped: the log
  *    ends before it, silently.
- * 3. A byte of an earlier batch flipped: its list is taken, or a header is
- *    found otherwise, if a later one knows it as durable; else it is the end
- *    of the log.  The same for the last one, if a mark knows it as durable.
+ * 3. A byte of an earlier batch flipped: if a later batch knows it as durable,
+ *    the replay takes its list, or finds its header in another place; otherwise
+ *    the log ends there.  The same for the last one, if a mark knows it as
+ *    durable.
  * 4. A pool.db that is older than the journal: an error.
- * 5. What a torn log leaves behind is never taken for its continuation,
- *    with a new epoch or the old one; nor are batches inside of bodies.
+ * 5. The remains of a torn log are never taken for its continuation, with a new
+ *    epoch or the old one; nor are batches inside of bodies.
  */
 
 #include <config.h>
@@ -169,7 +170,7 @@ test_last_batch (void)
   assert (seq == 3 && end == pos + 2560);
   journal_close (j);
   expect_last (3);
-  assert (first_suspect == 2);  /* no batch said more than 1 */
+  assert (first_suspect == 2);  /* no batch has more than 1 */
   settled = JOURNAL_ITSELF;
 
   all = slurp (&all_len);
@@ -179,7 +180,7 @@ test_last_batch (void)
     expect_last (2);
     put (all + i, 1, i);
   }
-  /* What follows the body is padding, and the trailer in its own sector. */
+  /* After the body come padding, and the trailer in a sector of its own. */
   for (; i < end - 512; ++i)
     assert (all[i] == 0);
   assert (memcmp (all + i, "NBJT", 4) == 0);
@@ -201,7 +202,7 @@ test_middle (void)
   size_t all_len;
   unsigned b;
 
-  /* 1, 2, 3 durable; 6 knows that; 4 and 5 are known to nobody. */
+  /* 1, 2, 3 are durable and 6 knows that; no batch knows of 4 and 5. */
   for (b = 1; b <= 6; ++b) {
     journal_get_end (j, &seq, &pos[b]);
     assert (append (j, 300, b) == 0);
@@ -221,7 +222,7 @@ test_middle (void)
       flipped = all[i] ^ 0x20;
       put (&flipped, 1, i);
       expect_last (b <= 3 ? 6 : b - 1);
-      /* A header costs nothing, nor does a trailer. */
+      /* Damage to a header or a trailer loses nothing. */
       assert (damaged == (b <= 3 && i >= pos[b] + 96 ? b : 0));
       put (all + i, 1, i);
     }
@@ -231,11 +232,11 @@ test_middle (void)
     assert (damaged == 0);
     put (all + pos[b] + 512, 512, pos[b] + 512);
   }
-  /* Two sectors of one that was durable. */
+  /* Two sectors of a durable batch. */
   put (zeroes, 1024, pos[2]);
   expect_damage ("batch 2 is damaged, in more than one place");
   put (all + pos[2], 1024, pos[2]);
-  /* Of the list, only the number is wrong. */
+  /* Only the number in the list is wrong. */
   flipped = all[pos[2] + 512 + 104] ^ 1;
   put (&flipped, 1, pos[2] + 512 + 104);
   expect_last (6);
@@ -245,7 +246,7 @@ test_middle (void)
   put (all + pos[2], 1024, pos[2]);
   expect_last (6);
 
-  /* 2 and 3 are folded, says pool.db: they may be damaged. */
+  /* If pool.db says that 2 and 3 are folded they may be damaged. */
   put (zeroes, 1024, pos[3]);
   expect_damage ("batch 3");
   pool.folded = 3;
@@ -254,7 +255,7 @@ test_middle (void)
   put (all + pos[3], 1024, pos[3]);
   free (all);
 
-  /* Positions that cannot be. */
+  /* Impossible positions. */
   pool.position = JOURNAL_MIN_BYTES;
   expect_damage ("position");
   pool.position = 4096;
@@ -265,7 +266,7 @@ test_middle (void)
   expect_damage ("position");
 }
 
-/* The last batch was durable: a mark says so, in another page. */
+/* A mark in another page says that the last batch is durable. */
 static void
 test_mark (void)
 {
@@ -294,14 +295,14 @@ test_mark (void)
   put (zeroes, sizeof zeroes, JOURNAL_HEADER_BYTES);
   expect_damage ("batch 1 is damaged");
   put (all, len, 0);
-  /* It is no batch, whatever else is gone. */
+  /* A mark in the place of the next batch is not taken for one. */
   put (all + RING_PAGE, 512, end);
   expect_last (2);
   free (all);
 
-  /* One that is synced again says nothing new. */
+  /* To sync the same batch again changes nothing. */
   assert (journal_sync (j, 2) == 0);
-  /* The next ones overwrite it, and never wait for it. */
+  /* The next batches overwrite the mark, and never wait for it. */
   for (seq = 3; seq < 300; ++seq) {
     uint64_t s, p;
 
@@ -343,7 +344,7 @@ test_damaged_wrap (void)
   assert (damaged == 0);
 }
 
-/* What needs no proof of its records. */
+/* Batches whose records need no proof. */
 static void
 test_settled (void)
 {
@@ -379,7 +380,7 @@ test_settled (void)
   expect_last (3);
   assert (first_suspect == 0);
 
-  /* In the next session these numbers are other batches'. */
+  /* In the next session other batches have these numbers. */
   j = reopen ();
   assert (replay (j) == 0 && replayed == 3);
   journal_get_end (j, &pool.folded, &pool.position);
@@ -462,7 +463,7 @@ test_leftovers (uint64_t epoch)
   put (&flipped, 1, pos[3] + 200);
   free (all);
 
-  /* 3 is torn, 4 and 5 are there.  A new 3 of the same length makes them
+  /* 3 is torn, 4 and 5 are intact.  After a new 3 of the same length they
    * look like its continuation.
    */
   j = reopen ();
@@ -480,7 +481,7 @@ test_leftovers (uint64_t epoch)
   expect_last (3);
 }
 
-/* A torn batch whose body holds copies of batches of this very journal, at
+/* A torn batch whose body has copies of batches of the same journal, at
  * multiples of 512 in the file, with numbers that would prove damage.
  */
 static void
@@ -512,7 +513,7 @@ test_copy_inside (void)
   free (after);
 }
 
-/* A fn that fails stops the replay with its error. */
+/* If the callback fails the replay stops with its error. */
 static int
 refuse (void *opaque, uint64_t seq, enum journal_trust trust,
         const uint8_t *data, size_t len)

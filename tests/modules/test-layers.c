@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a server keeps of layers that are gone: nothing, once no reader can
- * have one in its hands; however many snapshots and rollbacks there were.
+/* A server frees the structs of layers that are gone once no reader can use
+ * them, however many snapshots and rollbacks there were.
  */
 
 #include <config.h>
@@ -14,11 +14,11 @@
 #include "volume/volume-layers.h"
 
 #define ROUNDS 200
-/* Of these so many may wait to be freed together (volume-layers.c). */
+/* Fewer than this many may wait to be freed together (volume-layers.c). */
 #define FEW 100
-/* So few that the merger does not free them. */
+/* Too few for the merger to free them. */
 #define TOO_FEW 30
-/* Blocks; within a leaf. */
+/* In blocks; within a leaf. */
 #define SHRUNK 100
 
 static size_t
@@ -28,7 +28,7 @@ nr_layers (void)
   return pool->volumes->layers.nr;
 }
 
-/* Those that are not gone yet. */
+/* The number of layers that are not gone yet. */
 static size_t
 nr_layers_left (void)
 {
@@ -64,7 +64,7 @@ snapshot (const char *name)
   run ("snapshot", json_pack ("{s:s}", "name", name));
 }
 
-/* Each leaves a head that dies.  The first one's clients are cut off. */
+/* Each rollback leaves a head that dies.  The first cuts off the clients. */
 static void
 roll_back (unsigned rounds)
 {
@@ -81,7 +81,7 @@ begin (void)
   snapshot ("v@s");
 }
 
-/* The volume is another struct now. */
+/* After a rollback the volume has another struct. */
 static void
 attach_again (void)
 {
@@ -107,7 +107,7 @@ test_heads_that_were_rolled_back (void)
   begin ();
   roll_back (ROUNDS);
   wait_until (few_layers);
-  /* The client stays; so does what it had. */
+  /* The client's handle is still open, so its struct stays. */
   expect (volume->layer->nr_structs == 1 && volume->layer->gone);
   expect_cut_off ();
   attach_again ();
@@ -142,7 +142,7 @@ collect (uint64_t arg)
   layers_collect (pool->volumes);
 }
 
-/* Who reads may have found a layer before it was gone. */
+/* A reader may have found a layer before it was gone. */
 static void
 test_a_reader_stays (void)
 {
@@ -173,7 +173,7 @@ rebase (uint64_t arg)
   run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot", "g@s"));
 }
 
-/* The head that the rebase made stands on what it puts there. */
+/* True once the rebase has made a head, and given it the new parent. */
 static struct layer *first_head;
 
 static bool
@@ -186,8 +186,8 @@ is_rebased (void)
   return volume->layer != first_head && parent && parent != first_head;
 }
 
-/* A rebase puts another layer below the head.  Who came to the one that was
- * there still finds what it stands on: not holes.
+/* A rebase puts another layer below the head.  A reader that has the old layer
+ * still finds its parent, and reads no holes.
  */
 static void
 test_a_reader_during_a_rebase (void)
@@ -226,8 +226,8 @@ test_a_reader_during_a_rebase (void)
   end ();
 }
 
-/* As the end of a server: folds go on when the merger has stopped, and what
- * goes in them would wake it.
+/* At the end of a server folds go on after the merger has stopped, and layers
+ * that go in a fold wake the merger.
  */
 static void
 test_layers_that_go_when_the_pool_closes (void)
@@ -265,10 +265,10 @@ destroy_first (uint64_t arg)
   run ("destroy", json_pack ("{s:s, s:b}", "name", "v@a", "wait", 1));
 }
 
-/* A merge trims what its child does not show, and then lets the child show
- * all.  Who has read the layer's row before the trim must be done before that:
- * it would find what was cut off.  None of these records dies, so that no fold
- * waits for readers for another reason.
+/* A merge trims what the child does not show, and then lets the child show all.
+ * It must wait for readers that read the layer's row before the trim, because
+ * they would find what was cut off.  None of these records dies, so that no
+ * fold waits for readers for another reason.
  */
 static void
 test_a_reader_during_a_merge (void)
@@ -311,16 +311,16 @@ no_layers_left (void)
   return nr_layers_left () == 0;
 }
 
-/* Room for one row of layers in each fold. */
+/* Let each fold process one row of layers. */
 static void
 let_folds_do_little (void)
 {
   pool->txg->parts.background_rows = 1;
 }
 
-/* A trim goes no further than the first row of a leaf, which stays, because the
- * child shows a part of it.  The next row of the leaf is the child's: the next
- * fold must not begin with that leaf again.
+/* A trim stops after the first row of a leaf, which stays, because the child
+ * shows a part of it.  The next row of the leaf is the child's.  The next fold
+ * must not begin with this leaf again.
  */
 static void
 test_a_merge_in_little_steps (void)
@@ -354,7 +354,7 @@ test_a_merge_in_little_steps (void)
   end ();
 }
 
-/* Two branches, one on the other, of a few layers each. */
+/* Make two branches, one on top of the other, of a few layers each. */
 static void
 make_family (void)
 {
@@ -386,7 +386,7 @@ destroy_family (void)
     settle ();
 }
 
-/* Nothing that anything needs is missing. */
+/* The pool must open read-only: nothing that it needs is missing. */
 static void
 expect_readable (void)
 {
@@ -400,8 +400,8 @@ expect_readable (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* Layers that die together go in the course of many folds: between any two of
- * them a crash leaves a pool that can be opened, and what is left of them goes.
+/* Layers that die together go in the course of many folds.  After a crash
+ * between any two folds the pool can be opened, and the remaining layers go.
  */
 static void
 test_layers_that_die_together (void)
@@ -424,8 +424,9 @@ test_layers_that_die_together (void)
   remove_directory (directory);
 }
 
-/* Of a long line of clones of clones there is always one whose parent has gone
- * and whose row does not say yet that it dies.  Meanwhile others are measured.
+/* While a long line of clones of clones dies there is always one whose parent
+ * is gone and whose own row does not say yet that it dies.  Drift of other
+ * volumes works meanwhile.
  */
 static void
 test_drift_while_layers_die (void)
@@ -470,7 +471,7 @@ delete_names (void *arg, struct meta_conn *c, struct meta_state *state)
     meta_snapshot_delete (c, s[1]->id) == -1 ? -1 : 0;
 }
 
-/* Else what the volume has there would read as holes. */
+/* If it were opened the parent's data would read as holes. */
 static void
 test_a_volume_on_nothing_is_refused (void)
 {
@@ -505,8 +506,8 @@ is_pushed (const struct layer *layer)
   return layer->merge_state == MERGE_PUSH && layer->pass_done;
 }
 
-/* When all rows have moved, the child's place is taken.  Who has read pool.db
- * from before they moved must be done before that.
+/* When all rows have moved, the layer takes the child's place.  It must wait
+ * for readers that read pool.db before the rows moved.
  */
 static void
 test_a_reader_at_the_end_of_a_merge (void)

@@ -6,8 +6,8 @@
  * Each history has a pool, settings and a mixture of operations of its own.
  * Every few operations all bytes, names, origins, sizes and figures are
  * compared, "check" runs, and in pools with one block size the number of
- * records must become exactly the number of distinct contents, once
- * everything destroyed is given back.  In the end all is destroyed, in any
+ * records must become exactly the number of distinct contents, once the space
+ * of everything destroyed is free.  In the end all is destroyed, in any
  * order, and nothing may be left.
  *
  * SEED and LINEAGE_SECONDS (default 6) come from the environment, and
@@ -52,9 +52,8 @@ compare (void)
     die ("%s", why);
 }
 
-/* Wait until everything that was let go of is given back: references of
- * what was destroyed, and layers without a name that melt into their only
- * child.
+/* Wait until all space is freed: references of what was destroyed are given up,
+ * and layers without a name are merged with their only child.
  */
 static void
 drain (void)
@@ -88,7 +87,7 @@ detach (struct node *node)
   node->handle = NULL;
 }
 
-/* A forced destroy or rollback cuts them off. */
+/* A forced destroy or rollback cuts off the clients. */
 static void
 expect_cut_off (struct node *node)
 {
@@ -202,7 +201,7 @@ perform (const struct op *op)
   return true;
 }
 
-/* With --dry-run first: what it promises is what comes back. */
+/* Destroy, with --dry-run first, which must predict the space that is freed. */
 static void
 destroy_measured (struct op *op)
 {

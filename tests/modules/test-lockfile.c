@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The pool's lock: who gets it, who is told about whom, and what a crash
- * leaves; also the messages of error.c and the loops of fullio.c.
+/* The pool's lock: which process gets it, what others learn about the holder,
+ * and what a crash leaves; also the messages of error.c and the loops of
+ * fullio.c.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -43,7 +44,7 @@ write_lock_text (const char *text, size_t len)
   close (fd);
 }
 
-/* A test that fails leaves no children behind. */
+/* Children die with the test, so a test that fails leaves none behind. */
 static pid_t
 fork_child (void)
 {
@@ -157,8 +158,8 @@ test_crash (void)
   close (fd);
 }
 
-/* The decisive byte is taken, the text is still another's: nobody may be
- * named.
+/* A process has locked the decisive byte, but the text is still an earlier
+ * holder's: no message may name it.
  */
 static void
 test_stale_text (void)
@@ -174,7 +175,7 @@ test_stale_text (void)
   close (fd);
 }
 
-/* Whatever stands in the file is not believed, and does no harm. */
+/* Garbage in the file is not believed, and does no harm. */
 static void
 test_garbage_text (void)
 {
@@ -241,7 +242,7 @@ test_long_and_odd_names (void)
   close (fd);
 }
 
-/* Only one of many gets it. */
+/* Only one of many processes gets the lock. */
 static void
 test_race (void)
 {
@@ -261,7 +262,7 @@ test_race (void)
       if (read (go[0], &ch, 1) != 0)    /* until the parent closes it */
         _exit (2);
       if (lockfile_take (dir, i % 2, "racer", &holder) != -1) {
-        /* Hold it until every other one has failed. */
+        /* Hold the lock until every other process has failed. */
         if (write (done[1], "w", 1) != 1)
           _exit (2);
         for (;;)
@@ -332,8 +333,8 @@ test_bad_places (void)
   close (fd);
 }
 
-/* A user who may not write to the pool learns who has it, else what to do.
- * Root may always, so root becomes somebody else for this.
+/* A user who may not write to the pool learns which process has it, or else
+ * what to do.  Root may always write, so root becomes another user here.
  */
 static void
 test_no_permission (void)
@@ -391,7 +392,7 @@ test_error (void)
   assert (errno == EIO);
   assert (strcmp (nbdedup_error (), "x: expected 1, found 2") == 0);
 
-  /* The last text as part of the next. */
+  /* A text may have the last text as an argument. */
   assert (nbdedup_fail (ENOSPC, "y: %s", nbdedup_error ()) == -1);
   assert (errno == ENOSPC);
   assert (strcmp (nbdedup_error (), "y: x: expected 1, found 2") == 0);
@@ -408,7 +409,7 @@ test_error (void)
     nbdedup_fail (EIO, "again: %s", nbdedup_error ());
   assert (strlen (nbdedup_error ()) <= 1023);
 
-  /* Never half a character. */
+  /* A character is never cut in half. */
   for (i = 0; i < 6; ++i) {
     size_t j;
 
@@ -467,7 +468,7 @@ expect_readers (bool server)
   assert (holder.reader);
 }
 
-/* Readers share it, and leave no trace in it. */
+/* Readers share the lock, and leave no trace in the file. */
 static void
 test_share (void)
 {

@@ -2,10 +2,10 @@
 
 /* The journal's buffer: when a batch is settled.
  *
- * A flush that is answered leaves only batches of which the journal alone,
- * without a mark, says that their records are durable.  Here other threads'
- * additions, cuts and flushes come at the worst moment: while a flush syncs
- * the store (a hook runs in there).
+ * After a flush has returned the journal alone, without a mark, says of each
+ * batch that its records are durable.  Here other threads' additions, cuts and
+ * flushes come at the worst moment: while a flush syncs the store (a hook runs
+ * in the sync).
  */
 
 #include <config.h>
@@ -94,7 +94,7 @@ end (void)
   store_close (store);
 }
 
-/* As a worker does: write, add the record, then the pointer. */
+/* Do as a worker does: write, add the record, then the pointer. */
 static void
 add (unsigned nr)
 {
@@ -110,7 +110,7 @@ add (unsigned nr)
   }
 }
 
-/* What a replay would find if no mark had survived. */
+/* What a replay finds if no mark has survived. */
 static struct found {
   uint64_t last, first_suspect;
   uint64_t pointers;
@@ -134,7 +134,7 @@ count (void *opaque, uint64_t seq, enum journal_trust trust,
     assert (n > 0);
     if (e.type == JE_POINTERS)
       found.pointers += e.count;
-    /* What nothing else knows as durable must be carried. */
+    /* A record that is not known as durable must be carried. */
     if (e.type == JE_RECORD && !suspect)
       assert (e.data || e.record.ptr.addr < synced_addr);
   }
@@ -239,7 +239,7 @@ add_more (void)
   add (50);
 }
 
-/* What comes meanwhile is not covered, and not vouched for. */
+/* Entries that come during a flush are neither covered nor called durable. */
 static void
 test_added_meanwhile (void)
 {
@@ -264,7 +264,7 @@ add_more_and_cut (void)
   cut ();
 }
 
-/* Another thread writes our entries, with some that are not durable. */
+/* Another thread writes our entries, together with some not durable yet. */
 static void
 test_cut_meanwhile (void)
 {
@@ -284,7 +284,7 @@ cut_only (void)
   cut ();
 }
 
-/* ... or all that is durable after this. */
+/* Another thread writes our entries, and only these. */
 static void
 test_same_cut_meanwhile (void)
 {
@@ -305,7 +305,7 @@ flush_more (void)
   add (1);
 }
 
-/* A flush after a cut settles what that has written. */
+/* A flush after a cut settles the batches that the cut wrote. */
 static void
 test_flush_after_cut (void)
 {
@@ -365,8 +365,8 @@ test_full_buffer (void)
   end ();
 }
 
-/* A cut without room: what the folding transaction alone has is not
- * referred to in the journal before that is durable.
+/* A cut finds no room in the journal.  Then only the folding transaction has
+ * the entries, and the journal must not refer to them before it is durable.
  */
 static void
 test_no_room (void)

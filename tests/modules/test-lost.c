@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Blocks whose content is lost: an error wherever they are read, until they
- * are written whole or zeroed.  See engine-rig.h.
+/* Blocks whose content is lost: every read fails, until they are written whole
+ * or zeroed.  See engine-rig.h.
  */
 
 #include <config.h>
@@ -97,7 +97,7 @@ test_is_healed_by_what_covers_it (void)
   settle ();
   lose (0, 8);
   settle ();
-  /* A part of a block: the rest is not known. */
+  /* A write of a part fails, because the rest is unknown. */
   expect (nbdedup_volume_write (handle, buf, 512, 512) == -1 &&
           errno == EIO);
   expect (nbdedup_volume_zero (handle, 512, 512) == -1 && errno == EIO);
@@ -117,8 +117,8 @@ test_is_healed_by_what_covers_it (void)
   end ();
 }
 
-/* Snapshots and clones inherit it, a clone heals it for itself; it goes with
- * its layer when layers merge.
+/* Snapshots and clones inherit a lost block.  A write to a clone heals it there
+ * only.  When layers merge it moves with its layer.
  */
 static void
 test_is_inherited (void)
@@ -202,7 +202,7 @@ lose_two (void)
   return 0;
 }
 
-/* The journal has it, too. */
+/* The journal has lost blocks, too. */
 static void
 test_survives_a_crash (void)
 {

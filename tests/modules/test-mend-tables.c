@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A page that is damaged in both copies of pool.db, of a table that follows
- * from others: pages of the records' list, of the space maps, of the hash
- * index, and of small tables and indexes.
+/* A page is damaged in both copies of pool.db, in a table that can be rebuilt
+ * from others: the list of records, the space maps, the hash index, or a small
+ * table or index.
  *
- * Nothing is lost: all is read, written, and destroyed, in the pool as it is,
- * and after it was closed and opened.  "check --repair" puts everything right,
- * also done again after it was killed at any sync; then all goes, and leaves
- * nothing.  See page-rig.h.
+ * Nothing is lost: all data can be read, written and destroyed, in the damaged
+ * pool, and after it was closed and opened.  "check --repair" repairs
+ * everything, also when it is run again after a kill at any sync.  After that
+ * everything can be destroyed, and no space stays in use.  See page-rig.h.
  */
 
 #include <config.h>
@@ -17,12 +17,12 @@
 #include "rigs/page-rig.h"
 
 /* Blocks that take a sector each, so that the rows of their records are longer
- * than a page; and such that do not compress.
+ * than a page; and blocks that do not compress.
  */
 #define PACKED 4096u
 #define PLAIN 6144u
 
-static unsigned generation;     /* of what was written over it */
+static unsigned generation;     /* of the overwritten blocks */
 static unsigned sweep;          /* SWEEP_STEP, see page-rig.h */
 
 static bool
@@ -50,7 +50,7 @@ in_clone (unsigned block)
   return is_diverged (block) ? 500000 + block : 1 + block;
 }
 
-/* What is written over it is in "packed" already. */
+/* The overwritten blocks have contents that "packed" has already. */
 static uint64_t
 in_plain (unsigned block)
 {
@@ -117,7 +117,7 @@ make_pool (void)
 }
 
 /*----------------------------------------------------------------------
- * What is there
+ * Contents
  */
 
 static void
@@ -153,7 +153,7 @@ is_shared (unsigned block)
   return block % 4 == 1;
 }
 
-/* Of each kind of command and request that changes pool.db something. */
+/* Send some of each kind of command and request that changes pool.db. */
 static void
 use_pool (void)
 {
@@ -174,7 +174,7 @@ use_pool (void)
   settle ();
 }
 
-/* What was written before the pool was opened is found again. */
+/* Dedup must find blocks that were written before the pool was opened. */
 static void
 expect_dedup (void)
 {
@@ -201,7 +201,9 @@ repair (void)
   json_decref (result);
 }
 
-/* It uses other pages of it; then all goes, and leaves nothing. */
+/* Use the pool, which uses other pages; then destroy everything, after which no
+ * space may be in use.
+ */
 static void
 use_and_end (void)
 {
@@ -234,7 +236,7 @@ has_lost_records (void)
 
 /*----------------------------------------------------------------------*/
 
-/* Without a repair; and then with one. */
+/* Use the pool without a repair, and then with one. */
 static void
 go_on (const struct page *page)
 {
@@ -287,7 +289,7 @@ test_small_tables (void)
     each_page (small[i], 1, go_on);
 }
 
-/* At once, through the server. */
+/* Repair at once, in a pool that is in use. */
 static void
 repair_page (const struct page *page)
 {
@@ -315,7 +317,7 @@ write_and_crash (void)
   return 0;
 }
 
-/* The journal has what is about records and space that are not known. */
+/* The journal has entries for records and space that are unknown. */
 static void
 test_replay (void)
 {
@@ -338,7 +340,7 @@ test_replay (void)
   }
 }
 
-/* What is used is not known then. */
+/* With both damaged it is unknown which space is in use. */
 static void
 test_records_and_space (void)
 {
@@ -355,8 +357,8 @@ test_records_and_space (void)
   go_on (NULL);
 }
 
-/* More pointers to records that are gone than a repair looks at at once; and
- * most of them to records of one row.
+/* More pointers to missing records than a repair processes at once, most of
+ * them to records of one row.
  */
 static void
 test_many_pointers (void)

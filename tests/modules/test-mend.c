@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A page of the maps that is damaged in both copies of pool.db: each page in
- * turn, at the bottom of the tree, above it, and its root.
+/* A page of the maps is damaged in both copies of pool.db: each page in turn,
+ * at the bottom of the tree, above it, and its root.
  *
- * What is read is right or an I/O error, never zeroes or older data; writes go
- * on, also into the part that is lost; check --repair puts the pool right, and
- * says what is lost; done again after it was killed at any sync, it has the
+ * Reads return the right data or an I/O error, never zeroes or older data.
+ * Writes succeed, also into the lost part.  check --repair repairs the pool,
+ * and reports what is lost.  Run again after a kill at any sync, it has the
  * same outcome.  See engine-rig.h.
  *
  * SWEEP_STEP=N in the environment: only each Nth page.
@@ -22,7 +22,7 @@
 #define BLOCKS 16384u
 
 /*----------------------------------------------------------------------
- * The sample: volumes that are written, sparse, inherited from
+ * The sample: volumes that are full, sparse, inherited from
  */
 
 static bool
@@ -150,10 +150,10 @@ make_volumes (void)
 }
 
 /*----------------------------------------------------------------------
- * What is left
+ * What can still be read
  */
 
-/* A few blocks of each leaf, and all that are not like the others. */
+/* A few blocks of each leaf, and all special ones. */
 static bool
 is_looked_at (unsigned block)
 {
@@ -180,8 +180,8 @@ look (struct nbdedup_volume *v, const char *name, unsigned block,
   return 1;
 }
 
-/* Of the blocks of this name that are looked at, how many cannot be read?  No
- * other is wrong.
+/* Read the selected blocks of this name.  Returns how many cannot be read; all
+ * others must be right.
  */
 static unsigned
 count_lost (size_t name)
@@ -196,7 +196,7 @@ count_lost (size_t name)
   return lost;
 }
 
-/* Is the block among the places? */
+/* True if the block is among the places. */
 static bool
 is_told (const json_t *places, const char *name, unsigned block)
 {
@@ -212,7 +212,7 @@ is_told (const json_t *places, const char *name, unsigned block)
   return false;
 }
 
-/* Each block that cannot be read is told, and no other. */
+/* The result must have each block that cannot be read, and no other. */
 static void
 expect_told (const json_t *result)
 {
@@ -223,7 +223,7 @@ expect_told (const json_t *result)
   size_t n;
 
   if (json_array_size (places) > 90)
-    return;                     /* only so many are named */
+    return;                     /* the result has no more names */
   for (n = 0; n < NR_NAMES; ++n) {
     v = open_name (names[n].name);
     for (i = 0; i < names[n].blocks; ++i)
@@ -244,7 +244,9 @@ are_files_equal (void)
   return system (command) == 0;
 }
 
-/* All can be written again, and read; then all goes, and leaves nothing. */
+/* Everything can be written again, and read; then destroy everything, after
+ * which no space may be in use.
+ */
 static void
 use_and_end (void)
 {
@@ -282,7 +284,9 @@ use_and_end (void)
   expect (are_files_equal ());
 }
 
-/* 'damaged': the page still is.  Else what has no map has lost nothing. */
+/* 'damaged': the page is still damaged.  If not, the names that do not use it
+ * must have lost nothing.
+ */
 static unsigned
 expect_some_lost (bool damaged)
 {
@@ -315,7 +319,7 @@ repair_page (const struct page *page)
   expect (number (result, "lost_blocks") > 0);
   expect_told (result);
   json_decref (result);
-  /* Again there is nothing to do. */
+  /* A second repair finds nothing. */
   result = repair_pool ();
   expect (number (result, "lost_blocks") == 0);
   json_decref (result);
@@ -330,7 +334,7 @@ test_each_page_is_repaired (void)
   each_page ("leaf", 1, repair_page);
 }
 
-/* Without a repair: into what is lost, and elsewhere. */
+/* Write without a repair: into the lost part, and elsewhere. */
 static void
 write_on (const struct page *page)
 {
@@ -363,9 +367,7 @@ test_writes_go_on (void)
   each_page ("leaf", 1, write_on);
 }
 
-/* A block of which nothing but its loss was known: no count says that it had a
- * row.
- */
+/* A block whose only content was its loss: no count says that it had a row. */
 static void
 test_what_was_lost_before (void)
 {
@@ -390,7 +392,7 @@ test_what_was_lost_before (void)
  * Killed
  */
 
-static unsigned lost_before;    /* whenever it was killed; 0: not known yet */
+static unsigned lost_before;    /* the same after each kill; 0: not known yet */
 
 static void
 do_repair (void)
@@ -438,7 +440,7 @@ write_and_crash (void)
   return 0;
 }
 
-/* The journal has writes into what is lost. */
+/* The journal has writes into the lost part. */
 static void
 test_replay_goes_on (void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The second copy of pool.db: when it is current, when it takes the place of
- * pool.db, and what is no copy.
+/* The second copy of pool.db: when it is current, when it replaces pool.db, and
+ * which files are not a copy.
  */
 
 #include <config.h>
@@ -28,7 +28,7 @@ static atomic_uint copy_syncs, copy_wal_syncs;
 static atomic_bool copy_fails, copy_is_full, mark_fails;
 static atomic_bool journal_cannot_grow;
 static atomic_uint directory_syncs, syncs_of_elsewhere;
-static atomic_int mark_syncs_left = -1; /* until one fails; -1: none does */
+static atomic_int mark_syncs_left = -1; /* until one fails; -1: none */
 
 static bool
 is_mark (int fd)
@@ -45,7 +45,7 @@ is_end_of_journal (int fd, off_t offset)
     offset >= st.st_size;
 }
 
-/* Is it the copy's?  Counts. */
+/* True if the file belongs to the copy.  Counts these calls. */
 static bool
 is_copy (int fd)
 {
@@ -98,7 +98,7 @@ fsync (int fd)
   return (int) syscall (SYS_fsync, fd);
 }
 
-/* A disk that fails keeps what it has. */
+/* On a disk that fails a file cannot be removed. */
 int
 unlink (const char *path)
 {
@@ -113,8 +113,8 @@ unlink (const char *path)
   return real (path);
 }
 
-static bool unwritten;          /* the last commit is in memory alone */
-static unsigned forgotten;      /* WALs of which it is gone */
+static bool unwritten;          /* only memory has the last commit */
+static unsigned forgotten;      /* WALs that have lost it */
 
 /* The kernel forgets pages that it could not write. */
 int
@@ -147,14 +147,14 @@ test_stale_copy (void)
   copy_file (in ("closed", "pool.db.copy"), in ("work", "pool.db.copy"));
   expect_whole ("work", true, true);
 
-  /* An error is better than the past. */
+  /* An error is better than old data. */
   copy_pool ("newer", "work");
   copy_file (in ("closed", "pool.db.copy"), in ("work", "pool.db.copy"));
   spoil ("work", "pool.db", MISSING);
   expect (try_open ("work") == -1);
 }
 
-/* A copy that missed a commit is never used again, though it looks well and
+/* A copy that missed a commit is never used again, although it looks right and
  * was not removed.
  */
 static void
@@ -192,7 +192,7 @@ test_lost (void)
   expect (are_equal ("work", "pool.db", "pool.db.copy"));
 }
 
-/* What is durable in one is durable in the other. */
+/* A sync of pool.db or its WAL also syncs the copy's. */
 static void
 test_syncs (void)
 {
@@ -211,8 +211,8 @@ test_syncs (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* The sync of a commit failed, in both files, and its process ended.  What a
- * new one finds in memory is not what the next but one finds on the disk.
+/* The sync of a commit failed, in both files, and the process ended.  The next
+ * process finds the commit in memory, but it is not on the disk.
  */
 static void
 test_commit_that_failed_to_be_synced (void)
@@ -247,7 +247,7 @@ test_commit_that_failed_to_be_synced (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* Nothing says that it is current. */
+/* No mark says that the copy is current. */
 static void
 test_no_mark (void)
 {
@@ -263,7 +263,7 @@ test_no_mark (void)
   expect_whole ("work", false, true);
 }
 
-/* Pages go bad while the pool is in use. */
+/* Pages are damaged while the pool is in use. */
 static void
 test_in_use (void)
 {
@@ -289,7 +289,7 @@ test_in_use (void)
   expect (status.taken > 0 && status.repaired == status.taken);
   run ("scrub", NULL);
 
-  /* And frames of its WAL, which nothing has copied yet. */
+  /* And frames of its WAL, before a checkpoint has copied them. */
   for (b = 0; b < 50; ++b)
     put (v, b, content_of (b, true));
   must (nbdedup_volume_flush (v));
@@ -308,7 +308,7 @@ test_in_use (void)
   expect_whole ("work", true, true);
 }
 
-/* What is there belongs to another pool, or to none. */
+/* 'value' is another pool's file, a file that is no copy, or not possible. */
 static void
 refuse_copy (const char *value)
 {
@@ -354,7 +354,7 @@ test_property (void)
   expect_whole ("work", true, true);
 }
 
-/* A mark that says "current" is about files whose names are durable. */
+/* Before the mark says "current" the names of the copy's files are durable. */
 static void
 test_new_names (void)
 {
@@ -376,7 +376,7 @@ test_new_names (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* As long as the mark says that the copy is current, it is. */
+/* While the mark says that the copy is current the copy gets all commits. */
 static void
 test_not_turned_off (void)
 {
@@ -408,8 +408,8 @@ test_not_turned_off (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* A copy that misses something, and a mark that cannot say so: the names go,
- * and for good before anything is answered.
+/* The copy misses a commit, and the mark cannot be written.  The server removes
+ * the files of the copy and syncs the directory before it answers.
  */
 static void
 test_lost_without_mark (void)
@@ -430,8 +430,8 @@ test_lost_without_mark (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* The sync of the mark that says "current" fails; what it wrote is there all
- * the same.
+/* The sync of the mark that says "current" fails.  The mark was written in
+ * spite of that.
  */
 static void
 test_mark_that_failed_to_be_synced (void)
@@ -444,7 +444,7 @@ test_mark_that_failed_to_be_synced (void)
   copy_pool ("closed", "work");
   must (try_open ("work"));
   set_copy ("off");
-  mark_syncs_left = 3;          /* two say that it begins */
+  mark_syncs_left = 3;          /* the first two say that the copy begins */
   set_copy ("on");
   expect (mark_syncs_left == -1);
   meta_copy_get_status (pool->meta, &status);
@@ -459,8 +459,9 @@ test_mark_that_failed_to_be_synced (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* What a process read of the mark may be what the one before failed to sync:
- * the disk still says "current".  It is written again before the copy is.
+/* A process may read a mark that the process before failed to sync, while the
+ * mark on the disk still says "current".  It writes the mark again before it
+ * writes to the copy.
  */
 static void
 test_mark_that_may_not_be_on_the_disk (void)
@@ -479,8 +480,8 @@ test_mark_that_may_not_be_on_the_disk (void)
   expect_whole ("work", false, true);
 }
 
-/* As if "newer" had been closed while its copy, which is the one in 'from', was
- * being made.
+/* Make a pool as if "newer" had been closed while its copy was being made of
+ * the pool.db in 'from'.
  */
 static void
 make_half_copied (const char *from)
@@ -499,7 +500,7 @@ make_half_copied (const char *from)
   must (meta_mark_write (in ("work", "metadata-copy"), &mark));
 }
 
-/* It is gone on with, if pool.db is still the one that it was made of. */
+/* The server completes a copy if pool.db is still the one it is made of. */
 static void
 test_half_copied (void)
 {
@@ -520,8 +521,8 @@ test_half_copied (void)
   expect_whole ("work", true, true);
 }
 
-/* Of a pool.db with damaged pages "recover" reads some.  The others are still
- * in the copy alone, whatever comes next: that it is current is known again.
+/* "recover" reads only some pages of a pool.db with damaged pages.  Only the
+ * copy has the others, so recover must mark the copy as current again.
  */
 static void
 test_no_mark_and_damaged_pages (void)
@@ -540,7 +541,7 @@ test_no_mark_and_damaged_pages (void)
   expect_whole ("work", false, true);
 }
 
-/* A copy that is made while the WAL has commits has them, too. */
+/* A copy that is made while the WAL has commits gets these, too. */
 static void
 test_made_late (void)
 {
@@ -550,7 +551,7 @@ test_made_late (void)
   if (pid == 0) {
     copy_pool ("closed", "work");
     must (try_open ("work"));
-    /* Not by commands: after those there is a checkpoint. */
+    /* Do not use commands: they end with a checkpoint. */
     must (meta_copy_set (pool->meta, "off"));
     /* The second batch knows that the first is in pool.db. */
     write_some (true, 0, 10);
@@ -564,7 +565,7 @@ test_made_late (void)
   expect_whole ("work", true, true);
 }
 
-/* Batches that say nothing, until the journal has no room. */
+/* Append empty batches until the journal has no room. */
 static void
 fill_journal (void)
 {
@@ -579,9 +580,9 @@ fill_journal (void)
   expect (r == 1);
 }
 
-/* A flush for which the journal has no room is answered by a fold.  No batch
- * has those writes, so the fold copies the WAL before that answer: losing the
- * WAL loses nothing.
+/* A flush for which the journal has no room makes a fold.  No batch has these
+ * writes, so the fold copies the WAL before the flush returns: losing the WAL
+ * loses nothing.
  */
 static void
 test_full_journal (void)
@@ -611,7 +612,7 @@ test_full_journal (void)
   expect_whole ("work", true, true);
 }
 
-/* Two pools must not share one copy, and what is another's is not touched. */
+/* Two pools must not share one copy, and a file of another pool is kept. */
 static void
 test_foreign (void)
 {
@@ -643,7 +644,7 @@ test_foreign (void)
   expect (try_open_readonly ("work") == -1);
 }
 
-/* A WAL without the pool.db that it continues, and without a copy of that. */
+/* A WAL without the pool.db that it continues, and without the copy. */
 static void
 test_wal_alone (void)
 {
@@ -662,8 +663,8 @@ test_wal_alone (void)
   }
 }
 
-/* A loss of power amid a checkpoint tears pages of both databases, the first
- * ones, too: the WAL has them.  One file is damaged besides.
+/* A loss of power during a checkpoint tears pages of both databases, including
+ * the first ones; the WAL has them.  In addition one file is damaged.
  */
 static void
 test_torn (void)
@@ -699,8 +700,8 @@ test_torn (void)
     }
 }
 
-/* With force what is read may be old, but it is one moment of pool.db alone:
- * no pages of a WAL that belongs to another.
+/* With force reads may return old data, but from one moment of pool.db alone,
+ * without pages of a WAL that belongs to another pool.db.
  */
 static void
 test_forced (void)

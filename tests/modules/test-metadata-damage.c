@@ -2,11 +2,11 @@
 
 /* Damage to one of the files of pool.db and its second copy, or to two.
  *
- * Samples of a pool, one closed and one killed with work in its WAL, are
- * copied, and one file of the copy, or two, is damaged: a page, a frame, all
- * of it, or it is of another moment.  After damage to one file everything that
- * was flushed is there, it can be written, and both copies are equal again;
- * after damage to two, what is read is right or the pool is refused.
+ * The test copies samples of a pool, one closed and one killed with work in its
+ * WAL, and damages one file of the copy, or two: a page, a frame, the whole
+ * file, or it puts an older file there.  After damage to one file the pool has
+ * all flushed data, accepts writes, and both copies become equal again.  After
+ * damage to two files reads are right or fail, or the pool is refused.
  *
  * SWEEP_STEP=N in the environment: only each Nth damage.
  */
@@ -28,7 +28,7 @@ is_left_out (void)
   return nr++ % step != 0;
 }
 
-/* Right, EIO, or refused. */
+/* The pool must be refused, or reads must be right or fail with EIO. */
 static void
 expect_no_lie (const char *dir, bool killed, bool readonly)
 {
@@ -66,8 +66,8 @@ each_page (const char *file, bool killed)
   }
 }
 
-/* What tells a database of ours: the magic string, the room for checksums, the
- * version, the application's number.
+/* The fields that identify our database: the magic string, the room for
+ * checksums, the version, the application ID.
  */
 static void
 test_header (void)
@@ -119,7 +119,7 @@ test_frames (void)
   }
 }
 
-/* Each WAL has frames that the other one has not. */
+/* Both WALs are damaged, but not in the same frame. */
 static void
 test_both_wals (void)
 {
@@ -155,7 +155,7 @@ one_file (bool killed)
       copy_pool (sample, "work");
       spoil ("work", metadata_files[f], (enum damage) d);
       expect_readable ("work", killed);
-      /* A directory in the copy's place is left for its owner to remove. */
+      /* A directory in the copy's place stays: its owner has to remove it. */
       expect_whole ("work", killed, d != DIRECTORY || f < 2);
     }
 }
@@ -172,7 +172,7 @@ test_killed (void)
   one_file (true);
 }
 
-/* The others are like one of these. */
+/* The damages for pairs.  The others are like one of these. */
 static bool
 is_half_of_two (const char *file, enum damage damage)
 {
@@ -206,7 +206,7 @@ test_two_files (void)
           nr_opened[0], nr_refused[0], nr_opened[1], nr_refused[1]);
 }
 
-/* What damage to this page in both copies does not take away. */
+/* True if the pool works although this page is damaged in both copies. */
 static bool
 can_do_without (const char *dir, uint64_t page)
 {
@@ -235,8 +235,8 @@ can_do_without (const char *dir, uint64_t page)
   return r;
 }
 
-/* Tables that can be derived, or done without, keep no pool closed; recover
- * makes them again.
+/* The pool opens without tables that can be rebuilt or are not needed.
+ * recover makes them again.
  */
 static void
 test_without (void)
@@ -276,7 +276,7 @@ test_without (void)
   printf ("%u pages are done without\n", nr);
 }
 
-/* The same page in both: an error, never what stands there. */
+/* The same page in both is damaged: reads fail, and never return its bytes. */
 static void
 test_both_pages (void)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The second copy where a pool cannot lead: writes to it that fail while
- * something reads, and notices that come while it becomes current.
+/* Cases of the second copy that a pool cannot produce: a write to the copy
+ * fails during a read, and a change is noticed while the copy becomes current.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -61,7 +61,7 @@ distrusted (void *opaque)
   (void) opaque;
 }
 
-/* As meta-copy.c does it: its lock is held while a copy becomes current. */
+/* As in meta-copy.c: its lock is held while a copy becomes current. */
 static void
 wake (void *opaque)
 {
@@ -78,7 +78,7 @@ tell (void *opaque, const struct cksum_page_report *r)
   (void) r;
 }
 
-/* A database whose copy has all of it, but is not current yet. */
+/* Make a database with a complete copy that is not current yet. */
 static struct cksum_mirror *
 start (sqlite3 **db)
 {
@@ -106,7 +106,7 @@ end (struct cksum_mirror *m, sqlite3 *db)
   remove_all ();
 }
 
-/* A checkpoint's pages are gathered, and it is a scrub that writes them. */
+/* The mirror has gathered a checkpoint's pages, and a scrub writes them. */
 static void
 test_full_while_read (void)
 {
@@ -151,7 +151,7 @@ test_noticed_while_trusted (void)
   assert (pthread_create (&thread, NULL, notice, m) == 0);
   while (!atomic_load (&is_waking))
     usleep (1000);
-  alarm (20);                   /* if both wait for each other */
+  alarm (20);                   /* in case of a deadlock */
   assert (cksum_mirror_trust (m));
   alarm (0);
   assert (pthread_mutex_unlock (&owner_lock) == 0);

@@ -2,12 +2,12 @@
 
 /* The engine against an array in memory.
  *
- * Several threads, each owning pieces of the volumes; the pieces are not
+ * First several threads, each owning pieces of the volumes; the pieces are not
  * aligned to blocks, so most blocks have several owners whose
  * read-modify-writes race.  Then threads that write equal contents at the
  * same moment.  After each phase every byte, "check", and the figures of
- * "stat" must be what the model says.  At the end one thread alone, where
- * the number of records is known exactly.
+ * "stat" must be what the model says.  At the end one thread works alone, so
+ * that the number of records is known exactly.
  *
  * SEED and MODEL_SECONDS (of random load, default 6) come from the
  * environment.
@@ -34,7 +34,7 @@ struct disk {
   const char *dedup, *compress;
   uint32_t block_size;
   uint64_t size, nr_blocks;
-  uint8_t *data;                /* what it must contain */
+  uint8_t *data;                /* the expected content */
   uint64_t *bounds;             /* of the pieces; piece i has owner i % N */
   unsigned nr_pieces;
   struct nbdedup_volume *volumes[2];
@@ -81,7 +81,7 @@ close_pool (void)
 }
 
 /*----------------------------------------------------------------------
- * What must be so when nothing runs
+ * Checks while no requests run
  */
 
 static void
@@ -128,11 +128,10 @@ content_compare (const void *a, const void *b)
 
 struct figures {
   uint64_t logical[NR_DISKS];
-  uint64_t records, record_bytes; /* the least possible */
+  uint64_t records, record_bytes; /* the minimum */
 };
 
-/* Count as nbdedup-stat(1) defines the figures, by comparing everything with
- * everything.
+/* Count the figures as nbdedup-stat(1) defines them, by comparing all blocks.
  */
 static struct figures
 count_figures (void)
@@ -255,7 +254,7 @@ verify_all (const char *when)
 struct extent_check {
   const struct disk *d;
   uint64_t next, end;
-  bool compare;                 /* our own piece: the model is still */
+  bool compare;                 /* our own piece: the model does not change */
 };
 
 static int
@@ -386,8 +385,8 @@ random_load (void *arg)
   return NULL;
 }
 
-/* Everybody writes the same contents at the same time, into every
- * NR_THREADS-th block; then something else over some of them.
+/* All threads write the same contents at the same time, each into every
+ * NR_THREADS-th block; then they overwrite some of them.
  */
 static void *
 equal_load (void *arg)
@@ -399,7 +398,7 @@ equal_load (void *arg)
   for (round = 0; ; ++round) {
     uint64_t content = seed * 1000 + round;
 
-    /* Set between two barriers: all see the same in the same round. */
+    /* Set it between two barriers, so that all see it in the same round. */
     pthread_barrier_wait (&barrier);
     if (id == 0 && clock_ms () > load_ms)
       atomic_store (&stop, true);
@@ -436,7 +435,7 @@ equal_load (void *arg)
 
 /* Half of the threads overwrite whole blocks of one volume, so that space is
  * freed and used again all the time; the others read large pieces of it.
- * Each block that they see must be one version of that very block.
+ * Each block that they read must be a version of the same block.
  */
 static void
 fill_version (uint8_t *buf, const struct disk *d, uint64_t block,
@@ -491,7 +490,7 @@ overwrite_load (void *arg)
     }
     else
       for (i = 0; i < 8; ++i) {
-        /* Odd threads own the blocks that are theirs by a quarter. */
+        /* Each odd thread owns every NR_THREADS / 2-th block. */
         block = rng_below (&rng, nr / (NR_THREADS / 2)) * (NR_THREADS / 2) +
           id / 2;
         fill_version (one, d, block, version);
@@ -506,8 +505,8 @@ overwrite_load (void *arg)
   return NULL;
 }
 
-/* Figures need a fold: so metadata is written, and space reused, while
- * requests run.
+/* stat makes a fold, so metadata is written, and space reused, while requests
+ * run.
  */
 static void *
 keep_folding (void *arg)
@@ -543,7 +542,7 @@ run_threads (void *(*fn) (void *), bool with_folds)
     pthread_join (folder, NULL);
 }
 
-/* One thread, one worker: each content has one record, exactly. */
+/* With one thread and one worker each content has exactly one record. */
 static void
 alone (void)
 {

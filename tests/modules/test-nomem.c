@@ -5,11 +5,11 @@
  * why; in both cases clients of other volumes notice nothing, and "check"
  * finds nothing.
  *
- * SQLite rolls back whole transactions after such an error, if it met a
- * statement that writes.
+ * SQLite rolls back the whole transaction after such an error in a statement
+ * that writes.
  *
- * And the kernel has no memory to read pool.db: that is ENOMEM, too, it stops
- * nothing, and the next read succeeds.
+ * Also, the kernel has no memory to read pool.db.  This gives ENOMEM, too; the
+ * pool stays in use, and the next read succeeds.
  */
 
 #include <config.h>
@@ -38,7 +38,7 @@ static uint64_t content = 1000;
 static sqlite3_mem_methods usual;
 static atomic_long countdown;   /* to the request that fails; 0: none */
 static atomic_bool has_failed;
-static atomic_uint failing_reads;       /* of files of pool.db, to come */
+static atomic_uint failing_reads;       /* next reads of pool.db's files */
 
 static bool
 fails (void)
@@ -161,7 +161,7 @@ make_pool (void)
   other = open_volume ("other");
 }
 
-/* The block that was the 'nr'th to be written. */
+/* Read the block that was written as the 'nr'th. */
 static void
 expect_block (struct nbdedup_volume *v, uint64_t nr)
 {
@@ -379,7 +379,7 @@ args_shrink (void)
                     "shrink", 1);
 }
 
-/* If it has become smaller, what is cut off does not come back. */
+/* If the volume has become smaller the dropped blocks must not come back. */
 static void
 after_shrink (bool done)
 {
@@ -465,18 +465,18 @@ static const struct {
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])
 
-/* False: the command needs no 'nth' request. */
+/* Fail request 'nth' of a command.  False: it makes fewer requests. */
 static bool
 try_command (size_t i, long nth)
 {
   json_t *args, *result;
   bool failed;
 
-  /* All statements are to be prepared. */
+  /* Reopen, so that all statements must be prepared. */
   reopen ();
   commands[i].prepare ();
   args = commands[i].args ();
-  /* So that there is something to fold before the command. */
+  /* So that the command has something to fold. */
   write_some (other, 1);
   has_failed = false;
   countdown = nth;
@@ -515,8 +515,8 @@ all_properties (void)
   return all;
 }
 
-/* False: opening needs no 'nth' request.  What is opened is the whole pool,
- * or nothing, and then the next time.
+/* Fail request 'nth' of opening the pool.  False: it makes fewer requests.  The
+ * whole pool must open, or nothing, and then the next open must succeed.
  */
 static bool
 try_open (long nth, json_t *list)
@@ -566,7 +566,7 @@ try_opens (long step)
   json_decref (list);
 }
 
-/* Of pool.db, its WAL and their copies. */
+/* Reads of pool.db, its WAL and their copies fail. */
 static ssize_t
 maybe_read (int fd, void *buf, size_t len, off_t offset)
 {
@@ -584,7 +584,7 @@ pread (int fd, void *buf, size_t len, off_t offset)
   return maybe_read (fd, buf, len, offset);
 }
 
-/* SQLite's name of it. */
+/* SQLite's name of pread. */
 ssize_t pread64 (int fd, void *buf, size_t len, off_t offset);
 
 ssize_t
@@ -607,8 +607,7 @@ try_read (struct nbdedup_volume *v)
     die ("a read without memory failed with %d: %s", errno, nbdedup_error ());
 }
 
-/* A read of a client, an opening, and a fold, which waits until there is
- * memory again.
+/* A client's read and an open fail; a fold waits until there is memory again.
  */
 static void
 test_reads_of_files (void)
@@ -652,7 +651,7 @@ print_log (enum nbdedup_log_level level, const char *line)
 int
 main (int argc, char *argv[])
 {
-  /* Where everything is slow, only some of them. */
+  /* Where everything is slow, fail only some of the requests. */
   const long step = (long) number_from_environment ("SWEEP_STEP", 1);
   size_t i;
   long nth;

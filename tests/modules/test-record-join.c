@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* record-join.h: to whom a record comes back: the party that gives back all
- * references that are not given back anyway.  References that are not there
- * are damage.
+/* record-join.h: which party frees a record: the one that gives up all
+ * references except those that are given up anyway.  More references given up
+ * than there are is damage.
  */
 
 #include <config.h>
@@ -55,7 +55,7 @@ make_volume (unsigned i)
     if (nbdedup_volume_write (v, buf, sizeof buf, j * BLOCK) == -1)
       fatal ("%s: %s", name, nbdedup_error ());
   }
-  /* The next one finds its contents. */
+  /* So that the next volume finds these contents. */
   if (nbdedup_volume_flush (v) == -1)
     fatal ("%s: %s", name, nbdedup_error ());
   nbdedup_volume_close (v);
@@ -89,8 +89,8 @@ open_view (void)
   walk_free (w);
 }
 
-/* References to one content that are given back: so many anyway, so many by
- * each of the others.
+/* References to one content that are given up: by[0] of them anyway, the others
+ * by each of the parties.
  */
 struct releases {
   unsigned content;
@@ -126,7 +126,7 @@ try (const struct releases *r, size_t nr, uint64_t freed[NR_WHO + 1])
   return ret;
 }
 
-/* What each of them gets back, in blocks. */
+/* Check the number of blocks that each party frees. */
 static void
 expect (struct releases r, unsigned a, unsigned b, unsigned c)
 {
@@ -145,26 +145,26 @@ expect (struct releases r, unsigned a, unsigned b, unsigned c)
 static void
 test_one (void)
 {
-  /* Three references: all of them, or it stays. */
+  /* Three references: a party that gives up all of them frees the record. */
   expect ((struct releases) { 0, { 0, 1, 0, 0 } }, 0, 0, 0);
   expect ((struct releases) { 0, { 0, 2, 0, 0 } }, 0, 0, 0);
   expect ((struct releases) { 0, { 0, 3, 0, 0 } }, 1, 0, 0);
   expect ((struct releases) { 0, { 0, 0, 0, 3 } }, 0, 0, 1);
-  /* Each of them alone, not together. */
+  /* Each party counts alone, not together with others. */
   expect ((struct releases) { 0, { 0, 1, 1, 1 } }, 0, 0, 0);
   expect ((struct releases) { 0, { 0, 2, 1, 0 } }, 0, 0, 0);
-  /* What comes back anyway need not be given back. */
+  /* A party need not give up what is given up anyway. */
   expect ((struct releases) { 0, { 1, 1, 0, 0 } }, 0, 0, 0);
   expect ((struct releases) { 0, { 2, 1, 0, 0 } }, 1, 0, 0);
   expect ((struct releases) { 0, { 1, 2, 0, 1 } }, 1, 0, 0);
   expect ((struct releases) { 0, { 2, 1, 1, 1 } }, 1, 1, 1);
-  /* It comes back without any of them. */
+  /* The record is freed without any party. */
   expect ((struct releases) { 0, { 3, 0, 0, 0 } }, 0, 0, 0);
   expect ((struct releases) { 1, { 2, 0, 0, 0 } }, 0, 0, 0);
   expect ((struct releases) { 2, { 0, 0, 1, 0 } }, 0, 1, 0);
 }
 
-/* One does not count for another. */
+/* References to one content do not count for another. */
 static void
 test_several (void)
 {

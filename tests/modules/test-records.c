@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Records: shared, referred to, given up.  See engine-rig.h. */
+/* Records: sharing, references, freeing.  See engine-rig.h. */
 
 #include <config.h>
 
@@ -69,13 +69,13 @@ set_domain (const char *domain)
   return result ? 0 : -1;
 }
 
-/* What is stored already is shared within the old domain. */
+/* A volume with data keeps its domain: the data is shared within it. */
 static void
 test_domain_of_a_volume_with_data (void)
 {
   start (1);
   nbdedup_volume_close (handle);
-  must (set_domain ("red"));    /* empty: it may */
+  must (set_domain ("red"));    /* allowed, as it is empty */
   attach ();
   write_block (0, 1);
   nbdedup_volume_close (handle);
@@ -95,7 +95,9 @@ do_set_domain (uint64_t arg)
   must (set_domain ("red"));
 }
 
-/* Who attaches when it was seen to be empty would write in the old one. */
+/* A client that attaches after the command has found the volume empty would
+ * write in the old domain.
+ */
 static void
 test_nobody_attaches_while_the_domain_is_set (void)
 {
@@ -103,7 +105,7 @@ test_nobody_attaches_while_the_domain_is_set (void)
 
   start (1);
   nbdedup_volume_close (handle);
-  txg_enter (pool->txg, 0, 0);  /* so it can look, but not go on */
+  txg_enter (pool->txg, 0, 0);  /* so "set" can look, but not go on */
   job_start (&set, do_set_domain, 0);
   poll (NULL, 0, A_WHILE_MS);
   expect (!set.done);
@@ -115,7 +117,7 @@ test_nobody_attaches_while_the_domain_is_set (void)
   end ();
 }
 
-/* Compressing must save a sector; else it only costs. */
+/* A record is compressed only if that saves a sector. */
 static void
 test_compressed_only_if_that_saves_a_sector (void)
 {
@@ -168,12 +170,12 @@ test_dead_or_referred_to (void)
   expect (!ddt_try_kill (ddt, record.ptr.addr, &record.digest));
   ddt_fold_done (ddt);
 
-  /* Even if that one was given back: the journal may have it. */
+  /* It lives even if that reference is gone: the journal may have it. */
   ddt_unref (ddt, record.ptr.addr);
   expect (!ddt_try_kill (ddt, record.ptr.addr, &record.digest));
   ddt_cut (ddt);
 
-  /* Nobody wants it: it dies, and is found no more. */
+  /* Without references it dies, and lookups no longer find it. */
   expect (ddt_try_kill (ddt, record.ptr.addr, &record.digest));
   expect (ddt_lookup (ddt, &record.digest, BLOCK, 77, &ptr) == 0);
   ddt_fold_done (ddt);
@@ -192,7 +194,7 @@ test_space_waits_for_readers (void)
   write_block (0, 1);
   settle ();
   ticket = quiesce_enter (&pool->quiesce);
-  write_block (0, 2);           /* its lookup is inside later, and leaves */
+  write_block (0, 2);           /* its lookup enters later, and leaves */
   must (writeback_drain (pool->writeback, NULL));
   job_start (&fold, do_fold, 0);
   poll (NULL, 0, A_WHILE_MS);
@@ -203,12 +205,12 @@ test_space_waits_for_readers (void)
   end ();
 }
 
-/* What is so inside the transaction, when nothing is committed yet. */
+/* Figures to check inside the transaction, before the commit. */
 struct inside {
   uint64_t fold;                /* before, in pool.db */
   uint64_t free_bytes, live_bytes;
   unsigned records_syncs;
-  bool disturbed;               /* by a fold that came by itself */
+  bool disturbed;               /* by another fold */
 };
 
 static int
@@ -249,7 +251,7 @@ test_nothing_is_given_up_before_the_commit (void)
     content += 1000;
     write_blocks (0, 256, content);
     must (nbdedup_volume_flush (handle));
-    /* ... and more, which is not flushed. */
+    /* Write more, without a flush. */
     write_blocks (256, 256, content + 300);
     must (writeback_drain (pool->writeback, NULL));
     space_get_info (pool->space, &space);
@@ -269,8 +271,8 @@ test_nothing_is_given_up_before_the_commit (void)
   end ();
 }
 
-/* After a fold the journal's batches are given up: the commit itself must
- * be durable, not only the next checkpoint.
+/* A fold gives up the journal's batches, so its commit must be durable, not
+ * only the next checkpoint.
  */
 static void
 test_commit_is_synced (void)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Very many references to one record: 100,000 real ones, and the arithmetic
- * on both sides of 2^32 and at the limit, by adding to the stored count what
- * nobody has the disks for.
+ * on both sides of 2^32 and at the limit, where the test adds to the stored
+ * count instead of writing blocks.
  *
  * REFERENCES comes from the environment.
  */
@@ -102,7 +102,7 @@ refcount (void)
   return only.r.refcount;
 }
 
-/* Inside a fold's transaction. */
+/* Runs inside a fold's transaction. */
 static int
 add_references (void *arg, struct meta_conn *c, struct meta_state *state)
 {
@@ -199,7 +199,7 @@ test_many (uint64_t nr)
     die ("check found errors with %" PRIu64 " references", nr);
 }
 
-/* As if 'base' blocks more pointed to it. */
+/* Test with a stored count of 'base' references. */
 static void
 test_base (uint64_t nr, uint64_t base)
 {
@@ -208,7 +208,7 @@ test_base (uint64_t nr, uint64_t base)
 
   must (txg_run (pool->txg, add_references, NULL, &add));
   expect_refcount (base);
-  /* What is counted anew is counted without a cut. */
+  /* New references must be added without truncation. */
   for (b = 0; b < 40; ++b)
     must (nbdedup_volume_write (volume, content, BLOCK, (nr + b) * BLOCK));
   must (nbdedup_volume_flush (volume));
@@ -227,7 +227,7 @@ test_base (uint64_t nr, uint64_t base)
     die ("check found errors after a base of %" PRIu64, base);
 }
 
-/* The limit itself can be reached, and left again. */
+/* The count can reach the limit, and go down again. */
 static void
 test_limit (uint64_t nr)
 {

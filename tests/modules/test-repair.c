@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* check --repair: plant each kind of damage in pool.db, repair it, in the
- * pool that it was planted in and after it was opened again, and go on with
- * the pool.  See engine-rig.h.
+/* check --repair: plant each kind of damage in pool.db, repair it, in the same
+ * open pool and after opening it again, and then use the pool.  See
+ * engine-rig.h.
  */
 
 #include <config.h>
@@ -43,7 +43,7 @@ reopen (void)
   open_to_repair ();
 }
 
-/* What it found is all repaired. */
+/* The repair must repair everything that it finds. */
 static void
 repair (json_int_t lost)
 {
@@ -83,8 +83,9 @@ expect_blocks (void)
     expect_content (FIRST_OTHER + i, 1000 + i);
 }
 
-/* The pool works: half of the equal blocks go, and the others stay; the same
- * content is found again; all goes in the end, and leaves nothing.
+/* The pool must work: overwrite half of the equal blocks, the others stay; find
+ * the same content again; trim everything in the end, after which no record may
+ * be left.
  */
 static void
 use_and_end (void)
@@ -138,7 +139,7 @@ repair_and_use (plant_fn *fn, bool offline, const char *key)
   use_and_end ();
 }
 
-/* Both of the pool that it is planted in and after opening it again. */
+/* Repair in the same open pool, and after opening it again. */
 #define BOTH(name, prepare, fn, key)                    \
   static void                                           \
   test_##name (void)                                    \
@@ -158,7 +159,7 @@ repair_and_use (plant_fn *fn, bool offline, const char *key)
     planted_delta = (delta);                            \
   } while (0)
 
-/* Blocks 3 and 67 refer to it. */
+/* Blocks 3 and 67 refer to the record. */
 BOTH (count_too_low, RECORD (3, -1), change_count, "errors")
 BOTH (count_too_high, RECORD (3, 4), change_count, "errors")
 BOTH (no_count_at_all, RECORD (3, -2), change_count, "errors")
@@ -201,8 +202,8 @@ test_leaked_record (void)
   }
 }
 
-/* Sectors that no record has outlive all records of their segment: that stops
- * no fold, and no opening.
+/* Leaked sectors, which no record has, outlive all records of their segment.
+ * Folds and opens must succeed in spite of that.
  */
 static void
 test_only_a_leak_is_left (void)
@@ -243,8 +244,8 @@ trim_and_flush (void)
   return 0;
 }
 
-/* Fewer blocks than a fold takes away, also the one after a crash: no write
- * is refused, and no opening.
+/* A layer's count is lower than the number of blocks that a fold removes, also
+ * in the first fold after a crash.  Writes and opens must succeed.
  */
 static void
 test_layer_counts_too_low (void)
@@ -269,7 +270,7 @@ test_layer_counts_too_low (void)
 }
 
 /*----------------------------------------------------------------------
- * What is lost
+ * Lost blocks
  */
 
 #define expect_lost(block) expect_lost_at (__LINE__, block)
@@ -285,7 +286,7 @@ expect_lost_at (int line, uint64_t block)
     die ("line %d: block %" PRIu64 " is not lost", line, block);
 }
 
-/* Other bytes stand where the record was. */
+/* Change bytes of the record. */
 static void
 spoil_content (uint64_t addr)
 {
@@ -325,7 +326,9 @@ test_record_and_content_are_gone (void)
   }
 }
 
-/* The pointers stand in a snapshot's layer: what inherits them is lost, too. */
+/* The pointers are in a snapshot's layer.  The blocks that inherit them are
+ * lost, too.
+ */
 static void
 test_lost_in_a_snapshot (void)
 {
@@ -355,7 +358,7 @@ test_lost_in_a_snapshot (void)
   settle_and_use ();
 }
 
-/* A read that fails proves nothing: another day the block can be read. */
+/* A read error does not make a block lost: a later read may succeed. */
 static void
 test_read_error_loses_nothing (void)
 {
@@ -414,11 +417,11 @@ test_leaf_is_damaged (void)
 }
 
 /*----------------------------------------------------------------------
- * With pointers that fold meanwhile
+ * Damage that a fold meets
  */
 
-/* The journal has what displaces a pointer whose record is gone: without the
- * repair the pool is not opened, with it it is.
+/* The journal replaces a pointer whose record is missing.  The pool opens only
+ * to be repaired.
  */
 static uint64_t
 drop_and_displace (void)
@@ -445,7 +448,8 @@ test_replay_meets_the_damage (void)
   settle_and_use ();
 }
 
-/* A fold that meets it stops the pool, and says what helps. */
+/* A fold that meets the damage stops the pool, and the error says what helps.
+ */
 static void
 test_fold_meets_the_damage (void)
 {
@@ -466,9 +470,9 @@ test_fold_meets_the_damage (void)
   settle_and_use ();
 }
 
-/* Rows that cannot be read although their pages are whole: the advice is not to
- * restart the server, and what it is helps, with the journal that meets them,
- * too.
+/* Rows that cannot be decoded although their pages are intact.  The error must
+ * not say to restart the server.  The advice that it gives must help, although
+ * the journal meets the rows again.
  */
 static void
 fold_fails_for (plant_fn *fn, unsigned block)
@@ -522,7 +526,7 @@ test_fold_meets_a_damaged_leaf (void)
   settle_and_use ();
 }
 
-/* A space map is made again as soon as the pool is opened. */
+/* Opening the pool rebuilds a space map. */
 static void
 test_fold_meets_a_damaged_map (void)
 {
@@ -536,9 +540,9 @@ test_fold_meets_a_damaged_map (void)
   settle_and_use ();
 }
 
-/* What was written since the last fold displaces a pointer whose record is
- * wrong: the first fold of the repair meets it, in a pool that was not opened
- * to be repaired.
+/* A write since the last fold replaces a pointer whose record is wrong.  The
+ * first fold of the repair meets it, in a pool that was not opened to be
+ * repaired.
  */
 static void
 test_first_fold_meets_the_damage (void)
@@ -570,7 +574,7 @@ write_on (uint64_t nr)
   }
 }
 
-/* A client takes references to the very records that are repaired. */
+/* A client takes references to the records while they are repaired. */
 static void
 test_while_it_is_written (void)
 {
@@ -581,7 +585,7 @@ test_while_it_is_written (void)
   unsigned i;
 
   start_pool ();
-  reopen ();                    /* else a fold that meets it stops the pool */
+  reopen ();                    /* so that a fold that meets it does not fail */
   job_start (&job, write_on, 400);
   for (i = 0; !job.done; ++i) {
     RECORD (i % NR_EQUAL, i % 2 ? 2 : -1);
@@ -606,7 +610,7 @@ repair_all (void)
   repair (2);
 }
 
-/* Block 3 is lost. */
+/* Plant several kinds.  Block 3 is lost. */
 static uint64_t
 plant_all (void)
 {
@@ -630,7 +634,7 @@ plant_all (void)
   return 0;
 }
 
-/* At each sync, and then done again. */
+/* Kill the repair at each sync, and then repeat it. */
 static void
 test_killed_while_repairing (void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What a flush syncs, and what a crash leaves to replay.  See engine-rig.h. */
+/* The syncs of a flush, and the replay after a crash.  See engine-rig.h. */
 
 #include <config.h>
 
@@ -37,7 +37,7 @@ test_flush_syncs_records_and_journal (void)
   end ();
 }
 
-/* One copy is whole at any moment. */
+/* One copy must be intact at any moment. */
 static void
 test_copies_of_a_header_are_synced_apart (void)
 {
@@ -56,7 +56,7 @@ test_copies_of_a_header_are_synced_apart (void)
   end ();
 }
 
-/* A pool with so many blocks, contents from 1 on; it is closed. */
+/* Make and close a pool with 'nr' blocks, with contents from 1 on. */
 static void
 start_closed (unsigned nr)
 {
@@ -85,7 +85,7 @@ overwrite_twice (void)
   return 1;
 }
 
-/* A fold begins, but is not finished. */
+/* Begin a fold, and do not finish it. */
 static uint64_t
 overwrite_and_cut (void)
 {
@@ -135,7 +135,7 @@ reported (const char *key)
   return n;
 }
 
-/* As monitoring would be told, whatever command runs meanwhile. */
+/* Check what monitoring sees.  "status" works while another command runs. */
 static void
 expect_state (const char *state, const char *text)
 {
@@ -158,9 +158,9 @@ expect_state (const char *state, const char *text)
   json_decref (result);
 }
 
-/* The last batch is in the journal, and all of its records but one are in
- * place: that is what a loss of power may leave of a batch that no flush had
- * to wait for.  The block has its old content, and recovery says so.
+/* The journal has the last batch, and all of its records but one are written.
+ * A loss of power may leave this of a batch that no flush waited for.  The
+ * block has its old content, and recovery reports it.
  */
 static void
 test_replay_of_a_record_that_never_arrived (void)
@@ -193,8 +193,8 @@ test_replay_of_a_record_that_never_arrived (void)
   end ();
 }
 
-/* The same, but the kernel still has what it could not write: the sync of the
- * process before failed.
+/* The same, but the sync of the process before failed, and the kernel's cache
+ * still has what it could not write.
  */
 static void
 test_replay_of_a_record_that_failed_to_be_written (void)
@@ -220,14 +220,14 @@ overwrite_more_and_cut (void)
   return address_of (299);
 }
 
-/* The file ends before the record: it never had it. */
+/* The file ends before the record, which was never written. */
 static void
 test_replay_of_a_record_past_the_end (void)
 {
   CLEANUP_FREE char *path = NULL;
 
   start_closed (850);
-  /* They do not fit into what pool.db knows, one segment. */
+  /* They do not fit into the one segment that pool.db knows. */
   expect (crash_after (overwrite_more_and_cut) * 512 > SEGMENT_BYTES);
   path = pool_file (directory, "records");
   expect (truncate (path, SEGMENT_BYTES) == 0);
@@ -238,8 +238,8 @@ test_replay_of_a_record_past_the_end (void)
   end ();
 }
 
-/* What a flush had answered was there.  What is not there now is damaged:
- * an error, not the old content, and not zeroes.
+/* A flush had returned, so the record was written.  If it is missing now it is
+ * damaged: reads fail, and return neither the old content nor zeroes.
  */
 static void
 test_replay_of_a_record_that_was_flushed (void)
@@ -266,7 +266,7 @@ test_replay_of_a_record_that_was_flushed (void)
 
 static uint64_t segment_of_7;
 
-/* A map that says of slots, or of sectors, that they are all in use. */
+/* Mark all slots of the map as in use, and with '*sectors' all sectors. */
 static int
 use_all (void *arg, struct meta_conn *c, struct meta_state *state)
 {
@@ -294,7 +294,7 @@ use_all (void *arg, struct meta_conn *c, struct meta_state *state)
   return 0;
 }
 
-/* The allocator has the map in memory, and does not see what became of it. */
+/* The allocator has the map in memory, and does not see the change. */
 static uint64_t
 overwrite_and_use (bool sectors)
 {
@@ -321,7 +321,9 @@ overwrite_and_use_sectors (void)
   return overwrite_and_use (true);
 }
 
-/* A map that contradicts the journal is wrong if the records say so, too. */
+/* If a map contradicts the journal, and the records agree with the journal, the
+ * map is wrong.
+ */
 static void
 test_replay_of_a_record_where_a_map_has_another (void)
 {
@@ -346,8 +348,9 @@ test_replay_of_a_record_where_a_map_has_another (void)
   }
 }
 
-/* Three flushes: blocks 0 and 1, carried; 10 to 73, not carried; 2, whose
- * record came with block 0, and 100, a hole.
+/* Flush three times: blocks 0 and 1, whose records the journal carries; 10 to
+ * 73, whose records it does not; 2, which shares block 0's record, and 100, a
+ * hole.
  */
 static uint64_t
 flush_three_times (void)
@@ -362,7 +365,7 @@ flush_three_times (void)
   return 1;
 }
 
-/* Zero bytes of the batch that is so many in front of the last one. */
+/* Zero bytes of a batch, 'from_last' batches before the last one. */
 static void
 spoil_batch (unsigned from_last, off_t offset, size_t len)
 {
@@ -380,7 +383,7 @@ spoil_batch (unsigned from_last, off_t offset, size_t len)
     if (memcmp (buf, "NBJB\1", 5) != 0)
       continue;
     expect (nr < 100);
-    memcpy (&seqs[nr], buf + 32, sizeof seq);   /* little-endian, as we */
+    memcpy (&seqs[nr], buf + 32, sizeof seq);   /* little-endian, as here */
     found[nr++] = pos;
   }
   for (i = 0; i < nr; ++i)
@@ -406,8 +409,8 @@ expect_eio (uint64_t block)
     die ("block %" PRIu64 " is not lost", block);
 }
 
-/* Damage in one place of a batch that was durable costs its blocks at most,
- * and what refers to its records; never the pool.
+/* Damage in one place of a durable batch loses at most its blocks, and blocks
+ * that refer to its records.  The pool can always be opened.
  */
 static void
 test_replay_of_a_damaged_batch (void)
@@ -440,8 +443,8 @@ test_replay_of_a_damaged_batch (void)
       if (part == 0 || which == 1)
         expect_content (2, 1000);
       else
-        expect_eio (2);         /* its batch, or its record's */
-      /* What became a hole is known twice. */
+        expect_eio (2);         /* its batch, or that of its record */
+      /* The batch has holes in two places. */
       expect_content (100, 0);
       expect (reported ("damaged") == part);
       expect (reported ("lost_blocks") ==
@@ -457,7 +460,7 @@ test_replay_of_a_damaged_batch (void)
     }
 }
 
-/* In two places: what blocks it was about cannot be told. */
+/* A batch damaged in two places: its blocks are unknown. */
 static void
 test_replay_of_a_batch_damaged_twice (void)
 {
@@ -473,7 +476,7 @@ test_replay_of_a_batch_damaged_twice (void)
   remove_directory (directory);
 }
 
-/* That a record cannot be read is no proof that it was never written. */
+/* A record that cannot be read may still have been written. */
 static void
 test_replay_with_read_errors (void)
 {
@@ -503,7 +506,7 @@ test_replay_of_two_batches (void)
 
   start_closed (64);
   crash_after (overwrite_twice);
-  for (i = 0; i < 2; ++i) {     /* the second time nothing is left to do */
+  for (i = 0; i < 2; ++i) {     /* the second open has nothing to replay */
     open_and_attach ();
     expect_content (0, 2000);
     expect_content (1, 2001);
@@ -523,7 +526,7 @@ open_with_a_worker (void)
   open_pool (1);
 }
 
-/* Twice at the same place, wherever that is. */
+/* Kill it twice at the same sync, for each sync. */
 static void
 test_killed_while_opening (void)
 {
@@ -566,7 +569,9 @@ recover_without_journal (void)
   json_decref (result);
 }
 
-/* All is as pool.db has it, wherever that was killed, and killed again. */
+/* Volumes have their contents in pool.db, wherever recover was killed, and
+ * killed again.
+ */
 static void
 test_killed_without_a_journal (void)
 {
@@ -602,7 +607,7 @@ count_one (void *opaque, uint64_t addr)
   return 0;
 }
 
-/* Records of pool.db without references. */
+/* The number of records without references in pool.db. */
 static unsigned
 count_limbo (void)
 {
@@ -614,8 +619,8 @@ count_limbo (void)
   return nr;
 }
 
-/* While a fold takes away the last reference to a record, the next txg
- * refers to it: it stays, without a reference in pool.db.
+/* While a fold removes the last reference to a record, the next txg refers to
+ * it.  The record stays, without a reference in pool.db.
  */
 static uint64_t
 refer_during_the_fold (void)
@@ -630,7 +635,7 @@ refer_during_the_fold (void)
   trim_block (0);
   journal_get_end (pool->journal, &before, &position);
   {
-    /* After the cut, the fold asks for the dying layers. */
+    /* After the cut the fold takes this lock, for the dying layers. */
     WITH_LOCK (&pool->volumes->lock);
     job_start (&fold, do_fold, 0);
     for (ms = 0, now = before; now == before; ++ms) {
@@ -665,7 +670,7 @@ test_record_that_only_a_crash_leaves (void)
 }
 
 static const struct engine_case cases[] = {
-  /* These fork: no thread may have been started before. */
+  /* First, because they fork: no thread may run yet. */
   CASE (replay_of_a_record_that_never_arrived),
   CASE (replay_of_a_record_that_failed_to_be_written),
   CASE (replay_of_a_record_past_the_end),
