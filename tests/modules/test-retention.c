@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Thinning: what is a policy and what is not; five years of samples every
- * hour; and that how often one has thinned makes no difference.  What must
- * stay is worked out here by another way, from the calendar: gmtime's hour,
+/* Thinning: valid and invalid policies; five years of samples every hour; and
+ * that the result does not depend on how often samples are thinned.  The test
+ * determines what must stay in another way, from the calendar: gmtime's hour,
  * date and ISO week.
  */
 
@@ -73,7 +73,7 @@ test_policies (void)
  * What must stay, from the calendar
  */
 
-/* "2026-47 " for a week, "2026-325 " for a day, with the hour behind. */
+/* "2026-47" for a week, "2026-325" for a day, followed by the hour for one. */
 static void
 calendar_bucket (uint64_t time_s, uint64_t grain_s, char buf[32])
 {
@@ -105,10 +105,10 @@ must_stay (const struct retention_policy *p, uint64_t now,
     return true;
   calendar_bucket (all[i].time, grain, mine);
   for (j = 0; j < nr; ++j) {
-    /* Earlier ones go before, but what was asked for before what was not. */
+    /* The earlier sample stays, but a requested one stays before others. */
     if (j == i || (all[j].asked == all[i].asked ? j > i : all[i].asked))
       continue;
-    /* Only to be quick: that far apart they cannot share a bucket. */
+    /* To be quick: so far apart they cannot share a bucket. */
     if (all[j].time + grain <= all[i].time ||
         all[i].time + grain <= all[j].time)
       continue;
@@ -119,7 +119,7 @@ must_stay (const struct retention_policy *p, uint64_t now,
   return true;
 }
 
-/* 'kept' is what is left of 'all', both in the order of ids. */
+/* Check that 'kept' is what must stay of 'all'.  Both are sorted by id. */
 static void
 compare (const struct retention_policy *p, uint64_t now,
          const struct retention_sample *all, size_t nr,
@@ -148,7 +148,7 @@ compare_ids (const void *a, const void *b)
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Thin, and leave out what may go. */
+/* Thin, and remove the samples that may go. */
 static size_t
 retention_now (const struct retention_policy *p, uint64_t now,
                struct retention_sample *s, size_t nr)
@@ -192,7 +192,8 @@ test_years (const char *text, uint64_t start, size_t max)
       compare (&p, now, all, i + 1, kept, nr_kept);
   }
   compare (&p, now, all, NR_HOURS, kept, nr_kept);
-  /* Once more changes nothing, and all at once gives the same. */
+  /* Thinning again changes nothing, and thinning only once has the same result.
+   */
   again = retention_now (&p, now, kept, nr_kept);
   memcpy (once, all, NR_HOURS * sizeof *all);
   if (again != nr_kept || retention_now (&p, now, once, NR_HOURS) != nr_kept ||
@@ -205,7 +206,7 @@ test_years (const char *text, uint64_t start, size_t max)
 }
 
 /*----------------------------------------------------------------------
- * However often
+ * Thinning at random
  */
 
 static void
@@ -223,7 +224,7 @@ random_policy (struct rng *rng, struct retention_policy *p)
     for (k = 0; k < 4; ++k) {
       if (rng_percent (rng, 40))
         continue;
-      /* Often just as much as is needed. */
+      /* Often only the length that is needed. */
       hours += lengths[k] / HOUR + rng_below (rng, rng_percent (rng, 50) ? 2 :
                                               300);
       if (k == 0 && hours == 0)
@@ -236,8 +237,8 @@ random_policy (struct rng *rng, struct retention_policy *p)
     fatal ("%s: %s", text, nbdedup_error ());
 }
 
-/* Samples at random moments, sometimes none for long; thinned when one is
- * recorded, but not always.
+/* Samples at random moments, sometimes after a long gap.  They are thinned
+ * after some of the samples.
  */
 static void
 test_random (struct rng *rng, bool clock_jumps)
@@ -266,7 +267,7 @@ test_random (struct rng *rng, bool clock_jumps)
     compare (&p, now, all, max, kept, nr_kept);
     return;
   }
-  /* What must be so whatever the clock does. */
+  /* This must be true whatever the clock does. */
   if (kept[0].id != 5 || kept[nr_kept - 1].id != max + 4)
     fatal ("the first or the newest sample is gone");
   memcpy (all, kept, nr_kept * sizeof kept[0]);
@@ -275,7 +276,9 @@ test_random (struct rng *rng, bool clock_jumps)
     fatal ("thinning once more drops more");
 }
 
-/* One that the clock puts before others does not take their place. */
+/* If the clock was set back a sample with an earlier time does not replace
+ * samples recorded before it.
+ */
 static void
 test_clock_set_back (void)
 {
@@ -301,7 +304,7 @@ test_clock_set_back (void)
   retention_apply (&p, noon, s, 0);
 }
 
-/* What somebody asked for stays before what the server took by itself. */
+/* A requested sample stays before one that the server took by itself. */
 static void
 test_asked (void)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The promise of room.h, against a model of two files on a file system that
- * others fill, too.
+/* The guarantee of room.h, against a model of two files on a file system that
+ * other programs fill, too.
  *
- * Random writes are accepted, enter txgs, are folded; each fold writes as
- * much as the header says that it may, and pool.db grows by as much.  What
- * was accepted must always find its room in what was allocated before.
+ * Random writes are accepted, enter txgs and are folded.  Each fold writes as
+ * much as the header allows, and pool.db grows by as much.  Accepted writes
+ * must always fit into the space allocated before.
  */
 
 #include <config.h>
@@ -75,10 +75,10 @@ give_back (void *opaque, uint64_t db_pages, uint64_t wal_pages)
 
 static const struct room_ops ops = { get, allocate, give_back, NULL };
 
-/* What the model knows of the txgs. */
+/* The model's figures of the txgs. */
 static uint64_t waiting;        /* blocks, accepted */
 static uint64_t full_pages;     /* that the next change splits */
-static uint64_t new_blocks;     /* since the last page that they filled */
+static uint64_t new_blocks;     /* since they last filled a page */
 static uint64_t open_blocks, open_pages, folding_blocks, folding_pages;
 
 static void
@@ -101,7 +101,7 @@ end (void)
   room_free (room);
 }
 
-/* A fold at its worst: splits two pages for each block, while there are full
+/* The worst fold: it splits two pages for each block, while there are full
  * ones, fills new pages by half, and writes each page that it changed.
  */
 static void
@@ -185,7 +185,7 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
     case 0:
       fold ();
       break;
-    case 1:                     /* others take some, or give it back */
+    case 1:                     /* other programs take or free space */
       if (rng_percent (&rng, 50))
         fs_free -= rng_below (&rng, fs_free + 1);
       else
@@ -194,7 +194,7 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
     case 2:
       room_give_back (room);
       break;
-    case 3:                     /* something was destroyed */
+    case 3:                     /* a volume was destroyed */
       files.used -= rng_below (&rng, files.used / 4 + 1);
       if (files.used == 0)
         files.used = 1;
@@ -210,7 +210,7 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
     write_some ();
     fold ();
   }
-  /* However much pool.db has grown meanwhile. */
+  /* An overwrite must be possible, however much pool.db has grown. */
   fs_free = 0;
   fold ();
   if (room_reserve (room, 1, ROOM_OVERWRITE) == -1)
@@ -221,8 +221,8 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
   end ();
 }
 
-/* Nothing is free, and never was: overwriting goes on, one block a fold if
- * need be, and so does what gives space back.
+/* On a file system that stays full overwriting works, at least with one block
+ * per fold, and so does freeing space.
  */
 static void
 full (uint64_t used)
@@ -245,7 +245,7 @@ full (uint64_t used)
   end ();
 }
 
-/* An empty pool is small, and a large one keeps little. */
+/* An empty pool is small, and a large one keeps little extra. */
 static void
 kept (void)
 {
@@ -272,7 +272,7 @@ main (void)
     random_life (rng_between (&rng, 18, i % 2 ? 40 : 20000),
                  rng_between (&rng, 1000, 200000), 2000);
   }
-  /* What a fresh pool takes at once. */
+  /* Short runs, for the space that a new pool takes at once. */
   for (i = 0; i < 2000; ++i, ++seed) {
     rng = rng_make (seed, 0);
     random_life (rng_between (&rng, 18, 200), 2000,

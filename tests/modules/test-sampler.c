@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The server's sampler: what makes a sample of a family, and what does not;
- * how a failure shows; it ends soon.
+/* The server's sampler: which changes make a sample of a family, how it reports
+ * a failure, and that it ends soon.
  */
 
 #include <config.h>
@@ -37,7 +37,7 @@ sampler_count (const char *key)
   return count;
 }
 
-/* Until it has counted to 'n'. */
+/* Wait until the count has reached 'n'. */
 static void
 wait_for_count (const char *key, json_int_t n)
 {
@@ -74,7 +74,7 @@ change (const char *name, uint64_t seed)
   nbdedup_volume_close (v);
 }
 
-/* What a sample says of the clone: its "unique". */
+/* The "unique" of the clone in the last sample. */
 static json_int_t
 last_unique (const char *golden, const char *clone)
 {
@@ -90,7 +90,9 @@ last_unique (const char *golden, const char *clone)
   return unique;
 }
 
-/* Each thing that changes a family makes one more sample; nothing, none. */
+/* Each change to a family makes one more sample.  Without a change there is
+ * none.
+ */
 static void
 test_interval (void)
 {
@@ -153,11 +155,11 @@ test_snapshots (void)
     snprintf (name, sizeof name, "another@many%u", i);
     run ("snapshot", json_pack ("{s:s}", "name", name));
   }
-  /* One waits a second for the next. */
+  /* After a sample the sampler waits a second before the next. */
   most = (json_int_t) (clock_ms () - begin) / 1000 + 1;
   wait_for_count ("samples", 1);
   run ("snapshot", json_pack ("{s:s}", "name", "another@same"));
-  /* Snapshots that find nothing changed, once all of that is sampled. */
+  /* When all of that is sampled, snapshots without a change make no sample. */
   for (i = 0; i < 20 && sampler_count ("skipped") == 0; ++i) {
     snprintf (name, sizeof name, "another@same%u", i);
     run ("snapshot", json_pack ("{s:s}", "name", name));
@@ -168,7 +170,7 @@ test_snapshots (void)
   n = sampler_count ("samples");
   if (n > most)
     fatal ("%d samples after a burst of snapshots", (int) n);
-  /* Of a clone's clone. */
+  /* A snapshot of a clone's clone. */
   run ("clone", json_pack ("{s:s, s:s}", "snapshot", "another@same", "name",
                            "grandchild"));
   change ("grandchild", 81);
@@ -199,8 +201,8 @@ test_only_when_asked (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* A server that never lives as long as the interval samples as often as
- * another one, and not more often.
+/* A server that is always stopped before the interval ends samples as often as
+ * any other.
  */
 static void
 test_restarts (void)
@@ -263,7 +265,7 @@ test_sampler_error (void)
   must (nbdedup_pool_close (pool));
 }
 
-/* It ends soon, in whatever moment. */
+/* The sampler ends soon, whatever it is doing. */
 static void
 test_close (void)
 {
@@ -286,7 +288,9 @@ test_close (void)
     fatal ("closing takes long");
 }
 
-/* One is large.  The property has a row: see test_sampler_error. */
+/* Make a small family and a large one.  The property is set so that it has a
+ * row: see test_sampler_error.
+ */
 static void
 make_families (void)
 {
@@ -300,12 +304,12 @@ make_families (void)
                            "clone-of-big-", "count", 1000));
   run ("set", json_pack ("{s:s, s:s}", "property", "drift-keep", "value",
                          "all:12h,hourly:2d,daily:5d"));
-  /* It would heal what test_damaged_page damages. */
+  /* The copy would heal the page that test_damaged_page damages. */
   run ("set", json_pack ("{s:s, s:s}", "property", "metadata-copy", "value",
                          "off"));
 }
 
-static atomic_uint nr_lines;    /* of the log, that tell of the damage */
+static atomic_uint nr_lines;    /* of the log, about the damage */
 
 static void
 note_log (enum nbdedup_log_level level, const char *line)
@@ -317,7 +321,7 @@ note_log (enum nbdedup_log_level level, const char *line)
     fprintf (stderr, "log: %s\n", line);
 }
 
-/* The first page of the history: one bit. */
+/* Flip one bit in the first page of the history. */
 static void
 flip_page (void)
 {
@@ -336,7 +340,7 @@ flip_page (void)
     fatal ("%s: %s", path, strerror (errno));
 }
 
-/* A history that is damaged is lost; clients of the server are not. */
+/* A damaged history is lost, but clients of the server notice nothing. */
 static void
 test_damaged_page (void)
 {

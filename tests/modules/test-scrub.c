@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Scrub writes damaged records again, durably, and only those; it is killed in
- * the middle, and its offers come too late.  See engine-rig.h.
+/* Scrub rewrites damaged records, durably, and no others; it is killed in the
+ * middle, and offers come too late.  See engine-rig.h.
  */
 
 #include <config.h>
@@ -12,7 +12,7 @@
 #include "report/scrub.h"
 #include "rigs/engine-rig.h"
 
-/* Damaged, and written again. */
+/* Expect this many damaged and this many repaired records. */
 static void
 expect_scrub_at (int line, json_int_t errors, json_int_t repaired)
 {
@@ -84,7 +84,7 @@ test_offer_is_written_and_synced (void)
   end ();
 }
 
-/* Its sectors hold something else by now, or nothing. */
+/* The record's sectors have another record by now, or none. */
 static void
 test_offer_comes_too_late (void)
 {
@@ -136,7 +136,7 @@ die_while_repairing (void)
   return addr;
 }
 
-/* Also when only a part of it has been written. */
+/* A repair was killed, possibly when only a part was written. */
 static void
 test_killed_while_repairing (void)
 {

@@ -205,7 +205,7 @@ test_random (uint64_t id, uint32_t sector_bytes)
     }
     if (round % 16 == 0)
       compare (map, m);
-    /* Only what can be true of records is taken back. */
+    /* unpack accepts only counts that are possible for records. */
     if (round % 64 == 0 && nr_slots <= nr_records &&
         (nr_slots > 0 || nr_records == 0)) {
       map = repack (map);
@@ -323,7 +323,7 @@ test_damage (uint64_t id, uint32_t sector)
     BAD (bad[16] &= ~1, "store's header");
   segment_map_free (map);
 
-  /* Sectors without any slot are a leak, and may be all that is left. */
+  /* Used sectors without any slot are a leak.  A map may have only these. */
   memcpy (bad, buf, len);
   bad[slots] = bad[slots + map_slots / 8] = 1;
   seal (id, bad, len);
@@ -334,7 +334,7 @@ test_damage (uint64_t id, uint32_t sector)
   segment_map_free (map);
 }
 
-/* A chunk is only added when all slots are taken: until nothing fits. */
+/* Fill a segment, and add a chunk only when all slots are in use. */
 static void
 test_fill (uint32_t sector)
 {
@@ -354,7 +354,7 @@ test_fill (uint32_t sector)
       assert (add_chunk (map, run) == 0);
       continue;
     }
-    /* From the end, so that the chunks stay aligned. */
+    /* Allocate from the end, so that the chunks stay aligned. */
     run = -1;
     for (run = map->nr_sectors - 1; run >= 0; --run)
       if (!(map->bitmap[run / 8] & (1 << run % 8)))

@@ -2,10 +2,10 @@
 
 /* A volume shrinks while the layer below its head is being merged with it:
  * between the pass that trims what the head does not show, and the step that
- * gives the head's overlap up.  What was cut off must not come back when the
- * volume grows again.
+ * gives up the head's overlap.  The blocks that the shrink cut off must not
+ * come back when the volume grows again.
  *
- * The merger's steps need pool->admin: the test holds it to stop time.
+ * The merger's steps need pool->admin; the test holds it to stop them.
  */
 
 #include <config.h>
@@ -73,7 +73,7 @@ make_clone (void)
   run ("snapshot", json_pack ("{s:s}", "name", "clone@a"));
 }
 
-/* With pool->admin held. */
+/* The caller holds pool->admin. */
 static void
 shrink_and_grow (void)
 {

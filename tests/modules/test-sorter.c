@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* sorter.h: everything that was added comes back, in order, however little
- * memory there is; a disk that fails is an error; and it looks up often
- * enough, whatever it does.
+ * memory there is; a full disk is an error; and the sorter calls its look
+ * function often enough, whatever it does.
  */
 
 #include <config.h>
@@ -45,7 +45,7 @@ make_key (struct rng *rng, uint64_t i, uint64_t nr, unsigned kind)
     return nr - i;
   case 3:
     return rng_below (rng, 3);
-  default:                      /* all in one part, but for one */
+  default:                      /* all but one in one part */
     return i == 7 ? UINT64_MAX : rng_below (rng, 1000);
   }
 }
@@ -93,7 +93,7 @@ sort_sizes (uint64_t seed)
   for (kind = 0; kind < 5; ++kind) {
     for (nr = 0; nr < 4; ++nr)
       sort_some (seed, nr, SORTER_MEMORY_MIN, kind);
-    /* Just in memory; one more; a last run of one; many merges. */
+    /* All in memory; one more; a last run of one; many merges. */
     sort_some (seed, fits, SORTER_MEMORY_MIN, kind);
     sort_some (seed, fits + 1, SORTER_MEMORY_MIN, kind);
     sort_some (seed, 2 * fits + 1, SORTER_MEMORY_MIN, kind);
@@ -115,8 +115,8 @@ on_look (void *opaque)
   return ++l->nr == l->stop_at ? nbdedup_fail (EINTR, "enough") : 0;
 }
 
-/* All of it, or what is done until it is stopped.  How often it looked up
- * while items were added, while it finished, and while they came back.
+/* Sort everything, or until look 'stop_at' stops it.  'found' is the number of
+ * looks while adding items, in sorter_finish, and while items come back.
  */
 static void
 sort_looking (uint64_t nr, uint64_t memory_bytes, uint64_t stop_at,
@@ -150,8 +150,7 @@ sort_looking (uint64_t nr, uint64_t memory_bytes, uint64_t stop_at,
   sorter_free (s);
 }
 
-/* Nothing takes long without a look: sorting what memory holds, and merging
- * again and again what it does not.
+/* There are enough looks while sorting in memory, and during repeated merges.
  */
 static void
 look_up (void)
@@ -164,7 +163,7 @@ look_up (void)
   if (found[1] < 12)
     die ("sorting 24 MiB looks up %" PRIu64 " times", found[1]);
 
-  /* 100 runs, of which two are merged at once: 6 times all of them. */
+  /* 100 runs, merged in pairs: 6 times all of them. */
   sort_looking (100 * fits, SORTER_MEMORY_MIN, 0, found);
   if (found[0] < 99 || found[1] < 6 * 2 * 100 || found[2] < 2 * 100)
     die ("looks: %" PRIu64 " for 100 runs, %" PRIu64 " while they are "
@@ -224,7 +223,7 @@ main (void)
   look_up ();
   fail_without_directory ();
   fail_on_full_disk ();
-  /* Nothing has a name: it is empty. */
+  /* The directory is empty, because the files have no names. */
   if (rmdir (dir) == -1)
     die ("%s: %s", dir, strerror (errno));
   return 0;

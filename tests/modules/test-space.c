@@ -83,7 +83,7 @@ reserve_some (uint64_t *refused)
   nr_reservations++;
 }
 
-/* A copy: it may want a segment that no reservation has seen to. */
+/* Allocate a copy, in a segment for which there may be no reservation. */
 static void
 copy_one (uint32_t size)
 {
@@ -94,7 +94,7 @@ copy_one (uint32_t size)
     assert (errno == ENOSPC);
 }
 
-/* Use a reservation up, or give it back: duplicates and holes. */
+/* Use up a reservation, or release parts of it, as for duplicates and holes. */
 static void
 use_some (void)
 {
@@ -112,7 +112,7 @@ use_some (void)
 
     for (i = 0; i < want; ++i)
       sizes[i] = way == 0 ? max : way == 1 ? 1 : 1 + rnd (max);
-    /* They pin maps in all segments: then none has to be read. */
+    /* Copies pin maps in all segments, so that none has to be read. */
     if (want == 1 && budget > 0 && rnd (4) == 0)
       copy_one (sizes[0]);
     else if (rnd (8) != 0) {
@@ -184,7 +184,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
       }
       break;
     case 15:
-      /* Without a promise: may fail, and then changes nothing. */
+      /* Without a reservation it may fail, and then changes nothing. */
       {
         uint32_t sizes[MAX_BATCH];
         unsigned i, nr = 1 + rnd (MAX_BATCH);
@@ -212,7 +212,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
   assert (info.reserved_bytes == 0);
   assert (info.used_bytes <= STORE_HEADER_BYTES);
   assert (folds > 0);
-  /* How often the rest was drawn depends on the seed. */
+  /* These numbers depend on the seed. */
   printf ("%u crashes, %u reservations refused\n", (unsigned) crashes,
           (unsigned) refused);
   assert (!small_memory || nr_loads > 0);
@@ -220,7 +220,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
   assert (setrlimit (RLIMIT_FSIZE, &old) == 0);
 }
 
-/* Reserve all that can be, and use it. */
+/* Reserve as much as possible, and use it. */
 static unsigned
 use_all (uint32_t lsize)
 {
@@ -241,8 +241,9 @@ use_all (uint32_t lsize)
   return n;
 }
 
-/* A disk that cannot grow, new, with holes everywhere, and full but for one
- * hole per segment: all that can be reserved can be allocated.
+/* On a disk that cannot grow, everything that can be reserved can be allocated:
+ * when it is new, has holes everywhere, or is full except for one hole per
+ * segment.
  */
 static void
 test_promise (uint32_t sector)
@@ -274,7 +275,7 @@ test_promise (uint32_t sector)
   fold (40);
   for (lsize = 1 << 20, total = 0; lsize >= least; lsize /= 2)
     total += use_all (lsize);
-  /* The promise is worth something: a good part of the 40 %. */
+  /* A good part of the free 40 % can be reserved. */
   assert (total > 50);
 
   fold (0);
@@ -282,7 +283,7 @@ test_promise (uint32_t sector)
   while (alloc (1, &size) == 1)
     ;
   fold (0);
-  /* Two neighbours in the middle of each segment: 96 KiB. */
+  /* Free two neighbours in the middle of each segment: 96 KiB. */
   for (s = nr_sectors / 2; s < 5 * (uint64_t) nr_sectors; s += nr_sectors) {
     r = owner[s];
     assert (r != 0 && r != CHUNK_OWNER);
@@ -324,8 +325,8 @@ test_reuse (uint32_t sector)
     }
     fold (0);
     space_get_info (space, &info);
-    /* The image, its slots, the unusable ends, and what the promise of one
-     * batch and the spare segments take.
+    /* The image, its slots, the unusable ends, the reservation of one batch,
+     * and the spare segments.
      */
     if (info.nr_segments > 24 * 21 / 20 + 1 + SPACE_SPARE_SEGMENTS + 1) {
       fprintf (stderr, "sector %u round %u: %" PRIu64 " segments\n", sector,
@@ -335,7 +336,7 @@ test_reuse (uint32_t sector)
     fold (30);
   }
 
-  /* After a reopen too, when no slots are known. */
+  /* The same after a reopen, when no slots are known. */
   fold (0);
   space_get_info (space, &info);
   i = info.nr_segments;
@@ -391,7 +392,7 @@ test_max (uint32_t sector)
   close_space ();
 }
 
-/* Of many records of a segment only the last one is in the journal. */
+/* The journal has only the last one of a segment's many records. */
 static void
 test_lost_chunks (uint32_t sector)
 {
@@ -417,8 +418,8 @@ test_lost_chunks (uint32_t sector)
       drop (i);
   open_space ();
   assert (space_claim (space, &records[last].p, 1, false) == 0);
-  /* Some more records, which go to the chunk that is known, and then to
-   * lost ones that are placed again, between two folds and two reopens.
+  /* Allocate more records between folds and reopens.  They go to the known
+   * chunk, and then to lost chunks, which are placed again.
    */
   for (i = 0; i < 20; ++i)
     assert (alloc (1, &one) == 1);
@@ -456,7 +457,7 @@ test_damage (void)
   assert (space_add_segment (space, 1000, 0, 0) == -1 && errno == EIO);
   assert (space_add_segment (space, UINT64_MAX, 0, 0) == -1);
 
-  /* A damaged row takes its segment out of use, and no more. */
+  /* A damaged row takes only its own segment out of use. */
   for (k = 0; records[k].state != COMMITTED; ++k)
     ;
   bad = records[k].p.addr / nr_sectors;
@@ -471,7 +472,7 @@ test_damage (void)
   assert (space_unlink (space, UINT64_MAX) == -1 && errno == EIO);
   damaged_segment = -1;
 
-  /* Claims that cannot be. */
+  /* Impossible claims. */
 #define BAD(a, s, c, n)                                                 \
   do {                                                                  \
     p = (struct placement) { .addr = a, .slot = s, .chunk_addr = c };   \
@@ -498,8 +499,8 @@ test_damage (void)
   close_space ();
 }
 
-/* What was chosen for a batch that had no memory is punched, and not written to
- * afterwards.
+/* Space that was chosen for a batch that failed for lack of memory is punched,
+ * and not written to afterwards.
  */
 static void
 test_no_memory (void)

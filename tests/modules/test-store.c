@@ -3,18 +3,18 @@
 /* The backing file.
  *
  * 1. Create, open, write, read back; the epoch over reopens.
- * 2. What store_create must refuse, and what it must follow (links).
- * 3. The header: each byte of one copy flipped is survived, of both is an
- *    error; a newer format, an unknown feature, foreign files.
+ * 2. What store_create must refuse, and the links that it must follow.
+ * 3. The header: a flipped byte in one copy is no error, in both it is; a newer
+ *    format, an unknown feature, foreign files.
  * 4. Segments: allocate, punch; no room.
  * 5. Garbage addresses.
  * 6. Many threads write, sync and read.
  * 7. drop_cache leaves nothing in the page cache.
- * 8. Syncs are shared, but never with one that began before; a failed one
- *    is the last.
+ * 8. Calls share a sync, but never one that began before the call; after a
+ *    failed sync there is no other.
  * 9. A file system without fallocate.
  *
- * fdatasync and fallocate are this program's own, see below.
+ * This program replaces fdatasync and fallocate, see below.
  */
 
 #include <config.h>
@@ -53,10 +53,10 @@ static const struct store_header header = {
   .features_compat = 0x8000, .features_autoclear = 0x10,
 };
 
-/* These come before libc's. */
+/* These replace libc's functions. */
 static atomic_uint nr_syncs, syncs_began;
 static atomic_uint sync_delay_us;
-/* A sync takes until so many have called, however slow the machine is. */
+/* A sync waits for this many callers, however slow the machine is. */
 static atomic_uint callers_wanted, nr_callers;
 static atomic_bool fail_sync, no_fallocate;
 
@@ -152,7 +152,7 @@ test_basic (void)
   assert (store_read (s, 4, back, sizeof back) == 0);
   assert (memcmp (buf, back, sizeof back) == 0);
 
-  /* Allocating again keeps what is there. */
+  /* Allocating a segment again keeps its data. */
   assert (store_allocate_segment (s, 0) == 0);
   assert (store_read (s, 5, back, 4096) == 0 && back[4095] == 'x');
   assert (store_punch (s, 5, 1) == 0);
@@ -161,7 +161,7 @@ test_basic (void)
   assert (store_punch (s, 3, 2) == -1);
   assert (store_punch (s, 4, 0) == 0);
 
-  /* Past the end, and addresses that cannot be. */
+  /* Past the end, and impossible addresses. */
   assert (store_read (s, 1023, back, 4096) == 0);
   assert (store_read (s, 1023, back, 4097) == -1 && errno == EIO);
   expect_text ("truncated");
@@ -183,13 +183,13 @@ test_create (void)
   struct stat st;
   int fd;
 
-  /* An empty file will do. */
+  /* An empty file is accepted. */
   assert (unlink ("records") == 0);
   fd = open ("records", O_CREAT | O_RDWR, 0600);
   assert (fd >= 0 && close (fd) == 0);
   assert (store_create ("records", &header) == 0);
 
-  /* A link to nothing makes its target; one to an empty file fills it. */
+  /* Through a link it creates the target, or fills it if it is empty. */
   assert (unlink ("records") == 0 && mkdir ("disk2", 0700) == 0);
   assert (symlink ("disk2/data", "records") == 0);
   assert (store_create ("records", &header) == 0);
@@ -218,7 +218,7 @@ test_create (void)
   expect_no_open (EIO, "neither");
   assert (unlink ("records") == 0);
 
-  /* Other people's data. */
+  /* A file with foreign data. */
   fd = open ("records", O_CREAT | O_RDWR, 0600);
   assert (full_pwrite (fd, "hello", 5, 0) == 0 && close (fd) == 0);
   assert (store_create ("records", &header) == -1 && errno == EEXIST);
@@ -265,7 +265,7 @@ test_header (void)
       s = store_open ("records", false);
       assert (s && store_get_header (s)->epoch == 7);
       if (i % 64 == 0) {
-        /* Repaired by the next epoch, the damaged copy first. */
+        /* Setting the epoch repairs it, and writes the damaged copy first. */
         assert (store_set_epoch (s, 7) == 0);
         fd = open ("records", O_RDONLY);
         assert (full_pread (fd, bad, 512, copy * 8192) == 512);
@@ -389,7 +389,7 @@ writer (void *arg)
   return NULL;
 }
 
-/* How many pages of the file are in the page cache? */
+/* The number of the file's pages in the page cache. */
 static unsigned
 cached_pages (void)
 {
@@ -414,7 +414,7 @@ test_threads (void)
   unsigned i;
 
   assert (store_create ("records", &header) == 0);
-  /* On tmpfs the page cache is all there is. */
+  /* On tmpfs the page cache is the file. */
   assert (statfs ("records", &fs) == 0);
   can_drop = fs.f_type != TMPFS_MAGIC && fs.f_type != RAMFS_MAGIC;
   shared = store_open ("records", true);
@@ -429,7 +429,7 @@ test_threads (void)
   {
     uint8_t buf[100];
 
-    /* Reads drop what they read, whatever their alignment. */
+    /* Reads drop their pages from the cache, whatever their alignment. */
     assert (store_read (shared, 10, buf, sizeof buf) == 0);
     assert (store_read (shared, 99, buf, 1) == 0);
     assert (!can_drop || cached_pages () <= 4);
@@ -448,7 +448,7 @@ syncer (void *arg)
   atomic_fetch_add (&nr_callers, 1);
   began = atomic_load (&syncs_began);
   assert (store_sync (shared) == 0);
-  /* One has begun after the call, and ended before the return. */
+  /* A sync has begun after the call, and ended before the return. */
   assert (atomic_load (&nr_syncs) > began);
   return NULL;
 }
@@ -532,7 +532,7 @@ test_no_fallocate (void)
   assert (unlink ("records") == 0);
 }
 
-/* What is "written" is in memory, and the file as it was. */
+/* Writes stay in memory, and the file does not change. */
 static void
 test_readonly (void)
 {
@@ -554,7 +554,7 @@ test_readonly (void)
   for (i = 100; i < 400; i += 2)
     assert (store_write (s, i, buf, sizeof buf) == 0);
   memset (buf, 'z', sizeof buf);
-  assert (store_write (s, 100, buf, 4096) == 0);        /* in its place */
+  assert (store_write (s, 100, buf, 4096) == 0);        /* overwrites */
   assert (store_write (s, 3, buf, 4096) == -1 && errno == EIO);
   assert (store_overlay_bytes (s) > 149 * sizeof buf + 4096);
   assert (store_overlay_bytes (s) < 151 * (sizeof buf + 100));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The summaries in "records" survive read errors and damage, without a word
- * of doubt about the data; scrub tells the one from the other.  See
+/* The summaries in "records" survive read errors and damage, which are not
+ * reported as damage of the data; scrub distinguishes the two.  See
  * engine-rig.h.
  */
 
@@ -102,7 +102,7 @@ test_read_error_in_a_fold (void)
   end ();
 }
 
-/* ... which also overwrites and forgets. */
+/* The same with a damaged header, in a fold that also overwrites records. */
 static void
 test_damaged_header_in_a_fold (void)
 {
@@ -120,7 +120,7 @@ test_damaged_header_in_a_fold (void)
   end ();
 }
 
-/* A place that was a chunk in the segment's life before is not one now. */
+/* A place that was a chunk before the segment was freed is not one now. */
 static void
 test_chunk_that_is_new (void)
 {
@@ -172,7 +172,7 @@ test_scrub_tells_data_from_summaries (void)
   spoil (5 * SLOT, 2 * SLOT);
   expect_scrub (3, 2, 1u);
   expect_scrub (1, 0, 1u);
-  write_block (7, 100);         /* heals it */
+  write_block (7, 100);         /* heals the block */
   settle ();
   expect_scrub (0, 0, 0u);
   end ();

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A snapshot is the volume at one moment, while others write.
+/* A snapshot is the volume at one moment, while threads write.
  *
- * Several chains of writes run at once; each is one write after the other,
- * from any of several threads and connections, of 512 bytes that say which
- * write of which chain they are.  So a snapshot must have a prefix of each
+ * Several chains of writes run at once.  Each chain is one write after the
+ * other, from any of several threads and connections.  A write is 512 bytes
+ * that have its number and chain.  A snapshot must have a prefix of each
  * chain, and there must be a moment that fits all chains: after the last
  * write that it has of each began, and before the first one that it lacks of
  * each was answered.
  *
  * Meanwhile snapshots are cloned and destroyed, which merges layers below
- * the volume, and the volume is rebased: its content must not notice.  And
- * clones are destroyed or rolled back under clients that use them, who must
- * get ESHUTDOWN and nothing else.
+ * the volume, and the volume is rebased; its content must not change.  Clones
+ * are destroyed or rolled back while clients use them.  These clients must get
+ * ESHUTDOWN and no other error.
  *
  * SEED and VIEW_SECONDS (default 4) come from the environment.
  */
@@ -98,7 +98,7 @@ write_chains (void *arg)
   return NULL;
 }
 
-/* How many writes of the chain does 'data' have?  They must be a prefix. */
+/* The number of the chain's writes in 'data'.  They must be a prefix. */
 static uint32_t
 prefix (const char *name, unsigned chain, const uint8_t *data)
 {
@@ -146,7 +146,9 @@ read_chains (const char *name, uint32_t has[NR_CHAINS])
   nbdedup_volume_close (v);
 }
 
-/* Is there a moment between 'asked' and 'done' at which that was all? */
+/* There must be a moment between 'asked' and 'done' at which the volume had
+ * these writes and no others.
+ */
 static void
 check_view (const char *name, const uint32_t has[NR_CHAINS],
             uint64_t asked, uint64_t done)
@@ -239,7 +241,7 @@ cut_off_victims (const char *snapshot, struct rng *rng)
     run ("destroy", json_pack ("{s:s, s:b}", "name", "victim", "force", 1));
   pthread_barrier_wait (&victims_gone);
   if (rollback) {
-    /* Nothing that was written arrives afterwards. */
+    /* No write may arrive after the rollback. */
     read_chains ("victim", after);
     if (memcmp (before, after, sizeof before) != 0)
       die ("SEED=%" PRIu64 " rollback: not what the snapshot has", seed);
@@ -302,7 +304,7 @@ administrate (uint64_t until, unsigned *nr_taken)
                                "name", "c"));
       still_the_same ("c", &taken[i]);
       run ("snapshot", json_pack ("{s:s}", "name", "c@x"));
-      /* v inherits from a clone of its own past. */
+      /* v inherits from a clone of its own snapshot. */
       run ("rebase", json_pack ("{s:s, s:s}", "name", "v", "snapshot",
                                 "c@x"));
       run ("destroy", json_pack ("{s:s, s:b, s:b}", "name", "c",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Writes, trims and flushes that meet.  See engine-rig.h. */
+/* Writes, trims and flushes at the same time.  See engine-rig.h. */
 
 #include <config.h>
 
@@ -27,8 +27,8 @@ test_flush_waits_for_workers (void)
   end ();
 }
 
-/* A worker that is inside a txg has taken references in it: its pointers
- * must be in the same one.
+/* A worker that is inside a txg has taken references in it, so its pointers
+ * must go into the same txg.
  */
 static void
 test_fold_waits_for_workers (void)
@@ -123,7 +123,7 @@ test_two_versions_of_a_block (void)
     TAILQ_FOREACH (d, &volume->open_list, vlink)
       nr++;
   }
-  expect (nr == 1);             /* it waits for the first version */
+  expect (nr == 1);             /* the second version waits for the first */
   unstall ();
   job_end (&first);
   job_end (&second);
@@ -156,7 +156,7 @@ test_extents_of_dirty_blocks (void)
   end ();
 }
 
-/* Of two partial writes to a block that is not in memory, none is lost. */
+/* Two partial writes to a block that is not in memory: neither is lost. */
 static atomic_bool stop_writing;
 
 static void
