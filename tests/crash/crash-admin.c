@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The nbdedup command: a fourth volume that it makes or imports, fills,
- * renames, changes and destroys, and what it says of the others.
+/* The nbdedup command.  This thread makes or imports a fourth volume, fills,
+ * renames, changes and destroys it, and checks the command's output for the
+ * others.
  */
 
 #include <config.h>
@@ -59,22 +60,22 @@ must_run (const char *const *args)
 
 static const char *const names[] = { "scratch", "other" };
 static const char *const codecs[] = { "lz4", "zstd", "none" };
-#define ANY_CODEC (-1U)         /* the pool's, of an imported volume */
+#define ANY_CODEC (-1U)         /* the pool's codec, for an imported volume */
 
 struct scratch {
   bool exists;
   unsigned name, codec;         /* of those above */
   uint64_t size;
-  bool imported;                /* its content is the image's */
+  bool imported;                /* its content is that of the image */
 };
 
-/* What the last command that exited 0 made of it; and if one was cut off,
- * what that would have made.
+/* The volume after the last command that exited 0.  If a command was
+ * interrupted ('unsure'), 'next' is the volume after its success.
  */
 static struct scratch now, next;
 static bool unsure;
-static struct block_model *model;       /* of what it contains, if it exists */
-static uint8_t *content;                /* as if all writes were durable */
+static struct block_model *model;       /* of its content, if it exists */
+static uint8_t *content;                /* with all writes */
 static uint8_t image[MAX_SECTORS * 512 + MODEL_BLOCK];  /* the last one */
 static unsigned op_number;
 
@@ -113,7 +114,7 @@ scratch_model (void)
   return model;
 }
 
-/* What an import has made is durable. */
+/* The content that an import wrote is durable. */
 static void
 adopt_image (void)
 {
@@ -124,7 +125,7 @@ adopt_image (void)
     block_model_adopt (model, i, content + i * MODEL_BLOCK);
 }
 
-/* An image of 'size' bytes, partly zeroes, beside the pool. */
+/* Make an image of 'size' bytes, partly zeroes, beside the pool. */
 static void
 make_image (struct rng *rng, const char *path, uint64_t size)
 {
@@ -141,7 +142,7 @@ make_image (struct rng *rng, const char *path, uint64_t size)
     die ("%s: %s", path, strerror (errno));
 }
 
-/* Write something; with 'flush', each block has one state then. */
+/* Write something.  With 'flush' each block has one state afterwards. */
 static void
 fill_scratch (struct rng *rng, bool flush)
 {
@@ -185,8 +186,8 @@ fill_scratch (struct rng *rng, bool flush)
   nbd_close (nbd);
 }
 
-/* nbdkit tells the plugin of a closed connection a moment later: until then
- * the volume is in use.
+/* Run a command, and repeat it while the volume is in use: nbdkit tells the
+ * plugin of a closed connection a moment later.
  */
 static int
 run_when_free (char **output, const char *const *args)
@@ -204,7 +205,7 @@ run_when_free (char **output, const char *const *args)
   }
 }
 
-/* One command on it.  False: it was cut off. */
+/* Run one command on the fourth volume.  False: it was interrupted. */
 static bool
 change_scratch (struct rng *rng)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Threads that write, zero, trim, read and flush until the server is gone;
- * and reading everything afterwards.
+/* Threads that write, zero, trim, read and flush until the server is gone, and
+ * the verification afterwards.
  */
 
 #include <config.h>
@@ -18,7 +18,7 @@
 
 static atomic_uint op_number;
 
-/* What a round does; percentages. */
+/* The requests of a round, in per cent. */
 struct profile {
   const char *name;
   unsigned flush, zero, trim, read, status; /* of all requests */
@@ -46,7 +46,7 @@ struct worker {
   struct nbd_handle *nbd[NR_VOLUMES];
 };
 
-/* A request failed: the kill, or the server's fault? */
+/* A request failed.  If the server was not killed the test fails. */
 static bool
 request_failed (const char *what, const struct block_model *m,
                 const struct model_op *op)
@@ -320,7 +320,7 @@ verify (void)
     verify_volume (models[v]);
 }
 
-/* After SIGTERM: has it ended well?  Losing power, it may be cut off. */
+/* Wait for the server after SIGTERM.  False: the power went first. */
 static bool
 has_closed (void)
 {
@@ -345,7 +345,7 @@ load (struct rng *rng)
     rng_between (rng, 20, 400);
   bool admin = !server_script && rng_percent (rng, 55);
   bool polite = rng_percent (rng, 8), closed = false;
-  /* The power may go right after one of the next few changes, too. */
+  /* The power may also go right after one of the next few changes. */
   uint64_t changes = powercut && rng_percent (rng, 40) ?
     rng_between (rng, 1, 60) : 0;
   struct worker workers[MAX_THREADS];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* After a crash, one copy of pool.db is lost or damaged as well: the other one
- * must have all that was flushed.  Only where the file "metadata-copy" says
- * that there are two.
+/* After a crash, one copy of pool.db is lost or damaged as well.  The other one
+ * must have all flushed data.  This is done only if the file "metadata-copy"
+ * says that there are two copies.
  */
 
 #include <config.h>
@@ -17,7 +17,7 @@
 #define MARK_BLOCK 4096
 #define MARK_STATE 12
 
-/* Pages of a copy are damaged that nothing has read yet. */
+/* A copy has damaged pages that may not have been read yet. */
 static bool garbled;
 
 static int
@@ -55,7 +55,8 @@ has_file (const char *name)
   return fd != -1;
 }
 
-/* A copy that became pool.db is missing for a moment, and said to be current.
+/* Check the file, too: a copy that has just become pool.db is missing, although
+ * the mark still says that it is current.
  */
 static bool
 is_current (void)
@@ -73,7 +74,7 @@ is_current (void)
   return r && has_file ("pool.db.copy");
 }
 
-/* Each of its pages, or frames, with this probability. */
+/* Damage each page or frame of the file with this probability. */
 static void
 garble (struct rng *rng, const char *name, unsigned percent)
 {
@@ -83,7 +84,7 @@ garble (struct rng *rng, const char *name, unsigned percent)
   off_t at;
 
   if (fd == -1)
-    return;                     /* there need not be a WAL */
+    return;                     /* there may be no WAL */
   if (fstat (fd, &st) == -1)
     die ("%s: %s", name, strerror (errno));
   for (at = 0; at < st.st_size; at += PAGE)
@@ -121,7 +122,8 @@ damage_metadata (struct rng *rng)
   fflush (stdout);
 }
 
-/* Two copies survive one damage, not two: an administrator scrubs in between.
+/* Two copies survive one damage, but not two, so scrub in between, as an
+ * administrator should.
  */
 void
 mend_metadata (void)
@@ -153,7 +155,7 @@ copy_file (const char *from, const char *to)
   free (output);
 }
 
-/* Into the pool, or out of it. */
+/* Copy the files out of the pool, or with 'back' into it. */
 static void
 copy_metadata (bool back)
 {
@@ -177,7 +179,7 @@ keep_metadata (void)
   copy_metadata (false);
 }
 
-/* All of it, or what follows a random place. */
+/* Overwrite the whole file, or all pages from a random one on. */
 static void
 overwrite (struct rng *rng, const char *name)
 {

@@ -1,38 +1,37 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Kill a server at random moments, and see what survives.
+/* Kill a server at random moments, and check what survives.
  *
  * A pool with three volumes of different block sizes lives through all
  * rounds.  In each round
  *
- *  1. the server starts, with limits picked at random, so that dirty data,
- *     the journal and the caches overflow at different times; in some
- *     rounds it is killed once or more while it still recovers;
+ *  1. the server starts, with random limits, so that dirty data, the journal
+ *     and the caches overflow at different times; in some rounds it is killed
+ *     once or more while it still recovers;
  *
- *  2. every byte is read and compared with what the model allows (see
- *     block-model.h), every extent with what was read;
+ *  2. the test reads every byte and compares it with what the model allows
+ *     (see block-model.h), and every extent with the data;
  *
  *  3. four to eight threads with connections of their own write, zero,
- *     trim, read and flush, at any alignment; meanwhile another one makes,
+ *     trim, read and flush, at any alignment; meanwhile another thread makes,
  *     fills, resizes and destroys a fourth volume with the nbdedup command;
  *
- *  4. the server is killed (in a few rounds: stopped politely, and then
- *     everything answered must be there).
+ *  4. the server is killed (in a few rounds it is stopped by SIGTERM, after
+ *     which all answered writes must be there).
  *
- * After some crashes one copy of pool.db is damaged (crash-metadata.c), or
- * something that a command is to repair (crash-repair.c).
+ * After some crashes the test damages one copy of pool.db (crash-metadata.c),
+ * or something that a command has to repair (crash-repair.c).
  *
  * "nbdedup check" runs offline after some crashes, through the server after
  * the others.
  *
- * With --powercut not only the server goes, but the power: see crash-power.c
- * for what a round is then.
+ * With --powercut the power is lost, not only the server: see crash-power.c
+ * for these rounds.
  *
  * SEED, ROUNDS and REPAIRS (per cent; see crash-repair.c) come from the
- * environment.  SEED repeats the choices, not
- * the timing of threads.  With --server SCRIPT the program checks another
- * server, started by "SCRIPT SOCKET DIRECTORY": to see that it notices one
- * that loses data.
+ * environment.  SEED repeats the choices, not the timing of threads.  With
+ * --server SCRIPT the program tests another server, started by "SCRIPT SOCKET
+ * DIRECTORY", to check that it notices a server that loses data.
  */
 
 #include <config.h>
@@ -105,8 +104,8 @@ start_server (struct rng *rng)
                               libraries);
 }
 
-/* One that does not recover: all that was flushed must be there as well, and
- * what is seen here, whatever it is, recovery must not change.
+/* A read-only server does not recover the pool, but must have all flushed data,
+ * too.  The later recovery must not change the data that was read here.
  */
 void
 verify_readonly (void)
@@ -194,7 +193,7 @@ do_round (void)
   load (&rng);
 }
 
-/* After the last crash: everything once more, and after a clean stop. */
+/* Verify everything after the last crash, and again after a clean stop. */
 static void
 finish (void)
 {
@@ -308,7 +307,7 @@ kill_rounds (uint64_t rounds)
   free_volumes ();
 }
 
-/* Rounds that have a pool of their own, each. */
+/* Run rounds that each have a pool of their own. */
 static void
 own_rounds (uint64_t rounds, void (*round) (void))
 {

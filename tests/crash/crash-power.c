@@ -4,9 +4,9 @@
  *
  * Each has a pool of its own, and a seed of its own: the run's, plus the
  * number of the round, so that it can be repeated alone.  The server and all
- * commands run under powercut.so (see powercut-undo.h); when the power goes,
- * all of them are killed, and what was not synced is lost.  It goes, by
- * chance,
+ * commands run under powercut.so (see powercut-undo.h).  When the power goes,
+ * all of them are killed, and what was not synced is lost.  The power goes, at
+ * random,
  *
  *  - while "nbdedup init" makes the pool, and just after that;
  *
@@ -15,17 +15,18 @@
  *  - while a server opens the pool: the first time, or recovering from
  *    another loss of power, perhaps several times;
  *
- *  - under load (crash-load.c), with commands at work that make, rename,
- *    resize, change and destroy volumes (crash-admin.c): what exited 0 must
- *    be there, of a command that was cut off all or nothing;
+ *  - under load (crash-load.c), while commands make, rename, resize, change
+ *    and destroy volumes (crash-admin.c): the effects of a command that exited
+ *    0 must last, and a command that was interrupted has all of its effects or
+ *    none;
  *
  *  - while a server closes the pool, and just after that.
  *
  * After each of these every byte is compared, and at the end of the round
  * "nbdedup check" must find nothing.
  *
- * Some rounds also see that the recorder misses nothing: they take back all
- * that was done, synced or not, and compare with a copy from before.
+ * Some rounds also check that the recorder misses no call: they take back
+ * everything, synced or not, and compare the pool with an earlier copy.
  */
 
 #include <config.h>
@@ -39,12 +40,16 @@
 #include "crash/crash-model.h"
 #include "crash/powercut-undo.h"
 
-/* About as many changes as these operations make, and names among them. */
+/* The approximate number of changes that these operations make, and of changes
+ * to names among them.
+ */
 #define INIT_CHANGES 240, 30
 #define CREATE_CHANGES 80, 6
 #define OPEN_CHANGES 80, 4
 
-/* The power shall go after one of so many changes, or names. */
+/* Make the power go after one of the first 'changes' changes, or one of the
+ * first 'names' changes to names.
+ */
 static void
 cut_within (struct rng *rng, uint64_t changes, uint64_t names)
 {
@@ -74,7 +79,7 @@ cut_power (struct rng *rng)
     powercut_undo (undo_path, pool, rng);
 }
 
-/* Run a program that is no part of the test. */
+/* Run a program that the power loss does not concern. */
 static bool
 run_tool (const char *const *argv)
 {
@@ -117,7 +122,7 @@ init_pool (struct rng *rng)
   char *output;
   int status;
 
-  if (rng_percent (rng, 10)) {  /* does the recorder see it all? */
+  if (rng_percent (rng, 10)) {  /* check the recorder */
     output = command_output (argv, 60, libraries, NULL, &status);
     if (status != 0)
       init_failed (status, output);
@@ -137,9 +142,9 @@ init_pool (struct rng *rng)
     free (output);
     cut_power (rng);
     if (status == 0)
-      return;                   /* it must be there */
-    /* Nothing was promised, but there is a whole pool, or none; and what
-     * is left of one is in the way.
+      return;                   /* the pool must exist */
+    /* init did not succeed, so there may be a whole pool or none.  The remains
+     * of one are in the way of another init.
      */
     output = command_output (argv, 60, libraries, NULL, &status);
     if (status != 0 && stat (pool, &st) == -1)
@@ -220,7 +225,9 @@ check_everything (struct rng *rng)
     check_stat ();
 }
 
-/* What a server and commands do can be taken back, to the last byte. */
+/* The recorder must be able to take back everything that a server and commands
+ * do, to the last byte.
+ */
 static void
 check_recorder (struct rng *rng)
 {

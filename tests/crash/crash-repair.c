@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Damage after a crash, and "recover", "check --repair" or "scrub", which are
- * themselves cut off, by kill -9 or a loss of power, again and again.  At the
- * end all is there that was flushed, and "check" and "scrub" find nothing.
+ * interrupted by kill -9 or a loss of power, again and again.  At the end the
+ * pool has all flushed data, and "check" and "scrub" find nothing.
  *
- *   recover   pool.db, its WAL or both are lost, spoiled or of an older moment
- *             (crash-metadata.c); often it is not known any more if the copy
- *             is current
- *   check     --repair: tables that can be derived are wrong (plant-damage.c);
- *             offline, or in a server, and then only what does not stop one
- *             that gives back what was freed; in some rounds servers write
+ *   recover   pool.db, its WAL or both are lost, damaged or older
+ *             (crash-metadata.c); often the mark that says whether the copy is
+ *             current is gone, too
+ *   check     --repair: tables that can be rebuilt are wrong (plant-damage.c);
+ *             offline, or in a server, and then only with damage that does not
+ *             stop a server that frees space; in some rounds servers write
  *             before the repair, and between its parts
  *   scrub     records are damaged, in one segment each time; all of them have
- *             copies, or stand in images that the command is given
+ *             copies, or are in images that the command gets
  *
- * It is cut off after a random part of the time that it takes, or, losing
- * power, of the changes to files that it makes.
+ * A command is interrupted after a random part of its time or, by a loss of
+ * power, of the changes that it makes to files.
  *
- * This is done in REPAIRS per cent of all rounds, from the environment, and
- * with REPAIR=recover, check or scrub only that.  With REPAIRS=100 each round
- * has a pool of its own, and a seed of its own: the run's, plus the number of
- * the round.
+ * REPAIRS in the environment is the percentage of rounds that do this, and
+ * REPAIR=recover, check or scrub selects one command.  With REPAIRS=100 each
+ * round has a pool of its own, and a seed of its own: the run's, plus the
+ * number of the round.
  */
 
 #include <config.h>
@@ -40,8 +40,8 @@
 #define CUTS_MAX 6
 #define GIVE_UP_MS 60000
 
-/* What is cut off, and how long it takes about: more if it was never cut off
- * later, less if it had ended before.
+/* A command to interrupt, and about how long it takes: the longest complete run
+ * so far, less a quarter each time that it ended before it was interrupted.
  */
 struct work {
   const char *name;
@@ -67,7 +67,7 @@ sleep_us (uint64_t us)
 }
 
 /*----------------------------------------------------------------------
- * Cutting off
+ * Interrupting commands
  */
 
 static pid_t
@@ -100,7 +100,7 @@ work_failed (const struct work *w, int status)
   give_up ();
 }
 
-/* The power goes, at the latest when it has ended.  True: it has. */
+/* Cut the power, at the latest when the command has ended.  True: it had. */
 static bool
 cut_power_off (struct rng *rng, struct work *w, const char *const *args,
                bool served)
@@ -130,7 +130,7 @@ cut_power_off (struct rng *rng, struct work *w, const char *const *args,
   return status == 0;
 }
 
-/* The command is killed, or its server, or both.  True: it had ended. */
+/* Kill the command, its server, or both.  True: the command had ended. */
 static bool
 kill_off (struct rng *rng, struct work *w, const char *const *args,
           bool served)
@@ -171,8 +171,9 @@ complete (struct work *w, const char *const *args, bool served)
     w->takes[served].changes = changes;
 }
 
-/* Cut it off some times, and then not; 'between', if not NULL, comes sometimes
- * before the next time.  A server is left running.
+/* Interrupt a command some times, and then let it complete.  'between', if not
+ * NULL, is called sometimes before the next attempt.  With 'served' the server
+ * runs when this returns.
  */
 static void
 cut_and_complete (struct rng *rng, struct work *w, const char *const *args,
@@ -203,7 +204,7 @@ cut_and_complete (struct rng *rng, struct work *w, const char *const *args,
   fflush (stdout);
 }
 
-/* Go on, until the next crash. */
+/* Serve and load the pool until the next crash. */
 static void
 load_again (struct rng *rng)
 {
@@ -214,7 +215,7 @@ load_again (struct rng *rng)
   cut_power (rng);
 }
 
-/* No record is damaged; pages of pool.db may be, in one of its copies. */
+/* No record may be damaged.  Pages of pool.db may be, in one of its copies. */
 static void
 expect_scrubbed (void)
 {
@@ -230,7 +231,7 @@ expect_scrubbed (void)
   }
 }
 
-/* All that was flushed is there, and nothing is damaged any more. */
+/* The pool must have all flushed data, and no damage any more. */
 static void
 expect_whole (struct rng *rng)
 {
@@ -257,7 +258,7 @@ expect_whole (struct rng *rng)
  * recover
  */
 
-/* Any opening does the same, if it is known that the copy is current. */
+/* If the mark says that the copy is current, opening does the same. */
 static void
 open_and_kill (struct rng *rng)
 {
@@ -355,7 +356,9 @@ is_settled (bool copied)
   return r;
 }
 
-/* Only what volumes have is left, and with 'copied' that has copies. */
+/* Wait until only records of volumes are left, and with 'copied' until they
+ * have copies.
+ */
 static void
 settle (bool copied)
 {
@@ -374,7 +377,7 @@ settle (bool copied)
   }
 }
 
-/* Each block has one state. */
+/* Write a volume's image.  Each of its blocks has one state. */
 static void
 write_image (const struct block_model *m, const char *path)
 {
@@ -391,7 +394,7 @@ write_image (const struct block_model *m, const char *path)
   free (zeroes);
 }
 
-/* What volumes are said to contain, as arguments from args[i] on. */
+/* Write images of all volumes, and add them as arguments from args[i] on. */
 static void
 write_images (const char **args, unsigned i)
 {
@@ -410,7 +413,7 @@ write_images (const char **args, unsigned i)
   }
 }
 
-/* Change up to 'max' places there; how many were. */
+/* Change up to 'max' places in the range.  Returns how many were changed. */
 static unsigned
 damage_places (struct rng *rng, int fd, uint64_t begin, uint64_t end,
                unsigned max)
@@ -427,7 +430,7 @@ damage_places (struct rng *rng, int fd, uint64_t begin, uint64_t end,
       n = end - offset;
     if (pread (fd, buf, n, offset) != n)
       die ("records: %s", strerror (errno));
-    if (buf[0] == 0)            /* most likely nothing is there */
+    if (buf[0] == 0)            /* most likely free space */
       continue;
     fill_random (noise, sizeof noise, rng_next (rng));
     for (i = 0; i < n; ++i)
@@ -439,7 +442,9 @@ damage_places (struct rng *rng, int fd, uint64_t begin, uint64_t end,
   return nr;
 }
 
-/* One segment holds a record, or a copy of it, but not both. */
+/* Damage records in one segment.  A record and its copies are in different
+ * segments.
+ */
 static void
 damage_records (struct rng *rng)
 {
@@ -466,7 +471,7 @@ damage_records (struct rng *rng)
   fflush (stdout);
 }
 
-/* Each block can be read, and is right, or cannot. */
+/* Each block must be right, or fail to be read with EIO. */
 static void
 expect_right_or_error (void)
 {
@@ -512,10 +517,10 @@ scrub_some (struct rng *rng)
   start_server (rng);
   verify ();
   check_scratch ();
-  if (!copied)                  /* there is no image of these */
+  if (!copied)                  /* they have no image */
     destroy_imports ();
   settle (copied);
-  if (served) {                 /* else most cuts come before its first row */
+  if (served) {                 /* slower, or most cuts come too early */
     args[i++] = "--rate";
     args[i++] = "12M";
   }

@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Kill a process in the middle of snapshots, clones, rollbacks, destroys,
- * rebases, renames and resizes, and see that each has happened or has not.
+ * rebases, renames and resizes, and check that each has happened or has not.
  *
  * In each round a child opens the pool and performs random operations
- * (lineage-model.h), telling this process when one begins and how it ended.
- * It is killed at a random moment; in some rounds others are killed while
- * they recover the pool.  Then this process makes up the same operations,
- * opens the pool, and compares:
+ * (lineage-model.h), and tells this process when one begins and how it ended.
+ * It is killed at a random moment; in some rounds other children are killed
+ * while they recover the pool.  Then this process makes the same operations,
+ * opens the pool, and checks that
  *
- *  - commands that returned have happened, whatever was flushed is there,
- *    and of what was not flushed each block has some version since;
+ *  - commands that returned have happened, flushed writes are there, and each
+ *    block with unflushed writes has some version since the flush;
  *
  *  - the command in flight has happened entirely, or not at all;
  *
  *  - samples of drift that were recorded are in the history, in order and
- *    whole: the child notes each in a file when it has been answered; after
+ *    whole: the child notes each in a file when the command has returned; after
  *    them there may be those that it was recording;
  *
- *  - "check" finds nothing, and now and then, that everything let go of is
- *    given back in the end;
+ *  - "check" finds nothing, and sometimes, that all space is freed in the end;
  *
- *  - in some rounds all of that first in the pool opened read-only, and then
- *    that recovery comes to the same.
+ *  - in some rounds the same holds in the pool opened read-only, and recovery
+ *    then has the same result.
  *
- * With --power not only the process goes, but the power: what was not synced
- * is lost, too (powercut-undo.h), of the child and of those that recover, at
- * a random moment or after so many changes to files; and in some rounds of
- * this process, which has closed the pool then: nothing may be lost.
+ * With --power the power is lost, not only the process: what was not synced is
+ * lost, too (powercut-undo.h).  This happens to the child and to children that
+ * recover, at a random moment or after a number of changes to files; and in
+ * some rounds to this process after it has closed the pool, when nothing may
+ * be lost.
  *
- * The pool lives through 40 rounds, then comes another one.  SEED and ROUNDS
- * come from the environment; SEED repeats the operations, not the moments.
+ * A pool lives through 40 rounds; then the test makes another one.  SEED and
+ * ROUNDS come from the environment; SEED repeats the operations, not the
+ * moments.
  *
  * Only this process's children have threads when it forks: it closes the
  * pool before.
@@ -54,7 +55,7 @@
 #define ROUNDS_PER_POOL 40
 #define MAX_OPS 600
 
-/* About as many changes as 60 operations make, and as opening does. */
+/* The approximate number of changes of 60 operations, and of opening. */
 #define CHANGES 3000
 #define OPEN_CHANGES 80
 
@@ -67,7 +68,7 @@ static const lineage_weights weights[] = {
 };
 #define NR_WEIGHTS (sizeof weights / sizeof weights[0])
 
-/* What the child tells. */
+/* The messages of the child. */
 enum { READY, BEGIN, DONE, REFUSED, CLOSED };
 
 static struct nbdedup_pool *pool;
@@ -76,7 +77,7 @@ static struct lineage lineage;
 static char *directory;
 static char pool_path[PATH_MAX];
 static bool power;
-/* What powercut.c remembers, and files whose names went. */
+/* The log of powercut.c, and the files whose names were removed. */
 static char undo_path[PATH_MAX], undo_names[PATH_MAX + 2];
 static char noted_path[PATH_MAX];       /* recorded samples, one a line */
 static uint64_t seed;
@@ -130,7 +131,7 @@ static void
 tell (int fd, uint8_t what)
 {
   if (write (fd, &what, 1) != 1)
-    _exit (EXIT_FAILURE);       /* nobody listens any more */
+    _exit (EXIT_FAILURE);       /* the parent is gone */
 }
 
 static void
@@ -146,12 +147,14 @@ note_samples (json_t *samples, const char *mode)
     json_dumpf (sample, f, JSON_COMPACT);
     putc ('\n', f);
   }
-  /* Killed in here it leaves a part of a line, which counts as none. */
+  /* A kill during this leaves a part of a line, which is ignored. */
   if (fclose (f) != 0)
     give_up (strerror (errno));
 }
 
-/* Of all golden images; what was answered must be there afterwards. */
+/* Record samples of all golden images.  If the command returns they must be in
+ * the history afterwards.
+ */
 static void
 record_samples (void)
 {
@@ -202,8 +205,8 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
   _exit (EXIT_SUCCESS);
 }
 
-/* Start one, kill it after 'ms' from its READY (or from its start), and
- * return what it told.  ms < 0: let it end by itself.
+/* Start a child, kill it 'ms' after its READY (or after its start), and return
+ * its messages.  ms < 0: let it end by itself.
  */
 static size_t
 run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
@@ -257,11 +260,11 @@ run_child (struct rng rng, const unsigned *mixture, unsigned nr, int ms,
 }
 
 /*----------------------------------------------------------------------
- * Afterwards
+ * Checks after the kill
  */
 
-/* What is visible may be the same before and after a command, while other
- * layers are kept for it: then the number of records is not known.
+/* The visible contents may be the same before and after a command, although
+ * the layers differ.  The number of records is unknown then.
  */
 static bool layers_unsure;
 
@@ -281,7 +284,8 @@ matches (struct lineage *l, char *why, size_t len)
   return true;
 }
 
-/* Op 'op' was in flight: before or after it? */
+/* Operation 'op' was in flight: the pool must be as before it, or as after it.
+ */
 static void
 settle (const struct op *op)
 {
@@ -313,7 +317,7 @@ settle (const struct op *op)
   nr_happened++;
 }
 
-/* Do to the model what the child did to the pool; compare. */
+/* Apply the child's operations to the model, and compare. */
 static void
 replay (struct rng rng, const unsigned *mixture, const uint8_t *told,
         size_t len)
@@ -342,14 +346,14 @@ replay (struct rng rng, const unsigned *mixture, const uint8_t *told,
       return;
     }
     else if (op.kind != OP_FLUSH)
-      lineage_apply (&lineage, &op);    /* any of both versions */
+      lineage_apply (&lineage, &op);    /* either version is right */
     op_free (&op);
   }
   if (!matches (&lineage, why, sizeof why))
     give_up (why);
 }
 
-/* The history begins with what was noted; the rest is noted now. */
+/* The history must begin with the noted samples.  Then note the rest. */
 static void
 check_samples (void)
 {
@@ -395,8 +399,8 @@ check (void)
   json_decref (result);
 }
 
-/* Freeing and merging go on after a crash, and come to an end.  A crash may
- * cost a few duplicate records.
+/* Wait until freeing and merging, which continue after a crash, are complete.
+ * A crash may leave a few duplicate records.
  */
 static void
 drain (void)
@@ -465,7 +469,9 @@ make_pool (struct rng *rng)
   layers_unsure = false;
 }
 
-/* What is seen without a write; recovery must not come to anything else. */
+/* Replay in a pool that is opened read-only.  Recovery must have the same
+ * result later.
+ */
 static void
 replay_readonly (struct rng ops, const unsigned *mixture, const uint8_t *told,
                  size_t len)
@@ -490,7 +496,7 @@ replay_readonly (struct rng ops, const unsigned *mixture, const uint8_t *told,
  * Rounds
  */
 
-/* The child's power may go by itself, after so many changes. */
+/* Sometimes make the child's power go within 'changes' changes. */
 static void
 cut_within (struct rng *rng, uint64_t changes)
 {
@@ -505,7 +511,9 @@ cut_power (struct rng *rng)
     powercut_undo (undo_path, pool_path, rng);
 }
 
-/* Take up what is there, and close it: then a loss of power takes nothing. */
+/* Recover, check and close the pool.  A loss of power after that must lose
+ * nothing.
+ */
 static void
 verify_pool (struct rng ops, const unsigned *mixture, const uint8_t *told,
              size_t len, bool is_replayed, struct rng *rng)
@@ -558,7 +566,7 @@ run_round (void)
                    rng_percent (&rng, 10), told);
   cut_power (&cuts);
   while (rng_percent (&rng, 20)) {
-    /* Another one does not get far: it dies while it recovers. */
+    /* Another child is killed soon, while it recovers. */
     static uint8_t nothing[2 * MAX_OPS + 2];
 
     pick_settings (&rng);

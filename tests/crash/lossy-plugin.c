@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* An nbdkit plugin that keeps its promises, or breaks one: to see whether
+/* An nbdkit plugin that keeps its promises, or breaks one, to test whether
  * crash-model notices.
  *
- * Each file of dir=DIR is an export.  What is written stands in memory; what
- * is durable in a file DIR/NAME.disk, two slots per granule and a byte that
- * says which one counts, in a shared mapping: that is enough for kill -9.
+ * Each file of dir=DIR is an export.  Written data is in memory.  Durable data
+ * is in a file DIR/NAME.disk in a shared mapping, which is enough for kill -9:
+ * it has two slots per granule and a byte that selects the valid one.
  */
 
 #include <config.h>
@@ -30,7 +30,7 @@ enum lie {
   LIE_FUA,                      /* FUA is ignored */
   LIE_FLUSH,                    /* a flush leaves out one granule, rarely */
   LIE_CONNECTION,               /* flush covers its own connection only */
-  LIE_TORN,                     /* half a granule, now and then */
+  LIE_TORN,                     /* half a granule, sometimes */
   LIE_ZERO,                     /* a granule is lost, rarely */
   LIE_SWAP,                     /* written to the wrong place, rarely */
   LIE_EXTENT,                   /* data is reported as a hole */
@@ -45,7 +45,7 @@ struct disk {
   char name[2];
   uint64_t size, nr;
   uint8_t *memory, *slots, *selected;
-  uint64_t *dirty;              /* who wrote it last; 0: nobody */
+  uint64_t *dirty;              /* handle of the last write; 0: clean */
   struct rng rng;
 };
 
@@ -221,7 +221,7 @@ lossy_flush (void *handle, uint32_t flags)
   return 0;
 }
 
-/* A polite end loses nothing. */
+/* A clean end loses nothing. */
 static void
 lossy_cleanup (void)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* plant-damage POOL SEED VOLUME [mild]: damage of some kinds that "check
- * --repair" puts right, in the tables of a pool that nothing serves: which,
- * and where, SEED says.  With "mild" only kinds with which a server can go on
- * writing.  Prints what it was.
+/* plant-damage POOL SEED VOLUME [mild]: damage the tables of a pool without a
+ * server, in some of the ways that "check --repair" repairs.  SEED selects the
+ * kinds and the places.  With "mild" it selects only kinds with which a server
+ * can continue to write.  Prints what it damaged.
  *
- * Each kind of row is damaged in one place at most, or in several that have
- * nothing to do with each other: from what is left all can be derived.  By
- * chance it closes the pool then, or ends as in a crash.
+ * Each kind of row is damaged in one place at most, or in several independent
+ * ones, so that everything can be rebuilt from the rest.  At random it then
+ * closes the pool, or ends as in a crash.
  */
 
 #include <config.h>
@@ -18,7 +18,7 @@
 
 #define ADDRS_MAX 65536
 
-/* Some that stand in different rows. */
+/* Records, each from another row. */
 static uint64_t addrs[ADDRS_MAX];
 static unsigned nr_addrs;
 static bool has_leaf;
@@ -36,7 +36,7 @@ note_record (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   for (off = 0; off < len; off += (size_t) n) {
     n = record_unpack (group, buf + off, len - off, &r);
     expect (n > 0);
-    /* One of them, each as likely. */
+    /* Choose one record of the row, all with the same probability. */
     if (r.refcount > 0 && rng_below (rng, ++nr) == 0)
       addrs[nr_addrs] = r.ptr.addr;
   }
@@ -62,7 +62,7 @@ look (struct meta_conn *c, struct meta_state *state)
   index_len = b.len;
 }
 
-/* No address twice. */
+/* Pick an address, but none twice. */
 static bool
 take_addr (struct rng *rng)
 {

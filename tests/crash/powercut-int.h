@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What the files of powercut.so share: powercut.c has the log, and the calls
- * that change or sync content; powercut-names.c those that change names,
- * and those that nobody may make.
+/* Shared by the files of powercut.so: powercut.c has the log, and the calls
+ * that change or sync content; powercut-names.c the calls that change names,
+ * and those that no program may make.
  */
 
 #ifndef NBDEDUP_POWERCUT_INT_H
@@ -42,38 +42,40 @@
 #define DECLARE(ret, name, args) extern ret (*real_##name) args;
 LIBC_FUNCTIONS (DECLARE)
 
-/* Other libraries may be initialised, and call these, before this one. */
+/* Find libc's functions.  Other libraries may be initialised, and call the
+ * functions of this one, before this one is initialised.
+ */
 extern void find_functions (void);
 
 extern int log_fd;              /* -1: nothing is recorded */
 extern const char *log_path, *dir;
 
-/* Any failure here would make the test prove nothing. */
+/* End the program: after a failure here the test would prove nothing. */
 extern _Noreturn void give_up (const char *what);
 
-/* Entries and changes stand in the same order: nothing comes in between, of
- * this process or another.
+/* Held for an entry and its change together, in all processes, so that entries
+ * and changes have the same order.
  */
 extern void lock (void);
 extern void unlock (void);
 
-/* Is 'fd' a file below the directory? */
+/* True if 'fd' is a file below the directory. */
 extern bool is_watched (int fd, char path[POWERCUT_PATH_MAX]);
 
-/* Is 'name', which need not exist, one that is recorded?  Then 'path' is it,
+/* True if 'name', which need not exist, is recorded.  'path' is then the name
  * without links.
  */
 extern bool is_watched_name (int dirfd, const char *name,
                              char path[POWERCUT_PATH_MAX]);
 
-/* With the lock held. */
+/* The caller holds the lock. */
 extern struct powercut_entry make_entry (enum powercut_kind kind,
                                          const char *path);
 extern void put (const struct powercut_entry *e, const void *data);
 
 #pragma GCC visibility pop
 
-/* Programs built for large files call another name. */
+/* Programs built for large files call the function by another name. */
 #define SAME(ret, name, as, ...)                                        \
   ret name (__VA_ARGS__) __attribute__ ((alias (#as)));
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Preloaded, as powercut.c is: which names are made, moved and removed.
+/* Preloaded, as powercut.c is: records the names that are made, moved and
+ * removed.
  *
- * Calls that could change a pool, but that nobody makes yet, end the
- * program: a test that does not see them would prove nothing.
+ * Calls that could change a pool, but that no program makes yet, end the
+ * program, because a test that does not see them would prove nothing.
  */
 
 #include <config.h>
-/* Else the names below would be those of other functions. */
+/* With it, the names below would be macros for other functions. */
 #undef _FILE_OFFSET_BITS
 
 #include <errno.h>
@@ -21,8 +22,8 @@
 
 #include "crash/powercut-int.h"
 
-/* A program may be killed between the call and its entry: then the log does
- * not know the name, and it stays, which is allowed.
+/* If a program is killed between the call and its entry, the log does not have
+ * the name, and the name stays.  This is allowed.
  */
 static void
 log_created (const char *path)
@@ -36,7 +37,7 @@ log_created (const char *path)
   put (&e, NULL);
 }
 
-/* The content of a name that goes is needed if that is taken back. */
+/* Keep the content of a name that is removed, in case that is taken back. */
 static void
 keep (const char *path, uint64_t ino)
 {
@@ -213,7 +214,7 @@ mkdir (const char *name, mode_t mode)
 }
 
 /*----------------------------------------------------------------------
- * Calls that nobody makes
+ * Calls that no program makes
  */
 
 static void

@@ -16,22 +16,22 @@
 #define SECTOR 512
 #define MAX_FILES 64
 
-/* What survives of what was not synced. */
+/* How much of the unsynced changes survives. */
 enum mode {
   NOTHING, SOME, EVERYTHING,    /* EVERYTHING: as after a kill */
-  NOTHING_EVER,                 /* nor what was synced */
+  NOTHING_EVER,                 /* not even what was synced */
 };
 
-/* What is known about one file at the end. */
+/* The state of one file at the end of the log. */
 struct file {
   uint64_t ino;
   int fd;                       /* -1: never found */
-  uint64_t durable;             /* entries up to this one are */
+  uint64_t durable;             /* the last durable entry */
   uint64_t durable_size;
   bool sized;
 };
 
-/* A name, and which file has it (0: none). */
+/* A name, and the file that has it (0: none). */
 struct name {
   char path[POWERCUT_PATH_MAX];
   uint64_t ino;
@@ -40,7 +40,7 @@ struct name {
 struct undo {
   const uint8_t *log;
   uint64_t size;
-  size_t *entries, nr_entries;  /* where they stand */
+  size_t *entries, nr_entries;  /* their offsets */
   uint64_t last;                /* seq */
   const char *dir;
   char kept[PATH_MAX];          /* the directory of files without a name */
@@ -139,8 +139,8 @@ put_back (const struct file *f, const uint8_t *old, uint64_t offset,
     die ("powercut: writing back: %s", strerror (errno));
 }
 
-/* The moment up to which the disk has what was written to a sector: the
- * same answer each time that it is asked during one undo.
+/* The moment up to which the disk has the writes to a sector.  During one undo
+ * each call returns the same moment.
  */
 static uint64_t
 sector_moment (const struct undo *u, const struct file *f, uint64_t sector)
@@ -195,7 +195,7 @@ find_durable (struct undo *u)
     }
     else if (!f->sized && e->kind != POWERCUT_UNLINK &&
              e->kind != POWERCUT_RENAME) {
-      f->durable_size = e->size;        /* 0 if it is made here */
+      f->durable_size = e->size;        /* 0 if this entry makes it */
       f->sized = true;
     }
   }
@@ -236,7 +236,7 @@ undo_content (struct undo *u)
  * Names
  */
 
-/* 'first': which file has it if this is the first that is heard of it. */
+/* Find a name, or add it.  'first': the file that has a name that is added. */
 static struct name *
 find_name (struct undo *u, const char *path, uint64_t first)
 {
@@ -253,7 +253,7 @@ find_name (struct undo *u, const char *path, uint64_t first)
   return &u->names[i];
 }
 
-/* The state at the beginning of the log, of each name that changed. */
+/* Find each name that changed, in its state at the beginning of the log. */
 static void
 find_names (struct undo *u)
 {
@@ -278,7 +278,7 @@ redo_name (struct undo *u, const struct powercut_entry *e)
 
   if (e->kind == POWERCUT_CREATE)
     n->ino = e->ino;
-  else if (n->ino == e->ino)    /* not the one before, if that came back */
+  else if (n->ino == e->ino)    /* not if another file has it now */
     n->ino = 0;
   if (e->kind == POWERCUT_RENAME)
     find_name (u, (const char *) (e + 1), 0)->ino = e->ino;
@@ -293,7 +293,9 @@ is_in (const char *path, const char *dir)
     strchr (path + len + 1, '/') == NULL;
 }
 
-/* Which names there are on the disk: what was durable, and some more. */
+/* Apply the changes of names that are on the disk: all durable ones, and some
+ * others.
+ */
 static void
 redo_names (struct undo *u)
 {
@@ -354,7 +356,7 @@ put_names (struct undo *u)
   for (i = 0; i < u->nr_names; ++i) {
     n = &u->names[i];
     if (strcmp (n->path, u->dir) == 0 && n->ino == 0) {
-      /* All of it was new. */
+      /* The directory itself was new. */
       empty_directory (u->dir);
       if (rmdir (u->dir) == -1 && errno != ENOENT)
         die ("powercut: %s: %s", u->dir, strerror (errno));

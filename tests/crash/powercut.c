@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Preloaded into servers and commands, or linked with a test: remember what is
+/* Preloaded into servers and commands, or linked with a test: records what is
  * overwritten, made and removed, and what is synced.  See powercut-undo.h.
  */
 
 #include <config.h>
-/* Else the names below would be those of other functions. */
+/* With it, the names below would be macros for other functions. */
 #undef _FILE_OFFSET_BITS
 
 #include <assert.h>
@@ -125,8 +125,8 @@ is_below (const char *path)
   return strncmp (path, dir, len) == 0 && path[len] == '/';
 }
 
-/* The names in these directories are recorded; of the parent's only that of
- * the watched one.
+/* True if names in this directory are recorded.  In the parent only the name of
+ * the watched directory is.
  */
 static bool
 is_directory (const char *path)
@@ -211,7 +211,7 @@ put (const struct powercut_entry *e, const void *data)
        e->kind == POWERCUT_UNLINK || e->kind == POWERCUT_RENAME) &&
       --header->names_left == 0)
     header->cut_at = e->seq;
-  /* Before the change itself, mostly: whoever asked for it has no answer. */
+  /* Mostly before the change itself, so the caller has no answer. */
   if (header->cut_at && e->seq >= header->cut_at)
     kill (getpid (), SIGKILL);
 }
@@ -227,7 +227,7 @@ make_entry (enum powercut_kind kind, const char *path)
   return e;
 }
 
-/* Log what 'len' bytes at 'offset' have now, before they change. */
+/* Log the present 'len' bytes at 'offset', before they change. */
 static void
 log_old (int fd, const char *path, enum powercut_kind kind, uint64_t offset,
          uint64_t len)
@@ -393,8 +393,8 @@ do_sync (int fd, int (*real) (int))
       (!is_below (path) && !is_directory (path)))
     return real (fd);
 
-  /* Changes are logged and done under the lock: those up to now are
-   * covered, those that overlap the sync are not.
+  /* Changes are logged and made under the lock.  The sync covers the changes
+   * up to now, but not those that overlap it.
    */
   lock ();
   covers = header->seq;
