@@ -10,13 +10,13 @@
 
 #include "soak/soak.h"
 
-/* A disconnected client is noticed when its thread gets to it. */
+/* How long to wait: a client's thread notices late that it was cut off. */
 #define GONE_MS 60000
 
 #define MAX_SIZE (UINT64_C (4) << 20)   /* of a volume */
 
-/* With OPERATIONS all are of nearly the same size, and nearly all places are
- * taken, so that there is about the same amount of data all the time.
+/* With OPERATIONS all volumes have nearly the same size, and nearly all places
+ * are in use, so that there is about the same amount of data all the time.
  */
 static uint64_t
 pick_size (struct rng *rng)
@@ -44,10 +44,10 @@ new_volume (const char *name, unsigned place, struct rng *rng)
                     MAX_SIZE / block_size);
 }
 
-/* What is measured must not depend on chance: with OPERATIONS there are
- * always about as many images.  In the first tenth there are more, and
+/* The figures must not depend on chance, so with OPERATIONS there is always
+ * about the same number of images.  In the first tenth there are more, and
  * requests are larger: files never shrink, and grow in large steps, so they
- * find their size there.
+ * reach their final size there.
  */
 static unsigned
 images_wanted (void)
@@ -70,7 +70,7 @@ fewer_wanted (void)
 }
 
 /*----------------------------------------------------------------------
- * Who is it about
+ * Picking images
  */
 
 static void
@@ -80,7 +80,7 @@ done (struct image *image)
   image_unref (image);
 }
 
-/* Lock it, or drop the reference. */
+/* Lock the image, or drop the reference. */
 static struct image *
 try_lock (struct image *image, bool exclusive)
 {
@@ -104,7 +104,7 @@ pick (struct rng *rng, bool exclusive)
   return try_lock (table_pick (rng), exclusive);
 }
 
-/* A volume and a snapshot of it. */
+/* Pick a volume and a snapshot of it. */
 static bool
 pick_both (struct image **volume, bool volume_exclusive, struct image **snap,
            bool exclusive, struct rng *rng)
@@ -164,7 +164,7 @@ do_create (struct rng *rng)
   nr_images++;
 }
 
-/* All snapshots, too: none of them is in use by another command. */
+/* Lock all snapshots, too.  False: another command uses one of them. */
 static bool
 lock_snaps (struct image *volume)
 {
@@ -233,7 +233,7 @@ do_rename (struct rng *rng)
   done (volume);
 }
 
-/* Clients are asked to leave, and none comes. */
+/* Ask clients to leave.  No new one can attach meanwhile. */
 static void
 shrink (struct image *volume, uint64_t size, struct rng *rng)
 {
@@ -286,7 +286,7 @@ do_set (struct rng *rng)
     { "allow", { "all", "all", "all", "all" }, false },
     { "full-warn", { "90", "80", "99", "90" }, true },
     { "compress", { "lz4", "zstd", "zstd", "lz4" }, true },
-    /* Not while sizes are measured, which these decide: */
+    /* Not while sizes are measured, because these change them: */
     { "metadata-copy", { "on", "off", "on", "on" }, true },
     { "compress", { "none", "none", "zstd", "lz4" }, false },
     { "dedup", { "off", "on", "off", "verify" }, false },
@@ -310,7 +310,7 @@ do_set (struct rng *rng)
  * Snapshots and clones
  */
 
-/* The first to read it, while its volume is written again. */
+/* Read a new snapshot for the first time, while its volume is written. */
 static void
 decide (struct window *window, struct image *snap, struct handle *h,
         struct rng *rng)
@@ -461,7 +461,7 @@ do_rebase (struct rng *rng)
   done (volume);
 }
 
-/* 0: not said to differ; 1: data; 2: zeroes. */
+/* said[b] is 0: not in the diff; 1: data; 2: zeroes. */
 static void
 check_diff (struct image *from, struct image *to, json_t *extents)
 {
@@ -513,7 +513,7 @@ do_diff (struct rng *rng)
 }
 
 /*----------------------------------------------------------------------
- * Whole images, by commands that move data themselves
+ * Whole images: commands that transfer data themselves
  */
 
 static void
@@ -578,7 +578,7 @@ do_import (struct rng *rng)
 }
 
 /*----------------------------------------------------------------------
- * Those who look
+ * Commands that only read
  */
 
 static void
@@ -648,14 +648,14 @@ do_look (struct rng *rng)
   }
 }
 
-/* EBUSY: the WAL has become too long. */
+/* drift may fail with EBUSY, when the WAL becomes too long. */
 static void
 do_drift (struct rng *rng)
 {
   json_t *args = json_object ();
   struct image *volume;
 
-  /* The history grows, as it is meant to. */
+  /* Not with OPERATIONS: the history grows by design. */
   if (soak.operations == 0 && rng_percent (rng, 30))
     json_object_set_new (args, "record", json_true ());
   json_decref (transport_command ("drift", args, EBUSY, rng));
@@ -725,7 +725,7 @@ make_volumes (void)
 }
 
 /*----------------------------------------------------------------------
- * When nothing runs
+ * Verification while nothing runs
  */
 
 static void

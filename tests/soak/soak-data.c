@@ -44,8 +44,8 @@ pick_kind (struct rng *rng)
   return kinds[i].kind;
 }
 
-/* With OPERATIONS small ones, to have many; but larger ones in the first
- * tenth: see images_wanted.
+/* With OPERATIONS requests are small, so that there are many, but larger in the
+ * first tenth: see images_wanted.
  */
 static uint64_t
 max_request (void)
@@ -55,7 +55,7 @@ max_request (void)
   return nr_requests < soak.operations / 10 ? 32768 : 8192;
 }
 
-/* Small ones, whole blocks, and large ones; aligned or not. */
+/* Pick a small range, whole blocks, or a large range; aligned or not. */
 static void
 pick_place (const struct handle *h, uint64_t *offset, uint64_t *len,
             struct rng *rng)
@@ -79,7 +79,9 @@ pick_place (const struct handle *h, uint64_t *offset, uint64_t *len,
     *len = h->size - *offset;
 }
 
-/* What a client may be told that was cut off, or is being so. */
+/* A request may fail only with ESHUTDOWN, and only if its client is cut off, or
+ * is about to be.
+ */
 static void
 expect_cut_off (const struct handle *h, int err)
 {
@@ -107,7 +109,7 @@ is_cut_off (const struct handle *h)
   return r;
 }
 
-/* A snapshot must not change.  (libnbd itself refuses all but writes.) */
+/* A snapshot must refuse changes.  (libnbd itself refuses all but writes.) */
 static bool
 try_to_change (struct handle *h, enum request_kind kind, uint8_t *buf,
                uint64_t len, uint64_t offset, struct rng *rng)
@@ -122,7 +124,7 @@ try_to_change (struct handle *h, enum request_kind kind, uint8_t *buf,
   return false;
 }
 
-/* False: the client was cut off. */
+/* Send a request and check it.  False: the client was cut off. */
 static bool
 request (struct handle *h, uint8_t *buf, struct rng *rng)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What grows?  Memory, descriptors and files are measured a hundred times in
- * each tenth of the operations; the last tenth is compared with the second:
- * in the first one caches fill.  The median counts: a leak moves it, and a
- * moment at which much happens to be under way does not.  The largest value
- * is printed, too; so is what the pool holds at that moment: this
- * depends on chance, and tells a file that grows without need from a load that
+/* Finds figures that grow.  Memory, descriptors and files are measured a
+ * hundred times in each tenth of the operations, and the last tenth is compared
+ * with the second, because caches fill in the first.  The median counts: a leak
+ * moves it, and a short peak of activity does not.  The table also has the
+ * largest value, and the amount of data in the pool.  The latter depends on
+ * chance, and distinguishes a file that grows without need from a load that
  * has grown.  See soak.h.
  */
 
@@ -52,7 +52,7 @@ note (const char *name, const char *what, uint64_t value)
   return &figures[i];
 }
 
-/* What the process has, without the model. */
+/* The memory of the process, without the model's. */
 static void
 note_memory (void)
 {
@@ -68,7 +68,7 @@ note_memory (void)
   fclose (fp);
   bytes = (uint64_t) resident * (uint64_t) sysconf (_SC_PAGESIZE);
   note ("memory", "", bytes - (soak.plugin ? 0 : model_bytes ()));
-  /* What of it was not given back to malloc: it tells a leak from holes. */
+  /* The part that is allocated, to distinguish a leak from fragmentation. */
   if (!soak.plugin) {
     struct mallinfo2 m = mallinfo2 ();
 
@@ -93,7 +93,7 @@ count_descriptors (pid_t pid)
   return nr;
 }
 
-/* SQLite's header tells how many pages there are, and how many are free. */
+/* SQLite's header has the number of pages, and the number of free ones. */
 static void
 note_pages (void)
 {
@@ -114,7 +114,7 @@ note_pages (void)
         page_size)->of_load = true;
 }
 
-/* "stat" waits for other commands: once in a tenth. */
+/* "stat" waits for other commands, so run it once in a tenth. */
 static void
 note_stat (struct rng *rng)
 {
@@ -186,7 +186,7 @@ compare (const void *a, const void *b)
   return (*x > *y) - (*x < *y);
 }
 
-/* The unit is large enough for a table, and small enough to tell 5 %. */
+/* The unit is large enough for a table, and small enough to show 5 %. */
 static void
 print_figure (const struct figure *f, const char *kind, unsigned which)
 {

@@ -10,8 +10,8 @@
 #include "soak/soak.h"
 
 /*----------------------------------------------------------------------
- * Contents.  Their memory comes in chunks that are never given back, so that
- * what the engine takes can be told from it.
+ * Contents.  Their memory comes in chunks that are never freed, so that the
+ * engine's memory can be told from it.
  */
 
 struct block {
@@ -278,7 +278,7 @@ part_of (const struct image *image, uint64_t block, uint64_t offset,
   for (b = (offset) / (image)->block_size;                      \
        b <= ((offset) + (len) - 1) / (image)->block_size; ++b)
 
-/* What a write makes of a block. */
+/* The content of a block after a write. */
 static struct block *
 changed (const struct image *image, const struct block *old,
          const struct part *part, const uint8_t *buf)
@@ -316,7 +316,7 @@ struct version {
 struct versions {
   unsigned nr;
   struct version *v, first;     /* most blocks have one: v is &first */
-  unsigned chosen, nr_chosen;   /* the first one that fits; how many do */
+  unsigned chosen, nr_chosen;   /* the first that matches; how many do */
 };
 
 struct window {
@@ -343,8 +343,8 @@ add_version (struct versions *vs, struct block *c, uint64_t begun)
   vs->v[vs->nr++] = (struct version) { content_ref (c), begun, UINT64_MAX };
 }
 
-/* Does what a client of that generation does still count?  With image->state
- * held.
+/* True if requests of a client of 'generation' still count.  The caller holds
+ * image->state.
  */
 static bool
 is_valid (const struct image *image, unsigned generation)
@@ -409,8 +409,8 @@ window_decide (struct window *window, struct image *snap, uint64_t block,
   nr_compared++;
 }
 
-/* A version is what a block has from some moment in its request until some
- * moment in the next one's.
+/* A block has a version from some moment during its request until some moment
+ * during the next request.
  */
 static void
 bounds (const struct versions *vs, unsigned i, uint64_t *least,
@@ -505,7 +505,7 @@ image_answered (struct image *image, uint64_t offset, uint64_t len,
   pthread_mutex_unlock (&image->state);
 }
 
-/* What it is now; false: the client was cut off. */
+/* Get the present content of a block.  False: the client was cut off. */
 static bool
 content_now (struct image *image, uint64_t block, unsigned generation,
              struct block **c)
@@ -671,7 +671,7 @@ static struct {
   bool reserved[MAX_VOLUMES];
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* The first one from 'first' on, and around. */
+/* Find the first image from 'first' on, wrapping around. */
 static struct image *
 find_image (struct image **images, unsigned nr, unsigned first)
 {
@@ -712,7 +712,7 @@ table_pick_snap (struct image *volume, struct rng *rng)
   return find_image (volume->snaps, MAX_SNAPS, rng_below (rng, MAX_SNAPS));
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static bool
 are_free (unsigned first, unsigned nr)
 {

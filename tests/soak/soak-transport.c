@@ -22,7 +22,7 @@ static char log_path[PATH_MAX + 16];
  * Start and stop
  */
 
-/* Caches as small as they may be: everything is evicted all the time. */
+/* Make caches as small as possible, so that they evict all the time. */
 static void
 open_engine (enum nbdedup_primarycache primarycache)
 {
@@ -80,7 +80,7 @@ transport_start (enum nbdedup_primarycache primarycache)
     return;
   }
   start_server (primarycache);
-  /* Until it listens. */
+  /* Wait until it listens. */
   for (place = 0; place < MAX_VOLUMES; ++place) {
     image = table_get (place);
     if (image == NULL)
@@ -139,7 +139,7 @@ open_nbd (struct handle *h, const char *name, unsigned nr)
   h->readonly = nbd_is_read_only (h->nbd[0]) == 1;
   if (nr > 1 && nbd_can_multi_conn (h->nbd[0]) != 1)
     fatal ("%s: no multi-conn", name);
-  /* What the server has announced does not keep us from trying. */
+  /* Let libnbd send writes although the server announced read-only. */
   if (h->readonly)
     nbd_set_strict_mode (h->nbd[0], 0);
 }
@@ -177,7 +177,7 @@ transport_close (struct handle *h)
   unsigned i;
 
   for (i = 0; i < h->nr_nbd; ++i) {
-    /* Some leave without a word. */
+    /* Some clients leave without NBD_CMD_DISC. */
     if (h->size & 512 || i > 0)
       nbd_shutdown (h->nbd[i], 0);
     nbd_close (h->nbd[i]);
@@ -247,7 +247,7 @@ see_extents (void *opaque, const char *context, uint64_t offset,
   (void) error;
   if (strcmp (context, LIBNBD_CONTEXT_BASE_ALLOCATION) != 0)
     return 0;
-  /* The last one may be longer than was asked for. */
+  /* The last extent may be longer than the request. */
   for (i = 0; i + 1 < nr && offset < see->end; i += 2) {
     len = see->end - offset < entries[i] ? see->end - offset : entries[i];
     see_extent (see->h, offset, len, entries[i + 1] & LIBNBD_STATE_ZERO);
@@ -349,8 +349,8 @@ transport_report (void)
   fflush (stdout);
 }
 
-/* What stands on the command line without a name, in this order.  Those that
- * are not here have no command of that name.
+/* The positional arguments on the command line, in this order.  Commands that
+ * are not in the list have no command line of this name.
  */
 static const struct form {
   const char *command, *positional[2];
@@ -438,7 +438,7 @@ make_line (struct line *line, const struct form *form, json_t *args)
   line->argv[line->nr] = NULL;
 }
 
-/* What it prints is its result; what was to be durable, is. */
+/* Run the command line, and return its output as the result. */
 static json_t *
 process_command (const struct form *form, json_t *args, int error)
 {
@@ -451,7 +451,7 @@ process_command (const struct form *form, json_t *args, int error)
   make_line (&line, form, args);
   output = command_output (line.argv, COMMAND_SECONDS, soak.preload, NULL,
                            &status);
-  /* "check" and "scrub" print what they found, and so do we. */
+  /* "check" and "scrub" print what they found, so print the output. */
   if (status != 0 && (error == 0 || status != 1))
     fatal ("nbdedup %s %s: status %d: %s", form->command,
            line.nr > 4 ? line.argv[4] : "", status, output);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Long and concurrent: random operations of every kind, from many
- * connections and commands at once, against a model in memory; or many
- * operations, and what has grown.
+/* A long concurrent test: random operations of every kind, from many
+ * connections and commands at once, against a model in memory; or a given
+ * number of operations, after which no figure may have grown.
  *
  *   test-soak [--plugin FILE [--nbdedup FILE] [--preload LIBS]] [DIRECTORY]
  *
- * With --plugin through a server, over NBD, with commands as processes, too;
- * else in this process, where TSan and others can see it.  From the
- * environment: SOAK_SECONDS (8), or SOAK_OPERATIONS; SEED.
+ * With --plugin the engine is in a server, used over NBD, and some commands are
+ * processes; otherwise it is in this process, where sanitizers can see it.
+ * From the environment: SOAK_SECONDS (default 8), or SOAK_OPERATIONS; SEED.
  *
- * 'soak.h' explains the model.  Every byte that is read is compared.  Now
- * and then all stops: "check" and "scrub" must find nothing, and everything
- * is compared, then once more after closing and opening, with another
+ * 'soak.h' explains the model.  Every byte that is read is compared.  After
+ * each phase everything stops: "check" and "scrub" must find nothing, and all
+ * contents are compared, and once more after closing and opening, with another
  * "primarycache".
  */
 
@@ -27,7 +27,7 @@
 #define NR_CLIENTS 7
 #define NR_ADMINS 4
 #define PHASE_SECONDS 120
-/* Stopping, comparing and opening take no longer than that. */
+/* The time limit of stopping, comparing and opening. */
 #define STOP_SECONDS 900
 
 struct soak soak;
@@ -69,7 +69,7 @@ parse (int argc, char *argv[])
   snprintf (soak.pool, sizeof soak.pool, "%s/pool", soak.directory);
 }
 
-/* A pool that is closed leaves nothing open, in this process. */
+/* Close the pool, which must leave no descriptor open in this process. */
 static void
 stop_all (void)
 {
@@ -82,7 +82,7 @@ stop_all (void)
            descriptors);
 }
 
-/* In this process, before there is a server. */
+/* Make the pool in this process, before there is a server. */
 static void
 make_pool (void)
 {
@@ -149,7 +149,7 @@ main (int argc, char *argv[])
   unsigned phase = 0, phases;
   bool ok = true;
 
-  /* As the plugin has it: see there. */
+  /* The same settings as in the plugin. */
   mallopt (M_ARENA_MAX, 2);
   mallopt (M_MMAP_THRESHOLD, 128 << 10);
   mallopt (M_TRIM_THRESHOLD, 256 << 10);
