@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What snapshots and clones cost, inside the engine, without nbdkit:
+/* Measures the cost of snapshots and clones inside the engine, without nbdkit:
  *
  *  clone     of a snapshot of a volume of 1 TiB with GIB (default 1) GiB
- *            written, each 4 KiB block with a pointer of its own: time, and
- *            what it adds to the pool; and of 1,000 clones at once;
+ *            written, each 4 KiB block with a pointer of its own: the time, and
+ *            the growth of the pool; the same for 1,000 clones at once;
  *
- *  read      4 KiB at depth 1 and DEPTH (default 1000): a volume after so
- *            many snapshots, each of which changed a few blocks.  "cold" is
- *            the first read of each leaf of the map after the pool was
- *            opened, "warm" the same reads again;
+ *  read      4 KiB at depth 1 and DEPTH (default 1000): a volume after this
+ *            number of snapshots, with a few blocks changed before each.
+ *            "cold" is the first read of each leaf of the map after opening
+ *            the pool, "warm" the same reads again;
  *
- *  destroy   references given back per second, of a volume written in image
- *            order, when others still share its records, and when nobody
- *            does;
+ *  destroy   references freed per second, of a volume written in image order,
+ *            while another volume shares its records, and while none does;
  *
- *  latency   of another volume's random 4 KiB reads and writes while those
- *            are given back, and without.
+ *  latency   of another volume's random 4 KiB reads and writes while these
+ *            references are freed, and without.
  *
  * All figures are medians over ROUNDS (default 3) pools below $TMPDIR (on
- * the disk to measure).  Reads come from a warm page cache.  Run it by
+ * the disk to measure).  Reads come from a warm page cache.  Run it with
  * "make bench-clones GIB=100 DEPTH=1000 BENCH_ROUNDS=5".
  */
 
@@ -56,7 +55,7 @@ now (void)
   return clock_ns () / 1e9;
 }
 
-/* Seconds that a command takes. */
+/* Run a command.  Returns the seconds that it takes. */
 static double
 timed (const char *command, json_t *args)
 {
@@ -94,7 +93,7 @@ snapshot (const char *name)
   timed ("snapshot", json_pack ("{s:s}", "name", name));
 }
 
-/* 'distinct' contents, again and again. */
+/* Write 'distinct' contents, again and again. */
 static void
 write_image (const char *name, uint64_t len, uint64_t distinct)
 {
@@ -168,7 +167,7 @@ quantile (double *samples, size_t nr, double q)
  * Clones
  */
 
-/* All that the files of the pool take, once nothing waits to be written. */
+/* The space of all files of the pool, after everything is written. */
 static uint64_t
 pool_bytes (void)
 {
@@ -229,7 +228,7 @@ make_deep (const char *name, unsigned nr_snapshots)
   create (name, len);
   write_image (name, len, 1000);
   v = open_volume (name);
-  /* The first blocks of leaves change, the others are read. */
+  /* The first blocks of leaves change; the reads use the others. */
   for (i = 0; i < nr_snapshots; ++i) {
     for (j = 0; j < 20; ++j) {
       fill_compressible (buf, BLOCK, rng_next (&rng));
@@ -243,8 +242,9 @@ make_deep (const char *name, unsigned nr_snapshots)
   nbdedup_volume_close (v);
 }
 
-/* One block of each leaf, in the order given: the median.  A warm read takes
- * little more than reading the clock: read_leaves_again times many.
+/* Read one block of each leaf, in the given order.  Returns the median.  A warm
+ * read takes little more than reading the clock, so read_leaves_again measures
+ * many together.
  */
 static double
 read_leaves (struct nbdedup_volume *v, const unsigned *order)
@@ -335,7 +335,7 @@ bench_destroy (void)
 {
   create ("a", written);
   create ("b", written);
-  /* Each block its own record, and both volumes in the same order. */
+  /* Each block has its own record; both volumes are in the same order. */
   write_image ("a", written, written / BLOCK);
   write_image ("b", written, written / BLOCK);
   close_pool ();
@@ -354,8 +354,7 @@ struct other {
   size_t nr_reads, nr_writes;
 };
 
-/* A client with one request at a time, as fast as it goes with 200 us of
- * its own work in between.
+/* A client with one request at a time, and 200 us of its own work in between.
  */
 static void *
 use_other (void *arg)

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* What drift costs on a large pool (see drift-fleet.c), through a server:
+/* Measures the cost of drift on a large pool (see drift-fleet.c), through a
+ * server:
  *
  *   drift-costs POOL PLUGIN NBDEDUP GOLDEN
  *
  *  time      of "nbdedup drift GOLDEN", on an idle server: the first after
- *            its start, and further ones; the CPU time that the server spends
- *            on it; and what its peak memory (VmHWM) rises by above what it
- *            takes when idle;
+ *            its start, and further ones; the server's CPU time for it; and
+ *            the rise of the server's peak memory (VmHWM) above its memory
+ *            when idle;
  *
  *  speed     of clients of another volume while drift runs (again and again,
- *            if it takes less than WINDOW seconds), beside their speed
- *            without it, interleaved: random requests of 16 KiB, 70 % of them
- *            reads, and sequential reads of 256 KiB; four connections each,
- *            as fast as they get answers.
+ *            if it takes less than WINDOW seconds), and without it, in turns:
+ *            random requests of 16 KiB, 70 % of them reads, and sequential
+ *            reads of 256 KiB; four connections each, as fast as they get
+ *            answers.
  *
  * Medians of ROUNDS (default 5).  No figure makes it fail.
  */
@@ -127,7 +128,7 @@ drift_seconds (void)
   return now () - start;
 }
 
-/* A figure of the server's, in MiB. */
+/* A memory figure of the server, in MiB. */
 static double
 memory (const char *key)
 {
@@ -149,7 +150,7 @@ memory (const char *key)
   return kib / 1024;
 }
 
-/* Seconds of CPU time that the server has taken. */
+/* The server's CPU time, in seconds. */
 static double
 cpu_seconds (void)
 {
@@ -166,7 +167,7 @@ cpu_seconds (void)
   return (double) (user + system) / sysconf (_SC_CLK_TCK);
 }
 
-/* From now on VmHWM is the peak since. */
+/* Reset VmHWM, so that it becomes the peak from now on. */
 static void
 forget_peak (void)
 {
@@ -270,7 +271,7 @@ rate_without (void)
   return (atomic_load (&answered) - before) / (now () - start);
 }
 
-/* '*seconds': of one drift. */
+/* The clients' rate while drift runs.  '*seconds': the time of one drift. */
 static double
 rate_with (double *seconds)
 {
@@ -339,7 +340,7 @@ measure_load (bool sequential)
   fflush (stdout);
 }
 
-/* The volume that clients use: full of data of its own. */
+/* Make the volume for the clients, full of data of its own. */
 static void
 make_load_volume (void)
 {

@@ -7,14 +7,14 @@
  *
  * A golden image of GIB (default 20) GiB, all of it written, and CLONES
  * (default 100) clones; in each, PERCENT (default 5) of the blocks have been
- * written, in runs of up to 256 KiB.  Of the runs 40 % have what some ten
- * other clones have, too (upgrades), at the same place or another, 15 % what
- * the golden image has elsewhere, 5 % what it has there, and 40 % what nobody
- * else has: shares as on a real fleet.  BLOCK (default 16384) is the block
- * size.
+ * written, in runs of up to 256 KiB.  Of the runs 40 % have contents that about
+ * ten other clones have, too (upgrades), at the same place or another, 15 %
+ * contents that the golden image has elsewhere, 5 % its contents at the same
+ * place, and 40 % contents of their own: shares as on a real fleet.  BLOCK
+ * (default 16384) is the block size.
  *
- * A block is eight bytes that tell its content, then zeroes: each takes one
- * sector, and as much of everything else as any.
+ * A block is eight bytes with the number of its content, then zeroes.  It takes
+ * one sector, and as much of everything else as any other block.
  */
 
 #include <config.h>
@@ -88,7 +88,7 @@ write_golden (void)
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
 }
 
-/* The first of a run's contents, which follow each other. */
+/* Pick the first of a run's contents, which have consecutive numbers. */
 static uint64_t
 pick_contents (struct rng *rng, uint64_t block, uint64_t *unique,
                uint64_t *moved_to)
