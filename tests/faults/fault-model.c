@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A disk that fails: calls on one file of the pool return an error from
- * some moment on (faults.so), under a load of writes and flushes.
+ * some moment on (faults.so), during a load of writes and flushes.
  *
  *   fault-model --plugin FILE --nbdedup FILE --faults FILE DIRECTORY
  *               FILE CALL NTH [COUNT]
  *
- *  1. Random writes, zeroes and flushes; then the fault is armed; they go on
- *     until one of them fails (or for 3 seconds, if the engine copes).
- *     What fails on the second copy of pool.db makes none of them fail.
- *  2. After a failed sync everything that wants to write fails with EIO,
- *     again and again, and reads are right or EIO.
- *  3. The server is killed, and started without the fault: what was flushed
- *     is there, the rest is a state between (see block-model.h), "check"
- *     is content, and writing works.
+ *  1. The test sends random writes, zeroes and flushes, arms the fault, and
+ *     continues until a request fails (or for 3 seconds, if the engine copes).
+ *     A fault on the second copy of pool.db must not make a request fail.
+ *  2. After a failed sync every write fails with EIO, again and again, and
+ *     reads are right or fail with EIO.
+ *  3. The server is killed, and started without the fault.  All flushed data
+ *     is there, the rest is an allowed state (see block-model.h), "check"
+ *     finds nothing, and writes succeed.
  */
 
 #include <config.h>
@@ -77,7 +77,7 @@ command (const char *a1, const char *a2, const char *a3, const char *a4,
   free (output);
 }
 
-/* One request that writes.  Returns 0, or the error. */
+/* Send one request that writes.  Returns 0, or the error. */
 static int
 change (void)
 {
@@ -132,7 +132,7 @@ request (void)
   return rng_percent (&rng, 15) ? flush () : change ();
 }
 
-/* So many random requests, or until one fails. */
+/* Send 'nr' random requests, or until one fails.  Returns its error. */
 static int
 load (unsigned nr)
 {
@@ -145,9 +145,9 @@ load (unsigned nr)
   return err;
 }
 
-/* Random requests until one fails, or a second after the fault: some folds
- * more.  On a busy machine a fold may take long to begin; what is not in a WAL
- * is written when the server ends.
+/* Send random requests until one fails, or until a second, which is some folds,
+ * after the fault.  On a busy machine a fold may begin late.  Files other than
+ * a WAL are written at the latest when the server ends.
  */
 static int
 load_with_fault (const char *file)
@@ -166,8 +166,8 @@ load_with_fault (const char *file)
   return err;
 }
 
-/* Read everything.  While the fault is there ('strict' false) a read may
- * fail with EIO, and a block whose write failed may have it or not.
+/* Read everything.  While there is the fault ('strict' false) a read may fail
+ * with EIO, and a block whose write failed may have the data or not.
  */
 static void
 verify (bool strict)
@@ -193,7 +193,9 @@ verify (bool strict)
   free (buf);
 }
 
-/* It folds, and writes its WAL to pool.db: now the fault must happen. */
+/* End the server.  It folds, and writes its WAL to pool.db, so now at the
+ * latest the fault must happen.
+ */
 static void
 end_server (const char *call, const char *file)
 {

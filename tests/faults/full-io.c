@@ -4,9 +4,9 @@
  *
  *   full-io SOCKET EXPORT OUT
  *
- * Fill it block by block with data that does not compress until ENOSPC.
- * Then: everything answered reads back, flushes work; blocks that nobody
- * shares can be overwritten, again and again; after a trim there is room
+ * Fill it block by block with data that does not compress until ENOSPC.  Then
+ * all answered writes must read back, flushes must work, blocks that share no
+ * record can be overwritten, again and again, and after a trim there is room
  * again.  OUT gets the contents that the volume must have at the end.
  */
 
@@ -34,7 +34,7 @@ fill (uint8_t *buf, uint64_t content)
     memset (buf, 0, BLOCK);
 }
 
-/* Returns 0 or the error; anything but ENOSPC ends the test. */
+/* Returns 0 or ENOSPC.  Any other error ends the test. */
 static int
 write_block (uint64_t block, uint64_t content)
 {
@@ -74,8 +74,8 @@ verify (const char *when)
   }
 }
 
-/* Write new blocks from 'from' on until 20 writes in a row were refused.
- * Returns how many were not.
+/* Write new blocks from 'from' on until 20 writes in a row are refused.
+ * Returns the number of blocks written.
  */
 static uint64_t
 fill_up (uint64_t from, struct rng *rng)
@@ -130,7 +130,7 @@ main (int argc, char *argv[])
   flush ("when full");
   verify ("when full");
 
-  /* Nobody shares these: the space of the old content pays for the new,
+  /* These share no record, so the new content gets the space of the old one,
    * perhaps a moment later.
    */
   for (refused = 0, tries = 0; tries < 400; ++tries) {
@@ -154,7 +154,7 @@ main (int argc, char *argv[])
   flush ("after overwriting");
   verify ("after overwriting");
 
-  /* Holes need no room, they make some. */
+  /* Holes need no room; they make room. */
   for (i = 0; i < nr_blocks; ++i)
     used += contents[i] != 0;
   for (i = 0; i < nr_blocks; i += 2) {
@@ -169,7 +169,7 @@ main (int argc, char *argv[])
   flush ("after trimming");
   verify ("after trimming");
 
-  /* Room comes back with the next fold. */
+  /* The next fold frees the room. */
   for (nr = 0, tries = 0; nr < used / 2; ++tries) {
     if (tries == 100)
       die ("SEED=%" PRIu64 " only %" PRIu64 " blocks after trimming about "

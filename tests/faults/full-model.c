@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A file system that is full most of the time, because of the pool and of
- * others, under a load that fills it as fast as it can.
+ * another program, under a load that fills it as fast as it can.
  *
  *   full-model --plugin FILE --nbdedup FILE DIRECTORY ROUNDS
  *
  * DIRECTORY is on a small file system of its own.  In each round some
  * clients write, zero, trim and flush at random, each its own volume with
- * its own block size, while a neighbour takes and gives back what is free.
+ * its own block size, while a neighbour takes the free space and frees it.
  *
  *  1. Writes may be refused with ENOSPC.  Nothing else may fail: no flush,
- *     no trim, no read; what is read is what was answered last.
- *  2. The server is killed, or stopped, and the neighbour takes all that is
- *     free.  "check" opens the pool and is content; a server starts; what
- *     was flushed is there (block-model.h).
- *  3. Now and then a volume is destroyed with nothing free, and made again
+ *     no trim, no read.  Reads return the last answered write.
+ *  2. The server is killed, or stopped, and the neighbour takes all free
+ *     space.  "check" opens the pool and finds nothing, a server starts, and
+ *     all flushed data is there (block-model.h).
+ *  3. Sometimes a volume is destroyed while no space is free, and made again
  *     when there is room.
  */
 
@@ -142,7 +142,7 @@ change (struct client *c)
   op.len = rng_percent (&c->rng, 50) ? 4096 * rng_between (&c->rng, 1, 8) :
     rng_between (&c->rng, 1, MAX_REQUEST / 4096) * 4096;
   op.offset = rng_below (&c->rng, (size - op.len) / 4096) * 4096;
-  /* Unaligned requests of large blocks read first: a few are enough. */
+  /* Unaligned requests to large blocks need a read, so send only a few. */
   if (rng_percent (&c->rng, 80)) {
     op.offset -= op.offset % c->block_bytes;
     if (op.offset + op.len > size)
@@ -168,7 +168,7 @@ change (struct client *c)
   }
   else if (nbd_get_errno () == ENOSPC) {
     c->refused++;
-    /* Part of it may be there. */
+    /* A refused request may have done a part. */
     if (op.kind == 'T' && op.offset % c->block_bytes == 0 &&
         op.len % c->block_bytes == 0)
       fail_op (c, "trim");
