@@ -3,32 +3,33 @@
 # shellcheck shell=bash disable=SC2154,SC2030,SC2031,SC2034
 #
 # DESCRIPTION
-# What is no pool, or a damaged one: a one-line error that says so, or
-# service in which every read is right or EIO.  Never a crash, a hang, wrong
-# data, zeroes in place of data, or a pool that a failed opening has changed.
+# Files that are not a pool, and damaged pools: the result is a one-line error
+# that says so, or service in which every read is right or fails with EIO.
+# Never a crash, a hang, wrong data, zeroes in place of data, or a pool that a
+# failed opening has changed.
 #
 # STRATEGY
 # 1. make_sample: a small pool, either cleanly closed or killed with work in
-#    its journal, and images of what its volumes contain.
+#    its journal, and images of its volumes.
 # 2. Damage a copy of one of its files.
-# 3. try_pool: open it with the server and with the command, judge what
-#    happens.  must_refuse, where nothing but a refusal is right.
+# 3. try_pool: open it with the server and with the command, and judge the
+#    result.  must_refuse, where only a refusal is right.
 
 load ../rigs/helpers
 
 #----------------------------------------------------------------------
 
-# one_line FILE WHO: it has one line, from WHO, and no sign of a crash.
+# one_line FILE WHO: the file has one line, from WHO, and no sign of a crash.
 one_line ()
 {
-    # What it did before it gave up is told of, too.
+    # Lines about what it did before it gave up are allowed.
     grep -Ev 'made again|the damaged pages stay in it|^nbdkit: dedup: ' "$1" \
          >"$1.errors" || :
     [ "$(wc -l <"$1.errors")" = 1 ] || fail "not one line:" "$(cat "$1")"
     grep -q "$2" "$1.errors" || fail "no message of $2:" "$(cat "$1")"
 }
 
-# refused_by_command DIR: by a command that reads, and one that writes.
+# refused_by_command DIR: a command that reads, and one that writes, refuse it.
 refused_by_command ()
 {
     local status
@@ -44,9 +45,9 @@ refused_by_command ()
     done
 }
 
-# start DIR [KEY=VALUE]: a server in the background.  Returns 0 if it serves.  nbdkit
-# listens before the plugin has opened the pool: the answer to a client
-# tells, or the server's end.
+# start DIR [KEY=VALUE]: start a server in the background.  Returns 0 if it
+# serves.  nbdkit listens before the plugin has opened the pool, so wait for an
+# answer to a client, or for the server's end.
 start ()
 {
     local left=400
@@ -57,7 +58,7 @@ start ()
            "pool=$1" "${@:2}" >"$BATS_TEST_TMPDIR/log" 2>&1 3>&- 4>&- &
     server=$!
     while kill -0 "$server" 2>/dev/null; do
-        # That it cannot open one of its volumes is an answer, too.
+        # A failure to open one of its volumes is an answer, too.
         if [ -S "$try_sock" ] &&
            { timeout 20 nbdinfo --list "nbd+unix:///?socket=$try_sock" \
                      >/dev/null 2>"$BATS_TEST_TMPDIR/info" ||
@@ -107,21 +108,22 @@ refused_by_server ()
     one_line "$BATS_TEST_TMPDIR/log" "error: "
 }
 
-# fingerprint DIR: all files but those that only say who is at work.  An
-# empty WAL means the same as none.
+# fingerprint DIR: the checksums of all files, except those that only name the
+# process at work.  An empty WAL means the same as none.
 fingerprint ()
 {
     (cd "$1" && find . -type f ! -name lock ! -empty -exec sha256sum {} + | sort)
 }
 
-# all_files DIR: with lock and an empty WAL, and when they were changed.
+# all_files DIR: the same with lock, an empty WAL, and the modification times.
 all_files ()
 {
     (cd "$1" && find . -type f -exec stat -c '%n %s %y' {} + \
                      -exec sha256sum {} + | sort)
 }
 
-# must_refuse DIR [TEXT]: both do, with TEXT in the line, and change nothing.
+# must_refuse DIR [TEXT]: server and command refuse it, with TEXT in the line,
+# and change nothing.
 must_refuse ()
 {
     local before after
@@ -137,7 +139,8 @@ must_refuse ()
     assert_eq "$after" "$before" "files after refusal"
 }
 
-# command_may_fail ARG...: status 0, or 1 and one line; sets command_status.
+# command_may_fail ARG...: the status must be 0, or 1 with one line; sets
+# command_status.
 command_may_fail ()
 {
     command_status=0
@@ -151,7 +154,7 @@ command_may_fail ()
     esac
 }
 
-# compare_reads: what the server gives is right, or EIO; sets outcome.
+# compare_reads: reads from the server are right, or EIO; sets outcome.
 compare_reads ()
 {
     local name status
@@ -173,8 +176,8 @@ compare_reads ()
     done
 }
 
-# try_readonly DIR: the same for one that is opened read-only.  Nothing may
-# change, whatever comes of it.
+# try_readonly DIR: the same with a read-only server.  No file may change,
+# whatever the outcome.
 try_readonly ()
 {
     local before
@@ -192,8 +195,8 @@ try_readonly ()
     readonly_outcome=$outcome
 }
 
-# try_pool DIR: sets outcome: refused, served (all is right and nothing was
-# noticed), noticed (by EIO, check or scrub).
+# try_pool DIR: sets outcome: refused, served (everything is right and no damage
+# was found), noticed (by EIO, check or scrub).
 try_pool ()
 {
     local before
@@ -216,21 +219,21 @@ try_pool ()
         command_may_fail -p "$1" $command
         [ "$command_status" = 0 ] || outcome=noticed
     done
-    # It may be written to, or refuses that.
+    # A write may succeed or be refused.
     qemu-io -f raw -c 'write -P 1 0 64K' -c flush \
             "nbd+unix:///last?socket=$try_sock" >/dev/null 2>&1 || :
     end
 }
 
-# make_sample DIR [crash]: pool DIR/pool, and what v and w contain in
-# DIR/v.img, DIR/w.img.  The last batch of a killed pool's journal is theirs,
-# too: a flush was answered after it.
+# make_sample DIR [crash]: make pool DIR/pool, and the contents of v and w in
+# DIR/v.img and DIR/w.img.  A flush was answered after the last batch of a
+# killed pool's journal, which has their last writes.
 make_sample ()
 {
     sample="$1"
     mkdir -p "$sample"
     nbdedup init "$sample/pool"
-    # Else most damage to pool.db is repaired: test-metadata-copy.c.
+    # A copy would repair most damage to pool.db: test-metadata-copy.c.
     nbdedup -p "$sample/pool" set metadata-copy="${metadata_copy:-off}"
     nbdedup -p "$sample/pool" create v 2M --block-size 4K
     nbdedup -p "$sample/pool" create w 3M --block-size 64K --compress zstd
@@ -262,7 +265,7 @@ make_sample ()
     fi
 }
 
-# copy: a fresh copy of the sample, in $copy.
+# copy: make a new copy of the sample, in $copy.
 copy ()
 {
     copy="$BATS_TEST_TMPDIR/copy"
@@ -270,8 +273,8 @@ copy ()
     cp -a "$sample/pool" "$copy"
 }
 
-# flip FILE SEED [zero]: one bit, rather where there is something; zero: that
-# sector is full of zeroes.
+# flip FILE SEED [zero]: flip one bit, preferably in a byte that is not zero;
+# zero: fill its sector with zeroes.
 flip ()
 {
     local size offset byte
@@ -474,7 +477,7 @@ flip ()
     nbdedup -p "$copy" list
 }
 
-# begin_session: of a sample of which a copy is "old"; it writes.
+# begin_session: make a sample and a copy of it, "old", and write to the sample.
 begin_session ()
 {
     damaged
@@ -511,7 +514,7 @@ begin_session ()
     done
 }
 
-# spoil: all kinds of damage to whole files of the sample.
+# spoil: damage whole files of the sample in all ways.
 spoil ()
 {
     local file size
@@ -570,7 +573,7 @@ spoil ()
     spoil
 }
 
-# flips SEED COUNT: over all files.
+# flips SEED COUNT: flip bits in all files.
 flips ()
 {
     local i files=() noticed=0
@@ -660,8 +663,8 @@ flips ()
     done
 }
 
-# A volume's blocks of 16 KiB are those of "data", which does not compress: the
-# first bytes of block 5 tell where it stands in "records".
+# A volume's blocks of 16 KiB are those of "data", which does not compress, so
+# the first bytes of block 5 show where it is in "records".
 damage_block_5 ()
 {
     local where
@@ -717,7 +720,7 @@ damage_block_5 ()
     assert_eq "$(jq -c '.damaged' <<<"$output")" \
               '[{"name":"v","offset":81920,"length":16384}]'
 
-    # Other content heals the block; the same content does where dedup
+    # Other content heals the block.  The same content heals it only if dedup
     # compares bytes.
     nbdedup set dedup=verify v
     qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/data 0 1M" -c flush "$uri"

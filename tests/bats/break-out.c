@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* A program of QEMU's that an image has taken over: untrusted.bats puts it
- * in place of qemu-img.  It reads the image that it was given, then tries to
- * reach what it has no business with, and says what it could, in one line:
- * on standard error, or as the image's backing file.  Beside its own file lie
- * "secret", a file, "sock", where a server listens, and "parent", the process
- * id of another process.
+/* A QEMU program that an image has taken over: untrusted.bats replaces
+ * qemu-img by it.  It reads its image, then tries to reach what it must not,
+ * and prints in one line what it reached: on standard error, or as the image's
+ * backing file.  In its own directory there are "secret", a file, "sock", where
+ * a server listens, and "parent", the process id of another process.
  *
  * "break-out --without-seccomp COMMAND..." runs a command where no further
- * filters can be had, as some containers are.
+ * filters can be installed, as in some containers.
  */
 
 #include <config.h>
@@ -181,8 +180,8 @@ try_limits (void)
   reached ("output", limit.rlim_max == RLIM_INFINITY);
 }
 
-/* What lies beside this program.  Its path is all that the environment
- * cannot keep from it.
+/* A file in this program's directory.  A confined program still knows its own
+ * path.
  */
 static void
 beside (char path[PATH_MAX], const char *name)
@@ -239,7 +238,7 @@ main (int argc, char *argv[])
     return 0;
   }
   fprintf (stderr, "reached:%s\n", result);
-  /* Of a server only what was refused is told. */
+  /* For a server nbdedup reports only what was refused. */
   if (strstr (argv[0], "qemu-nbd") != NULL && *found != '\0')
     pause ();
   return 1;

@@ -8,8 +8,8 @@
 
 load ../rigs/helpers
 
-# serve_up POOL: serve, and wait until the server has the pool: until then a
-# command would open it itself.
+# serve_up POOL: serve, and wait until the server has the pool open: before that
+# a command would open the pool itself.
 serve_up ()
 {
     serve "$@"
@@ -21,7 +21,7 @@ json ()
     nbdedup "$@" --json | jq -e .
 }
 
-# attached NAME N: N clients are attached to a volume.
+# attached NAME N: check that N clients are attached to a volume.
 attached ()
 {
     [ "$(json list | jq ".volumes[] | select (.name == \"$1\") | .clients")" \
@@ -83,7 +83,7 @@ release ()
     misused hash set hash=sha256
     refused nonesuch export nonesuch "$BATS_TEST_TMPDIR/out"
     refused web1 import web1 "$BATS_TEST_FILENAME"
-    # The server is none the worse for it.
+    # The server is not harmed.
     nbdedup check
 }
 
@@ -103,7 +103,7 @@ release ()
     assert_num "$(stat -c %b "$BATS_TEST_TMPDIR/out") * 512 < 8000000"
     nbdedup export web2 - | cmp - "$BATS_TEST_TMPDIR/img"
 
-    # It is durable: the server's end does not matter.
+    # The image is durable, even if the server is killed.
     crash
     nbdedup export web1 - | cmp - "$BATS_TEST_TMPDIR/img"
 }
@@ -161,7 +161,8 @@ release ()
     nbdedup destroy web1
 }
 
-# begin_import: into web1, from descriptor 5; 20 MiB have come.
+# begin_import: start an import into web1 from descriptor 5; 20 MiB of it have
+# come.
 begin_import ()
 {
     mkfifo "$BATS_TEST_TMPDIR/fifo"
@@ -172,7 +173,7 @@ begin_import ()
     random_data 20M >&5
 }
 
-# import_fails: when no more comes, and with status 1.
+# import_fails: the import fails with status 1 when no more data comes.
 import_fails ()
 {
     local status=0
@@ -243,7 +244,7 @@ import_fails ()
     make_pool
     nbdedup create web1 1M
     for _ in 1 2 3; do
-        # Ask as soon as the server has the lock.
+        # Send a command as soon as the server has the lock.
         : >"$pool/lock"
         { until grep -q server "$pool/lock"; do sleep 0.01; done
           nbdedup list >"$BATS_TEST_TMPDIR/list"; } 3>&- 4>&- &

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# copies=N:R: more than one copy of records that many refer to.
+# copies=N:R: more than one copy of records that have many references.
 
 load ../rigs/helpers
 
@@ -13,20 +13,20 @@ setup ()
     [ -x "$python" ] || python=python3
 }
 
-# are_copied: the server's copier has nothing more to do
+# are_copied: the server's copier has nothing left to do.
 are_copied ()
 {
     nbdedup -p "$pool" status --json |
         jq -e '.copies | .waiting == 0 and (.looking | not)' >/dev/null
 }
 
-# is_figure KEY VALUE: of the pool's
+# is_figure KEY VALUE: the pool has this figure.
 is_figure ()
 {
     [ "$(pool_stat "$1")" = "$2" ]
 }
 
-# two_volumes: a and b have the same MiB, b half a MiB of its own
+# two_volumes: a and b share a MiB, and b has half a MiB of its own.
 two_volumes ()
 {
     random_data 1048576 1 >"$BATS_TEST_TMPDIR/a.img"
@@ -36,7 +36,7 @@ two_volumes ()
     nbdedup import b "$BATS_TEST_TMPDIR/b.img" --block-size 16K
 }
 
-# copy_all: have a server make the copies, and stop it
+# copy_all: let a server make the copies, and stop it.
 copy_all ()
 {
     serve "$pool" record-cache=0
@@ -44,9 +44,9 @@ copy_all ()
     stop
 }
 
-# flip FILE WHICH: change a byte in the middle of each place of records where
-# the blocks of FILE stand: the first (0), the second (1), or all of them
-# (all).  Prints how many places were changed.
+# flip FILE WHICH: change a byte in the middle of each place in records that
+# has a block of FILE: the first place (0), the second (1), or all (all).
+# Prints the number of places changed.
 flip ()
 {
     python3 -c 'import sys
@@ -77,7 +77,7 @@ print(nr)' "$pool/records" "$1" "$2"
     copy_all
     assert_eq "$(pool_stat copy_bytes)" 1048576
     assert_eq "$(pool_stat stored_bytes)" 2621440
-    # They are no new data, and change no ratio but what they take.
+    # Copies are not new data, and change a ratio only by their space.
     assert_eq "$(pool_stat records)" 96
     assert_eq "$(pool_stat record_bytes)" 1572864
     assert_eq "$(nbdedup stat --ddt --json |
@@ -100,7 +100,7 @@ print(nr)' "$pool/records" "$1" "$2"
     two_volumes
     wait_for 60 is_figure copy_bytes 2097152
     nbdedup check
-    # Each in a segment of its own.
+    # Each copy is in a segment of its own.
     assert_eq "$(flip "$BATS_TEST_TMPDIR/a.img" all)" 192
     damaged
 }
@@ -111,7 +111,7 @@ print(nr)' "$pool/records" "$1" "$2"
     two_volumes
     copy_all
     assert_eq "$(flip "$BATS_TEST_TMPDIR/a.img" 0)" 64
-    # Offline, read-only, and by a server's clients.
+    # Read them offline, read-only, and as clients of a server.
     nbdedup export a - | cmp - "$BATS_TEST_TMPDIR/a.img"
     nbdedup --read-only export b - | cmp - "$BATS_TEST_TMPDIR/b.img"
     serve "$pool" record-cache=0
@@ -135,7 +135,7 @@ print(nr)' "$pool/records" "$1" "$2"
     nbdedup import a "$BATS_TEST_TMPDIR/a.img" --block-size 64K
     nbdedup import b "$BATS_TEST_TMPDIR/a.img" --block-size 64K
     copy_all
-    # Copies are in another segment than what was written before.
+    # The copies are in another segment than the originals, which come first.
     python3 -c 'import sys
 with open(sys.argv[1], "r+b") as f:
     data = f.read()
@@ -161,7 +161,7 @@ with open(sys.argv[1], "r+b") as f:
     run -1 nbdedup export a "$BATS_TEST_TMPDIR/out"
     run -1 --separate-stderr nbdedup scrub --json
     assert_eq "$(jq '.errors' <<<"$output")" 128
-    # b's own half MiB is whole.
+    # b's own half MiB is intact.
     serve "$pool" record-cache=0
     run -0 qemu-io -r -f raw -c "read 1M 512K" "$(uri_of b)"
     run -1 qemu-io -r -f raw -c "read 0 512K" "$(uri_of b)"
@@ -174,14 +174,14 @@ with open(sys.argv[1], "r+b") as f:
     copy_all
     assert_eq "$(pool_stat copy_bytes)" 2097152
     nbdedup destroy a
-    # One reference is left of each: what has copies keeps them.
+    # One reference of each record is left, and it keeps its copies.
     assert_eq "$(pool_stat copy_bytes)" 2097152
     nbdedup check
     nbdedup destroy b
     wait_for 30 is_figure stored_bytes 0
     assert_eq "$(pool_stat copy_bytes)" 0
     nbdedup check
-    # All of it can be used again.
+    # All space can be used again.
     serve "$pool"
     two_volumes
     wait_for 60 is_figure copy_bytes 2097152
@@ -237,11 +237,11 @@ with open(sys.argv[1], "r+b") as f:
     }
     serve "$pool"
     wait_for 10 copier_waits
-    # What clients write has room to the last.
+    # Writes of clients get all the room.
     nbdedup create v 1M --block-size 16K
     nbdcopy --flush "$BATS_TEST_TMPDIR/b.img" "$(uri_of v)"
     assert_eq "$(pool_stat copy_bytes)" 0
-    # With room they are made.
+    # With more room the copies are made.
     nbdedup set max-size=64M
     wait_for 60 is_figure copy_bytes 3932160
     stop
@@ -277,7 +277,7 @@ with open(sys.argv[1], "r+b") as f:
     nbdedup import a "$BATS_TEST_TMPDIR/a.img" --block-size 4K
     copy_all
     assert_eq "$(pool_stat copy_bytes)" 8388608
-    # The last one: the first has the sum, which is read when it is opened.
+    # The last page: opening the pool reads the first one, for the sum.
     page=$(sqlite3 "file:$pool/pool.db?immutable=1" \
                "SELECT max (pageno) FROM dbstat
                 WHERE name = 'copy' AND pagetype = 'leaf'")
@@ -286,7 +286,7 @@ with open(sys.argv[1], "r+b") as f:
     nbdedup export a - | cmp - "$BATS_TEST_TMPDIR/a.img"
     serve "$pool"
     nbdedup destroy a
-    # What it named takes its space still, and all else goes on.
+    # The copies that it named keep their space, and everything else works.
     wait_for 30 is_figure records 0
     grep -q 'space of copies may stay in use' "$server_log"
     nbdedup create b 1M --block-size 4K

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# Dedup, compression, holes and space, in figures worked out by hand.
+# Dedup, compression, holes and space, compared with figures worked out by hand.
 
 load ../rigs/helpers
 
@@ -23,7 +23,7 @@ put ()
     [[ $output != *"failed"* ]] || fail "$output"
 }
 
-# get NAME OFFSET FILE: the volume has the file's bytes there.
+# get NAME OFFSET FILE: the volume must have the file's bytes there.
 get ()
 {
     nbdedup_read "$1" "$2" "$(stat -c %s "$3")" | cmp - "$3"
@@ -34,8 +34,8 @@ nbdedup_read ()
     nbdcopy "$(uri_of "$1")" - | tail -c +$(($2 + 1)) | head -c "$3"
 }
 
-# io [-t] NAME CMD...: qemu-io commands that must succeed; -t: without a
-# flush after each write, which qemu-io adds else.
+# io [-t] NAME CMD...: qemu-io commands that must succeed.  -t: without the
+# flush that qemu-io otherwise sends after each write.
 io ()
 {
     local args=() name c output
@@ -76,13 +76,13 @@ assert_stat ()
     assert_stat compress_ratio 1
     assert_eq "$(volume_stat a logical_bytes)" 524288
     assert_eq "$(volume_stat b own_bytes)" 262144
-    # One document: the size of the metadata moves.
+    # Use one document, because the size of the metadata changes.
     nbdedup stat --json >"$BATS_TEST_TMPDIR/stat"
     assert_num "$(jq '.pool.reduction * (.pool.stored_bytes +
         .pool.metadata_bytes) / .pool.logical_bytes - 1 | fabs' \
         "$BATS_TEST_TMPDIR/stat") < 0.000001"
 
-    # The same after a restart, and the index still knows the contents.
+    # After a restart the index still knows the contents.
     stop
     serve "$pool"
     put b 4M "$data"
@@ -99,7 +99,7 @@ assert_stat ()
     put v 512K "$data"
     assert_eq "$(volume_stat v logical_bytes)" 131072
 
-    # Two of four blocks by ordinary writes, one piece by piece, one zeroed.
+    # Zero two of four blocks by plain writes, one in pieces, and one by zero.
     head -c 32K /dev/zero >"$data.zero"
     put v 0 "$data.zero"
     io v 'write -P 0 32768 8192' 'write -P 0 40960 8191' 'write -P 0 49151 1' \
@@ -144,7 +144,7 @@ assert_stat ()
     nbdedup set ddt-quota=4K
     assert_stat ddt.over_quota 0
 
-    # Not in the table, so not found the second time; what is there is.
+    # They are not in the table, so not found again; those in the table are.
     io v "write -s $data-2 1M 400K"
     assert_stat records 356
     assert_stat ddt.over_quota 100
@@ -179,7 +179,7 @@ assert_stat ()
     assert_stat records 1
     assert_stat record_bytes 65536
 
-    # Each version of a block that was hashed has asked the index.
+    # Each version of a block that was hashed has used the index once.
     assert_num "$(pool_stat ddt.cache_hits) + $(pool_stat ddt.cache_misses) \
         - $before <= 4"
     for i in 0 77 127; do
@@ -216,7 +216,7 @@ assert_stat ()
     assert_stat records 48
     assert_stat logical_bytes $((5 * 65536))
 
-    # A change of the property is for new writes.
+    # A change of the property affects only new writes.
     nbdedup set dedup=on off
     put off 2M "$data"
     assert_stat records 48
@@ -291,7 +291,7 @@ assert_stat ()
     nbdedup create w 4M --block-size 4K --compress zstd
     serve "$pool"
 
-    # 3800 bytes of noise: what LZ4 or zstd save is less than a sector.
+    # 3800 bytes of noise: LZ4 or zstd save less than a sector.
     { random_data 3800 1; head -c 296 /dev/zero; } >"$data"
     put v 0 "$data"
     assert_stat stored_bytes 4096
@@ -302,7 +302,7 @@ assert_stat ()
     io w 'write -P 0 0 4096'
     assert_stat stored_bytes 0
 
-    # One letter: one sector.  Half noise: 2048 bytes and a few.
+    # One letter takes one sector; half noise takes 2048 bytes and a few.
     io v 'write -P 65 0 4096'
     assert_stat stored_bytes 512
     io w 'write -P 66 0 4096'
@@ -393,7 +393,7 @@ assert_stat ()
         now=$(pool_stat file_bytes)
         [ "$i" -gt 4 ] || peak=$((now > peak ? now : peak))
     done
-    # Old and new state side by side, and what is kept in spare.
+    # Old and new state at the same time, and the spare segments.
     assert_num "$now <= $peak"
     assert_num "$now <= 48 * 1048576"
     io v 'discard 0 32M' flush
@@ -431,7 +431,7 @@ assert_stat ()
     serve "$pool" commit-interval=1000
     random_data 1M 1 >"$data"
     cat "$data" "$data" >"$data.2"
-    # The connection stays open, and no flush is sent, while stat looks.
+    # The connection stays open, and sends no flush, while stat looks.
     { printf 'write -s %s 0 2M\n' "$data.2"
       wait_for 60 test -e "$BATS_TEST_TMPDIR/seen"
       printf 'quit\n'; } |

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shows documents of drift as the command does, without a pool that would
- * have to live for weeks:
+/* Print documents of drift as the command does, without a pool, which would
+ * have to be used for weeks:
  *
  *   drift-forms text|history|csv|svg|html|freed <DOCUMENTS
  *

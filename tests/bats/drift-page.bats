@@ -11,7 +11,7 @@ setup ()
 {
     need python3 --version
     need gnuplot --version
-    # Some machines have it, and do not let it start: ask once.
+    # Chromium may be installed, but not start, so ask once.
     if [ ! -e "$BATS_FILE_TMPDIR/starts" ]; then
         need timeout 60 chromium --headless --no-sandbox --disable-gpu \
              --user-data-dir="$BATS_TEST_TMPDIR/profile" --dump-dom about:blank
@@ -21,7 +21,7 @@ setup ()
     seen="$BATS_TEST_TMPDIR/seen"
 }
 
-# fixture [OPTION...]: documents of a fleet that never lived.
+# fixture [OPTION...]: print documents of an invented fleet.
 fixture ()
 {
     python3 "$top_srcdir/tests/bats/drift-fixture.py" "$@"
@@ -33,20 +33,20 @@ open_page ()
     python3 "$top_srcdir/tests/bats/open-page.py" "$1" "$seen" "${@:2}"
 }
 
-# is_clean: no complaints, no requests.
+# is_clean: the page makes no complaints and no requests.
 is_clean ()
 {
     assert_eq "$(cat "$seen/console")" ""
     assert_eq "$(cat "$seen/requests")" ""
 }
 
-# count PATTERN: occurrences in the document as the browser has it.
+# count PATTERN: the number of occurrences in the browser's document.
 count ()
 {
     grep -o -e "$1" "$seen/dom.html" | wc -l
 }
 
-# pixels COLOUR: how many the page has.
+# pixels COLOUR: the number of such pixels in the page.
 pixels ()
 {
     awk -v c="$1" '$2 == c { n = $1 } END { print n + 0 }' "$seen/colours"
@@ -61,7 +61,7 @@ END
     [[ $(cat "$seen/requests") == *"GET http://192.0.2.1/a.png"* ]]
     [[ $(cat "$seen/console") == *'"oh"'* ]]
     assert_eq "$(pixels 0072b2)" 0
-    # What the page's policy stops is a complaint as well.
+    # If the page's policy blocks something, that is a complaint, too.
     fixture --clones 1 --samples 2 |
         "$test_programs/bats/drift-forms" html "$BATS_TEST_TMPDIR/good.html"
     sed 's|<main>|<main><script src="http://192.0.2.1/a.js"></script>|' \
@@ -76,11 +76,11 @@ END
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page"
     is_clean
-    # Three of the fleet's bytes and ratio, one of what the clones diverged,
-    # two of all clones (for wide and narrow windows), one of each.
+    # Three of the fleet's bytes and ratio, one of how far the clones diverged,
+    # two of all clones (for wide and narrow windows), one of each clone.
     assert_eq "$(count '<svg ')" 13
     assert_eq "$(count '<svg [^>]*role="img" aria-label="[^"]*over time of')" 13
-    # Areas and bars of each class, and a line of each kind.
+    # There are areas and bars of each class, and lines of each kind.
     for colour in 0072b2 56b4e9 e69f00 d55e00; do
         assert_num "$(pixels "$colour") > 300"
     done
@@ -114,7 +114,7 @@ END
     assert_eq "$(count '<svg ')" 206
     assert_eq "$(count '<summary>Each clone, the most diverged first (200)')" 1
     assert_eq "$(count 'The 800 least diverged are in the table only')" 1
-    # Each of them, their sum, and no other.
+    # There are rows for each clone and their sum, and no others.
     assert_eq "$(count '<th scope="row">')" 1001
 }
 
@@ -124,7 +124,7 @@ END
     open_page "$page"
     is_clean
     assert_eq "$(count '<svg ')" 9
-    # The bar of all clones alone has more than the table's.
+    # The bar of all clones alone has more pixels than the table's.
     assert_num "$(pixels 0072b2) > 20000"
     assert_num "$(pixels d55e00) > 1000"
 }
@@ -132,12 +132,12 @@ END
 @test "nothing is cut off or too small to read, in narrow windows and on paper" {
     local name
 
-    # As long as names may be.
+    # The name is as long as possible.
     name=$(printf 'n%.0s' {1..255})
     fixture --clones 5 --samples 30 --blocks 800000000 --name "$name" \
             --golden "$name@$name" |
         "$test_programs/bats/drift-forms" html "$page"
-    # A4 with margins of 1 cm has 718; what is small there can be read.
+    # A4 with margins of 1 cm has 718 pixels; small text must still be readable.
     open_page "$page" 360 700 760 1080 1090 1280 718p
     is_clean
     assert_eq "$(wc -l <"$seen/layout")" 7
@@ -158,7 +158,7 @@ END
         assert_eq "$(count '<span class="key line" style=')" \
                   $((clones < 6 ? clones : 6))
     done
-    # Too many for paper.
+    # Too many clones for paper.
     fixture --clones 13 --samples 3 |
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page" 718p

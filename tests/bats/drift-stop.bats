@@ -3,9 +3,9 @@
 # shellcheck shell=bash disable=SC2154
 #
 # The end of a measurement of drift that takes long: by Ctrl-C, without a
-# server and through one, and with the server.  That drift looks up wherever
-# it is, is for test-drift-looks to find out; here the disk is slow enough to
-# be in the midst of it.
+# server and through one, and by the server's end.  test-drift-looks checks that
+# drift looks often enough everywhere; here the disk is slow enough to interrupt
+# drift in the middle of its work.
 
 load ../rigs/helpers
 
@@ -33,7 +33,7 @@ teardown ()
     check_pools
 }
 
-# sorts PID: it has a temporary file of the pool's.
+# sorts PID: the process has a temporary file of the pool open.
 sorts ()
 {
     find "/proc/$1/fd" -lname "$pool/* (deleted)" 2>/dev/null | grep -q .
@@ -41,11 +41,11 @@ sorts ()
 
 sorts_not () { ! sorts "$1"; }
 
-# reads: how many there were.
+# reads: the number of slow reads so far.
 reads () { wc -l <slow; }
 
-# drift [OPTION...]: in the background; sets $drift_pid.  Shells let what they
-# start there ignore SIGINT.
+# drift [OPTION...]: start drift in the background; sets $drift_pid.  A shell
+# makes background processes ignore SIGINT.
 drift ()
 {
     env --default-signal=INT LD_PRELOAD="${preload:-}" \
@@ -53,8 +53,8 @@ drift ()
     drift_pid=$!
 }
 
-# interrupt PID: once this process is in the midst of it, Ctrl-C is noticed
-# soon, and told in one line.
+# interrupt PID: wait until this process is in the middle of its work.  Then
+# Ctrl-C must end it soon, with one line.
 interrupt ()
 {
     local before status=0
@@ -84,7 +84,7 @@ interrupt ()
 
 @test "Ctrl-C ends drift in a server, which goes on" {
     sanitizer_preload=$slow_disk serve "$pool" drift-interval=0
-    # Its disk is slow while it starts, too: drift would say that it waits.
+    # Its disk is slow at its start, too, when drift would say that it waits.
     wait_for 60 test -S "$pool/control.sock"
     for option in "" --record; do
         drift $option

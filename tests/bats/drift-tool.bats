@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# What "nbdedup drift" prints.  Whether its figures are right is for other
-# tests to find out: here they are few enough to be known.
+# The output of "nbdedup drift".  Other tests check its figures; here they are
+# few enough to be known.
 
 # helpers.bash and "run" set what seems to be unset
 # shellcheck disable=SC2154,SC2030,SC2031
 
 load ../rigs/helpers
 
-# fixture [OPTION...]: documents of a fleet that never lived.
+# fixture [OPTION...]: print documents of an invented fleet.
 fixture ()
 {
     python3 "$top_srcdir/tests/bats/drift-fixture.py" "$@"
 }
 
-# forms FORM [FILE]: what the command makes of documents on stdin.
+# forms FORM [FILE]: format the documents on stdin as the command does.
 forms ()
 {
     "$test_programs/bats/drift-forms" "$@"
@@ -42,7 +42,7 @@ make_fleet ()
             -c "write -q -s $dir/moved 5M 256K" -c flush
 }
 
-# check_xml FILE: it is XML that neither runs nor refers to anything.
+# check_xml FILE: it is XML that runs nothing and refers to nothing.
 check_xml ()
 {
     python3 - "$1" <<'END'
@@ -79,14 +79,14 @@ dedup ratio 3.26
 END
 )
     assert_eq "$output" "$expected"
-    # Without a name all golden images, a block each.
+    # Without a name it prints all golden images, one block each.
     nbdedup snapshot web1@gold
     nbdedup clone web1@gold deep
     run -0 nbdedup drift
     assert_eq "$(grep -c ' and .* clones*: ' <<<"$output")" 2
     assert_eq "${lines[0]%% and*}" "golden@v1"
     [[ $output == *$'\n\nweb1@gold and 1 clone: '* ]]
-    # One clone needs no line for all.
+    # With one clone there is no line for all clones.
     run -0 nbdedup drift web1@gold
     [[ $output != *"all clones"* ]]
 }
@@ -111,7 +111,8 @@ END
     [[ $output != *ratio* ]]
 }
 
-# without_names: a document without what a destroyed golden image changes.
+# without_names: a document without the members that the destroy of a golden
+# image changes.
 without_names ()
 {
     jq 'del (.golden, .time)'
@@ -129,7 +130,7 @@ is_merged ()
     run -1 nbdedup destroy golden@v1
     nbdedup destroy --force --wait golden@v1
 
-    # By either name, and without one, in the server and without it.
+    # By either name, and without one, with a server and without.
     name='golden@v1 (destroyed)'
     for _ in served stopped; do
         for argument in golden@v1 "$name"; do
@@ -145,7 +146,7 @@ is_merged ()
         stop
     done
 
-    # Its history goes on.
+    # Its history continues.
     nbdedup drift --record >/dev/null
     for argument in golden@v1 "$name"; do
         run -0 nbdedup drift --history "$argument" --json
@@ -155,7 +156,7 @@ is_merged ()
     nbdedup stat --prometheus |
         grep "^nbdedup_drift_clones{golden=\"golden@v1 (destroyed)\"}"
 
-    # Another snapshot takes the name: the clones are still those of the old.
+    # Another snapshot takes the name, but the clones are still the old one's.
     nbdedup snapshot golden@v1
     nbdedup drift golden@v1 --json | jq -e '.clones == []'
     nbdedup drift "$name" --json | without_names |
@@ -163,7 +164,7 @@ is_merged ()
     run -1 --separate-stderr nbdedup drift 'golden@v2 (destroyed)'
     assert_eq "${#stderr_lines[@]}" 1
 
-    # With the last clone it merges, and with that it goes.
+    # It merges with the last clone, and disappears with it.
     nbdedup destroy -r golden --wait
     nbdedup drift "$name" --json | without_names |
         diff - "$BATS_TEST_TMPDIR/before"
@@ -259,7 +260,7 @@ fleet = [r for r in rows if r["kind"] == "fleet"]
 assert len(fleet) == 5, fleet
 assert [r["time"] for r in fleet] == sorted(r["time"] for r in fleet)
 END
-    # Names need quotes if they have what separates.
+    # Names with a separator need quotes.
     fixture --clones 1 --samples 1 --name 'a,"b"' | forms csv >"$BATS_TEST_TMPDIR/odd.csv"
     grep -qF ',clone,"a,""b""",' "$BATS_TEST_TMPDIR/odd.csv"
 }
@@ -279,8 +280,8 @@ END
               '["web1","web2"]'
     assert_eq "$(nbdedup drift --if-destroyed web1 --json | jq -c .)" \
               '{"if_destroyed":{"names":["web1"],"freed_bytes":524288}}'
-    # A volume goes with its snapshots, whether it has to do with golden
-    # images or not.
+    # A volume goes together with its snapshots, whether it belongs to a golden
+    # image or not.
     nbdedup import alone "$BATS_TEST_TMPDIR/own"
     nbdedup snapshot alone@a
     nbdedup snapshot alone@b
@@ -304,7 +305,7 @@ END
               "$(jq -cS . "$BATS_TEST_TMPDIR/1")"
     assert_eq "$(jq -c '[.samples[].clones[2].unique]' "$BATS_TEST_TMPDIR/all")" \
               '[0,1,1]'
-    # Looking takes none.
+    # drift without --record adds no sample.
     nbdedup drift >/dev/null
     assert_eq "$(nbdedup drift --history golden@v1 --json | jq -c .)" \
               "$(jq -c . "$BATS_TEST_TMPDIR/all")"
@@ -316,9 +317,9 @@ END
 3 3.26'
 }
 
-# metrics [NAME]: those of drift, after a look at the form of all: names,
-# labels and numbers; each metric's lines together below one HELP and TYPE;
-# none twice.
+# metrics [NAME]: print drift's metrics, after checking the form of all metrics:
+# names, labels and numbers; the lines of a metric are together, below one HELP
+# and TYPE; no line occurs twice.
 metrics ()
 {
     nbdedup stat --prometheus "$@" >"$BATS_TEST_TMPDIR/metrics"
@@ -341,7 +342,7 @@ metrics ()
     nbdedup drift --record >/dev/null
     qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 7 0 64K' -c flush
     json=$(nbdedup drift --record --json)
-    # Not in the history.
+    # This change is not in the history.
     qemu-io -f raw "$(uri_of web3)" -c 'write -q -P 8 0 1M' -c flush
     expected=$(cat <<END
 nbdedup_drift_sample_timestamp_seconds{golden="golden@v1"} $(
@@ -373,14 +374,14 @@ nbdedup_drift_clone_only_here_bytes{golden="golden@v1",clone="web3"} 16384
 END
 )
     assert_eq "$(metrics)" "$expected"
-    # Without a server, too.
+    # The same without a server.
     stop
     assert_eq "$(metrics)" "$expected"
     assert_eq "$(metrics golden@v1)" "$expected"
-    # The fleets that a clone is of, and that clone.
+    # For a clone: its golden images, with this clone only.
     assert_eq "$(metrics web2)" "$(grep -v 'clone="web[13]"' <<<"$expected")"
     assert_eq "$(metrics golden)" ""
-    # By the name that it has now, whoever has the other one.
+    # It has its present name, even if another golden image has the old one.
     nbdedup rename golden old
     nbdedup create golden 1M
     nbdedup snapshot golden@v1
@@ -390,7 +391,7 @@ END
     nbdedup drift golden@v1 --record >/dev/null
     metrics golden@v1 |
         grep -xF 'nbdedup_drift_dedup_ratio{golden="golden@v1"} NaN'
-    # Of a golden image without clones nothing is said, in JSON nothing at all.
+    # A golden image without clones has no metrics, and nothing in JSON.
     nbdedup destroy empty
     assert_eq "$(metrics)" "${expected//golden@v1/old@v1}"
     assert_eq "$(nbdedup stat --json | jq -c keys)" '["pool","volumes"]'
@@ -405,14 +406,14 @@ END
         nbdedup drift --record >/dev/null
     done
     nbdedup drift --history --json | jq -c . >"$BATS_TEST_TMPDIR/all"
-    # The engine gives 16 MiB at a time.
+    # The engine returns 16 MiB at a time.
     assert_num "$(stat -c %s "$BATS_TEST_TMPDIR/all") > 17 * 1048576"
     assert_eq "$(jq '.samples | length' "$BATS_TEST_TMPDIR/all")" 55
     assert_eq "$(jq '.samples | map (.time) | . == sort' "$BATS_TEST_TMPDIR/all")" true
 }
 
 @test "the history is a line of blocks, and a table in local time" {
-    # 8 days, each a little more: the line climbs, the ratio falls.
+    # 8 days, each with a little more: the line rises, the ratio falls.
     fixture --clones 2 --samples 9 --days 8 >"$BATS_TEST_TMPDIR/samples"
     export TZ=UTC
     LC_ALL=C.UTF-8 forms history <"$BATS_TEST_TMPDIR/samples" >"$BATS_TEST_TMPDIR/utf8"
@@ -429,7 +430,7 @@ END
     assert_eq "${lines[1]}" "distinct  _______.......---------------::::::::=======+++++++++++++++#  1.53 GiB to 2.11 GiB"
     TZ=Asia/Tokyo forms history <"$BATS_TEST_TMPDIR/samples" |
         grep -q '^2026-01-01 09:00:00 '
-    # Samples far from each other stay so: 1 day, then 99.
+    # Distant samples stay apart: after 1 day, then after 99.
     jq -c '.[0:3] | .[1].time = .[0].time + 86400 |
            .[2].time = .[0].time + 8640000' "$BATS_TEST_TMPDIR/samples" |
         LC_ALL=C forms history >"$BATS_TEST_TMPDIR/far"
@@ -485,7 +486,7 @@ END
     for class in '  0, 114, 178' ' 86, 180, 233' '230, 159,   0' '213,  94,   0'; do
         grep -qF "polygon fill = 'rgb($class)'" "$file" || fail "$class"
     done
-    # A second one, below the first; to stdout.
+    # A second chart, below the first; to stdout.
     nbdedup snapshot web1@gold
     nbdedup clone web1@gold deep
     nbdedup drift --svg - >"$BATS_TEST_TMPDIR/two.svg"
@@ -493,7 +494,7 @@ END
     assert_eq "$(grep -c 'dedup ratio<' "$BATS_TEST_TMPDIR/two.svg")" 2
     nbdedup drift web1@gold --svg - >"$BATS_TEST_TMPDIR/one.svg"
     assert_eq "$(grep -c 'dedup ratio<' "$BATS_TEST_TMPDIR/one.svg")" 1
-    # Names are text for gnuplot, and in XML.
+    # Names are plain text for gnuplot and in XML.
     fixture --golden "a'b <i>&_{x}\`id\`" --clones 2 --samples 3 |
         forms svg "$BATS_TEST_TMPDIR/odd.svg"
     check_xml "$BATS_TEST_TMPDIR/odd.svg"
@@ -502,7 +503,7 @@ END
         forms svg "$BATS_TEST_TMPDIR/odd.svg"
     check_xml "$BATS_TEST_TMPDIR/odd.svg"
     grep -qF '>a b\: dedup ratio<' "$BATS_TEST_TMPDIR/odd.svg"
-    # One that is as long as names may be leaves room for what follows it.
+    # The longest possible name leaves room for the text after it.
     local name
 
     name=$(printf 'n%.0s' {1..255})
@@ -513,7 +514,7 @@ END
                       "$BATS_TEST_TMPDIR/long.svg")" 3
 }
 
-# labels FILE: of each chart what it shows, and the labels of its axes.
+# labels FILE: the title of each chart, and the labels of its axes.
 labels ()
 {
     python3 - "$1" <<'END'
@@ -532,7 +533,7 @@ END
 
     need gnuplot --version
     need python3 --version
-    # From 17:46:40 in UTC; no full hour is in the shortest.
+    # From 17:46:40 in UTC; the shortest has no full hour.
     for minutes in 0.1 12 58 300 1430; do
         fixture --clones 2 --samples 4 --start 1795283200 \
                 --days "$(jq -n "$minutes / 1440")" >"$BATS_TEST_TMPDIR/first"
@@ -555,7 +556,7 @@ END
     fixture --clones 2 --samples 4 --start 1795283200 --days 0.008 |
         TZ=Asia/Kolkata forms svg "$BATS_TEST_TMPDIR/x.svg"
     [[ $(labels "$BATS_TEST_TMPDIR/x.svg") == *"|23:18|23:20|23:22|23:24|23:26|23:28|golden@"*"|21 Nov 2026|"* ]]
-    # The only sample's own time.
+    # It has the only sample's own time.
     fixture --clones 2 --samples 1 --start 1795283200 --days 0 |
         TZ=Asia/Kolkata forms svg "$BATS_TEST_TMPDIR/x.svg"
     [[ $(labels "$BATS_TEST_TMPDIR/x.svg") == *"|21 Nov 2026 23:16|"* ]]
@@ -571,7 +572,7 @@ END
             forms html "$BATS_TEST_TMPDIR/x.html"
         labels "$BATS_TEST_TMPDIR/x.html" >"$BATS_TEST_TMPDIR/labels"
         assert_eq "$(wc -l <"$BATS_TEST_TMPDIR/labels")" 9
-        # Each 60 pixels have room for one.
+        # There is one label for each 60 pixels.
         awk -F '[|]' '{ n = 0
                         for (i = 1; i <= NF; ++i)
                             n += $i ~ /^([0-2][0-9]:00|([0-9]+ )?[A-Z][a-z][a-z]( 20[0-9][0-9])?|20[0-9][0-9])$/
@@ -590,14 +591,14 @@ END
     fixture --clones 2 --samples 4 >"$BATS_TEST_TMPDIR/samples"
     forms svg "$BATS_TEST_TMPDIR/x.svg" <"$BATS_TEST_TMPDIR/samples"
     forms html "$BATS_TEST_TMPDIR/x.html" <"$BATS_TEST_TMPDIR/samples"
-    # The first stretch is the legend's: it has room for more than two dashes.
+    # The first line is the legend's, which has room for more than two dashes.
     run -0 grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.svg"
     assert_eq "$output" 1
     grep -oP "rgb\\(128, 128, 128\\)' stroke-dasharray='\\K.*" "$BATS_TEST_TMPDIR/x.svg" |
         tr -c '0-9.\n' ' ' >"$BATS_TEST_TMPDIR/dashes"
     awk '{ exit !($5 - $3 > 2 * ($1 + $2)) }' "$BATS_TEST_TMPDIR/dashes" ||
         fail "$(cat "$BATS_TEST_TMPDIR/dashes")"
-    # The page: logical bytes, in the chart that has them, and in its legend.
+    # In the page the chart with logical bytes has it, and its legend.
     assert_eq "$(grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.html")" 1
     assert_eq "$(grep -oP '^\.line\.\K[a-z]+(?=\{background:repeating)' \
                       "$BATS_TEST_TMPDIR/x.html")" logical
@@ -649,7 +650,7 @@ END
     make_fleet
     echo old >"$file"
     chmod 640 "$file"
-    # Nobody draws: nothing changes.
+    # Without gnuplot nothing changes.
     mkdir "$BATS_TEST_TMPDIR/bin"
     run -1 env PATH="$BATS_TEST_TMPDIR/bin" "$top_builddir/tools/nbdedup" drift --html "$file"
     assert_eq "$output" "nbdedup: drift: $file: needs gnuplot, which is not installed: install gnuplot (Debian's gnuplot-nox)"
@@ -657,7 +658,7 @@ END
     chmod +x "$BATS_TEST_TMPDIR/bin/gnuplot"
     run -1 env PATH="$BATS_TEST_TMPDIR/bin:$PATH" nbdedup drift --html "$file"
     assert_eq "$output" "nbdedup: drift: $file: line 1: too old"
-    # It draws what nobody understands.
+    # gnuplot's output is not understood.
     printf '#!/bin/sh\necho "<svg></svg>"\n' >"$BATS_TEST_TMPDIR/bin/gnuplot"
     run -1 env PATH="$BATS_TEST_TMPDIR/bin:$PATH" nbdedup drift --html "$file"
     [[ $output == "nbdedup: drift: this version of gnuplot writes SVG "* ]]
@@ -668,7 +669,7 @@ END
     grep -q '^</html>$' "$file"
     assert_eq "$(stat -c %a "$file")" 640
     run ! compgen -G "$file.*"
-    # A device stays one.
+    # A device stays a device.
     run -0 nbdedup drift --html /dev/null
     [ -c /dev/null ]
     run -1 nbdedup drift --svg /dev/full
@@ -677,12 +678,12 @@ END
     run -1 nbdedup drift --html "$BATS_TEST_TMPDIR/nowhere/x"
     [[ $output == "nbdedup: drift: $BATS_TEST_TMPDIR/nowhere/x"* ]]
     assert_eq "${#lines[@]}" 1
-    # No room for all of it.
+    # There is no room for the whole page.
     run -1 bash -c "ulimit -f 1; nbdedup drift --html '$file'"
     assert_eq "${#lines[@]}" 1
     grep -q '^</html>$' "$file"
     run ! compgen -G "$file.*"
-    # What is printed besides is asked for.
+    # Other output has to be requested.
     run -0 nbdedup drift --html "$file" --csv
     assert_num "${#lines[@]} == 5"
 }
@@ -746,7 +747,7 @@ END
     [ ! -e x ] && [ ! -e same ]
     run -1 nbdedup drift golden@v2
     assert_eq "$output" "nbdedup: drift: there is no snapshot 'golden@v2'"
-    # Sanitizers make more of it.
+    # A sanitizer reports this as an error.
     if [ -z "$sanitizer_preload" ]; then
         run -1 nbdedup drift --memory 1000T
         [[ $output == "nbdedup: drift: cannot get "*" bytes of memory to sort in: allow less" ]]

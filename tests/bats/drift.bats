@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2030,SC2031,SC2154
 #
-# Drift's figures are exact: a small file system and its clones that have
-# really diverged (vm-images/diverge), in every way in which clones come to be
-# and go, compared to the block with a program that reads the exported
-# images; and what destroying gives back, with what it really gives back.
-# What the command prints, and how it is used, is in drift-tool.bats.
+# Drift's figures are exact: a small file system, and clones that have diverged
+# as real ones do (vm-images/diverge), in all ways of making and destroying
+# clones.  The figures are compared to the block with a program that reads the
+# exported images, and predictions for destroying with the space that it frees.
+# The command's output and usage are in drift-tool.bats.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -29,9 +29,9 @@ setup ()
     need nbdcopy --version
 }
 
-# day NAME SEED [STEPS]: what happens to a machine in a day.  A fleet's n-th
-# day is the same in blocks of any size, so it is made once: diverge takes
-# longer than all else.
+# day NAME SEED [STEPS]: apply a day's changes to a machine.  A fleet's n-th
+# day is the same in blocks of any size, so it is made only once: diverge takes
+# longer than everything else.
 day ()
 {
     local images=$BATS_FILE_TMPDIR/day$((++nr_days))
@@ -49,8 +49,8 @@ day ()
         "$images/after"
 }
 
-# fleet BLOCK-SIZE: a served pool in which everything has happened; a copy of
-# the one that another test has kept, if there is one.
+# fleet BLOCK-SIZE: serve a pool with all kinds of changes, or a copy of the one
+# that another test has kept.
 fleet ()
 {
     if [ -e "$BATS_FILE_TMPDIR/fleet-$1" ]; then
@@ -63,7 +63,7 @@ fleet ()
     fi
 }
 
-# keep_fleet BLOCK-SIZE: for the tests that come; no server has it.
+# keep_fleet BLOCK-SIZE: keep it for the next tests; no server has it open.
 keep_fleet ()
 {
     local kept=$BATS_FILE_TMPDIR/fleet-$1
@@ -82,13 +82,13 @@ make_fleet ()
     serve "$pool"
     nbdedup clone golden@v1 web --count 5 >/dev/null
 
-    # The same on two machines; other things on others; nothing on web4.
+    # The same on two machines; other changes on others; none on web4.
     day web1 monday
     day web3 monday
     day web2 sunday logs,swap
     day web3 tuesday logs
 
-    # A clone of a clone; and one of a machine that is no more.
+    # A clone of a clone; and a clone of a machine that is destroyed.
     nbdedup snapshot web1@base
     nbdedup clone web1@base sub
     day sub friday
@@ -104,13 +104,13 @@ make_fleet ()
     day web3 monday swap
     day web3 friday logs
 
-    # Rolled back, and on from there.
+    # Roll back, and continue from there.
     nbdedup snapshot web2@keep
     day web2 thursday
     nbdedup rollback web2@keep
     day web2 friday logs
 
-    # The golden image's next release, and who goes over to it or back.
+    # The golden image's next release; clones that move to it or back.
     day golden upgrade database
     nbdedup snapshot golden@v2
     nbdedup clone golden@v2 new --count 2 >/dev/null
@@ -125,7 +125,7 @@ make_fleet ()
     nbdedup resize small 5632000 --shrink
     io "$(uri_of small)" 'write -P 9 5600000 32000' flush
 
-    # Written over with what is there; moved; trimmed; parts of blocks.
+    # Overwritten with the same; moved; trimmed; parts of blocks.
     nbdcopy "$base" "$(uri_of web4)"
     io "$(uri_of web5)" "write -s $base 4M 1M" "write -s $base 9M 2M" \
        'discard 2M 1M' 'write -z 12M 1M' 'write -P 7 15M 1M' \
@@ -141,8 +141,8 @@ families_are_exact ()
     drift_is_exact web2@keep "$1"
 }
 
-# exact BLOCK-SIZE: while it is served, and while it is not.  The same
-# code runs with all sizes: for sanitizers three are enough.
+# exact BLOCK-SIZE: while it is served, and while it is not.  All sizes run the
+# same code, so three are enough for sanitizers.
 exact ()
 {
     [[ -z $sanitizer_preload || $1 =~ ^(4096|65536|1048576)$ ]] ||
@@ -172,7 +172,7 @@ exact ()
     jq -e '[.clones[] | .golden_moved] | add > 0' <<<"$drift"
     jq -e '[.clones[] | .sibling] | add > 0' <<<"$drift"
     jq -e '[.clones[] | .unique] | add > 0' <<<"$drift"
-    # The idle one that was written over with what it had.
+    # The idle one that was overwritten with the same content.
     assert_eq "$(jq -c '.clones[] | select (.name == "web4") |
                         [.golden_moved, .sibling, .unique]' <<<"$drift")" \
               '[0,0,0]'

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154,SC2030,SC2031
 #
-# estimate: what it says is what importing the same files gives; where it
-# samples it is right within the error that it states.
+# estimate: it prints the figures that importing the same files gives.  If it
+# samples they are right within the stated error.
 
 load ../rigs/helpers
 
-# images: three disks of about 30 MiB.  Programs compress in many ways.
+# images: make three disks of about 30 MiB.  Programs compress in many ways.
 #   a.raw    data, holes, zeroes; ends in the middle of a block
 #   b.raw    much of a.raw, some of it shifted by a block of 4 KiB
 #   c.qcow2  with holes, and data of a.raw
-# They are made once, and copied; with "programs", what is in a.raw.
+# They are made once, and copied.  "programs" has the data of a.raw.
 images ()
 {
     local made=$BATS_FILE_TMPDIR/images
@@ -55,14 +55,14 @@ setup ()
     export TMPDIR="$PWD/tmp"
 }
 
-# estimate ARG...: the JSON document, in $estimate.
+# estimate ARG...: set $estimate to the JSON document.
 estimate ()
 {
     estimate=$(nbdedup estimate --json "$@" 2>err) ||
         fail "estimate $*: $(cat err)"
 }
 
-# row SIZE KEY: a figure of $estimate.
+# row SIZE KEY: print a figure of $estimate.
 row ()
 {
     jq -r --argjson s "$1" ".[] | select (.block_size == \$s) | (.$2) |
@@ -70,7 +70,7 @@ row ()
        <<<"$estimate"
 }
 
-# import_all SIZE INIT-OPTION...: the files, into a new pool $pool.
+# import_all SIZE INIT-OPTION...: import the files into a new pool $pool.
 import_all ()
 {
     local size=$1 f
@@ -84,11 +84,12 @@ import_all ()
     nbdedup stat --json >stat.json
 }
 
-# compare SIZE: $estimate, which was made with --exact, and the pool.
+# compare SIZE: compare $estimate, made with --exact, with the pool.
 #
-# The reduction has 1 %: it contains the model of the metadata.  The journal
-# is a part of that; it doubles as it grows, and was emptied after each import
-# of several: of these images it may lack the last doubling, of 512 KiB.
+# The reduction may differ by 1 %, because it includes the model of the
+# metadata.  The journal is a part of that.  It doubles as it grows, and was
+# emptied after each of several imports, so it may lack the last doubling of
+# these images, 512 KiB.
 compare ()
 {
     local size=$1 found
@@ -127,7 +128,7 @@ near ()
         assert_eq "$(row "$size" blocks)" \
             $(( (41400000 + size - 1) / size + (31457280 + 300 + size - 1) /
                 size + 67108864 / size ))
-        # Something is shared, and some is zero.
+        # Some blocks are shared, and some are zero.
         assert_num "$(row "$size" dedup_ratio) > 1.1"
         assert_num "$(row "$size" zero) > 100"
     done
@@ -174,7 +175,7 @@ near ()
     for size in 4096 8192 16384 32768 65536 131072; do
         error=$(row "$size" compress_error)
         assert_num "$error > 0 && $error < 0.06 * $(row "$size" compress_ratio)"
-        # It is a 95 % error: twice as much happens once in 10,000 times.
+        # The error is for 95 %; twice as much occurs once in 10,000 times.
         near "$(row "$size" compress_ratio)" \
              "$(estimate=$exact; row "$size" compress_ratio)" "2 * $error"
         assert_num "$(row "$size" reduction_error) > 0"
@@ -185,7 +186,7 @@ near ()
     local size exact
 
     images
-    # With these there are more distinct blocks of 4 KiB than fit, whatever
+    # With these, more distinct blocks of 4 KiB than fit in memory, whatever
     # programs this machine has.
     random_data 12M 12 >d.raw
     files+=(d.raw)
@@ -206,7 +207,7 @@ near ()
     run -0 --separate-stderr nbdedup estimate "${files[@]}"
     [[ $output != *"did not fit into the memory"* ]]
 
-    # Exact is exact.
+    # --exact does not sample.
     run -1 --separate-stderr nbdedup estimate --exact --memory 256K \
         a.raw b.raw c.raw d.raw
     assert_eq "$output" ""
@@ -220,7 +221,7 @@ near ()
 
     [ -z "$sanitizer_preload" ] || skip "sanitizers need memory themselves"
     need python3 --version
-    # 800 MiB of distinct data: unbounded, their hashes would take 8 MiB.
+    # 800 MiB of distinct data: without a limit their hashes would take 8 MiB.
     random_data 800M 1 >big.raw
     peak=$(python3 -c 'if True:
         import resource, subprocess, sys
@@ -248,7 +249,7 @@ near ()
     done
     estimate --exact --block-size 4K,64K - <c.raw
     assert_eq "$estimate" "$expected" "standard input"
-    # A stream's size is not known before its end.
+    # The size of a stream is unknown before its end.
     # shellcheck disable=SC2002
     estimate=$(cat c.raw |
                    nbdedup estimate --json --exact --block-size 4K,64K -)
@@ -258,7 +259,7 @@ near ()
     serve "$pool"
     estimate --exact --block-size 4K,64K "$(uri_of v)"
     assert_eq "$estimate" "$expected" "NBD"
-    # As it is.
+    # Read it as raw data.
     estimate --format raw --block-size 4K other.qcow2
     assert_eq "$(row 4096 blocks)" \
               "$(( ($(stat -c %s other.qcow2) + 4095) / 4096 ))"
@@ -293,8 +294,8 @@ near ()
 }
 
 @test "the table marks the block size that pays best, and a sentence names it" {
-    # Equal blocks of 16 KiB, each at another place in the larger ones, and
-    # metadata that does not matter any more.
+    # Equal blocks of 16 KiB, each at another place in the larger blocks, and
+    # metadata that is negligible.
     random_data 2M 1 >piece
     for i in $(seq 1 60); do
         head -c $(( i * 16384 )) /dev/zero
@@ -319,14 +320,14 @@ near ()
     random_data 1M 1 >noise.raw
     run -0 nbdedup estimate noise.raw
     [[ $output == *"Nothing is saved: "* ]]
-    # Sizes as one gives them.
+    # Sizes are printed as users write them.
     run -0 nbdedup estimate --block-size 512K,1M noise.raw
     grep -E '^ *512K ' <<<"$output"
     grep -E '^ *1M .* best$' <<<"$output"
     [[ $output == *"with blocks of 1M the data"* ]]
 }
 
-# refused STATUS TEXT ARG...: one line that has TEXT in it, and no figures.
+# refused STATUS TEXT ARG...: it prints one line with TEXT, and no figures.
 refused ()
 {
     local expected=$1 text=$2
@@ -391,7 +392,7 @@ refused ()
 
     mkfifo fifo
     random_data 2M 1 >a.raw
-    # All files are opened before the first is read to its end.
+    # It opens all files before it reads the first to its end.
     nbdedup estimate - a.raw <fifo >out 2>err 3>&- 4>&- &
     pid=$!
     exec 5>fifo
@@ -430,12 +431,12 @@ has_ended ()
     local status=0
 
     mkfifo fifo
-    # A stream whose writer has fallen asleep.
+    # A stream whose writer has stopped writing.
     nbdedup estimate - <fifo >out 2>err 3>&- 4>&- &
     pid=$!
     exec 5>fifo
     random_data 5M >&5
-    # Shells let what they start in the background ignore SIGINT.
+    # A shell makes background processes ignore SIGINT.
     kill -TERM $pid
     wait $pid || status=$?
     exec 5>&-

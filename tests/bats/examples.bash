@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# examples.bash SCENARIO: run what examples.py made of a section of a manual
-# page, on a machine of machine.bash.  Its lines call the functions below.
+# examples.bash SCENARIO: run a scenario that examples.py made of a section of a
+# manual page, on a machine of machine.bash.  Its lines call the functions
+# below.
 #
-# A command that fails ends it.
+# The first command that fails ends it.
 
 set -euo pipefail
 
-# Commands that cannot run here, and why.
+# Commands that cannot run here, with the reason.
 declare -A cannot=(
     ['nbd-client -N web1 -b 4096 -C 4 -unix /run/nbdedup.sock /dev/nbd0']="
         needs the kernel's nbd module, and a device of its own in /dev:
@@ -19,9 +20,9 @@ declare -A cannot=(
 tests=$(dirname "$(readlink -f "$0")")
 
 #----------------------------------------------------------------------
-# What a page takes for granted
+# Preparations that the pages assume
 
-# file NAME [SIZE] [SEED]: compressible data.
+# file NAME [SIZE] [SEED]: make a file of compressible data.
 file ()
 {
     mkdir -p "$(dirname "$1")"
@@ -37,7 +38,7 @@ image ()
     rm "$1.raw"
 }
 
-# pool [NAME...]: a pool with these volumes and snapshots, for all commands.
+# pool [NAME...]: make a pool with these volumes and snapshots, in NBDEDUP_POOL.
 pool ()
 {
     local name
@@ -54,7 +55,7 @@ pool ()
     done
 }
 
-# clones of golden@v1, and some history.
+# fleet: clones of golden@v1, and some history.
 fleet ()
 {
     pool golden golden@v1
@@ -73,7 +74,7 @@ server_has_gone ()
         nbdedup list >/dev/null
 }
 
-# writers NAME: two at once, until the end.
+# writers NAME: keep two writers attached until the end.
 writers ()
 {
     local i
@@ -89,7 +90,7 @@ writers ()
     done
 }
 
-# certificates: of an authority, and of this server.
+# certificates: make certificates of an authority, and of this server.
 certificates ()
 {
     mkdir -p /etc/pki/nbdkit
@@ -106,7 +107,7 @@ certificates ()
     cd - >/dev/null
 }
 
-# given SCENARIO: before the first command of a page.
+# given SCENARIO: prepare for the first command of a page.
 given ()
 {
     case $1 in
@@ -183,14 +184,14 @@ given ()
 }
 
 #----------------------------------------------------------------------
-# What a scenario calls
+# Functions that a scenario calls
 
-# step LEAD: what the page says above the commands that follow.
+# step LEAD: the page's text above the next commands.
 step ()
 {
     echo "# $1"
     case $1 in
-        # In the middle of a page.
+        # Preparations in the middle of a page.
         "The volumes to which two clients write:") writers web1 ;;
         "After the loss of the journal's disk:") rm /srv/pool/journal ;;
         "Get a volume out of a pool that is damaged"*)
@@ -216,14 +217,14 @@ command ()
         echo "(not run: ${cannot["$1"]})"
         return
     fi
-    # "export" must have its effect here.
+    # Not in a subshell, so that "export" has its effect.
     eval "$1" >"$output" </dev/null || failed "status $?"
     cat "$output"
-    # A key that JSON does not have is null.
+    # A key that is missing in the JSON gives null.
     [[ $1 != *"| jq"* ]] || grep -qvx null "$output" || failed "prints nothing"
 }
 
-# metrics TEXT: those that it names are there.
+# metrics TEXT: the metrics that it names must exist.
 metrics ()
 {
     local name
@@ -239,7 +240,7 @@ listen ()
     listen=$1
 }
 
-# service COMMAND: of the unit whose socket was printed before.
+# service COMMAND: run a unit's command with the socket printed before.
 service ()
 {
     local args
@@ -253,7 +254,7 @@ service ()
     nbdinfo "nbd+unix:///web1?socket=$listen"
 }
 
-# stop_servers: those of this machine.
+# stop_servers: stop the servers of this machine.
 stop_servers ()
 {
     local pid here

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# The EXAMPLES of the manual pages, as they are printed, each page on a machine
-# of its own: examples.py reads them, machine.bash makes the machine, and
-# examples.bash puts there what the page takes for granted.
+# The EXAMPLES of the manual pages, as printed, each page on a machine of its
+# own: examples.py reads them, machine.bash makes the machine, and examples.bash
+# prepares it as the page assumes.
 
 load ../rigs/helpers
 
@@ -21,13 +21,13 @@ setup ()
     PATH="$BATS_TEST_TMPDIR/bin:$PATH"
 }
 
-# examples.bash has checked the pools, where their paths lead somewhere.
+# examples.bash has checked the pools on the machine, where their paths exist.
 teardown ()
 {
     :
 }
 
-# make_programs: that stand before the real ones.
+# make_programs: make programs that replace the real ones.
 make_programs ()
 {
     # There is no other machine.
@@ -54,7 +54,7 @@ END
     chmod +x bin/*
 }
 
-# read_pages POD...: their scenarios.
+# read_pages POD...: read their scenarios.
 read_pages ()
 {
     rm -f scenarios/*
@@ -72,7 +72,7 @@ play ()
         bash "$here/examples.bash" "$PWD/scenarios/$1" 3>&- 4>&-
 }
 
-# play_all: every scenario; all that fail are shown.
+# play_all: play every scenario; show all that fail.
 play_all ()
 {
     local scenario failed=()
@@ -88,7 +88,7 @@ play_all ()
 @test "the examples of the command's pages do what they say" {
     need zstd --version
     read_pages "$top_srcdir"/tools/*.pod
-    # No page is without any, and none was overlooked.
+    # Every page has a scenario, and none was overlooked.
     assert_eq "$(cd scenarios && printf '%s\n' * | sort)" \
               "$(cd "$top_srcdir/tools" && basename -s .pod -- *.pod | sort)"
     play_all

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2016,SC2030,SC2031,SC2034,SC2154
 #
-# Volumes below nbdkit's own filters.
+# Volumes under nbdkit's own filters.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -20,7 +20,7 @@ setup ()
     random_data 1M 2 >>"$data"
 }
 
-# filter NAME...: the next server has these filters, the first one next to
+# filter NAME...: let the next server have these filters, the first one next to
 # the client.
 filter ()
 {
@@ -33,8 +33,8 @@ filter ()
     done
 }
 
-# round_trip [ARG...]: data that goes in through the filters comes out
-# through them, and is still there without them.
+# round_trip [ARG...]: data written through the filters reads back through them,
+# and without them after a restart.
 round_trip ()
 {
     serve "$pool" "$@"
@@ -177,7 +177,7 @@ round_trip ()
 
 @test "the luks filter encrypts: nothing of the plain text is stored" {
     need qemu-img --version
-    # It measures how fast this machine is, and a busy one makes it give up.
+    # It measures the machine's speed, and gives up on a busy machine.
     wait_for 60 qemu-img create -q -f luks --object secret,data=open,id=s \
              -o key-secret=s,iter-time=200 "$BATS_TEST_TMPDIR/luks" 4M
     nbdedup create crypt "$(stat -c %s "$BATS_TEST_TMPDIR/luks")"

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154,SC2034,SC2030,SC2031
 #
-# nbdedup-format(5) is true: format-reader.py, which knows a pool from that
-# page alone, verifies pools of all kinds and reads every volume as "nbdedup
-# export" does, also from a pool whose server was killed.
+# nbdedup-format(5) is true: format-reader.py, which is written from that page
+# alone, verifies pools of all kinds and reads every volume as "nbdedup export"
+# does, also from a pool whose server was killed.
 #
-# STRATEGY: what is compared is every byte of every volume, and the reader
-# checks every structure, so a page (or a reader) that is wrong in one field
-# fails here.  The last tests spoil pools, to see that the reader can fail.
+# STRATEGY: the tests compare every byte of every volume, and the reader checks
+# every structure, so a page (or a reader) that is wrong in one field fails
+# here.  The last tests damage pools, to check that the reader can fail.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -25,11 +25,11 @@ setup ()
     cd "$BATS_TEST_TMPDIR" || exit
 }
 
-# Nobody may have the pool open.
+# No process may have the pool open.
 decode () { "$python" "$reader" "$@"; }
 
-# volumes POOL: on a copy, since SQLite would spoil the checksums of a pool
-# that has a WAL.
+# volumes POOL: list them from a copy, because SQLite would spoil the checksums
+# of a pool that has a WAL.
 volumes ()
 {
     rm -rf copy
@@ -45,8 +45,8 @@ volumes ()
 # put NAME OFFSET FILE
 put () { io "$(uri_of "$1")" "write -q -s $3 $2 $(stat -c %s "$3")"; }
 
-# compare POOL: decode first, as the pool lies there, then export.  Leaves
-# what the reader says in "figures".
+# compare POOL: decode the pool as it is, then export and compare.  The reader's
+# output is left in "figures".
 compare ()
 {
     local name names args=()
@@ -69,12 +69,12 @@ compare ()
     done
 }
 
-# figure NAME: of the last compare.
+# figure NAME: a figure of the last compare.
 figure () { jq -r ".$1" figures; }
 
-# age_volume NAME: text, random data and runs of one byte; overwritten,
-# trimmed, zeroed and written in parts; equal blocks within and between.
-# Works from 3 MiB of size on.
+# age_volume NAME: write text, random data and runs of one byte; overwrite,
+# trim, zero and write parts; make equal blocks within and between volumes.
+# The volume must have 3 MiB or more.
 age_volume ()
 {
     text_data 700K 1 >"$data"
@@ -86,7 +86,7 @@ age_volume ()
        'write -q -P 7 1500k 256k' 'write -q -P 7 1513k 3k' \
        'write -q -P 8 5k 1k' 'discard -q 1M 64k' 'write -q -z 32k 40k' \
        'write -q -P 0 1600k 64k' 'write -q -P 9 100k 512' flush
-    # The last bytes, whatever the size is.
+    # The last bytes, whatever the size.
     io "$(uri_of "$1")" "write -q -P 5 $(($(size_of "$1") - 512)) 512" flush
 }
 
@@ -95,8 +95,8 @@ size_of ()
     nbdedup list --json | jq ".volumes[] | select (.name == \"$1\") | .size"
 }
 
-# pool_of_all_kinds BLOCK...: volumes of these block sizes with every codec,
-# and what can be done to them.
+# pool_of_all_kinds BLOCK...: make volumes of these block sizes with every
+# codec, and use them in all ways.
 pool_of_all_kinds ()
 {
     local block nr=0
@@ -109,7 +109,7 @@ pool_of_all_kinds ()
     nbdedup create empty 1G
     nbdedup create nothing 512
     for block; do
-        # An odd number of sectors, not a whole number of blocks.
+        # The size is an odd number of sectors, not a whole number of blocks.
         nbdedup create "b$block" $((4 * 1048576 + 512 * (2 * nr + 1))) \
                 --block-size "$block" --compress \
                 "$(printf 'lz4\nzstd\nnone\n' | sed -n "$((nr % 3 + 1))p")"
@@ -136,7 +136,7 @@ pool_of_all_kinds ()
     make_pool
     pool_of_all_kinds 4K 16K 1M
     compare "$pool"
-    # In a quiet pool the journal and the WAL have nothing.
+    # In a quiet pool the journal and the WAL are empty.
     assert_eq "$(figure batches) $(figure wal_pages)" "0 0"
     assert_num "$(figure records) > 400"
 }
@@ -186,8 +186,8 @@ pool_of_all_kinds ()
     nbdedup import golden "$data"
     nbdedup snapshot golden@v1
     nbdedup clone golden@v1 middle
-    # Of 256 blocks of golden's 200 show through in middle, and of middle's
-    # 512 the first 240 in top.
+    # In middle 200 of golden's 256 blocks are visible, and in top the first
+    # 240 of middle's 512.
     nbdedup resize middle 800K --shrink
     nbdedup resize middle 2M
     serve "$pool" commit-interval=3600
@@ -204,13 +204,13 @@ pool_of_all_kinds ()
        'write -q -P 2 10k 1k' flush
     stop
     compare "$pool"
-    # The same out of the journal.
+    # The same, read from the journal.
     serve "$pool" commit-interval=3600
     io "$(uri_of top)" 'discard -q 300k 12k' 'write -q -P 3 304k 5k' flush
     crash
     compare "$pool"
     assert_num "$(figure replayed_holes) > 0"
-    # It was not all holes.
+    # The volumes must not have only holes.
     decode "$pool" golden g middle m top t
     same g m 0 64
     same m /dev/zero 64 64
@@ -259,7 +259,7 @@ pool_of_all_kinds ()
     compare "$pool"
 }
 
-# same A B KIB COUNT: these KiB of two files are equal.
+# same A B KIB COUNT: this range, in KiB, of two files is equal.
 same () { cmp -i $(($3 * 1024)) -n $(($4 * 1024)) "$1" "$2"; }
 
 @test "the journal of a killed server reads as the page says" {
@@ -297,7 +297,7 @@ same () { cmp -i $(($3 * 1024)) -n $(($4 * 1024)) "$1" "$2"; }
     nbdedup create a 64M --block-size 4K
     serve "$pool" commit-interval=3600
     for i in $(seq 3); do
-        # 11 batches of about 8.5 KiB, and a fold that frees their space.
+        # This makes 11 batches of about 8.5 KiB, and a fold that frees them.
         io "$(uri_of a)" "write -q -P $i 0 64k" flush
         random_data 64K "$i" >"$data"
         put a $((i * 1048576)) "$data"
@@ -312,7 +312,7 @@ same () { cmp -i $(($3 * 1024)) -n $(($4 * 1024)) "$1" "$2"; }
     assert_num "$(figure batches) > 0 && $(figure wraps) == 1"
 }
 
-# unsettle JOURNAL: no mark, and the last batch says nothing of itself.
+# unsettle JOURNAL: remove the mark, and make the last batch not settled.
 unsettle ()
 {
     "$python" - "$1" <<'SCRIPT'
@@ -347,7 +347,7 @@ SCRIPT
     serve "$pool" commit-interval=3600
     random_data 256K 1 >"$data"
     put a 0 "$data"
-    # The last batch, if it were not settled and known to be durable.  One of
+    # The last batch, as if it were not settled nor known to be durable.  One of
     # its records did not reach the disk.
     random_data 256K 2 >"$data"
     put a 1M "$data"
@@ -362,7 +362,7 @@ SCRIPT
     spoil_record before $((1048576 + 40960))
     compare "$pool"
     assert_eq "$(figure lost)" 1
-    # All but that block is there.
+    # Everything except that block is there.
     decode "$pool" a after
     cmp -n $((1048576 + 40960)) before after
     cmp -i $((1048576 + 45056)) before after
@@ -396,12 +396,12 @@ SCRIPT
     spoil "UPDATE drift SET codec = 3" "drift sample"
     spoil "UPDATE drift SET time = time + 1" "drift sample"
     spoil "UPDATE drift SET golden = 1000000" "drift sample"
-    # What does not compress, and no row is missed.
+    # Samples that do not compress; no row is missed.
     restore
     sqlite3 "$pool/pool.db" "UPDATE drift SET codec = 0, length = 25,
         time = 5, data = CAST ('{\"golden\":\"x@y\",\"time\":5}' AS BLOB)"
     assert_eq "$(decode --no-page-checksums "$pool" | jq .samples)" 2
-    # The first versions made no such table.
+    # The first versions had no such table.
     restore
     sqlite3 "$pool/pool.db" "DROP TABLE drift"
     assert_eq "$(decode --no-page-checksums "$pool" | jq .samples)" 0
@@ -440,8 +440,8 @@ with open(sys.argv[1], "r+b") as f:
 SCRIPT
 }
 
-# find_record IMAGE OFFSET: the file offset in "records" of a raw record
-# that holds the 4 KiB of the image there.
+# find_record IMAGE OFFSET: print the file offset in "records" of a raw record
+# with these 4 KiB of the image.
 find_record ()
 {
     "$python" - "$1" "$2" "$pool/records" <<'SCRIPT'
@@ -469,10 +469,10 @@ small_pool ()
     damaged
 }
 
-# restore: the pool as small_pool made it.
+# restore: restore the pool that small_pool made.
 restore () { rm -rf "$pool"; cp -a good "$pool"; }
 
-# refuses TEXT: the reader ends with this message, not with a traceback.
+# refuses TEXT: the reader must end with this message, without a traceback.
 refuses ()
 {
     run -1 decode "$pool"
@@ -487,7 +487,7 @@ refuses ()
     spoil_record image 40960
     refuses "is damaged"
 
-    # One copy of a header may be bad, not both.
+    # One copy of a header may be damaged, but not both.
     restore
     flip "$pool/records" 57
     flip "$pool/journal" 4160
@@ -499,7 +499,7 @@ refuses ()
     flip "$pool/journal" 4096
     refuses "journal: no valid copy"
 
-    # Any byte of any page.
+    # Flip any byte of any page.
     for offset in 90 5000 8191 16380 20000 $(($(db_bytes good) - 9000)); do
         restore
         flip "$pool/pool.db" "$offset"
@@ -514,7 +514,7 @@ refuses ()
     local chunk
 
     small_pool
-    # The first chunk, by its magic; its slot 3 describes a record.
+    # Find the first chunk, by its magic; its slot 3 describes a record.
     chunk=$(grep -obUa NBDCHUNK "$pool/records" | head -n 1 | cut -d: -f1)
     flip "$pool/records" $((chunk + 32))
     refuses "chunk 0 header"
@@ -554,8 +554,8 @@ refuses ()
     assert_eq "$(figure batches)" 3
     position=$(batches | sed -n 2p)
     cp -a "$pool" good
-    # Known to the third as durable: header or body, it is damage.  A trailer
-    # knows what the header said, and what the body was about.
+    # The third batch knows that this one is durable, so it is not the log's
+    # end.  Its trailer has the header's fields and the list of its blocks.
     flip "$pool/journal" $((position + 40))
     decode "$pool" a after >figures
     assert_eq "$(figure batches)/$(figure damaged)" 3/0
@@ -570,7 +570,8 @@ refuses ()
     assert_eq "$(figure batches)/$(figure damaged)" 3/1
     flip "$pool/journal" $((position + 520))
     refuses "is damaged"
-    # So it is of the last one: a mark says so.  Without, it is not there.
+    # The same for the last batch, because of a mark.  Without it the batch is
+    # ignored.
     restore
     position=$(batches | tail -n 1)
     flip "$pool/journal" $((position + 120))
@@ -580,7 +581,7 @@ refuses ()
     decode "$pool" a after >figures
     assert_eq "$(figure batches)" 2
     run -1 cmp before after
-    # pool.db with its WAL left behind is older than the journal.
+    # A pool.db without its WAL is older than the journal.
     restore
     nbdedup stat >/dev/null
     rm -rf newer
@@ -590,14 +591,14 @@ refuses ()
     refuses "journal: session"
 }
 
-# Where the batches are that the last server wrote.
+# The offsets of the last three batches in the journal.
 batches ()
 {
     LC_ALL=C grep -obUaP 'NBJB\x01' "$pool/journal" | cut -d: -f1 | tail -n 3
 }
 
-# spoil SQL TEXT: with this change to pool.db the reader says TEXT.
-# Python's functions: at (BLOB, OFFSET, NUMBER), sealed (MAP, SEGMENT).
+# spoil SQL TEXT: after this change to pool.db the reader must print TEXT.
+# Functions for the SQL: at (BLOB, OFFSET, NUMBER), sealed (MAP, SEGMENT).
 spoil ()
 {
     restore
@@ -627,7 +628,7 @@ assert db.execute(sys.argv[2]).rowcount > 0
 db.commit()
 db.close()
 SCRIPT
-    # By SQLite alone: the checksum of the page is no longer right.
+    # SQLite alone made the change, so the checksum of the page is wrong.
     refuses "has a wrong checksum"
     run -1 decode --no-page-checksums "$pool"
     [[ $output == "format-reader: "*$2* ]] ||

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2016,SC2030,SC2031,SC2034,SC2154
 #
-# Golden images as NBD clients see them: snapshots as read-only exports,
-# exports that come and go, and what clients get when their volume is
-# destroyed or rolled back.  teardown runs "nbdedup check" after every test.
+# Golden images as seen by NBD clients: snapshots as read-only exports, exports
+# that appear and disappear, and the errors of clients whose volume is destroyed
+# or rolled back.  teardown runs "nbdedup check" after every test.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -47,7 +47,7 @@ exports ()
     nbdinfo --list --json "$uri" | jq -r '[.exports[]."export-name"] | join (" ")'
 }
 
-# attribute EXPORT KEY: what nbdinfo says about it.
+# attribute EXPORT KEY: what nbdinfo prints for it.
 attribute ()
 {
     nbdinfo --json "$(uri_of "$1")" | jq -r ".exports[0].$2"
@@ -61,7 +61,7 @@ clients_of ()
 
 has_clients () { [ "$(clients_of "$1")" = "$2" ]; }
 
-# attach FD EXPORT: a client that does what is written to that descriptor.
+# attach FD EXPORT: start a client that runs the commands written to FD.
 attach ()
 {
     local fifo=$BATS_TEST_TMPDIR/fifo$1
@@ -75,7 +75,7 @@ attach ()
     wait_for 20 said "$1" 'bytes at offset 0'
 }
 
-# ask FD COMMAND: and forget what it said before.
+# ask FD COMMAND: send a command, and clear the client's earlier output.
 ask ()
 {
     : >"$BATS_TEST_TMPDIR/client$1"
@@ -87,7 +87,7 @@ said ()
     grep -q "$2" "$BATS_TEST_TMPDIR/client$1"
 }
 
-# gets_shutdown FD COMMAND: ESHUTDOWN is what the client gets.
+# gets_shutdown FD COMMAND: the client must get ESHUTDOWN.
 gets_shutdown ()
 {
     ask "$1" "$2"
@@ -190,7 +190,7 @@ gets_shutdown ()
     run ! nbdinfo "$(uri_of golden@gold)"
     run ! nbdinfo "$(uri_of web1)"
 
-    # Nobody was disturbed.
+    # No other client was disturbed.
     ask 5 'read -P 0 3M 1M'
     wait_for 10 said 5 'ops'
     nbdcopy "$(uri_of web2)" - | cmp - "$image"
@@ -209,7 +209,7 @@ gets_shutdown ()
 }
 
 #----------------------------------------------------------------------
-# Programs of others
+# Other programs
 
 @test "qemu-img compares, converts and describes snapshots and clones" {
     local out=$BATS_TEST_TMPDIR/out
@@ -228,7 +228,7 @@ gets_shutdown ()
     assert_eq "$(qemu-img info --output=json -f raw "$(uri_of golden@v1)" |
                      jq '."virtual-size"')" 6291456
 
-    # Into a clone: over what it inherits.
+    # Into a clone: it overwrites what it inherits.
     qemu-img convert -n -f raw -O raw "$image" "$(uri_of web1)"
     qemu-img compare -f raw -F raw "$image" "$(uri_of web1)"
 
@@ -317,7 +317,7 @@ $'0 3145728 0\n3145728 1048576 3\n4194304 2097152 0'
     nbdedup clone golden@v2 web1
     io "$(uri_of web1)" 'read -P 0x77 1M 2M' 'read -P 0 3M 1M'
     crash
-    # The commands have made durable what they are about.
+    # The effects of the commands are durable.
     serve "$pool"
     io "$(uri_of web1)" 'read -P 0x77 1M 2M' 'read -P 0 3M 1M'
     qemu-img compare -f raw -F raw "$(uri_of web1)" "$(uri_of golden@v2)"
@@ -342,7 +342,7 @@ $'0 3145728 0\n3145728 1048576 3\n4194304 2097152 0'
     gets_shutdown 5 'write 0 512'
     gets_shutdown 5 'write -z 0 512'
     gets_shutdown 5 'discard 0 512'
-    # Nobody else is, and who attaches again finds the old content.
+    # No other client is.  A client that attaches again reads the old content.
     ask 6 'write -P 2 0 64k'
     wait_for 10 said 6 wrote
     nbdcopy "$(uri_of golden)" - | cmp - "$image"
@@ -352,7 +352,7 @@ $'0 3145728 0\n3145728 1048576 3\n4194304 2097152 0'
     gets_shutdown 6 'read 0 512'
     gets_shutdown 6 'write 0 512'
     run ! nbdinfo "$(uri_of web1)"
-    # The name is free at once, for another volume.
+    # The name can be used at once for another volume.
     nbdedup clone golden@v1 web1
     nbdcopy "$(uri_of web1)" - | cmp - "$image"
     gets_shutdown 6 'read 0 512'
@@ -372,7 +372,7 @@ $'0 3145728 0\n3145728 1048576 3\n4194304 2097152 0'
     ask 5 'read 0 512'
     wait_for 20 said 5 ops
     refused golden@v2 destroy golden@v2
-    # A reader of a snapshot is no client of the volume.
+    # A reader of a snapshot is not a client of the volume.
     assert_eq "$(clients_of golden)" 0
     nbdedup rollback golden@v2
     nbdedup rollback golden@v1

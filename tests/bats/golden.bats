@@ -3,8 +3,8 @@
 # shellcheck shell=bash disable=SC2016,SC2030,SC2031,SC2034,SC2154
 #
 # Golden images: snapshot, clone, rollback, destroy, rename, rebase, diff; each
-# rule offline and through a running server.  What NBD clients see of them is
-# in golden-serve.bats.  teardown runs "nbdedup check" after every test.
+# rule offline and through a running server.  golden-serve.bats has what NBD
+# clients see of them.  teardown runs "nbdedup check" after every test.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -15,7 +15,7 @@ setup ()
     need jq --version
 }
 
-# mode offline|online: whether a server has the pool from now on.
+# mode offline|online: whether a server has the pool open from now on.
 mode ()
 {
     make_pool
@@ -23,8 +23,8 @@ mode ()
     [ "$mode" = offline ] || serve "$pool"
 }
 
-# change NAME COMMAND...: by qemu-io, through the server, or through one that
-# is there for this only.
+# change NAME COMMAND...: run qemu-io through the server, or through a temporary
+# one.
 change ()
 {
     local name=$1 args=() command
@@ -32,12 +32,12 @@ change ()
     shift
     if [ "$mode" = online ]; then
         io "$(uri_of "$name")" "$@" flush
-        # The server sees it go when all threads of its connection have.
+        # The server sees the end when all threads of the connection have ended.
         wait_for 30 has_no_clients "$name"
         return
     fi
     for command in "$@" flush; do args+=("-c '$command'"); done
-    # What is preloaded into nbdkit in a build with sanitizers hangs QEMU.
+    # Libraries preloaded into nbdkit in a build with sanitizers make QEMU hang.
     run nbdkit -U - "$plugin" "pool=$pool" \
         --run "env -u LD_PRELOAD qemu-io -f raw 'nbd+unix:///$name?socket='\$unixsocket ${args[*]}" \
         3>&- 4>&-
@@ -51,7 +51,7 @@ has_no_clients ()
     [ "$(about "$1" .clients)" = 0 ]
 }
 
-# content NAME: a checksum of it.
+# content NAME: a checksum of the content.
 content ()
 {
     nbdedup export "$1" - | sha256sum | cut -d' ' -f1
@@ -62,7 +62,7 @@ json ()
     nbdedup "$@" --json | jq -e .
 }
 
-# about NAME JQ: from the volume's object in list.
+# about NAME JQ: a value from the volume's object in list.
 about ()
 {
     json list | jq -cr --arg n "$1" ".volumes[] | select (.name == \$n) | $2"
@@ -81,7 +81,7 @@ wrong_usage ()
     [[ $stderr == *"--help"* ]] || fail "nbdedup $*: $stderr"
 }
 
-# silently COMMAND...: it works, and has nothing to say.
+# silently COMMAND...: it succeeds, and prints nothing.
 silently ()
 {
     run -0 nbdedup "$@"
@@ -118,7 +118,7 @@ snapshots ()
     assert_eq "$(about golden .own_bytes)" 0
     assert_eq "$(about golden .origin)" null
 
-    # They stay what they are.
+    # Snapshots do not change.
     change golden 'write -P 2 0 3M' 'write -z 4M 1M'
     assert_num "$(about golden .own_bytes) >= 3 * 1048576"
     assert_eq "$(content golden@v1)" \
@@ -126,7 +126,7 @@ snapshots ()
     change golden 'read -P 2 0 3M'
     [ "$(content golden@v2)" != "$(content golden@v1)" ]
 
-    # Figures are of volumes, not of snapshots.
+    # stat has volumes, not snapshots.
     assert_eq "$(json stat | jq -c '[.volumes[].name]')" '["golden"]'
     assert_eq "$(json stat golden | jq '.volumes[0].logical_bytes')" \
               $((4 * 1048576))
@@ -205,7 +205,7 @@ clones ()
     assert_eq "$(about web1 .logical_bytes)" "$(about golden .logical_bytes)"
     assert_eq "$(content web1)" "$golden"
 
-    # Each is its own from now on.
+    # Each of them can be changed on its own.
     change web1 'write -P 1 1000 5000' 'write -z 2M 100k' 'discard 5M 300k'
     change golden 'write -P 2 3000 70000'
     change web1 'read -P 1 1000 5000' 'read -P 0 2M 100k' 'read -P 0 5M 300k'
@@ -281,7 +281,7 @@ clones_all_or_none ()
     nbdedup export web1 "$BATS_TEST_TMPDIR/web1"
     cmp -n 6291400 "$BATS_TEST_TMPDIR/golden" "$BATS_TEST_TMPDIR/web1"
 
-    # What was cut off does not come back.
+    # The dropped data does not come back.
     nbdedup resize web2 $((5 * 1048576 + 512)) --shrink
     nbdedup resize web2 6M
     change web2 "read -P 0 $((5 * 1048576 + 512)) $((1048576 - 512))"
@@ -308,7 +308,7 @@ clone_of_clone ()
     done
     change level7 "read -P 7 700k 64k"
 
-    # One out of the middle does not matter to the others.
+    # Destroying one in the middle does not affect the others.
     before=$(content level8)
     nbdedup destroy level4 -r --force --wait
     nbdedup destroy level7 -r --force --wait
@@ -346,7 +346,7 @@ rollbacks ()
     assert_eq "$(about golden '[.snapshots[].name]')" '["v1","v2"]'
     assert_eq "$(content golden@v2)" "$v2"
 
-    # And forward again, to one that was taken later.
+    # And forward again, to a snapshot that was taken later.
     change golden 'write -P 3 0 1M'
     silently rollback golden@v2
     assert_eq "$(content golden)" "$v2"
@@ -397,13 +397,13 @@ destroys ()
     refused nothing destroy nothing
     refused nothing destroy nothing@v1
 
-    # A snapshot without clones needs nothing.
+    # A snapshot without clones needs no option.
     run -0 nbdedup destroy golden@v2 --dry-run
     [[ ${lines[0]} == "would destroy golden@v2" ]]
     silently destroy golden@v2
     assert_eq "$(about golden '[.snapshots[].name]')" '["v1"]'
 
-    # One that has clones: they live on.
+    # A snapshot with clones: the clones stay.
     silently destroy golden@v1 --force
     assert_eq "$(about golden '[.snapshots[].name]')" '[]'
     assert_eq "$(about web1 .origin)" "golden@v1 (destroyed)"
@@ -411,7 +411,7 @@ destroys ()
               "golden@v1 (destroyed)"
     assert_eq "$(content web1)" "$web1"
 
-    # Its name may be used again, and is another snapshot then.
+    # Another snapshot may use its name, and is a different one.
     nbdedup snapshot golden@v1
     assert_eq "$(about web1 .origin)" "golden@v1 (destroyed)"
     assert_eq "$(json destroy golden -r | jq -c '.destroyed | sort')" \
@@ -441,7 +441,7 @@ destroys ()
     nbdedup destroy web1 --wait
     assert_eq "$(pool_stat stored_bytes)" "$stored"
 
-    # The last one writes over 2 MiB of random data.
+    # The last one overwrites 2 MiB of random data.
     change web2 'write -z 0 2M'
     nbdedup snapshot web2@x
     nbdedup destroy web2@x --wait
@@ -476,7 +476,7 @@ destroys_several ()
     nbdedup clone golden@v1 web --count 3
     nbdedup snapshot web3@x
 
-    # One is refused: nothing is destroyed.
+    # One of the names is refused, so nothing is destroyed.
     refused nothing destroy web1 nothing web2
     refused "-r" destroy web1 web3
     refused "--force" destroy web1 golden@v1
@@ -484,7 +484,7 @@ destroys_several ()
     assert_eq "$(volumes)" "golden web1 web2 web3"
     assert_eq "$(about golden '[.snapshots[].name]')" '["v1"]'
 
-    # What goes together needs no option, in any order, named twice, too.
+    # A name that goes with another needs no option, in any order, also twice.
     assert_eq "$(json destroy web3 web1 web3@x web1 |
                      jq -c '.destroyed | sort')" '["web1","web3","web3@x"]'
     assert_eq "$(volumes)" "golden web2"
@@ -523,7 +523,7 @@ destroys_several ()
     run -0 nbdedup destroy web1 golden --dry-run --json
     jq -e --argjson all "$all" '(.needs | map (.option)) == ["-r"] and
            .freed_bytes == $all.freed_bytes' <<<"$output"
-    # A client; nothing happens to it.
+    # With a client, which is not disturbed.
     hold "$(uri_of web1)" 'read 0 4K'
     run -0 nbdedup destroy web1 --dry-run
     [[ ${lines[1]} == "would need --force: web1 is in use by 1 client"* ]]
@@ -562,8 +562,8 @@ renames ()
 #----------------------------------------------------------------------
 # Rebase
 
-# two_goldens: golden@v2 has 1 MiB of text more than golden@v1, and so has
-# web1, a clone of v1 that got the same upgrade, and a change of its own.
+# two_goldens: golden@v2 has 1 MiB of text more than golden@v1.  web1, a clone
+# of v1, has the same upgrade, and a change of its own.
 two_goldens ()
 {
     golden_v1
@@ -596,7 +596,7 @@ rebases ()
     assert_eq "$(about web1 '[.own_bytes, .origin]')" '[65536,"golden@v2"]'
     assert_eq "$(content web1)" "$before"
 
-    # And back, for people.
+    # And back, with text output.
     run -0 nbdedup rebase web1 golden@v1 --dry-run
     assert_eq "$output" \
               "web1: would share 3.94 MiB of 5.00 MiB with golden@v1; \
@@ -642,7 +642,7 @@ own data 64.0 KiB -> 1.06 MiB, 0 B given back"
     assert_eq "$(content copy)" "$before"
     assert_eq "$(about copy '[.own_bytes, .origin]')" '[65536,"golden@v1"]'
 
-    # A parent that is larger must not show through, also after growing.
+    # A larger parent must not show through, also after growing.
     nbdedup resize golden 12M
     change golden 'write -P 5 6M 6M'
     nbdedup snapshot golden@big
@@ -660,7 +660,7 @@ own data 64.0 KiB -> 1.06 MiB, 0 B given back"
     refused "blocks of" rebase web1 other@v1
     refused v9 rebase web1 golden@v9
     refused nothing rebase nothing golden@v1
-    # Not onto what comes from the volume itself.
+    # A rebase onto a descendant of the volume itself is refused.
     nbdedup snapshot web1@a
     nbdedup clone web1@a child
     nbdedup snapshot child@b
@@ -679,7 +679,7 @@ diffs ()
     change golden 'write -P 1 20000 100' 'write -P 2 1M 64k' 'write -z 2M 32k' \
            'write -P 1 3500k 1' 'write -z 3500k 1'
     nbdedup snapshot golden@v2
-    # A block that became zero again, in the hole, does not differ.
+    # A block that became zero again, in the hole, is no difference.
     assert_eq "$(json diff golden@v1 golden@v2 | jq -c .)" \
 '[{"offset":16384,"length":16384,"zero":false},{"offset":1048576,"length":65536,"zero":false},{"offset":2097152,"length":32768,"zero":true}]'
     run -0 nbdedup diff golden@v1 golden@v2
@@ -689,11 +689,11 @@ diffs ()
 1048576   65536  data
 2097152   32768  zero'
     silently diff golden@v1 golden@v1
-    # The other way round, data comes where zeroes were.
+    # In the other direction there is data where zeroes were.
     assert_eq "$(json diff golden@v2 golden@v1 | jq -c '[.[].zero]')" \
               '[false,false,false]'
 
-    # Written again with the same: no difference.
+    # Overwritten with the same data: no difference.
     head -c 1M "$BATS_TEST_TMPDIR/image" >"$BATS_TEST_TMPDIR/head"
     nbdedup rollback golden@v1
     change golden "write -s $BATS_TEST_TMPDIR/head 0 1M"
@@ -731,8 +731,8 @@ diffs ()
     nbdedup resize v 1M --shrink
     nbdedup resize v 2M
     change v 'write -P 2 1M 1M'
-    # The head says nothing of these blocks any more: the snapshot's data is
-    # hidden only by what the head may inherit.
+    # The head has no entries for these blocks any more: only the limit of what
+    # the head may inherit hides the snapshot's data.
     change v 'discard 1M 1M'
     nbdedup destroy v@s --wait
     change v 'read -P 1 0 1M' 'read -P 0 1M 1M'

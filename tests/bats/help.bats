@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# --help and the manual pages say the same.
+# --help and the manual pages agree.
 
 # helpers.bash and "run" set what seems to be unset; $'\n' stands in patterns
 # shellcheck disable=SC2154,SC1011,SC2016,SC2030,SC2031
@@ -13,7 +13,7 @@ setup ()
     pod="$top_srcdir/tools/nbdedup.pod"
 }
 
-# commands: as "nbdedup --help" lists them, name and summary.
+# commands: name and summary of each, as "nbdedup --help" lists them.
 commands ()
 {
     nbdedup --help | sed -n '/^Commands:/,/^$/s/^  \([a-z].*\)/\1/p'
@@ -25,7 +25,7 @@ page ()
     echo "$top_srcdir/tools/nbdedup-$1.pod"
 }
 
-# section NAME FILE...: what stands in the pages' sections of that name.
+# section NAME FILE...: the text of the pages' sections of that name.
 section ()
 {
     local name=$1
@@ -40,7 +40,7 @@ options_in ()
     grep -oE -e '--[a-z][a-z-]*' | sort -u
 }
 
-# items_in: the long options that the POD on stdin has as items.
+# items_in: the long options that are items of the POD on stdin.
 items_in ()
 {
     sed -n 's/^=item B<\(--[a-z-]*\)>.*/\1/p' | sort -u
@@ -52,11 +52,11 @@ items_in ()
     assert_eq "$(cd "$top_srcdir/tools" && printf '%s\n' nbdedup-*.pod |
                      sed 's/^nbdedup-//; s/\.pod$//')" \
               "$(sort <<<"$commands")"
-    # Installed as well.
+    # Its page is installed as well.
     assert_eq "$(sed -n 's/^\tnbdedup-\([a-z]*\)\.pod .*/\1/p' \
                      "$top_srcdir/tools/Makefile.am")" \
               "$(sort <<<"$commands")"
-    # In the overview, in the order of --help.
+    # It is in the overview, in the order of --help.
     assert_eq "$(section COMMANDS "$pod" |
                      sed -n 's/^=item L<nbdedup-\([a-z]*\)(1)>$/\1/p')" \
               "$commands"
@@ -85,7 +85,7 @@ items_in ()
             grep -qxe "${option:---help}" <<<"$help" ||
                 fail "$command: $option is not in --help"
         done <<<"$items"
-        # Where there is JSON, its keys are described.
+        # If it has JSON output, the page describes it.
         ! grep -qxe --json <<<"$help" ||
             [ -n "$(section 'JSON OUTPUT' "$(page "$command")")" ] ||
             fail "$command: the manual page does not describe its JSON"

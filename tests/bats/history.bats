@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2030,SC2031,SC2154
 #
-# The history of drift, as a server makes it by itself: on its interval,
-# after snapshots of clones, not when nothing has changed; and the property
-# "drift-keep".  What test-history and test-sampler check inside the engine is
-# not repeated.
-# teardown runs "nbdedup check", which reads every sample.
+# The history of drift, as a server makes it by itself: at its interval, after
+# snapshots of clones, and not if nothing has changed; and the property
+# "drift-keep".  test-history and test-sampler check the inside of the engine,
+# which is not repeated here.  teardown runs "nbdedup check", which reads every
+# sample.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -17,23 +17,23 @@ setup ()
     need qemu-io --version
 }
 
-# engine COMMAND [ARGS]: the result, in JSON.
+# engine COMMAND [ARGS]: print the result, in JSON.
 engine () { "$test_programs/rigs/engine-call" "$pool" "$@"; }
 
-# told FILTER: jq's of the whole history.
+# told FILTER: apply a jq filter to the whole history.
 told () { engine drift-history | jq -c "$1"; }
 
-# samples GOLDEN: how many there are.
+# samples GOLDEN: the number of its samples.
 samples () { told "[.samples[] | select (.golden == \"$1\")] | length"; }
 
 has_samples () { [ "$(samples "$1")" -ge "$2" ]; }
 
-# sampler KEY: what the server's sampler says.
+# sampler KEY: a value of the server's sampler.
 sampler () { engine info | jq -r ".sampler.$1"; }
 
 has_counted () { [ "$(sampler "$1")" -ge "$2" ]; }
 
-# priorities: the nice values of the server's threads that are not as its own:
+# priorities: the nice values of the server's threads that differ from its own:
 # the 19th field, if names have no blanks.
 priorities ()
 {
@@ -41,7 +41,7 @@ priorities ()
          -exec cut -d ' ' -f 19 '{}/stat' ';' | grep -vxe "$(nice)" || :
 }
 
-# low_priority: what a thread has that leaves the CPUs to others.
+# low_priority: the nice value of a thread that leaves the CPUs to others.
 low_priority () { echo "$(($(nice) > 9 ? 19 : $(nice) + 10))"; }
 
 has_priorities () { [ "$(priorities)" = "$1" ]; }
@@ -66,19 +66,19 @@ golden_and_clones ()
     assert_eq "$(samples golden@v1)" 1
     io "$(uri_of c1)" 'write -q -P 7 8k 12k' flush
     wait_for 20 has_samples golden@v1 2
-    # A sample says what "drift" says.
+    # A sample has the same figures as "drift".
     assert_eq "$(told '.samples[-1] | del (.time)')" \
               "$(engine drift '{"name":"golden@v1"}' | jq -c 'del (.time)')"
     assert_eq "$(told '[.samples[].clones[0] | .golden_same + .zero]')" \
               "[256,253]"
-    # Of another client, by a trim.
+    # A trim by another client.
     io "$(uri_of c2)" 'discard -q 0 64k' flush
     wait_for 20 has_samples golden@v1 3
     assert_eq "$(told '.samples[-1].clones[1].zero')" 16
     n=$(sampler skipped)
     wait_for 20 has_counted skipped $((n + 2))
     assert_eq "$(samples golden@v1)" 3
-    # Times do not go back, and all is there without the server, too.
+    # Times only increase, and all samples are there without the server, too.
     assert_eq "$(told '[.samples[].time] | . == sort')" true
     stop
     assert_eq "$(samples golden@v1)" 3
@@ -92,7 +92,7 @@ golden_and_clones ()
     nbdedup create plain 1M
     nbdedup snapshot plain@v1
     io "$(uri_of c1)" 'write -q -P 7 8k 12k'
-    # The sample has what was written, flushed or not.
+    # The sample has all written data, flushed or not.
     nbdedup snapshot c1@monday
     wait_for 20 has_samples golden@v1 1
     assert_eq "$(told '.samples[0].clones[0].golden_same')" 253
@@ -112,7 +112,7 @@ golden_and_clones ()
     assert_eq "$(engine info | jq -c .sampler)" null
     engine drift '{"record":true}' >/dev/null
     assert_eq "$(samples golden@v1)" 1
-    # There is no thread that could, but for the scrubber's and the copier's.
+    # Only the scrubber's and the copier's threads have it.
     wait_for 20 has_priorities "$low"$'\n'"$low"
 }
 
@@ -150,7 +150,7 @@ golden_and_clones ()
             fail "drift-keep=$value: $stderr"
     done
     assert_eq "$(nbdedup get drift-keep)" hourly:2w,weekly:forever
-    # Of two samples in one hour the first stays; the newest always does.
+    # Of two samples in one hour the first stays; the newest always stays.
     engine drift '{"record":true}' >/dev/null
     engine drift '{"record":true}' >/dev/null
     engine drift '{"record":true}' >/dev/null

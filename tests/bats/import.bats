@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# import and export of QEMU's formats and of NBD servers: byte for byte,
-# sparse both ways, and undone when something goes wrong.  tools.bats has
-# what is common to all images.
+# import and export of QEMU's formats and of NBD servers: byte for byte, sparse
+# in both directions, and undone after a failure.  tools.bats tests what all
+# images have in common.
 
 load ../rigs/helpers
 
 formats="qcow2 vmdk vdi vhdx vpc"
 
-# disk_image FILE: 24 MiB with data, zeroes and holes of many lengths.
+# disk_image FILE: make 24 MiB with data, zeroes and holes of many lengths.
 disk_image ()
 {
     truncate -s 24M "$1"
@@ -33,7 +33,7 @@ volumes ()
     nbdedup list --json | jq -c '[.volumes[].name]'
 }
 
-# nothing_left: what was imported and exported went away without a trace.
+# nothing_left: no trace of the imports and exports is left.
 nothing_left ()
 {
     assert_eq "$(volumes)" "${1:-[]}"
@@ -41,7 +41,7 @@ nothing_left ()
     assert_eq "$(find tmp -name 'nbdedup.*')" ""
 }
 
-# nbd_server ARG...: another nbdkit, with URI $other.
+# nbd_server ARG...: start another nbdkit, with URI $other.
 nbd_server ()
 {
     rm -f other.sock other.pid
@@ -66,14 +66,14 @@ teardown ()
     check_pools
 }
 
-# both_ways: all formats into the pool and out of it.
+# both_ways: import and export all formats.
 both_ways ()
 {
     local f options
 
     for f in $formats; do
         options=()
-        # Without this, vpc's size is rounded up.
+        # Without this option vpc's size is rounded up.
         [ "$f" != vpc ] || options=(-o force_size=on)
         qemu-img convert -f raw -O "$f" "${options[@]}" disk.raw "in.$f"
         run -0 nbdedup import "v-$f" "in.$f"
@@ -83,7 +83,7 @@ both_ways ()
         assert_eq "$output" ""
         nbdedup export "v-$f" - | cmp - disk.raw
         nbdedup export "w-$f" - | cmp - disk.raw
-        # Holes and zeroes took nothing, whatever they were in the file.
+        # Holes and zeroes take no space, whatever they were in the file.
         assert_num "$(volume_stat "v-$f" logical_bytes) < 5 * 1048576"
 
         run -0 nbdedup export "v-$f" "out.$f" --format "$f"
@@ -131,7 +131,7 @@ both_ways ()
     nbdedup import base base.qcow2
     nbdedup export base - | cmp - disk.raw
 
-    # Damage anywhere in the chain counts.
+    # Damage anywhere in the chain is an error.
     truncate -s 1M base.qcow2
     refused "base.qcow2: is damaged" \
             import x sub/top.qcow2 --allow-backing
@@ -153,7 +153,7 @@ both_ways ()
 
 @test "holes are not read, and are written as holes" {
     make_pool
-    # A terabyte would take for ever otherwise, in either direction.
+    # Without skipping holes a terabyte would take for ever, in both directions.
     truncate -s 1T huge.raw
     random_data 64K | dd of=huge.raw bs=64K seek=9999999 conv=notrunc \
                          status=none
@@ -163,7 +163,7 @@ both_ways ()
         assert_eq "$(volume_stat $f size)" 1099511627776
         assert_eq "$(volume_stat $f logical_bytes)" 65536
     done
-    # An extent ends amid a block, and a block amid a piece.
+    # An extent ends inside a block, and a block inside a piece.
     nbdedup import large disk.raw --block-size 1M
     nbdedup export large - | cmp - disk.raw
     nbdedup export large large.raw
@@ -184,12 +184,12 @@ both_ways ()
     serve "$pool"
     server=$sock
     nbdedup import web1 disk.raw
-    # From the pool's own server: a copy.
+    # From the pool's own server, which makes a copy.
     nbdedup import web2 "nbd+unix:///web1?socket=$server"
     nbdedup export web2 - | cmp - disk.raw
     assert_num "$(volume_stat web2 logical_bytes) < 5 * 1048576"
 
-    # To a server whose disk is full of something else.
+    # To a server whose disk is full of other data.
     random_data 25M 9 >target.raw
     cp target.raw tail.raw
     nbd_server file target.raw
@@ -197,7 +197,7 @@ both_ways ()
     assert_eq "$output" ""
     cmp -n 25165824 target.raw disk.raw
     cmp <(tail -c 1M target.raw) <(tail -c 1M tail.raw)
-    # And back, from a server that is larger, by QEMU's client as well.
+    # And back, from a server that is larger, also with QEMU's client.
     nbdedup import web3 "$other"
     assert_eq "$(volume_stat web3 size)" 26214400
     nbdedup create large 26M
@@ -278,10 +278,10 @@ both_ways ()
 }
 
 #----------------------------------------------------------------------
-# Undone
+# Undone imports and exports
 
-# slow_server: a disk of 24 MiB that takes a second per request.  It has one
-# thread for a connection, because nbdkit 1.32 with more can abort when its
+# slow_server: serve a disk of 24 MiB that takes a second per request.  It has
+# one thread per connection, because nbdkit 1.32 with more can abort when its
 # client goes away ("raw_send_socket: Assertion `sock >= 0' failed").
 slow_server ()
 {
@@ -289,7 +289,7 @@ slow_server ()
                delay-extents=0
 }
 
-# has_volume JQ-EXPRESSION: about the volumes of the pool with a server.
+# has_volume JQ-EXPRESSION: true of the volumes of the served pool.
 has_volume ()
 {
     nbdedup list --json | jq -e ".volumes | $1" >/dev/null
@@ -312,7 +312,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     assert_eq "$(cat err)" "nbdedup: import: interrupted"
     nothing_left
 
-    # The server of the image dies.
+    # Kill the server of the image.
     nbdedup import web1 "$other" 2>err 3>&- 4>&- &
     pid=$!
     wait_for 30 has_volume "$importing"
@@ -336,7 +336,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     stop_nbd_server
     wait_for 10 has_volume 'all (.clients == 0)'
     has_volume "length == 1 and $importing"
-    # Another volume's leftovers, and one that is in use, are let alone.
+    # Another volume's leftovers, and a volume in use, are kept.
     nbdedup create web1.importing-mine 1M
     nbdedup create web1.importing-12345678 1M
     nbdedup create web10.importing-01234567 1M
@@ -385,7 +385,7 @@ importing='any (.name | startswith ("web1.importing-"))'
  a part of the volume"
     stop_nbd_server
 
-    # A disk that is full, under a file that exists.
+    # A full disk; the target file exists.
     echo old >out.qcow2
     run -1 bash -c 'ulimit -f 1000; nbdedup export web1 out.qcow2 \
                                         --format qcow2'
@@ -424,7 +424,7 @@ EOF
 @test "qemu-nbd killed amid an import is one line, and nothing is left" {
     make_pool
     serve "$pool"
-    # 24 MiB at 8 Mbit/s: an import that is under way for 20 s and more.
+    # 24 MiB at 8 Mbit/s: the import takes 20 s and more.
     random_data 24M 5 >full.raw
     qemu-img convert -f raw -O qcow2 full.raw in.qcow2
     nbd_server -r --filter=rate file in.qcow2 rate=8M
@@ -448,7 +448,7 @@ EOF
     qemu-io -f qcow2 in.qcow2 <hold >out 2>&1 3>&- 4>&- &
     pid=$!
     exec 5>hold
-    # Its answer: asking for the lock meanwhile could take it away from it.
+    # Wait for its answer: a command that tries the lock could take it from it.
     echo length >&5
     wait_for 20 grep -q MiB out
     for command in "import web1" estimate; do
@@ -522,7 +522,7 @@ EOF
         qemu-img compare -f "${name%%:*}" -F raw "${name#*:}" disk.raw
     done
     cmp d.img disk.raw
-    # What is given counts more.
+    # An option has precedence.
     nbdedup export v raw.qcow2 --format raw
     cmp raw.qcow2 disk.raw
 }

@@ -4,16 +4,16 @@
 # machine.bash ROOT PLUGIN COMMAND...: run COMMAND on a machine of its own.
 #
 # It must be started by "unshare -rmn".  ROOT is an empty directory that becomes
-# "/": this system's files, but nothing in /srv, /run, /mnt, /backup and /home;
-# /etc, /dev and /var in which files can be added; PLUGIN among nbdkit's
-# plugins; and a network without any other machine, whose names lead here.
+# "/".  It has this system's files, but nothing in /srv, /run, /mnt, /backup and
+# /home; an /etc, /dev and /var to which files can be added; PLUGIN among
+# nbdkit's plugins; and a network without other machines, whose names lead here.
 
 set -euo pipefail
 
 root=$1 plugin=$2
 shift 2
 
-# links DIR: entries of the real DIR, for what ROOT does not have there.
+# links DIR: link to the entries of the real DIR that ROOT does not have.
 links ()
 {
     local entry
@@ -24,7 +24,7 @@ links ()
     done
 }
 
-# The whole tree, once; nothing below ROOT is ROOT's own then.
+# The whole tree, once.  No file below ROOT is ROOT's own after this.
 mkdir "$root/.host" "$root/.plugins" "$root/plugins" "$root/proc"
 mount --rbind / "$root/.host"
 mount --rbind /proc "$root/proc"
@@ -33,7 +33,7 @@ mkdir -p "$root"/{srv,run,mnt,backup,etc,home/alice}
 echo '127.0.0.1 localhost server other other-server old-server' \
      >"$root/etc/hosts"
 links /etc
-# No /dev/kvm: what has one may still not run QEMU in it.
+# No /dev/kvm: a machine that has it may still not run QEMU with it.
 mkdir -p "$root"/dev/{kvm,disk/by-id,vg}
 links /dev
 mkdir -p "$root/var/lib/libvirt/images"

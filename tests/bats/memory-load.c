@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Write very many different blocks, to see what the server keeps of them.
+/* Write very many different blocks, to measure the server's memory for them.
  *
  *   memory-load SOCKET STATE BLOCKS EXPORT...
  *
  * BLOCKS blocks of 4 KiB in all, spread over the exports, 16 per request,
  * the requests in an order that jumps over the whole volume; each block
- * compresses to less than a sector.  STATE is a file that remembers how far
- * it got: after an interruption the same command goes on from there.  At
- * the end a sample is read back.
+ * compresses to less than a sector.  STATE is a file with the progress: after
+ * an interruption the same command continues from there.  At the end the
+ * program reads back a sample.
  */
 
 #include <config.h>

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154,SC2030,SC2031,SC2034
 #
-# Memory is bounded: VmHWM of the server stays below the sum of what was
-# allowed, 64 MiB, and nbdkit's request buffers.  "make check-memory" does
-# it with 10 million blocks (about 7 GB below $TMPDIR, several minutes);
+# Memory is bounded: VmHWM of the server stays below the sum of the configured
+# limits, 64 MiB, and nbdkit's request buffers.  "make check-memory" tests it
+# with 10 million blocks (about 7 GB below $TMPDIR, several minutes);
 # MEMORY_BLOCKS sets another number.  With MEMORY_DIR the pool is kept there,
-# and an interrupted run goes on where it was.
+# and an interrupted run continues where it stopped.
 
 load ../rigs/helpers
 
@@ -31,7 +31,7 @@ load_and_measure ()             # DDT_CACHE RECORD_CACHE DIRTY_MAX, in MiB
     fi
 
     nbdkit_args=(-t 4)
-    # glibc's checks need memory, too.
+    # glibc's checks would use memory, too.
     GLIBC_TUNABLES='' serve "$pool" ddt-cache="$1M" record-cache="$2M" \
           dirty-max="$3M"
     "$test_programs/bats/memory-load" "$sock" "$(dirname "$pool")/progress-$1" \

@@ -4,7 +4,7 @@
 #
 # The same mistake has the same exit status in every command, with a server
 # and without: 2 if it is wrong whatever the pool holds, 1 if it depends on the
-# pool.  Each is told in one line; a parameter of the plugin is named.
+# pool.  The message is one line, which names a parameter of the plugin.
 
 load ../rigs/helpers
 
@@ -46,7 +46,7 @@ mistakes=(
     "2|clone v@1 x --count 0" "2|clone v@1 x --count 99999999"
     "2|clone v@1 x --count a" "2|scrub --rate 0" "2|drift --memory 1"
     "2|clone v@1 x --count 2 --start 99999999999" "2|estimate img --memory 1"
-    # They count also if the pool, or a file, would be refused as well
+    # The same even if the pool, or a file, would be refused, too
     "2|create v 0" "2|resize none 0" "2|set compress=gzip none"
     "2|set foo=1 none" "2|get foo none" "2|clone none@1 a/b"
     "2|clone v@9 x --count 0" "2|import v none --block-size 3K"
@@ -69,7 +69,7 @@ mistakes=(
     "2|list --tree --json" "2|clone v@1 x --start 2" "2|scrub --format raw"
     "2|scrub --allow-backing" "2|create x 1M --read-only"
     "2|check --repair --read-only" "2|init --json" "2|bench x" "3|status x"
-    # What a stream, a server, or QEMU cannot be
+    # Impossible for a stream, a server, or QEMU
     "2|import x - --format qcow2" "2|estimate - --format qcow2"
     "2|export v - --format qcow2" "2|export v nbd://x --format qcow2"
     "2|export v out --format dmg"
@@ -82,7 +82,7 @@ mistakes=(
     "1|set metadata-copy=/none/copy"
 )
 
-# They are refused as the table says, and change nothing.
+# The commands are refused as the table says, and change nothing.
 run_mistakes ()
 {
     local wrong=() line status want words before command long
@@ -101,7 +101,7 @@ run_mistakes ()
         [[ $stderr == "nbdedup: $command: "* && $stderr != *$'\n'* ]] ||
             wrong+=("$line: $stderr")
         [[ $stderr != *@(im|ex)porting-* ]] || wrong+=("$line: $stderr")
-        # A path stands there once.
+        # The message has a path only once.
         ! grep -qE '(/[^ :]+|none|img): .*\1: ' <<<"$stderr" ||
             wrong+=("$line: $stderr")
     done
@@ -131,7 +131,7 @@ setup ()
     run_mistakes
 }
 
-# What a script passes whose variable is not set.
+# A script passes these if its variable is not set.
 @test "empty arguments are wrong usage" {
     misused "argument 1 is empty" get ""
     misused "argument 2 is empty" get all ""
@@ -157,7 +157,7 @@ setup ()
     done
 }
 
-# QEMU names the file that it writes, which has another name until it is whole.
+# QEMU names the file that it writes, which has a temporary name.
 @test "an export that fails names the file that was asked for" {
     need qemu-img --version
     for file in out.qcow2 out.vmdk; do
@@ -171,7 +171,7 @@ setup ()
     done
 }
 
-# What is damaged is told once, with what to do.
+# The message names the damaged file once, and says what to do.
 @test "errors about the pool's files name a file once, and a command" {
     damaged
     local file at
@@ -234,7 +234,7 @@ refused_key ()
     done
     refused_key volume a/b
     refused_key foo x               # unknown
-    # Sizes as nbdkit and as the command write them.
+    # Sizes are accepted in nbdkit's form and in the command's.
     for value in 16M 16MiB 0.5G 32768s 33554432b 33554432; do
         nbdkit -f -U - "$plugin" pool="$pool" ddt-cache=$value --run true
     done
@@ -246,7 +246,7 @@ refused_key ()
             only=on volume=$name
         [[ $output == "nbdkit: error: only=on: "*"${name%@*}"* ]]
         assert_eq "$(wc -l <<<"$output")" 1
-        # It was closed in order, and leaves no socket behind.
+        # The pool was closed, and no socket is left behind.
         [ ! -e "$BATS_TEST_TMPDIR/sock" ]
         nbdedup list
     done

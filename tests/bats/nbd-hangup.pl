@@ -3,9 +3,9 @@
 #
 # nbd-hangup.pl SOCKET EXPORT ROUNDS
 #
-# An NBD client with bad manners: it sends many requests at once and hangs up
-# before the answers are read, as one that is killed does.  Exits with 0 if
-# the server took a new connection each time.
+# An NBD client that sends many requests at once and hangs up before it reads
+# the answers, as a killed client does.  Exits with 0 if the server took a new
+# connection each time.
 
 use strict;
 use warnings;
@@ -42,7 +42,7 @@ for my $round (1 .. $rounds) {
         die sprintf ("refused: 0x%x\n", $type) if $type & 0x80000000;
     }
 
-    # Reads fill the socket with answers, writes have us gone in the middle.
+    # Reads fill the socket with answers, so the hang-up comes amid writes.
     my $write = $round % 3 == 0;
     for my $i (0 .. 39) {
         my $request = pack ('NnnQ>Q>N', 0x25609513, 0, $write ? 1 : 0, $i,

@@ -3,8 +3,8 @@
 /* patch-header FILE DISTANCE OFFSET VALUE
  *
  * Write a 64-bit number into both copies of the header of a pool's file (the
- * second one DISTANCE bytes after the first), and make their checksums
- * right again: 512 bytes, the last 8 being the checksum of the rest, as in
+ * second one DISTANCE bytes after the first), and correct their checksums: 512
+ * bytes, of which the last 8 are the checksum of the rest, as in
  * nbdedup-format(5).
  */
 

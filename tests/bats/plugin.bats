@@ -15,7 +15,7 @@ setup ()
 }
 
 # refused TEXT ARG...: "nbdkit PLUGIN ARG..." ends with status 1 and exactly
-# one line of error, which contains TEXT.
+# one line of error, which has TEXT in it.
 refused ()
 {
     local text="$1"
@@ -153,7 +153,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
         grep -qE "^=item (\[?B<)$key=" <<<"$pod" || fail "POD: no $key"
     done
 
-    # And no others.
+    # There are no others.
     assert_eq "$(grep -cE '^\[?[a-z-]+=' <<<"$help")" "${#keys[@]}"
     assert_eq "$(grep -oE '^=item \[?B<[a-z-]+=' <<<"$pod" | sort -u |
                  grep -c .)" "${#keys[@]}"
@@ -253,7 +253,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     assert_eq "$(nbdinfo --size "$(uri_of two)")" 2097152
     let_go
     wait_for 30 nbdinfo --size "$(uri_of one)"
-    # A snapshot does not change: any number may read it.
+    # A snapshot does not change, so any number of clients may read it.
     nbdedup snapshot two@s
     qemu-io -r -f raw "$(uri_of two@s)" -c 'sleep 3600000' >/dev/null 2>&1 \
         3>&- 4>&- &
@@ -270,7 +270,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     make_pool
     nbdedup create v 1M
     serve "$pool"
-    # A second client that reads is no writer, and the first one is alone.
+    # A second client that only reads is no writer, so the first one is alone.
     hold "$(uri_of v)" 'write -P 0x61 0 4k'
     io "$(uri_of v)" 'read -P 0x61 0 4k'
     assert_eq "$(nbdedup list --json | jq '.volumes[0].writers')" 1
@@ -297,7 +297,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     random_data 8M >data
     nbdcopy --connections=4 --requests=1 --request-size=65536 data "$(uri_of v)"
     run ! grep 'writes to it' "$server_log"
-    # By another process, when the first has gone.
+    # The first client has gone when another process writes.
     io "$(uri_of v)" 'write -P 0x61 0 4k'
     run ! grep 'writes to it' "$server_log"
 }
@@ -310,7 +310,7 @@ keys=(pool volume only ddt-cache record-cache dirty-max commit-interval
     run ! nbdinfo --size "$(uri_of v)"
     nbdedup set allow="$(id -u)" v
     assert_eq "$(nbdinfo --size "$(uri_of v)")" 1048576
-    # What can never match is refused, and changes nothing.
+    # A list that can never match is refused, and changes nothing.
     for bad in root 99999999999 "" "1000," CN=web1,example; do
         run -2 nbdedup set "allow=$bad" v
         [[ $output == "nbdedup: set: allow: "* ]] || fail "$output"
@@ -373,7 +373,7 @@ no_clients ()
     chmod 755 "$BATS_TEST_TMPDIR" "$pool"
     chmod a+r "$pool"/*
 
-    # nbdkit changes its user between looking at the pool and opening it.
+    # nbdkit changes its user between checking the pool and opening it.
     run -1 nbdkit -u nobody -U "$BATS_TEST_TMPDIR/s" "$plugin" "$pool"
     assert_eq "${#lines[@]}" 1 "$output"
     [[ $output == "nbdkit: error: "*"$pool"* ]]
@@ -381,13 +381,13 @@ no_clients ()
     [[ $output == "nbdkit: error: "*"$pool"* ]]
 }
 
-# logged REGEX: lines of the last server's log.
+# logged REGEX: the number of such lines in the last server's log.
 logged ()
 {
     grep -cE "$1" "$server_log" || :
 }
 
-# read_until_logged REGEX: clients go on meanwhile.
+# read_until_logged REGEX: other clients continue meanwhile.
 read_until_logged ()
 {
     nbdcopy "$(uri_of v)" null:
@@ -411,7 +411,7 @@ read_until_logged ()
     assert_eq "$(logged 'error: write')" 1
     wait_for 30 read_until_logged "write: No space left on device: $refused requests were refused in [0-9]+ s"
 
-    # Now it is a new one.
+    # After this write they are logged again.
     qemu-io -f raw -c 'write -P 201 7M 4096' -c 'write -P 202 7M 4096' \
             "$(uri_of v)" >/dev/null || :
     assert_eq "$(logged 'error: write')" 3
@@ -445,14 +445,14 @@ read_until_logged ()
     run -1 nbdkit -f -U "$socket" "$plugin" "$pool"
     [ ! -e "$socket" ]
 
-    # The command of --run is there before the pool is open.
+    # The command of --run starts before the pool is open.
     export -f wait_for fail
     for i in 1 2 3; do
         run timeout 20 "${preload[@]}" nbdkit -U - "$plugin" "$pool" \
             --run 'unset LD_PRELOAD; nbdinfo "$uri"; r=$?
                    bash -c "wait_for 15 test ! -S $unixsocket"; exit $r'
         [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
-        # It has said so before it removes its socket.
+        # It prints this before it removes its socket.
         [[ $output == *journal* ]]
     done
     port=$(( 20000 + RANDOM % 20000 ))
@@ -460,7 +460,7 @@ read_until_logged ()
         "$pool" --run 'unset LD_PRELOAD; nbdinfo nbd://127.0.0.1:'$port
     [ "$status" != 0 ] && [ "$status" != 124 ] || fail "$status: $output"
 
-    # A socket that was handed to it is not its own.
+    # A socket that was passed to it is not its own.
     run -1 "${preload[@]}" perl "$top_srcdir/tests/bats/socket-activate.pl" \
         "$socket" nbdkit -f "$plugin" "$pool"
     [ -S "$socket" ]
@@ -483,7 +483,7 @@ read_until_logged ()
         [ ! -e "$socket" ]
     done
 
-    # One that took its place stays.
+    # A file that replaced its socket stays.
     nbdkit -P "$BATS_TEST_TMPDIR/p" -U "$socket" "$plugin" "$pool"
     mv "$socket" "$socket.before"
     mkfifo "$socket"
@@ -493,7 +493,7 @@ read_until_logged ()
     [ -p "$socket" ]
     rm "$socket"
 
-    # A dead one is removed as the manual page says, a living one stays.
+    # The commands in the manual page remove a dead socket, and keep a live one.
     serve "$pool"
     page=$(sed -n '/^=head2 After a crash of/,/^=head2 Socket/p' \
                "$top_srcdir/plugin/nbdkit-dedup-plugin.pod" |
@@ -508,7 +508,7 @@ read_until_logged ()
     eval "$page"
     [ ! -e "$sock" ]
 
-    # One that was handed to it belongs to who did that.
+    # A socket that was passed to it stays.
     need perl -MIO::Socket::UNIX -e 1
     "${preload[@]}" perl "$top_srcdir/tests/bats/socket-activate.pl" \
         "$socket" nbdkit -f -P "$BATS_TEST_TMPDIR/p2" "$plugin" "$pool" \
@@ -568,8 +568,8 @@ read_until_logged ()
 
     make_pool
     nbdedup create v 1M
-    # nbdkit cannot leave the port to the kernel, so one that is taken means
-    # to try another.
+    # nbdkit cannot let the kernel choose the port, so if the port is in use try
+    # another.
     for try in 1 2 3 4 5; do
         port=$(( 20000 + (RANDOM + $$ + try) % 30000 ))
         if nbdkit -i 127.0.0.1 -p $port "$plugin" "$pool" \
@@ -606,6 +606,6 @@ read_until_logged ()
     assert_eq "$(jq '.exports | length' <<<"$output")" 10000
     assert_eq "$(jq '[.exports[] | .["export-name"] | select(test("@"))] |
                      length' <<<"$output")" 0
-    # What is not in the list is served all the same.
+    # An export that is not in the list is served, too.
     assert_eq "$(nbdinfo --size "$(uri_of golden@v1)")" 1048576
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# The planned end of a server that has clients: plugin/quit.h.
+# The end of a server that has clients: plugin/quit.h.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -12,23 +12,23 @@ setup ()
     make_pool
     nbdedup create v 64M
     nbdkit_args=()
-    # Nothing is durable before it must be.
+    # Do not commit by time, so that nothing is durable before it must be.
     serve "$pool" commit-interval=3600
 }
 
-# restart SIGNAL: on the same socket.
+# restart SIGNAL: restart the server on the same socket.
 restart ()
 {
     kill "-$1" "$server_pid"
     wait_for 20 server_is_gone "$server_pid"
-    # The next server gets the name of the one that has gone.
+    # The next server gets the name of the one that is gone.
     rm -f "$BATS_TEST_TMPDIR/pid0"
     servers=()
     serve "$pool" commit-interval=3600
 }
 
-# writer: a client that connects again; 150 writes without a flush, each with
-# a pattern of its own.
+# writer: start a client that reconnects, with 150 writes without a flush, each
+# with a pattern of its own.
 writer ()
 {
     local args=() i
@@ -61,8 +61,8 @@ all_traced ()
       "$(find "/proc/$1/task" -mindepth 1 -maxdepth 1 | wc -l)" ]
 }
 
-# ends_at_once: the server is told to end, and no thread of it then sleeps
-# until a time that it had set.
+# ends_at_once: after the signal no thread of the server sleeps until a time
+# that it had set.
 ends_at_once ()
 {
     local trace="$BATS_TEST_TMPDIR/trace" tracer
@@ -79,8 +79,8 @@ ends_at_once ()
         grep -E 'ETIMEDOUT|= 0 \(Timeout\)|nanosleep'
 }
 
-# A thread that looks at the file system now and then may do so just then; it
-# does not three times.
+# A thread that looks at the file system from time to time may do so just then,
+# but not three times.
 always_ends_at_once ()
 {
     local i

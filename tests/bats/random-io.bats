@@ -6,8 +6,8 @@
 
 load ../rigs/helpers
 
-# volumes SIZE NAME:BLOCK...: sizes differ a little, and are multiples of
-# 512 bytes only.
+# volumes SIZE NAME:BLOCK...: make volumes whose sizes differ a little, and are
+# multiples of 512 bytes only.
 volumes ()
 {
     local size="$1" v
@@ -19,7 +19,7 @@ volumes ()
     done
 }
 
-# compare_after_restart NAME...: what random-io left behind.
+# compare_after_restart NAME...: compare them with random-io's model.
 compare_after_restart ()
 {
     local name

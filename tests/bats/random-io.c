@@ -5,9 +5,9 @@
  *   random-io SOCKET EXPORT...
  *
  * Threads own pieces of the volumes that are not aligned to blocks.  Each
- * request goes over any of several connections, so that a write over one
- * must be seen by a read over another as soon as it is answered.  At the end
- * everything is read over new connections and compared with the model.
+ * request uses any of several connections, so a read over one must see a write
+ * over another as soon as this is answered.  At the end the program reads
+ * everything over new connections and compares it with the model.
  *
  * SEED and IO_SECONDS (default 3) come from the environment.  With
  * RANDOM_IO_OUT=DIR the expected contents are left in DIR/EXPORT, for a
@@ -146,7 +146,7 @@ check_extents (void *opaque, const char *context, uint64_t offset,
   return 0;
 }
 
-/* One request inside a piece that is ours. */
+/* Send one request inside a piece of this thread. */
 static void
 request (struct disk *d, uint64_t offset, uint64_t len, uint8_t *buf,
          struct rng *rng)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# The README's tour, as it is printed: in a directory that looks like a clone
-# after vm-images/quickstart.
+# The README's tour, as printed, in a directory that looks like a clone after
+# vm-images/quickstart.
 
 load ../rigs/helpers
 
@@ -13,7 +13,7 @@ tour ()
     sed -n '/^## A tour$/,/^## When/s/^    //p' "$top_srcdir/README.md"
 }
 
-# like_a_clone: its _build has what was built, and an image.
+# like_a_clone: its _build has the built files, and an image.
 like_a_clone ()
 {
     mkdir -p clone/_build/images
@@ -24,7 +24,7 @@ like_a_clone ()
     truncate -s 16M _build/images/debian.raw
 }
 
-# nbdkit_for_sanitizers: one that can load a plugin that was built with them.
+# nbdkit_for_sanitizers: an nbdkit that can load a plugin built with them.
 nbdkit_for_sanitizers ()
 {
     [ -n "$sanitizer_preload" ] || return 0
@@ -39,7 +39,7 @@ teardown ()
 {
     local pid
 
-    # The tour leaves its server behind, as you would.
+    # The tour leaves its server running.
     for pid in $(pgrep -f -- "-U $BATS_TEST_TMPDIR/clone/_build/tour.sock"); do
         kill "$pid"
     done
@@ -54,14 +54,14 @@ teardown ()
     nbdkit_for_sanitizers
     tour >../tour.bash
     assert_num "$(wc -l <../tour.bash)" -ge 25
-    # A line that fails ends it; each is shown before it runs.
+    # A line that fails ends the tour; each line is printed before it runs.
     # shellcheck disable=SC2016
     run -0 bash -euo pipefail -c '
         while IFS= read -r line <&5; do
             echo "\$ $line"
             eval "$line"
         done' 3>&- 4>&- 5<../tour.bash </dev/null
-    # What the comments promise.
+    # The output must be what the comments say.
     [[ $output =~ "dedup ratio"\ +2\.00 ]] || fail "$output"
     [[ $output == *"    desk100 "* ]]
     [ -s _build/drift.html ]

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154,SC1011
 #
-# Pools that are opened without a write to any file of them.
+# Pools that are opened without a write to any of their files.
 
 load ../rigs/helpers
 
 bats_require_minimum_version 1.5.0
 
-# on_readonly CMD...: with $pool mounted read-only, in a namespace of its own.
+# on_readonly CMD...: run it with $pool mounted read-only, in its own namespace.
 on_readonly ()
 {
     local unshare=(unshare -Urm)
@@ -21,7 +21,7 @@ on_readonly ()
         shift; exec "$@"' - "$pool" "$@" 3>&- 4>&-
 }
 
-# without_rights CMD...: even as root, without the right to pass over modes.
+# without_rights CMD...: run it without root's right to bypass file modes.
 without_rights ()
 {
     if [ "$(id -u)" = 0 ]; then
@@ -32,7 +32,7 @@ without_rights ()
     fi
 }
 
-# note_files: what every file of the pool is now, and its directory.
+# note_files: print the state of every file of the pool, and of its directory.
 note_files ()
 {
     (cd "$pool" && stat -c '%n %s %a %u %.9Y %.9Z %i' . ./* &&
@@ -45,7 +45,7 @@ nothing_written ()
     assert_eq "$(note_files)" "$files" "the pool's files"
 }
 
-# page_of TABLE [WHICH]: the numbers of the pages of a table (or index).
+# page_of TABLE [WHICH]: print the numbers of the pages of a table (or index).
 page_of ()
 {
     sqlite3 "file:$pool/pool.db?immutable=1" \
@@ -66,7 +66,7 @@ spoil ()
 }
 
 # old_pool: $pool with volume a (3 MiB of $a), its snapshot a@s, and b, a
-# clone of that with 64 KiB of $b.
+# clone of the snapshot with 64 KiB of $b.
 old_pool ()
 {
     need qemu-io --version
@@ -87,7 +87,7 @@ old_pool ()
     stop
 }
 
-# exported NAME FILE [OPTION]: NAME, read-only, has the content of FILE.
+# exported NAME FILE [OPTION]: NAME, opened read-only, must equal FILE.
 exported ()
 {
     nbdedup "${3:---read-only}" export "$1" - | cmp - "$2"
@@ -100,12 +100,12 @@ all_is_there ()
     exported b "$b"
 }
 
-# readonly_serve NAME [KEY=VALUE...]: a server that lets others be; sets $sock
+# readonly_serve NAME [KEY=VALUE...]: start a server besides others; sets $sock
 # and $server_log.
 readonly_serve ()
 {
     sock="$BATS_TEST_TMPDIR/$1.sock"
-    # For "stop", as "serve" leaves them.
+    # For "stop", as "serve" does.
     local nr=${#servers[@]}
     local pidfile="$BATS_TEST_TMPDIR/pid$nr"
 
@@ -127,16 +127,16 @@ need_readonly_mount ()
     need on_readonly true
 }
 
-# readonly_nbdkit ARG...: nbdkit where $pool is read-only.
+# readonly_nbdkit ARG...: run nbdkit where $pool is read-only.
 readonly_nbdkit ()
 {
     on_readonly env ${sanitizer_preload:+LD_PRELOAD="$sanitizer_preload"} \
         nbdkit -U - "$plugin" pool="$pool" "$@"
 }
 
-# crashed_pool: old_pool, killed with what was flushed in its journal: 100 KiB
-# of a at 1 MiB, 40 KiB of zeroes at 2 MiB; and with folds in its WAL.  The
-# records that the journal carries are lost, as if the power had failed.
+# crashed_pool: old_pool, killed with flushed writes in its journal (100 KiB of
+# a at 1 MiB, 40 KiB of zeroes at 2 MiB) and with folds in its WAL.  The records
+# that the journal carries are lost, as if the power had failed.
 crashed_pool ()
 {
     old_pool
@@ -149,12 +149,12 @@ crashed_pool ()
             -c "write -P 0x62 1088K 16K" -c "write -P 0x63 1104K 20K" \
             -c "write -z 2M 40K" -c flush "$(uri_of a)" >/dev/null
     crash
-    # 1: the WAL holds the fold.
+    # 1: the WAL has the fold.
     [ "$(stat -c %s "$pool/pool.db-wal")" -gt 8192 ]
     cp "$BATS_TEST_TMPDIR/records" "$pool/records"
     dd if="$BATS_TEST_TMPDIR/part" of="$a" bs=64K seek=8 conv=notrunc \
        status=none
-    # qemu-io flushes after each write; this is after the second one.
+    # qemu-io flushes after each write; this is the state after the second one.
     cp "$a" "$BATS_TEST_TMPDIR/a-second.img"
     { head -c 64K /dev/zero | tr '\0' a; head -c 16K /dev/zero | tr '\0' b; } |
         dd of="$BATS_TEST_TMPDIR/a-second.img" bs=64K seek=16 conv=notrunc \
@@ -209,14 +209,14 @@ crashed_pool ()
     # shellcheck disable=SC2016
     readonly_nbdkit read-only=on \
         --run 'nbdcopy "nbd+unix:///a?socket=$unixsocket" -' | cmp - "$a"
-    # 3 MiB without the 40 KiB: 2.5 blocks of 16 KiB, the half one read first.
+    # 3 MiB without the 40 KiB: 2.5 blocks of 16 KiB; the half one is read.
     assert_eq "$(on_readonly nbdedup --read-only list --json |
                      jq '.volumes[0].logical_bytes')" $((3145728 - 32768))
     on_readonly nbdedup --read-only check
     on_readonly nbdedup --read-only scrub
     nothing_written
 
-    # Opened for writing afterwards it has the same.
+    # After opening for writing it has the same content.
     nbdedup export a - | cmp - "$a"
     assert_eq "$(nbdedup list --json | jq '.volumes[0].logical_bytes')" \
               $((3145728 - 32768))
@@ -248,7 +248,7 @@ crashed_pool ()
     without_rights nbdedup --read-only check
     nothing_written
 
-    # But what cannot be read is not taken for missing.
+    # But a file that cannot be read is not treated as missing.
     chmod u-r "$pool/pool.db-wal"
     for option in --read-only --read-only=force; do
         run -1 without_rights nbdedup $option list
@@ -282,7 +282,7 @@ crashed_pool ()
     run -2 nbdedup --read-only=yes list
     nothing_written
 
-    # A server that could do it is not asked to, either.
+    # A server that could do it is not asked to do it.
     serve "$pool"
     run -1 nbdedup --read-only destroy b
     nbdedup --read-only list >/dev/null
@@ -350,8 +350,8 @@ crashed_pool ()
     nothing_written
 }
 
-# many_volumes: w1000 ... w2499, clones of v@s, with the content of $one;
-# several pages of each table.
+# many_volumes: make w1000 ... w2499, clones of v@s, with the content of $one;
+# each table has several pages.
 many_volumes ()
 {
     make_pool
@@ -387,7 +387,7 @@ many_volumes ()
         if [ "$table" = volume ]; then
             assert_num "$left > 1000 && $left < 1501"
         else
-            # Still listed, and an error to read.
+            # The volume is still listed, and reading it fails.
             assert_eq "$left" 1501
             lost=$(grep -o 'volume w.* has lost its map' \
                         "$BATS_TEST_TMPDIR/log" | head -1 | cut -d' ' -f2)
@@ -402,7 +402,7 @@ many_volumes ()
     need sqlite3 -version
     damaged
     many_volumes
-    # Its rows are in the last page, that of its origin's in the first.
+    # Its rows are in the last page; those of its origin are in the first.
     nbdedup snapshot w2499@t
     nbdedup clone w2499@t x
     exported x "$one"
@@ -411,7 +411,7 @@ many_volumes ()
         run -1 nbdedup --read-only export "$name" /dev/null
         [[ $output == *"cost its map"* ]]
     done
-    # NBD: an I/O error, as of a lost block; it is not that there is none.
+    # Over NBD: an I/O error, as for a lost block; the export exists.
     need nbdcopy --version
     readonly_serve lost
     for name in w2499 w2499@t x; do
@@ -474,8 +474,8 @@ many_volumes ()
 @test "a damaged journal is refused, and passed over when forced to" {
     damaged
     crashed_pool
-    # The third batch after the fold, durable when the fourth was written: all
-    # of it, its trailer too.
+    # The third batch after the fold, which was durable when the fourth was
+    # written.  Overwrite all of it, including its trailer.
     python3 - "$pool/journal" <<'END'
 import struct, sys
 with open(sys.argv[1], "r+b") as f:

@@ -3,13 +3,13 @@
 # shellcheck shell=bash disable=SC2154,SC2030,SC2031
 #
 # DESCRIPTION
-# "nbdedup check --repair", as a user sees it.  Each kind of damage, and a
-# repair that is killed: test-repair.c.
+# "nbdedup check --repair", as a user sees it.  test-repair.c tests each kind of
+# damage, and a repair that is killed.
 
 load ../rigs/helpers
 
-# damaged_pool: $image is what volume v had before; block 3 has lost its
-# content, and some counts, space maps and totals are wrong.
+# damaged_pool: $image has volume v's content before the damage; block 3 has
+# lost its content, and some counts, space maps and totals are wrong.
 damaged_pool ()
 {
     make_pool
@@ -19,7 +19,7 @@ damaged_pool ()
     "$test_programs/modules/test-repair" plant "$pool"
 }
 
-# expect_repaired TEXT: it names what was wrong, and all of that was repaired.
+# expect_repaired TEXT: it names the damage, and all of it was repaired.
 expect_repaired ()
 {
     grep -q 'where no record is: repaired$' <<<"$1"
@@ -29,7 +29,7 @@ expect_repaired ()
     run ! grep -v -e ': repaired$' -e '^The content of 1 block' <<<"$1"
 }
 
-# expect_whole: but block 3, all is as it was, and that can be written again.
+# expect_whole: all but block 3 is as before, and block 3 can be written.
 expect_whole ()
 {
     nbdedup check
@@ -51,7 +51,7 @@ expect_whole ()
 @test "check --repair puts a pool right that nothing serves" {
     damaged_pool
     run -1 nbdedup check
-    # Without being asked it repairs nothing.
+    # Without --repair it repairs nothing.
     run -1 nbdedup check
     run -0 --separate-stderr nbdedup check --repair
     expect_repaired "$output"
@@ -89,8 +89,8 @@ expect_whole ()
     nbdedup check --repair
 }
 
-# lost_page: one page of the maps of volume v, whose content is $image, is
-# damaged in both copies.
+# lost_page: damage one page of the maps of volume v, whose content is $image,
+# in both copies.
 lost_page ()
 {
     local page file
@@ -109,7 +109,7 @@ lost_page ()
     done
 }
 
-# expect_lost OUTPUT: it names one range of v, which alone cannot be read.
+# expect_lost OUTPUT: it names one range of v, and only this cannot be read.
 expect_lost ()
 {
     local line offset length
@@ -126,7 +126,7 @@ expect_lost ()
     run qemu-io -f raw -c "read $(( offset + length - 4096 )) 4k" \
         "$(uri_of v)"
     [[ $output == *"Input/output error"* ]]
-    # Healed by what was there before.
+    # Heal it by writing its former content.
     dd if="$image" of="$BATS_TEST_TMPDIR/part" bs=4K status=none \
        skip=$(( offset / 4096 )) count=$(( length / 4096 ))
     qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/part $offset $length" \
@@ -176,8 +176,9 @@ expect_lost ()
     nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/image"
 }
 
-# without_journal SPOIL...: a pool whose server was killed; 'SPOIL journal'
-# spoils its journal.  What was folded is there: all but what came last.
+# without_journal SPOIL...: make a pool whose server was killed, and spoil its
+# journal with 'SPOIL journal'.  All data is there except the last writes, which
+# were not folded.
 without_journal ()
 {
     make_pool
@@ -195,7 +196,7 @@ without_journal ()
     [[ $output == *"what was flushed after the last fold is lost"* ]]
     nbdedup check
     nbdedup export v - | cmp - "$image"
-    # It goes on as any other pool, and nothing is given up a second time.
+    # It works as any other pool, and nothing is given up a second time.
     serve "$pool"
     qemu-io -f raw -c 'write -P 9 0 64k' -c flush "$(uri_of v)"
     crash
@@ -231,8 +232,8 @@ another_journal ()
     make_pool
     random_data 1M 7 >"$BATS_TEST_TMPDIR/image"
     nbdedup import v "$BATS_TEST_TMPDIR/image"
-    # The old one is still there; it is put aside; the new one is there, and
-    # pool.db still names a place that this one does not have.
+    # The old journal is still there and is put aside.  The new one is there,
+    # and pool.db still has a position that does not exist in it.
     cp "$pool/journal" "$BATS_TEST_TMPDIR/journal"
     truncate -s 100 "$pool/journal" "$pool/journal.new"
     nbdedup recover --without-journal

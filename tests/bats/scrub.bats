@@ -17,7 +17,7 @@ for i in range(int(sys.argv[1]) * 64):
 ' "$1" "${2:-1}"
 }
 
-# spoil: change a byte in each 50,000 of records that is not zero there.
+# spoil: change a byte that is not zero in each 50,000 bytes of records.
 spoil ()
 {
     python3 -c 'import sys
@@ -30,22 +30,22 @@ with open(sys.argv[1], "r+b") as f:
 ' "$pool/records"
 }
 
-# contents: of records, behind the header, which changes at each open
+# contents: a checksum of records, without the header, which each open changes
 contents ()
 {
     tail -c +65537 "$pool/records" | sha256sum
 }
 
-# figures: damaged records, and those that were written again, of the scrub
-# whose --json is in $output
+# figures: damaged and rewritten records of the scrub whose --json output is in
+# $output
 figures ()
 {
     jq -c '[.errors - .summary_errors - .lost_blocks - .metadata_errors,
             .repaired_records]' <<<"$output"
 }
 
-# is_repaired FROM...: spoil records; scrub cannot help; with these images it
-# does, and all is as it was.
+# is_repaired FROM...: spoil records, which scrub alone cannot repair.  With
+# these images it does, and all is as before.
 is_repaired ()
 {
     local bad from=() file before
@@ -103,7 +103,7 @@ is_repaired ()
     make_pool
     mixed_data 2 1 >"$BATS_TEST_TMPDIR/a"
     mixed_data 2 2 >"$BATS_TEST_TMPDIR/b"
-    # The last block is not whole.
+    # The last block is incomplete.
     truncate -s 2093056 "$BATS_TEST_TMPDIR/b"
     nbdedup import a "$BATS_TEST_TMPDIR/a" --block-size 128K
     nbdedup import b "$BATS_TEST_TMPDIR/b" --block-size 4K
@@ -131,7 +131,7 @@ is_repaired ()
     assert_eq "$(contents)" "$files"
     refused "no-such-file" scrub --from "$BATS_TEST_TMPDIR/no-such-file"
     run -2 nbdedup --read-only scrub --from "$BATS_TEST_TMPDIR/img"
-    # An image that refers to another file is not followed.
+    # scrub does not follow an image's reference to another file.
     need qemu-img --version
     qemu-img create -q -f qcow2 -b "$BATS_TEST_TMPDIR/img" -F raw \
              "$BATS_TEST_TMPDIR/overlay.qcow2"
@@ -147,7 +147,7 @@ is_repaired ()
     nbdedup set dedup=off
     nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
     nbdedup import w "$BATS_TEST_TMPDIR/img" --block-size 16K
-    # The first of the two.
+    # Damage the first of the two.
     python3 -c 'import sys
 image, records = (open(f, "rb").read() for f in sys.argv[1:])
 at = records.index(image[:64]) + 5000
@@ -163,7 +163,7 @@ with open(sys.argv[2], "r+b") as f:
     nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/img"
 }
 
-# progress FILTER...: these are true of how far the scrub is.
+# progress FILTER...: these are true of the scrub's progress.
 progress ()
 {
     local filter
@@ -175,8 +175,8 @@ progress ()
     done
 }
 
-# begin_scrub: in the background, slowly; its first records are read.
-# Sets $scrub.
+# begin_scrub: start it in the background, slowly, and wait until it has read
+# the first records.  Sets $scrub.
 begin_scrub ()
 {
     nbdedup scrub --rate 512K >"$BATS_TEST_TMPDIR/out" \
@@ -185,7 +185,7 @@ begin_scrub ()
     wait_for 60 progress '.running and .records > 10'
 }
 
-# scrub_has_failed: the one in the background, with status 1.
+# scrub_has_failed: the scrub in the background ended with status 1.
 scrub_has_failed ()
 {
     local status=0
@@ -194,8 +194,8 @@ scrub_has_failed ()
     assert_eq "$status" 1
 }
 
-# spoil_first: the record that stands first, and is read first.  Sets $offset,
-# where the image has it.
+# spoil_first: damage the first record, which is read first.  Sets $offset, its
+# place in the image.
 spoil_first ()
 {
     offset=$(python3 -c 'import sys
@@ -222,7 +222,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     begun=$(jq .scrub_progress.begun "$BATS_TEST_TMPDIR/status")
     run -0 nbdedup status
     [[ $output == *"one was stopped: "*" of 512 records, 0 damaged"* ]]
-    # It does not look at the first ones again, also after a new start.
+    # It does not read the first ones again, not even after a restart.
     spoil_first
     stop
     serve "$pool" record-cache=0
@@ -230,7 +230,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     assert_eq "$(jq -c '[.records, .bytes, .begun]' <<<"$output")" \
               "[512,8388608,$begun]"
     progress '. == null'
-    # One that has ended is not gone on with.
+    # A complete scrub is not continued.
     run -1 --separate-stderr nbdedup scrub --json
     assert_eq "$(figures)" "[1,0]"
     assert_eq "$(jq .records <<<"$output")" 512
@@ -246,7 +246,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     spoil_first
     serve "$pool" commit-interval=1
     begin_scrub
-    # It has been kept by now that the first one is damaged.
+    # The damage of the first record has been stored by now.
     wait_for 60 progress '.records > 100'
     status=0
     nbdedup status >/dev/null || status=$?
@@ -258,7 +258,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     assert_eq "$(figures)" "[1,0]"
     assert_eq "$(jq -c '[.records, .damaged[0].offset]' <<<"$output")" "[512,$offset]"
     progress '. == null'
-    # From the beginning.
+    # It starts from the beginning.
     begin_scrub_offline_and_stop
     run -1 --separate-stderr nbdedup scrub --restart --json
     assert_eq "$(jq -c '[.records, (.damaged | length)]' <<<"$output")" \
@@ -276,7 +276,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     stop
     scrub_has_failed
     spoil_first
-    # A summary, too.
+    # Damage a summary, too.
     chunk=$(LC_ALL=C grep -obUa NBDCHUNK "$pool/records" | head -1 |
                 cut -d: -f1)
     printf 'damage' | dd of="$pool/records" bs=1 seek=$((chunk + 200)) \
@@ -288,7 +288,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     assert_eq "$(cd "$pool" && sha256sum ./*)" "$files"
 }
 
-# The command has the pool itself.
+# The command has the pool open itself.
 begin_scrub_offline_and_stop ()
 {
     nbdedup scrub --progress --rate 512K 2>"$BATS_TEST_TMPDIR/err" \
@@ -301,7 +301,7 @@ begin_scrub_offline_and_stop ()
 
 @test "comparing the copies of pool.db is throttled, too, and can be stopped" {
     make_pool
-    # Nothing but metadata: it would take 20 s.
+    # There is only metadata, which would take 20 s.
     run -124 timeout -k 10 2 nbdedup scrub --rate 16K
     nbdedup scrub
 }
@@ -312,7 +312,7 @@ begin_scrub_offline_and_stop ()
     random_data 32M 1 >"$BATS_TEST_TMPDIR/img"
     nbdedup import v "$BATS_TEST_TMPDIR/img" --block-size 16K
     serve "$pool"
-    # A minute's work; other commands go on.
+    # It takes a minute, and other commands run meanwhile.
     begin_scrub
     nbdedup snapshot v@a
     stop
@@ -335,13 +335,13 @@ begin_scrub_offline_and_stop ()
     nbdedup scrub --rate none
 }
 
-# has_logged TEXT: the server has.
+# has_logged TEXT: the server's log has it.
 has_logged ()
 {
     grep -q "$1" "$server_log"
 }
 
-# has_scrubbed FILTER: the last scrub that ended says so.
+# has_scrubbed FILTER: it is true of the last complete scrub.
 has_scrubbed ()
 {
     nbdedup status --json >"$BATS_TEST_TMPDIR/status" || :
@@ -360,7 +360,7 @@ has_scrubbed ()
     wait_for 60 has_logged "a scrub begins, as scrub-interval says"
     wait_for 60 has_scrubbed '.records == 128 and .errors == 0'
     wait_for 60 has_logged "128 records verified, 0 errors, 0 records and 0"
-    # It finds damage, and says where.
+    # It finds the damage, and names the place.
     spoil_first
     wait_for 60 has_scrubbed '.errors == 1'
     wait_for 60 has_logged "v: 16384 bytes at offset $offset are damaged"
@@ -373,7 +373,7 @@ has_scrubbed ()
     run -0 nbdedup status
 }
 
-# A server's own, slow one is under way.
+# The server's own scrub, a slow one, has begun.
 scheduled_scrub_begins ()
 {
     make_pool

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2016,SC2030,SC2031,SC2034,SC2154
 #
-# What a client sees: sizes, flags, data, holes, what survives what.
-# teardown runs "nbdedup check" on the pool after every test.
+# A server as clients see it: sizes, flags, data, holes, and what survives a
+# crash.  teardown runs "nbdedup check" on the pool after every test.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -250,7 +250,7 @@ pool_with ()
 }
 
 #----------------------------------------------------------------------
-# What survives what
+# What survives a crash
 
 @test "flushed data survives kill -9 of the server" {
     pool_with v 24M
@@ -313,7 +313,7 @@ pool_with ()
     pool_with v 1M
     serve "$pool" commit-interval=0.2
     hold "$(uri_of v)" 'write -P 0x55 12345 54321'
-    # Nothing tells from outside when it happened; this is 20 times longer.
+    # The commit cannot be seen from outside; this is 20 times the interval.
     sleep 4
     crash
     let_go
@@ -376,7 +376,7 @@ pool_with ()
     done
 }
 
-# A server that was killed, and holds the lock until its last thread ends.
+# A killed server that holds the lock until its last thread ends.
 hold_lock_as_zombie ()
 {
     python3 -c '

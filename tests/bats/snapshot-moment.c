@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Is a snapshot one moment of all connections?
+/* Checks that a snapshot is one moment of all connections.
  *
  *   snapshot-moment SOCKET VOLUME NR COMMAND
  *
  * Threads write to a volume over several connections while "COMMAND
- * VOLUME@sN" is run NR times.  Each thread is a chain: it sends a write when
- * the one before it has been answered, over the next connection.  So what a
- * snapshot has of a chain must be its first writes, up to some number: at
- * least those that had been answered when the command was started, at most
- * those that had been sent when it had ended.  The blocks have pieces of all
- * chains in them.  At the end every snapshot still is what it was, although
- * a client tried to write to it.
+ * VOLUME@sN" is run NR times.  Each thread is a chain: it sends a write over
+ * the next connection when the one before it is answered.  So a snapshot must
+ * have the first writes of each chain, up to some number: at least those that
+ * were answered when the command started, and at most those that were sent
+ * when it ended.  The blocks have pieces of all chains in them.  At the end no
+ * snapshot may have changed, although a client tried to write to it.
  */
 
 #include <config.h>
@@ -46,7 +45,7 @@ connect_to (const char *sock, const char *name)
   return nbd;
 }
 
-/* Write 'n' of a chain; 0 is what was there before: zeroes. */
+/* Write 'n' of a chain; 0 is the content before: zeroes. */
 static void
 fill_piece (uint8_t piece[PIECE], unsigned chain, uint64_t n)
 {
@@ -101,7 +100,7 @@ writes_in (struct nbd_handle *nbd, const char *name, unsigned chain)
       last = n;
   }
   for (slot = 0; slot < SLOTS; ++slot) {
-    /* The last one up to 'last' that went to this slot. */
+    /* The last write up to 'last' that went to this slot. */
     n = last - (last + SLOTS - slot) % SLOTS;
     if (n > last)
       n = 0;
@@ -113,7 +112,7 @@ writes_in (struct nbd_handle *nbd, const char *name, unsigned chain)
   return last;
 }
 
-/* A client that does not care what the server told it. */
+/* A client that ignores the flags that the server sent. */
 static void
 try_to_write (struct nbd_handle *nbd, const char *name)
 {
@@ -154,7 +153,7 @@ take (const char *command, const char *name)
   free (line);
 }
 
-/* Snapshot 'name' while the chains run. */
+/* Take snapshot 'name' while the chains run. */
 static void
 take_and_look (const char *sock, const char *command, const char *name,
                uint64_t last[CHAINS])

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154,SC1011
 #
-# "nbdedup status", and what the log hears before a pool is full.  (Full and
+# "nbdedup status", and the log's warnings before a pool is full.  (Full and
 # read-only pools: fault.bats and readonly.bats.)
 
 load ../rigs/helpers
 
-# status EXIT FILTER...: with that exit status and, as JSON, these true.
+# status EXIT FILTER...: it has this exit status, and the filters are true.
 status ()
 {
     local expected=$1 filter
@@ -20,19 +20,19 @@ status ()
     done
 }
 
-# logged TEXT NUMBER: so many lines of the server's log have it.
+# logged TEXT NUMBER: the server's log has this number of lines with TEXT.
 logged ()
 {
     assert_eq "$(grep -c "$1" "$server_log")" "$2" "lines with '$1'"
 }
 
-# put_at OFFSET: what is on stdin, into records.
+# put_at OFFSET: write stdin into records.
 put_at ()
 {
     dd of="$pool/records" bs=1 seek="$1" conv=notrunc status=none
 }
 
-# damage_page NUMBER [.copy]: of pool.db, while it is closed.
+# damage_page NUMBER [.copy]: damage a page of pool.db, while it is closed.
 damage_page ()
 {
     printf 'damaged!' | dd of="$pool/pool.db${2:-}" bs=1 conv=notrunc \
@@ -87,14 +87,14 @@ damage_page ()
     [[ $output =~ $'\n'recovery\ +20.*batches ]]
 }
 
-# hold: a command that has the pool, until its standard input ends.
+# hold: run a command that has the pool open until its standard input ends.
 hold ()
 {
     mkfifo "$BATS_TEST_TMPDIR/fifo"
     nbdedup import held - <"$BATS_TEST_TMPDIR/fifo" 2>/dev/null 3>&- 4>&- &
     holder_job=$!
     exec 7>"$BATS_TEST_TMPDIR/fifo"
-    # It looks at the first bytes before it opens the pool.
+    # It reads the first bytes before it opens the pool.
     head -c 1M /dev/zero >&7
     wait_for 30 grep -q "^command [0-9]* nbdedup import" "$pool/lock"
     holder=$(cut -d' ' -f2 "$pool/lock")
@@ -126,7 +126,7 @@ release ()
     [[ ${lines[0]} == "$(realpath "$pool"): busy" ]]
     [[ $output == *"by the command nbdedup import (PID $holder)"* ]]
     [[ $output =~ $'\n'free\ +[0-9.]+.*\ for\ records ]]
-    # For a day.
+    # It has run for a day.
     touch -d '25 hours ago' "$pool/lock"
     status 1 '.state == "warning"' '.problems | length == 1' \
            '.problems[0].text | contains ("nbdedup import")' '.damage == null'
@@ -156,7 +156,7 @@ release ()
     NBDEDUP_POOL='' run -3 nbdedup status
     run -3 bash -c 'nbdedup status >/dev/full'
     run -0 nbdedup --read-only status
-    # Of other commands it is what it was.
+    # For other commands the exit status has not changed.
     run -2 nbdedup stat --nonesuch
 }
 
@@ -172,12 +172,12 @@ release ()
     serve "$pool"
     status 1 '.metadata_copy.pages_taken > 0' '.problems | length == 1' \
            '.metadata_copy.pages_repaired == .metadata_copy.pages_taken'
-    # The rest.
+    # scrub finds the rest.
     nbdedup scrub
     stop
     serve "$pool"
     status 0 '.metadata_copy.pages_taken == 0' '.scrub.metadata_errors == 0'
-    # One that the server does not read.
+    # A page that the server does not read.
     stop
     damage_page 5
     damage_page 5 .copy
@@ -194,7 +194,7 @@ release ()
     make_pool
     random_data 1M >"$BATS_TEST_TMPDIR/img"
     nbdedup import v "$BATS_TEST_TMPDIR/img"
-    # Somewhere in the data.
+    # Damage a place in the data.
     offset=$(python3 -c 'import sys
 image, records = (open(f, "rb").read() for f in sys.argv[1:])
 print(records.index(image[:64]))' "$BATS_TEST_TMPDIR/img" "$pool/records")
@@ -224,15 +224,15 @@ print(records.index(image[:64]))' "$BATS_TEST_TMPDIR/img" "$pool/records")
     random_data 6M >"$BATS_TEST_TMPDIR/data"
     qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/data 0 6M" -c flush "$uri" \
             >/dev/null
-    # After a fold, by itself.
+    # The warning comes after a fold, without a command.
     wait_for 30 grep -q 'more than full-warn (50 %)' "$server_log"
     status 1 '.state == "warning"' '.space.used_percent > 60' \
            '.space.used_percent < 61.5' '.space.max_size == 10485760'
-    # Each "set" folds and looks.
+    # Each "set" folds and checks the space.
     nbdedup set full-warn=51
     nbdedup set full-warn=52
     logged 'more than full-warn' 1
-    # Two points less are not enough if it is not more.
+    # Two points less are not enough if no more space is used.
     nbdedup set full-warn=62
     logged 'less than full-warn' 0
     status 0

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The nbdedup command on a pool that nobody serves.  control.bats does the
-# same through a server.
+# The nbdedup command on a pool without a server.  control.bats does the same
+# with a server.
 
 # helpers.bash and "run" set what seems to be unset; $'\n' stands in patterns
 # shellcheck disable=SC2154,SC1011,SC2016,SC2030,SC2031
 
 load ../rigs/helpers
 
-# refused STATUS TEXT CMD...: 'nbdedup CMD...' exits with STATUS and says
-# one line that begins with "nbdedup: " and has TEXT in it.
+# refused STATUS TEXT CMD...: 'nbdedup CMD...' exits with STATUS and prints one
+# line that begins with "nbdedup: " and has TEXT in it.
 refused ()
 {
     local status_wanted=$1 text=$2
@@ -21,7 +21,7 @@ refused ()
     assert_eq "$(wc -l <<<"$stderr")" 1 "nbdedup $*: lines"
 }
 
-# sparse_image FILE: 40 MiB with two islands of data, at odd places.
+# sparse_image FILE: make 40 MiB with two islands of data, at odd places.
 sparse_image ()
 {
     truncate -s 40M "$1"
@@ -288,7 +288,7 @@ json ()
     run -0 nbdedup stat
     [[ $output != *"segments of 4 MiB"* ]]
     nbdedup import all "$BATS_TEST_TMPDIR/all"
-    # Half of the records of each segment.
+    # "half" has half of the records of each segment.
     python3 - "$BATS_TEST_TMPDIR/all" "$BATS_TEST_TMPDIR/half" <<'PYTHON'
 import sys
 with open(sys.argv[1], "rb") as whole, open(sys.argv[2], "wb") as half:
@@ -339,7 +339,7 @@ PYTHON
     grep -x 'nbdedup_pool_logical_bytes 8388608' "$BATS_TEST_TMPDIR/prom"
     grep -x 'nbdedup_volume_logical_bytes{volume="web2"} 4194304' \
          "$BATS_TEST_TMPDIR/prom"
-    # Every sample has its HELP and TYPE in front.
+    # Every sample comes after its HELP and TYPE.
     awk '/^# HELP/ { help[$3] = 1; next }
          /^# TYPE/ { if (!help[$3]) exit 1; type[$3] = $4; next }
          { sub (/[{ ].*/, ""); if (!type[$0]) exit 1; n++ }
@@ -377,7 +377,7 @@ PYTHON
     nbdedup import other "$BATS_TEST_TMPDIR/img" --block-size 64K
     nbdedup snapshot golden@v1
     nbdedup clone golden@v1 web --count 3
-    # Four blocks that nobody else has; two of them written to two clones.
+    # Four blocks of its own; two of them are written to two clones.
     random_data 128K 2 >"$BATS_TEST_TMPDIR/new1"
     random_data 128K 3 >"$BATS_TEST_TMPDIR/new2"
     serve "$pool"
@@ -427,7 +427,7 @@ PYTHON
     damaged
     random_data 1M >"$BATS_TEST_TMPDIR/img"
     nbdedup import web1 "$BATS_TEST_TMPDIR/img" --block-size 64K
-    # Where is the content?  It is incompressible, hence stored as it is.
+    # Find the content, which is incompressible, hence stored as it is.
     needle=$(head -c 262160 "$BATS_TEST_TMPDIR/img" | tail -c 16 |
                  od -An -v -tx1 -w16)
     at=$(od -An -v -tx1 -w16 "$pool/records" | grep -n -m1 "$needle" |
@@ -466,12 +466,12 @@ PYTHON
     random_data 1M | nbdedup import web1 -
     nbdedup snapshot web1@a
     nbdedup clone web1@a web2
-    # Progress goes to stderr: it would be in the lock file, which tells who
-    # has the pool.
+    # Progress goes to stderr, and must not go into the lock file, which names
+    # the process that has the pool.
     run -0 bash -c 'nbdedup scrub --progress 2>&-'
     run -0 grep -a -x 'command [0-9]* nbdedup scrub' "$pool/lock"
     assert_eq "$(wc -l <"$pool/lock")" 1
-    # Output that has nowhere to go is a failure, what has none is not.
+    # Without a stdout it fails if it has output, and only then.
     for cmd in list drift "drift --json" "destroy web2 --dry-run"; do
         run -1 bash -c "nbdedup $cmd >&-"
         assert_eq "$output" \
@@ -520,7 +520,7 @@ PYTHON
     assert_eq "$(volume_stat web2 size)" 41943040
     nbdedup export web2 - | cmp "$BATS_TEST_TMPDIR/img"
     nbdedup export web1 - | cmp "$BATS_TEST_TMPDIR/img"
-    # More than the first size of such a volume, and exactly that.
+    # Larger than the first size of such a volume, and exactly that size.
     random_data 70M | nbdedup import big -
     nbdedup export big - | cmp - <(random_data 70M)
     assert_eq "$(volume_stat big size)" 73400320
@@ -651,7 +651,7 @@ PYTHON
     [[ $stderr == *"export 100%"* ]]
 }
 
-# interrupt SIGNAL: end an import that waits for its input.
+# interrupt SIGNAL: interrupt an import that waits for its input.
 interrupt ()
 {
     local fifo="$BATS_TEST_TMPDIR/fifo.$1" pid
@@ -661,7 +661,7 @@ interrupt ()
     pid=$!
     exec 5>"$fifo"
     random_data 20M >&5
-    # It has taken all but what the pipe holds, so the volume exists.
+    # It has read all data except what the pipe holds, so the volume exists.
     kill "-$1" "$pid"
     status=0
     wait "$pid" || status=$?
@@ -674,8 +674,8 @@ interrupt ()
 @test "an import that is interrupted leaves no volume behind" {
     make_pool
     interrupt TERM
-    # Background processes of scripts ignore SIGINT, and those of nohup
-    # SIGHUP; that is respected.
+    # A script's background processes ignore SIGINT, and those of nohup ignore
+    # SIGHUP; the command must respect this.
     trap -p HUP | grep -q "''" || interrupt HUP
 }
 
@@ -737,7 +737,7 @@ $pool is in use by nbdedup import (PID $importer) since $time"
 
     make_pool
     random_data 8M | nbdedup import web1 -
-    # Whichever comes first has the pool; the other one does not wait 30 s.
+    # The first one gets the pool; the other one does not wait 30 s.
     run ! timeout 20 bash -o pipefail -c '
         nbdedup export web1 - 2>"$1.export" |
             nbdedup import web2 - 2>"$1.import"' bash "$err"
@@ -746,7 +746,7 @@ $pool is in use by nbdedup import (PID $importer) since $time"
                  grep -c "other end of a pipe: let a server have the pool")" 1
     assert_eq "$(json list | jq -c '[.volumes[].name]')" '["web1"]'
 
-    # A command that only writes to the same pipe is waited for.
+    # It waits for a command that only writes to the same pipe.
     mkfifo "$BATS_TEST_TMPDIR/fifo"
     { nbdedup import web3 - <"$BATS_TEST_TMPDIR/fifo" &
       exec 5>"$BATS_TEST_TMPDIR/fifo"
@@ -778,7 +778,7 @@ $pool is in use by nbdedup import (PID $importer) since $time"
         status=0
         wait "$pid" || status=$?
         assert_eq "$status" 1
-        # It may have said before that it waits.
+        # It may have printed before that it waits.
         assert_eq "$(tail -n 1 "$BATS_TEST_TMPDIR/err")" \
                   "nbdedup: ${cmd%% *}: interrupted"
     done

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# import and estimate of images from people whom you do not trust: they read
-# the file that they were given and nothing else, they end, and the programs
-# that parse foreign formats can do no harm.
+# import and estimate of untrusted images: they read only the file that they
+# were given, they end, and the programs that parse foreign formats can do no
+# harm.
 
 load ../rigs/helpers
 
@@ -13,7 +13,7 @@ setup ()
     mkdir tmp
     export TMPDIR="$PWD/tmp"
     make_pool
-    # What no image may bring into a volume.
+    # No image may bring this into a volume.
     printf 'the secret of this machine\n' >secret
     truncate -s 1M secret
     random_data 2M 1 >disk.raw
@@ -35,15 +35,15 @@ teardown ()
     check_pools
 }
 
-# nothing_left: no volume, no socket, no unfinished file.
+# nothing_left: there is no volume, no socket, and no unfinished file.
 nothing_left ()
 {
     assert_eq "$(nbdedup list --json | jq -c '[.volumes[].name]')" "${1:-[]}"
     assert_eq "$(find tmp -name 'nbdedup.*')" ""
 }
 
-# both_refuse TEXT FILE OPTION...: import and estimate, at once, in one line;
-# both_misuse: as wrong usage.
+# both_refuse TEXT FILE OPTION...: import and estimate refuse it at once, in one
+# line; both_misuse: as wrong usage.
 both_refuse () { both_fail_with 1 "$@"; }
 both_misuse () { both_fail_with 2 "$@"; }
 
@@ -62,14 +62,14 @@ both_fail_with ()
     nothing_left
 }
 
-# overlay FILE NAME FORMAT: a qcow2 image that says NAME is behind it.
+# overlay FILE NAME FORMAT: make a qcow2 image with the backing file NAME.
 overlay ()
 {
     qemu-img create -q -f qcow2 -u -b "$2" -F "$3" "$1" 1M
 }
 
-# with_data_file FILE NAME: a qcow2 image whose data is in another file,
-# which then becomes the secret.
+# with_data_file FILE NAME: make a qcow2 image whose data is in another file,
+# and put the secret into that file.
 with_data_file ()
 {
     qemu-img create -q -f qcow2 -o "data_file=$2,data_file_raw=on" "$1" 1M
@@ -131,7 +131,7 @@ EOF
     both_refuse "refers to another file, '$PWD/secret'" evil.vmdk
     sed "s,$PWD/secret,tmp/../secret," evil.vmdk >dots.vmdk
     both_refuse "refers to another file" dots.vmdk
-    # What must not be read whatever the user says.
+    # These must not be read, whatever the options.
     mkfifo fifo
     for type in /dev/zero "$PWD/fifo" fifo /proc/self/environ-not; do
         sed "s,$PWD/secret,$type," evil.vmdk >x.vmdk
@@ -161,14 +161,14 @@ EOF
         overlay x.qcow2 "$name" raw
         both_refuse "which is no file of this machine" x.qcow2 --allow-backing
     done
-    # A format that is none: QEMU has drivers for whatever can be reached.
+    # Not an image format: QEMU has drivers for everything that can be reached.
     both_misuse "'nbd' is not an image format" "$PWD/other.sock" --format nbd
     both_misuse "'vvfat' is not an image format" "$PWD" --format vvfat
     overlay x.qcow2 "$PWD/secret" vvfat
     both_refuse "'vvfat' is not an image format" x.qcow2 --allow-backing
     grep -q Ready log
     assert_eq "$(grep -c Connect log)" 0
-    # And it would have been noticed.
+    # A connection would have been noticed.
     overlay x.qcow2 "$other" raw
     qemu-img convert -f qcow2 -O raw x.qcow2 out
     cmp out secret
@@ -188,7 +188,7 @@ EOF
         nbdedup destroy v
         nbdedup estimate "$f"
     done
-    # Not sure: it is asked for.
+    # The format is uncertain, so the user has to say it.
     cp evil.qcow2 evil.img
     both_refuse "evil.img: its name says raw, its content looks like qcow2: say\
  which it is: --format raw, or --format qcow2" evil.img
@@ -211,13 +211,13 @@ EOF
     nbdedup import v fixed.vhd
     nbdedup export v - | cmp - disk.raw
     nbdedup destroy v
-    # Where the name says nothing the first bytes do, and only they.
+    # If the name has no format, only the first bytes count.
     cp evil.qcow2 noname
     both_refuse "refers to another file" noname
 }
 
 @test "the backing file of an old image is not looked into, either" {
-    # A qcow image does not say which format is behind it.
+    # A qcow image does not have the format of its backing file.
     overlay base.raw "$PWD/secret" raw
     qemu-img create -q -f qcow -b "$PWD/base.raw" -F raw top.qcow 1M
     truncate -s 1M base.raw
@@ -243,7 +243,7 @@ EOF
     both_refuse "/dev/zero: is a character device" x.qcow2 --allow-backing
     overlay x.qcow2 nonesuch raw
     both_refuse "nonesuch: No such file" x.qcow2 --allow-backing
-    # As standard input a FIFO is what it was.
+    # A FIFO as standard input is accepted.
     cat disk.raw >fifo 3>&- 4>&- &
     nbdedup import v - <fifo
     wait $!
@@ -261,16 +261,16 @@ EOF
                 huge.qcow2
     qemu-img create -q -f qcow huge 3T
     both_refuse "which is too much for qcow" huge
-    # Its header says so; to make one takes QEMU a second of an idle machine.
+    # Its header says so; QEMU would take a second of an idle machine.
     qemu-img create -q -f qcow2 aes.qcow2 1M
     printf '\0\0\0\1' | dd of=aes.qcow2 bs=1 seek=32 conv=notrunc status=none
     both_refuse "aes.qcow2: is encrypted: decrypt it first" aes.qcow2
-    # Names in an image do nothing to a terminal, and stay in one line.
+    # Names in an image cannot control a terminal, and stay in one line.
     overlay x.qcow2 $'a\nb\e[31m' raw
     both_refuse "refers to another file, 'a?b?[31m'" x.qcow2
 }
 
-# break_out: in place of qemu-img and qemu-nbd, with what it is to reach.
+# break_out: replace qemu-img and qemu-nbd by a program that tries to break out.
 break_out ()
 {
     mkdir bin
@@ -297,13 +297,13 @@ break_out ()
     cmp bin/secret bin/before
     nothing_left '["v"]'
 
-    # It can do what it tries, where nothing confines it.
+    # Without confinement it can do what it tries.
     run -1 bin/qemu-img
     [[ $output == "reached: "*unix*tcp*fork*kill*secret*passwd*memory* ]]
 }
 
 @test "qemu-nbd reads only what the image consists of, and has no network" {
-    # The server is what reads the data: the check does not see this one.
+    # qemu-nbd, which reads the data; the check uses the real qemu-img.
     break_out
     qemu-img convert -f raw -O qcow2 disk.raw bin/in.qcow2
     mkdir first
@@ -335,7 +335,7 @@ break_out ()
         cmp - disk.raw
 }
 
-# left_over: processes with $PWD/mark in their environment.
+# left_over: list processes with $PWD/mark in their environment.
 left_over ()
 {
     grep -l --null-data "^PATH=$PWD/mark:" /proc/[0-9]*/environ 2>/dev/null
@@ -346,8 +346,8 @@ no_left_over ()
     [ -z "$(left_over)" ]
 }
 
-# FUZZ=N SEED=S: another number of images of each format, other ones; some
-# hundreds of them for a change to how images are read.
+# FUZZ=N SEED=S: another number of images of each format, and other ones.  Use
+# some hundreds for a change to how images are read.
 @test "spoilt images of all formats end soon, in one line or in a volume" {
     local f i file status path="$PWD/mark:$PATH" good=0 bad=0
 
@@ -360,7 +360,7 @@ no_left_over ()
             "$top_srcdir/tests/bats/mutate-image.py" good.$f "$file" \
                                                $(( ${SEED:-1} + i ))
             status=0
-            # The limit for CPU time ends the worst.
+            # The limit for CPU time ends the worst ones.
             PATH="$path" timeout -s KILL 400 nbdedup import v "$file" \
                 --format $f >out 2>&1 || status=$?
             if [ $status = 0 ]; then

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Do to an export what was done to a copy of it, as its guest would have.
+/* Apply the changes of a copy of an export to the export, as its guest would.
  *
  *   write-changes SOCKET EXPORT OLD NEW
  *
- * OLD is what the export has, NEW what it becomes; both are raw images of
- * its size.  Neighbouring pieces of 4 KiB that differ are written together
- * (up to 128 KiB), those that became zero are trimmed; then comes a flush.
+ * OLD is the present content of the export, NEW the wanted one; both are raw
+ * images of its size.  Neighbouring pieces of 4 KiB that differ are written
+ * together (up to 128 KiB), pieces that became zero are trimmed; then comes a
+ * flush.
  */
 
 #include <config.h>
