@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2030,SC2031,SC2034,SC2154
 #
-# Clones of a real Debian image under guests, while they are snapshotted and
-# rolled back; other file systems, and a kernel's NBD client that outlives its
+# Clones of a real Debian image in use by guests, while they are snapshotted and
+# rolled back; other file systems; and a kernel's NBD client that outlives its
 # server.
 
 load ../rigs/helpers
@@ -18,8 +18,8 @@ setup_file ()
     build_image
 }
 
-# replayed SNAPSHOT: its file system as after a loss of power, in $disk; it
-# is sound once its journal has been replayed.
+# replayed SNAPSHOT: put its file system, as after a loss of power, into $disk;
+# it must be clean after a replay of its journal.
 replayed ()
 {
     disk=$BATS_TEST_TMPDIR/disk.raw
@@ -45,8 +45,8 @@ own_bytes ()
     serve "$pool"
     nbdedup clone golden@v1 web --count 2
 
-    # Both write what the other has not; the garbage comes after the
-    # snapshot, so that its space really comes back.
+    # Each writes data of its own; the garbage comes after the snapshot, so that
+    # its space is really freed.
     guest_script <<'SCRIPT'
 #!/bin/bash
 set -e
@@ -94,8 +94,8 @@ SCRIPT
     done
     run ! cmp -s "$BATS_TEST_TMPDIR/sums-web1" "$BATS_TEST_TMPDIR/sums-web2"
 
-    # The snapshot has all that was synced before it, and the golden image
-    # is what it was.
+    # The snapshot has all data that was synced before it, and the golden image
+    # has not changed.
     replayed web1@running
     sed -n 's/^sum //p' "$BATS_TEST_TMPDIR/first" >"$BATS_TEST_TMPDIR/synced"
     while read -r sum file; do
@@ -107,7 +107,7 @@ SCRIPT
     [[ $output == *"File not found"* ]]
     assert_eq "$(nbdedup export golden - | sha256sum)" "$golden"
 
-    # Rolled back, it boots from there; the other one stays.
+    # After the rollback it boots from there; the other one is not affected.
     nbdedup rollback web1@running
     cp "$BATS_TEST_TMPDIR/synced" "$BATS_TEST_TMPDIR/run/sums"
     guest_script <<'SCRIPT'
@@ -130,11 +130,11 @@ SCRIPT
 #----------------------------------------------------------------------
 # The kernel's NBD client over restarts of the server
 
-# persist_script NBD-CLIENT-ARGUMENT...: a file system, in use before and
-# after each restart of its server; it is not mounted meanwhile.  The kernel
-# (6.1) fails what it has to send while there is no connection, and reports the
-# end of one in a way that nbd-client (3.24) takes for a wish, even with
-# -persist; so who finds no client running starts one.
+# persist_script NBD-CLIENT-ARGUMENT...: a file system, in use before and after
+# each restart of its server, and not mounted meanwhile.  The kernel (6.1) fails
+# requests while there is no connection, and reports a lost connection so that
+# nbd-client (3.24) takes it for a request to end, even with -persist.  So the
+# script starts a client if none is running.
 persist_script ()
 {
     guest_script <<SCRIPT
@@ -154,7 +154,7 @@ connected ()
              wc -c)" = 4096 ]
 }
 
-# wait_until COMMAND...: for 60 s.
+# wait_until COMMAND...: wait for 60 s at most.
 wait_until ()
 {
     left=200
@@ -199,7 +199,7 @@ console_said ()
     grep -q "^$1" "$console" || ! kill -0 "${guests[nbd]}" 2>/dev/null
 }
 
-# persist: run the guest of persist_script, restart its server twice.
+# persist: run the guest of persist_script, and restart its server twice.
 persist ()
 {
     start_nbd_guest "$@"
@@ -251,9 +251,9 @@ persist ()
 #----------------------------------------------------------------------
 # Other file systems
 
-# fs_guest VOLUME PREPARE MOUNT CHECK OPTION...: PREPARE, MOUNT; files are made
-# on /mnt, or, if there are some, looked at, and changed; CHECK.  The options
-# are those of vm-images/initramfs-nbd.
+# fs_guest VOLUME PREPARE MOUNT CHECK OPTION...: run PREPARE and MOUNT; make
+# files on /mnt or, if there are some, check and change them; run CHECK.  The
+# options are those of vm-images/initramfs-nbd.
 fs_guest ()
 {
     local volume=$1 prepare=$2 mount=$3 check=$4
@@ -279,7 +279,7 @@ fi
 sha256sum * | grep -v sums >/tmp/sums
 cp /tmp/sums sums
 sync
-# FUSE may not know how to.
+# FUSE may not support it.
 fstrim /mnt || true
 cd /
 umount /mnt
@@ -294,8 +294,8 @@ SCRIPT
     nbd_guest "$@"
 }
 
-# file_system PREPARE MOUNT CHECK OPTION...: made on a golden image, changed
-# on a clone, and set back.
+# file_system PREPARE MOUNT CHECK OPTION...: make it on a golden image, change
+# it on a clone, and roll back.
 file_system ()
 {
     local prepare=$1 mount=$2 check=$3 golden

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# Drift's figures on a real Debian image, and clones of it that lived through
-# some weeks of packages, upgrades, logs, databases and swap (vm-images/
-# diverge, through the server), compared to the block with a program that
-# reads the exported images; and what destroying gives back, with what it
-# really gives back.  ../bats/drift.bats has small images, and every block size.
+# Drift's figures on a real Debian image and its clones after some weeks of
+# packages, upgrades, logs, databases and swap (vm-images/diverge, through the
+# server), compared to the block with a program that reads the exported images;
+# and predictions for destroying, compared with the space that it frees.
+# ../bats/drift.bats has small images, and every block size.
 
 load ../rigs/helpers
 load ../rigs/clients
@@ -23,8 +23,8 @@ setup_file ()
     build_image
 }
 
-# week SEED STEPS NAME...: what happens to these machines; the seed has the
-# name in it, but for upgrades, which are the same everywhere.
+# week SEED STEPS NAME...: apply a week's changes to these machines.  The seed
+# includes the name, except for upgrades, which are the same everywhere.
 week ()
 {
     local seed=$1 steps=$2 name
@@ -37,7 +37,7 @@ week ()
     done
 }
 
-# fleet BLOCK-SIZE: a served pool, and who belongs to whom in it:
+# fleet BLOCK-SIZE: serve a pool with these families:
 #   golden@v1: db idle leaf log new2 off sub web; golden@v2: moved new1;
 #   web@monday: sub
 fleet ()
@@ -62,7 +62,7 @@ fleet ()
     nbdedup clone between@day moved
     nbdedup destroy between -r --force
 
-    # Everybody upgrades; the golden image, too.
+    # All machines upgrade, and the golden image, too.
     week 2 upgrade web db log off leaf golden
     nbdedup snapshot golden@v2
     nbdedup clone golden@v2 new --count 2 >/dev/null
@@ -70,7 +70,7 @@ fleet ()
     nbdedup rebase new2 golden@v1 >/dev/null
     week 2 logs,database new1 new2 moved
 
-    # Somebody regrets it, grows, deletes, and is trimmed.
+    # Machines are rolled back, grow, delete files, and are trimmed.
     nbdedup snapshot log@before
     week 3 swap,database log
     nbdedup rollback log@before
@@ -79,7 +79,7 @@ fleet ()
     io "$(uri_of web)" 'write -P 3 500M 3M' 'write -z 100M 8M' \
        'discard 200M 30M' 'discard 300000001 4097' "write -s $image 460M 5M" \
        flush
-    # Written over with what was there.
+    # Overwritten with the same content.
     nbdcopy "$image" "$(uri_of idle)"
 }
 
@@ -88,7 +88,7 @@ families_are_exact ()
     drift_is_exact golden@v2 "$1" moved new1
     drift_is_exact web@monday "$1" sub
     drift_is_exact golden@v1 "$1" db idle leaf log new2 off sub web
-    # Such as one finds it on real fleets.
+    # Figures as on real fleets.
     jq -e '[.clones[] | .golden_moved] | add > 0' <<<"$drift"
     jq -e '[.clones[] | .sibling] | add > 0' <<<"$drift"
     jq -e '[.clones[] | .unique] | add > 0' <<<"$drift"

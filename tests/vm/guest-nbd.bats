@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# The NBD client of Debian's kernel, in a guest of its own: neither root nor
-# a kernel with nbd is needed here.
+# The NBD client of Debian's kernel, in a guest of its own, so that neither root
+# nor a kernel with nbd is needed here.
 
 load ../rigs/helpers
 load guest
@@ -25,9 +25,9 @@ setup_file ()
 set -ex
 connect ()
 {
-    # With larger blocks than -b the end of the volume would be missing.
+    # With blocks larger than -b 512 the end of the volume would be missing.
     /usr/local/bin/nbd-client 10.0.2.100 10809 /dev/nbd0 -N disk -b 512
-    # nbd-client may end before the kernel has taken over.
+    # nbd-client may end before the kernel has taken over the connection.
     for i in $(seq 100); do
         [ "$(blockdev --getsize64 /dev/nbd0)" = 0 ] || break
         sleep 0.1
@@ -46,12 +46,12 @@ connect
 [ "$(cat /sys/block/nbd0/queue/write_cache)" = "write back" ]
 [ "$(cat /sys/block/nbd0/queue/discard_max_bytes)" -gt 0 ]
 
-# Past the page cache, not aligned to a block of the volume.
+# Bypass the page cache, not aligned to a block of the volume.
 dd if=/bin/busybox of=/dev/nbd0 bs=512 seek=99999 count=1000 oflag=direct
 dd if=/dev/nbd0 of=/tmp/back bs=512 skip=99999 count=1000 iflag=direct
 head -c 512000 /bin/busybox | cmp - /tmp/back
 
-# Small disks get 1 KiB blocks otherwise.
+# Without -b small disks get 1 KiB blocks.
 /usr/local/bin/mke2fs -q -t ext4 -b 4096 -m 0 /dev/nbd0
 mount /dev/nbd0 /mnt
 mkdir /mnt/files

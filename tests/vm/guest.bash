@@ -7,7 +7,7 @@
 declare -gA guests=()           # process ids, by name: the volume's
 guest=                          # the one that is meant
 
-# The image and what is beside it, in $image.  Call it in setup_file.
+# Set $image to the folder of the image.  Call it in setup_file.
 build_image ()
 {
     need qemu-system-x86_64 --version
@@ -15,12 +15,12 @@ build_image ()
     PATH=$PATH:/sbin:/usr/sbin
     need mke2fs -V
     export PATH
-    # bats waits for everybody who holds its descriptors 3 and 4.
+    # bats waits for every process that holds its descriptors 3 and 4.
     image=$(bash "$top_srcdir/tests/vm/image" "$top_builddir" 3>&- 4>&-)
     export image
 }
 
-# guest_script: the program on stdin is what the next guest runs.
+# guest_script: the next guest runs the program on stdin.
 guest_script ()
 {
     mkdir -p "$BATS_TEST_TMPDIR/run"
@@ -28,9 +28,9 @@ guest_script ()
     chmod 755 "$BATS_TEST_TMPDIR/run/run"
 }
 
-# start_guest VOLUME [OPTION...]: boot the volume, in the background, with
-# what guest_script left; the guest's words come to $report.  Several may run:
-# use_guest says which one is meant.
+# start_guest VOLUME [OPTION...]: boot the volume in the background, with the
+# program of guest_script; the guest's output comes to $report.  Several guests
+# may run: use_guest selects one.
 start_guest ()
 {
     local volume=$1
@@ -39,7 +39,7 @@ start_guest ()
     report=$BATS_TEST_TMPDIR/report-$volume
     console=$BATS_TEST_TMPDIR/console-$volume
     rm -f "$report" "$console"
-    # TCG: not every machine that has /dev/kvm can use it.
+    # Use TCG: not every machine that has /dev/kvm can use it.
     "$top_srcdir/vm-images/boot" --accel "${QEMU_ACCEL:-tcg}" \
         --image "$image" --run "$BATS_TEST_TMPDIR/run" --report "$report" \
         --timeout 800 "$@" "$(uri_of "$volume")" \
@@ -48,7 +48,7 @@ start_guest ()
     guests[$guest]=$!
 }
 
-# use_guest VOLUME: the functions below are about the guest on this one.
+# use_guest VOLUME: the functions below use the guest on this volume.
 use_guest ()
 {
     report=$BATS_TEST_TMPDIR/report-$1
@@ -56,7 +56,7 @@ use_guest ()
     guest=$1
 }
 
-# finish_guest: wait until it is done, and has done well.
+# finish_guest: wait until the guest ends, which must be with success.
 finish_guest ()
 {
     local status=0 pid=${guests[$guest]}
@@ -67,9 +67,9 @@ finish_guest ()
         fail "the guest failed ($status):" "$(tail -n 60 "$console")"
 }
 
-# start_nbd_guest [OPTION...]: boot the kernel of the image with what
-# guest_script left, in the background.  For the guest, the server is
-# 10.0.2.100, port 10809.  The options are those of vm-images/initramfs-nbd.
+# start_nbd_guest [OPTION...]: boot the kernel of the image in the background,
+# with the program of guest_script.  For the guest, the server is 10.0.2.100,
+# port 10809.  The options are those of vm-images/initramfs-nbd.
 start_nbd_guest ()
 {
     local initrd=$BATS_TEST_TMPDIR/initrd.gz
@@ -101,8 +101,8 @@ nbd_guest ()
     finish_nbd_guest
 }
 
-# restart_server SIGNAL SECONDS: end the server, and start it again, that
-# much later, on its socket.
+# restart_server SIGNAL SECONDS: end the server, and start it again after
+# SECONDS, on its socket.
 restart_server ()
 {
     kill "-$1" "$server_pid"
@@ -110,19 +110,19 @@ restart_server ()
     # A zombie's other threads may hold the lock for a moment.
     wait "${servers[${#servers[@]} - 1]}" 2>/dev/null || :
     sleep "$2"
-    # The next server gets the name of the one that has gone.
+    # The next server gets the name of the one that is gone.
     rm -f "$BATS_TEST_TMPDIR/pid0"
     servers=()
     serve "$pool"
 }
 
-# guest_said TEXT: a line of the report begins so.
+# guest_said TEXT: a line of the report begins with TEXT.
 guest_said ()
 {
     grep -q -- "^$1" "$report" 2>/dev/null
 }
 
-# wait_for_guest SECONDS TEXT: until it said so; at once when it has gone.
+# wait_for_guest SECONDS TEXT: wait until it has said TEXT, or has ended.
 wait_for_guest ()
 {
     wait_for "$1" guest_said_or_gone "$2"
@@ -135,7 +135,7 @@ guest_said_or_gone ()
     guest_said "$1" || ! kill -0 "${guests[$guest]}" 2>/dev/null
 }
 
-# check_disk VOLUME: its file system must be clean; leaves it in $disk.
+# check_disk VOLUME: its file system must be clean; it is left in $disk.
 check_disk ()
 {
     disk=$BATS_TEST_TMPDIR/disk.raw
@@ -145,15 +145,15 @@ check_disk ()
     [ "$status" = 0 ] || fail "e2fsck:" "$output"
 }
 
-# check_files DIR SUMS: a folder on $disk has the files, and only those,
-# whose checksums stand in the file SUMS.
+# check_files DIR SUMS: the folder on $disk has the files with the checksums in
+# the file SUMS, and no others.
 check_files ()
 {
     local out=$BATS_TEST_TMPDIR/files
 
     rm -rf "$out"
     mkdir "$out"
-    # It complains when it may not give the files their owner.
+    # It complains if it may not set the owner of the files.
     debugfs -R "rdump $1 $out" "$disk" >/dev/null 2>&1
     run sh -c 'cd "$1" && sha256sum --strict --quiet -c "$2"' \
         sh "$out/$(basename "$1")" "$2"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# A real machine on a volume: Debian, under QEMU, on QEMU's NBD client.
+# A real machine on a volume: Debian, in QEMU, with QEMU's NBD client.
 
 load ../rigs/helpers
 load guest
@@ -12,7 +12,7 @@ setup_file ()
     build_image
 }
 
-# The golden volume, served.
+# Serve the golden volume.
 setup ()
 {
     make_pool
@@ -20,7 +20,7 @@ setup ()
     serve "$pool"
 }
 
-# A package with a program and a script that runs when it is installed.
+# A package with a program, and a script that runs at installation.
 make_package ()
 {
     local dir=$BATS_TEST_TMPDIR/package
@@ -74,7 +74,7 @@ SCRIPT
     full_logical=$(volume_stat golden logical_bytes)
     full_stored=$(pool_stat stored_bytes)
 
-    # Boot what the first guest left; delete and trim.
+    # Boot the disk that the first guest left; delete and trim.
     guest_script <<'SCRIPT'
 #!/bin/sh
 set -ex
@@ -93,7 +93,7 @@ SCRIPT
     check_disk golden
     check_files /srv/files "$report"
 
-    # The second boot writes a little itself: logs, times, the journal.
+    # The second boot writes a little: logs, times, the journal.
     assert_num "$full_logical - $(volume_stat golden logical_bytes) > 22 * 1048576"
     assert_num "$full_stored - $(pool_stat stored_bytes) > 22 * 1048576"
     nbdedup scrub
@@ -103,8 +103,8 @@ SCRIPT
 @test "a guest goes on over kills and restarts of the server, and loses nothing" {
     local kill after signal seconds
 
-    # Files with fsync, one by one; beside them files without, which the
-    # kernel writes when it likes to, and that is soon.
+    # Files with fsync, one by one, and files without, which the kernel writes
+    # when it chooses to, and that is soon.
     guest_script <<'SCRIPT'
 #!/bin/bash
 set -e
@@ -139,7 +139,7 @@ while read -r line; do say "sum $line"; done </run/sums
 SCRIPT
     start_guest golden --reconnect 120
 
-    # Back soon, back late, back at once.
+    # The server is back soon, late, and at once.
     for kill in '10 KILL 1' '25 TERM 1' '40 KILL 6' '55 KILL 0'; do
         read -r after signal seconds <<<"$kill"
         wait_for_guest 300 "synced $after\$"
@@ -172,7 +172,7 @@ SCRIPT
     TMPDIR=$BATS_TEST_TMPDIR start_guest golden@v1
     finish_guest
     assert_eq "$(cut -c1-64 "$report")" "$(seq 100000 | sha256sum | cut -c1-64)"
-    # Its overlay, too.
+    # The overlay of the second one, too.
     assert_eq "$(find "$BATS_TEST_TMPDIR" -name 'nbdedup-boot.*')" ""
     nbdcopy "$(uri_of golden@v1)" - | cmp - "$image"
     nbdcopy "$(uri_of golden)" - | cmp - "$image"

@@ -9,12 +9,12 @@ setup_file ()
 {
     need mmdebstrap --version
     need mke2fs -V
-    # bats waits for everybody who holds its descriptors 3 and 4.
+    # bats waits for every process that holds its descriptors 3 and 4.
     image=$(bash "$top_srcdir/tests/vm/image" "$top_builddir" 3>&- 4>&-)
     export image
 }
 
-# ratios IMAGE...: figures of the independent program, for the default pool.
+# ratios IMAGE...: figures of the independent program, for a default pool.
 ratios ()
 {
     local block_size sector
@@ -26,7 +26,7 @@ ratios ()
             --sector "$sector" "$@"
 }
 
-# near A B TOLERANCE: relative.
+# near A B TOLERANCE: equal within a relative tolerance.
 near ()
 {
     assert_num "($1 - $2) <= $3 * $2 && ($2 - $1) <= $3 * $2"
@@ -38,7 +38,7 @@ near ()
     nbdedup export golden "$BATS_TEST_TMPDIR/out.raw"
     cmp "$image" "$BATS_TEST_TMPDIR/out.raw"
 
-    # The export is as sparse as the image could be.
+    # The export is as sparse as possible.
     run -0 nbdedup stat golden --json
     assert_num "$(du -B1 "$BATS_TEST_TMPDIR/out.raw" | cut -f1) <= \
         $(jq '.volumes[0].logical_bytes' <<<"$output") * 1.02 + 1048576"
@@ -65,14 +65,14 @@ near ()
     nbdedup import golden "$image"
     nbdedup import copy "$image"
 
-    # Make the copy differ, in data, in zeroes and in shared blocks.
+    # Change the copy, in data, in zeroes and in shared blocks.
     serve "$pool"
     random_data 8M 1 >"$BATS_TEST_TMPDIR/random"
     write_file copy "$BATS_TEST_TMPDIR/random" 33333333
     write_file copy "$BATS_TEST_TMPDIR/random" 67108864
     qemu-io -f raw "$(uri_of copy)" -c 'write -z 134217728 16M' -c flush
 
-    # Through the server, and once more when it has ended.
+    # Through the server, and again when it has ended.
     nbdedup export golden "$BATS_TEST_TMPDIR/golden.raw"
     nbdedup export copy "$BATS_TEST_TMPDIR/copy.raw"
     nbdedup stat --json >"$stat.served"
@@ -88,7 +88,7 @@ near ()
     near "$(jq '.volumes[] | select (.name == "copy") | .logical_bytes' "$stat")" \
          "$(jq '.volumes[1].logical_bytes' "$figures")" 1e-9
 
-    # The ratios are what nbdedup-stat(1) and the figures say.
+    # The ratios are as nbdedup-stat(1) and the figures say.
     near "$(jq '.pool.compress_ratio' "$stat")" \
          "$(jq '.pool.record_bytes / .pool.stored_bytes' "$stat")" 1e-6
     near "$(jq '.pool.reduction' "$stat")" \
@@ -123,7 +123,7 @@ write_file ()
     nbdedup import golden "$image"
     serve "$pool"
 
-    # TCG: not every machine that has /dev/kvm can use it.
+    # Use TCG: not every machine that has /dev/kvm can use it.
     timeout 300 qemu-system-x86_64 -accel "${QEMU_ACCEL:-tcg}" -m 512 \
         -nographic -no-reboot \
         -drive "file=$(uri_of golden),format=raw,if=virtio,discard=unmap" \
@@ -135,13 +135,13 @@ write_file ()
     grep -q NBDEDUP-BOOT-OK "$boot"
     stop
 
-    # What the guest left is a sound file system.
+    # The guest left a clean file system.
     nbdedup export golden "$BATS_TEST_TMPDIR/after.raw"
     run ! cmp -s "$image" "$BATS_TEST_TMPDIR/after.raw"
     PATH=$PATH:/sbin:/usr/sbin e2fsck -fn "$BATS_TEST_TMPDIR/after.raw"
 }
 
-# What vm-images/six-weeks begins with: a system that has upgrades before it.
+# The start of vm-images/six-weeks: a system with pending upgrades.
 @test "debian-image knows a release with and without its updates" {
     local bin=$BATS_TEST_TMPDIR/bin all
 

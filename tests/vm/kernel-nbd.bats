@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The kernel's NBD client on a volume: root, and a kernel with nbd.
+# The kernel's NBD client on a volume: needs root, and a kernel with nbd.
 
 load ../rigs/helpers
 
-# A free device of the kernel's, or skip.
+# Find a free device of the kernel's, or skip.
 setup ()
 {
     local size
@@ -48,6 +48,6 @@ teardown ()
     attached=
     stop
 
-    # 64 MiB were given back.
+    # 64 MiB were freed.
     assert_num "$(volume_stat disk logical_bytes) < 67108864"
 }

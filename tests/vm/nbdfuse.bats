@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# A volume as a file of this machine: libnbd's nbdfuse, and a file system in
-# that file.
+# A volume as a file of this machine: libnbd's nbdfuse, with a file system in
+# the file.
 
 load ../rigs/helpers
 
@@ -28,7 +28,7 @@ teardown ()
 {
     local nr
 
-    # The last one mounted goes first.
+    # The last mount is removed first.
     for ((nr = ${#mounted[@]} - 1; nr >= 0; nr--)); do
         umount "${mounted[nr]}" || umount -l "${mounted[nr]}" || :
     done
@@ -37,7 +37,7 @@ teardown ()
     check_pools
 }
 
-# attach, detach: the volume is $fuse/nbd.
+# attach, detach: mount the volume as $fuse/nbd.
 attach ()
 {
     nbdfuse "$fuse" "$(uri_of disk)" >"$BATS_TEST_TMPDIR/nbdfuse.log" 2>&1 \
@@ -62,7 +62,7 @@ detach ()
     assert_eq "$status" 0 nbdfuse
 }
 
-# Random data, the same again, text, and many small files, in $tree.
+# Put random data, the same again, text, and many small files into $tree.
 make_tree ()
 {
     local i
@@ -75,7 +75,7 @@ make_tree ()
     for i in {1..300}; do seq "$i" 800 >"$tree/small/$i"; done
 }
 
-# The tree on the exported disk is $tree.
+# The tree on the exported disk must be $tree.
 compare_tree ()
 {
     nbdedup export disk "$BATS_TEST_TMPDIR/disk.raw"
@@ -98,7 +98,7 @@ compare_tree ()
     sync "$fuse/nbd"
     detach
 
-    # A new client finds the same.
+    # A new client reads the same.
     attach
     e2fsck -fn "$fuse/nbd"
     assert_eq "$(debugfs -R 'cat /random' "$fuse/nbd" 2>/dev/null | sha256sum)" \

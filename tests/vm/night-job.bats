@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# vm-images/night-job on a real Debian image, against a running server: what it
-# promises in its head is true afterwards.
+# vm-images/night-job on a real Debian image, against a running server: the
+# promises in its head must be true afterwards.
 
 load ../rigs/helpers
 load guest
@@ -37,7 +37,8 @@ volumes ()
     assert_eq "$(volumes '.name == ("desk11", "desk20", "golden-old")')" 0
     assert_eq "$(pool_stat freeing_bytes)" 0
 
-    # The golden image is release 2 now; what a day brought is still there.
+    # The golden image is release 2 now, and the changes of a day are still
+    # there.
     assert_eq "$(nbdedup list --json | jq -c \
         '.volumes[] | select (.name == "golden") | [.origin, .own_bytes]')" \
         '[null,0]'
@@ -48,7 +49,7 @@ volumes ()
                              'PRAGMA integrity_check; SELECT count(*) FROM event')" \
                   $'ok\n12000'
     done
-    # One that was rolled back has none.
+    # A machine that was rolled back has none.
     check_disk desk1
     run debugfs -R 'stat /srv/app/app.db' "$disk"
     [[ $output == *"File not found"* ]]
