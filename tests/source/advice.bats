@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154,SC2030,SC2031
 #
-# No message and no page advises what does not exist: advice.py.
+# No message and no page gives advice that does not exist: advice.py.
 
 load ../rigs/helpers
 
@@ -23,8 +23,8 @@ advice ()
     assert_eq "$output" ""
 }
 
-# planted FILE TEXT EXPECTED: with TEXT at the end of FILE, EXPECTED is what
-# is reported.
+# planted FILE TEXT EXPECTED: with TEXT at the end of FILE the script must
+# report EXPECTED.
 planted ()
 {
     cp "tree/$1" saved

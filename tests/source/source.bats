@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# Rules of the source itself: who may know whom (the figures in
-# CONTRIBUTING.md and tests/README.md), and what is visible.
+# Rules of the source itself: which folder may include which (the figures in
+# CONTRIBUTING.md and tests/README.md), and which symbols are visible.
 
 load ../rigs/helpers
 
@@ -13,7 +13,7 @@ setup () {
 
 rules () { python3 "$top_srcdir/tests/source/source-rules.py" "$@"; }
 
-# copy_source: the tree, to plant violations in.
+# copy_source: copy the tree, to plant violations in the copy.
 copy_source ()
 {
     mkdir tree
@@ -23,8 +23,8 @@ copy_source ()
     chmod -R u+w tree
 }
 
-# planted FILE TEXT EXPECTED: with TEXT at the end of FILE the rules report
-# EXPECTED, and nothing else.
+# planted FILE TEXT EXPECTED: with TEXT at the end of FILE the script must
+# report EXPECTED and nothing else.
 planted ()
 {
     local file=tree/$1 text=$2 expected=$3 existed=
@@ -59,7 +59,7 @@ planted ()
     planted lib/disk/store.c '#include "journal.h"' "includes journal.h, no header of lib/"
     planted tools/cmd-list.c '#include "service/pool.h"' "includes service/pool.h, which is lib/'s own"
     planted plugin/keys.h '#include "../lib/base/error.h"' "includes ../lib/base/error.h, which is lib/'s own"
-    # No room is hidden from the figure, and none stands there in vain.
+    # Every room is in the figure, and every room of the figure exists.
     cp "$top_srcdir/CONTRIBUTING.md" tree/
     sed -i 's/^    space | estimate/    space /' tree/CONTRIBUTING.md
     run -1 rules tree
@@ -124,7 +124,7 @@ planted ()
     planted tools/main.c '#include <nbdkit-plugin.h>' "includes nbdkit-plugin.h: only"
     planted lib/report/stat.c 'static const char *t = "drift: " "no";' "begins with the command drift"
     planted lib/report/stat.c 'static const char *t = "drift-freed: no";' "begins with the command drift-freed"
-    # In comments, and in plugin/, it is all right.
+    # In comments, and in plugin/, it is allowed.
     printf '/* nbdkit_error, SELECT 1 FROM block */\n' >>tree/lib/data/io.c
     printf 'void y (void) { nbdkit_error ("why"); }\n' >>tree/plugin/keys.c
     run -0 rules tree
