@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# Drift beside a program that reads exported images (drift-brute.c), and
-# beside what destroying on a copy of the pool really gives back.  "load drift"
+# Drift compared with a program that reads exported images (drift-brute.c), and
+# with the space that destroying on a copy of the pool frees.  "load drift"
 # after "load helpers".
 
-# figures: the document on stdin as a table, without what only the engine can
-# know.
+# figures: print the document on stdin as a table, without the figures that only
+# the engine can know.
 figures ()
 {
     jq -r '
@@ -17,8 +17,8 @@ figures ()
         (.fleet | "fleet: logical \(.logical), distinct \(.distinct)")'
 }
 
-# expected_figures GOLDEN BLOCK-SIZE CLONE...: by brute force.  Those of one
-# golden image are asked for again when its server has ended, and stay.
+# expected_figures GOLDEN BLOCK-SIZE CLONE...: by brute force.  The figures of a
+# golden image are kept: the test needs them again when its server has ended.
 expected_figures ()
 {
     local golden=$1 block_size=$2 dir=$BATS_TEST_TMPDIR/exported images=() name
@@ -42,8 +42,8 @@ expected_figures ()
     cat "$known"
 }
 
-# drift_is_exact GOLDEN BLOCK-SIZE CLONE...: these are its clones, and what
-# drift says of them is right, to the block.  Leaves the document in $drift.
+# drift_is_exact GOLDEN BLOCK-SIZE CLONE...: these are its clones, and drift's
+# figures for them are right, to the block.  Leaves the document in $drift.
 drift_is_exact ()
 {
     local golden=$1
@@ -54,7 +54,7 @@ drift_is_exact ()
     jq -e '.fleet | if .distinct == 0 then .dedup_ratio == null
         else (.dedup_ratio - .logical / .distinct | fabs) < 1e-6 end' \
         <<<"$drift" >/dev/null || fail "dedup_ratio: $(jq -c .fleet <<<"$drift")"
-    # With little memory, and among all golden images: the same.
+    # With little memory, and among all golden images, it is the same.
     diff -u <(jq 'del (.time)' <<<"$drift") \
          <(nbdedup drift "$golden" --json --memory 1M | jq 'del (.time)')
     diff -u <(jq 'del (.time) | select (.clones != [])' <<<"$drift") \
@@ -62,16 +62,16 @@ drift_is_exact ()
                '.goldens[] | select (.golden == $g) | del (.time)')
 }
 
-# The three below are for a pool that nobody serves.
+# The three below are for a pool without a server.
 
-# settled: wait until nothing is left to be given back or merged.
+# settled: wait until nothing is left to be freed or merged.
 settled ()
 {
     nbdedup create settled 4K
     nbdedup destroy settled --wait
 }
 
-# given_back NAME...: what destroying them, on a copy, really gives back.
+# given_back NAME...: print the space that destroying them on a copy frees.
 given_back ()
 {
     local copy=$BATS_TEST_TMPDIR/copy before name
@@ -80,7 +80,7 @@ given_back ()
     cp -r --sparse=always "$pool" "$copy"
     before=$(pool_stat stored_bytes)
     for name; do
-        # It may have gone with the volume before it.
+        # It may have been destroyed with the volume before it.
         nbdedup -p "$copy" list --json | jq -e --arg n "$name" \
             '[.volumes[] | .name, "\(.name)@\(.snapshots[].name)"] |
              index ($n)' >/dev/null || continue
@@ -91,7 +91,7 @@ given_back ()
     rm -rf "$copy"
 }
 
-# only_here_is_exact GOLDEN: for each of its clones.
+# only_here_is_exact GOLDEN: check only_here_bytes of each of its clones.
 only_here_is_exact ()
 {
     local clones name bytes
@@ -103,7 +103,8 @@ only_here_is_exact ()
     done <<<"$clones"
 }
 
-# if_destroyed_is_exact NAME...: freed together.
+# if_destroyed_is_exact NAME...: check the space that destroying all of them
+# frees.
 if_destroyed_is_exact ()
 {
     local bytes
