@@ -5,7 +5,7 @@
 
 holder=
 
-# io URI COMMAND...: qemu-io; fails when one of the commands fails.
+# io URI COMMAND...: run qemu-io; fails if one of the commands fails.
 io ()
 {
     local u="$1" args=() command
@@ -19,8 +19,9 @@ io ()
     fi
 }
 
-# hold URI COMMAND...: a client that does this, and then stays connected and
-# silent, without a flush; sets $holder.  Returns once all is answered.
+# hold URI COMMAND...: start a client that runs the commands, and then stays
+# connected and silent, without a flush; sets $holder.  Returns when all
+# commands are answered.
 hold ()
 {
     local u="$1" args=() command out="$BATS_TEST_TMPDIR/hold"
@@ -39,7 +40,7 @@ hold ()
 
 has_lines () { [ "$(grep -c -- "$2" "$1")" -ge "$3" ]; }
 
-# let_go: the client of "hold" is killed: it flushes nothing.
+# let_go: kill the client of "hold", so that it flushes nothing.
 let_go ()
 {
     [ -n "$holder" ] || return 0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash
 #
-# What the .bats files share.  "load helpers" first.
+# Shared by the .bats files.  "load helpers" first.
 #
 # Every test works in $BATS_TEST_TMPDIR, with servers on private Unix
 # sockets.  After each test all servers are stopped (a server that hangs,
 # crashes, or leaves a sanitizer report fails the test), and every pool below
-# $BATS_TEST_TMPDIR must pass "nbdedup check", unless the test said
+# $BATS_TEST_TMPDIR must pass "nbdedup check", unless the test called
 # "damaged".
 
 # shellcheck disable=SC2034,SC2154   # set in env.bash, or used by the tests
@@ -21,7 +21,7 @@ pools_are_damaged=
 
 export UBSAN_OPTIONS=print_stacktrace=1
 if [ -n "$sanitizer_preload" ]; then
-    # nbdkit leaks by design at exit, and its own text uses no sanitizer.
+    # nbdkit leaks by design at exit, and its own code has no sanitizer.
     export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"
 fi
 
@@ -59,13 +59,13 @@ assert_eq ()
     [ "$1" = "$2" ] || fail "${3:-assert_eq}: found '$1', expected '$2'"
 }
 
-# assert_num EXPRESSION: an awk expression with numbers in it is true.
+# assert_num EXPRESSION: the awk expression, which has numbers, must be true.
 assert_num ()
 {
     awk "BEGIN { exit !($1) }" || fail "not true: $1"
 }
 
-# refused TEXT COMMAND...: "nbdedup COMMAND..." fails with status 1 and one
+# refused TEXT COMMAND...: "nbdedup COMMAND..." must fail with status 1 and one
 # line, which has TEXT in it.
 refused () { fails_with 1 "$@"; }
 
@@ -83,7 +83,7 @@ fails_with ()
     assert_eq "$output" "" "nbdedup $*: output"
 }
 
-# wait_for SECONDS CMD...: until 'CMD...' succeeds, in steps of 100 ms.
+# wait_for SECONDS CMD...: wait until 'CMD...' succeeds, in steps of 100 ms.
 wait_for ()
 {
     local left=$(( $1 * 10 ))
@@ -95,8 +95,8 @@ wait_for ()
     done
 }
 
-# catches_sigterm PID: it has a handler of its own by now; what it was forked
-# from, bash, has one, too.
+# catches_sigterm PID: it is the new program, with a handler of its own; before
+# the exec it was bash, which has one, too.
 catches_sigterm ()
 {
     local mask
@@ -109,7 +109,7 @@ catches_sigterm ()
 #----------------------------------------------------------------------
 # Pools
 
-# make_pool [OPTION...]: nbdedup init, in $pool; later commands use it.
+# make_pool [OPTION...]: run nbdedup init for $pool; later commands use it.
 make_pool ()
 {
     pool="$BATS_TEST_TMPDIR/pool"
@@ -117,13 +117,13 @@ make_pool ()
     nbdedup init "$pool" "$@"
 }
 
-# damaged: this test spoils its pools; do not check them at the end.
+# damaged: this test damages its pools; do not check them at the end.
 damaged ()
 {
     pools_are_damaged=yes
 }
 
-# db_bytes POOL: what SQLite has of pool.db; the file is longer.
+# db_bytes POOL: the part of pool.db that SQLite uses; the file is longer.
 db_bytes ()
 {
     local n
@@ -133,7 +133,7 @@ db_bytes ()
     echo $((n * 8192))
 }
 
-# For jq: since 1.7 it prints a number as it found it (3.0); arithmetic makes
+# For jq: since 1.7 it prints a number as in its input (3.0); arithmetic makes
 # it 3, as in 1.6.
 plain_number='if type == "number" then . + 0 else . end'
 
@@ -155,7 +155,7 @@ volume_stat ()
 
 # serve POOL [KEY=VALUE...]: serve a pool on a private Unix socket; sets
 # $sock, $server_pid, $server_log, and $uri (of the default export).
-# Options for nbdkit itself stand in the array nbdkit_args.
+# Options for nbdkit itself are in the array nbdkit_args.
 serve ()
 {
     local dir="$1" nr=${#servers[@]}
@@ -168,7 +168,7 @@ serve ()
     # nbdkit leaves its socket behind, and refuses to use an old one.
     rm -f "$sock"
 
-    # bats waits for everybody who holds its descriptors 3 and 4.
+    # bats waits for every process that holds its descriptors 3 and 4.
     nbdkit -f -P "$BATS_TEST_TMPDIR/pid$nr" -U "$sock" "${nbdkit_args[@]}" \
            "$plugin" "pool=$dir" "$@" >"$server_log" 2>&1 3>&- 4>&- &
     server_pid=$!
@@ -178,7 +178,7 @@ serve ()
     kill -0 "$server_pid" 2>/dev/null ||
         fail "nbdkit did not start:" "$(cat "$server_log")"
 
-    # The function nbdkit stands in between.
+    # $! may be the shell of the function nbdkit.
     server_pid=$(cat "$BATS_TEST_TMPDIR/pid$nr")
 }
 
@@ -196,8 +196,8 @@ uri_of ()
     printf 'nbd+unix:///%s?socket=%s\n' "$1" "$sock"
 }
 
-# stop: end all servers as an administrator would, and complain if one
-# does not end, or ends badly.
+# stop: end all servers as an administrator would, and fail if one does not end,
+# or ends with an error.
 stop ()
 {
     local pid status nr=0 ret=0
@@ -237,7 +237,7 @@ server_is_gone ()
 {
     local state
 
-    # A zombie that nobody has waited for yet is gone, too.
+    # A zombie that no process has waited for yet is gone, too.
     state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" \
                 2>/dev/null) || return 0
     [ -z "$state" ] || [ "$state" = Z ]
@@ -272,15 +272,15 @@ check_pools ()
 #----------------------------------------------------------------------
 # Data.  The same arguments always make the same bytes.
 
-# random_data SIZE [SEED]: incompressible, on stdout.  SIZE as head takes it.
+# random_data SIZE [SEED]: incompressible data, on stdout.  SIZE as for head.
 random_data ()
 {
-    # openssl complains once head has had enough: that is no failure.
+    # openssl complains when head has enough, which is no failure.
     { openssl enc -aes-128-ctr -pass "pass:${2:-1}" -nosalt -md sha256 \
               </dev/zero 2>/dev/null || :; } | head -c "$1"
 }
 
-# text_data SIZE [SEED]: LZ4 halves it at least, no 4 KiB block comes twice.
+# text_data SIZE [SEED]: LZ4 saves half or more; all 4 KiB blocks are different.
 text_data ()
 {
     { seq -f "line %.0f of some text that compresses" \
@@ -288,7 +288,7 @@ text_data ()
         head -c "$1"
 }
 
-# server_peak_kib PID: VmHWM.
+# server_peak_kib PID: print VmHWM.
 server_peak_kib ()
 {
     awk '/^VmHWM:/ { print $2 }' "/proc/$1/status"
