@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# The long form of crash.bats.  As many rounds as you like: "make
-# check-crash ROUNDS=N SEED=S", "make check-power ROUNDS=N SEED=S".
+# The long form of crash.bats.  Any number of rounds: "make check-crash ROUNDS=N
+# SEED=S", "make check-power ROUNDS=N SEED=S".
 
 load ../rigs/helpers
 load crash
 
-# 60 here, beside those of crash.bats: a change to what is synced has
+# 60 rounds here, beside those of crash.bats.  A change to what is synced needs
 # thousands of rounds of its own (CONTRIBUTING.md).
 @test "60 rounds of kill -9" {
     ROUNDS="${ROUNDS:-60}" run_model

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# What crash.bats and crash-long.bats share.
+# Shared by crash.bats and crash-long.bats.
 
-# model_directory ARG...: for these arguments.  With a short name, as sockets
-# stand there, whatever TMPDIR is.  Loss of power, which is only played, in
-# memory: syncs cost nothing there.
+# model_directory ARG...: make a directory for these arguments.  Its name is
+# short, whatever TMPDIR is, because of the sockets in it.  For simulated loss
+# of power it is in memory, where syncs cost nothing.
 model_directory ()
 {
     local room
@@ -19,7 +19,7 @@ model_directory ()
     fi
 }
 
-# run_model ARG...: leaves the pool behind for inspection if it fails.
+# run_model ARG...: run crash-model, and keep the pool if it fails.
 run_model ()
 {
     local dir kept

@@ -3,14 +3,14 @@
 # shellcheck shell=bash disable=SC2154
 #
 # What survives a crash.  DESCRIPTION and STRATEGY: crash-model.c,
-# crash-power.c, crash-repair.c, block-model.h, powercut-undo.h, lineage-crash.c.  As many
-# rounds as you like: "make check-crash ROUNDS=N SEED=S", "make check-power
-# ROUNDS=N SEED=S", "make check-lineage ROUNDS=N SEED=S".
+# crash-power.c, crash-repair.c, block-model.h, powercut-undo.h,
+# lineage-crash.c.  Any number of rounds: "make check-crash ROUNDS=N SEED=S",
+# "make check-power ROUNDS=N SEED=S", "make check-lineage ROUNDS=N SEED=S".
 
 load ../rigs/helpers
 load crash
 
-# lie NAME: a server that breaks its promises must not get through.
+# lie NAME: test a server that breaks its promises, which must be noticed.
 lie ()
 {
     local dir="$BATS_TEST_TMPDIR/$1"
@@ -25,7 +25,7 @@ SCRIPT
         "$dir" 2>&1
 }
 
-# These two test the test: there is no code of ours for sanitizers to look at.
+# These two test the test, which has no code of ours for sanitizers to check.
 @test "an honest server passes the crash test" {
     [ -z "$sanitizer_preload" ] || skip "tests the test"
     run -0 lie none 15
