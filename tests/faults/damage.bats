@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# What damage to the files of a pool may do.  DESCRIPTION: damage-model.  As
-# many rounds as you like: "make check-damage ROUNDS=N SEED=S".
+# The effects of damage to the files of a pool.  DESCRIPTION: damage-model.  Any
+# number of rounds: "make check-damage ROUNDS=N SEED=S".
 
 load ../rigs/helpers
 
@@ -12,7 +12,7 @@ bats_require_minimum_version 1.5.0
 @test "each kind of damage to each file: right data, or an error" {
     local dir status=0
 
-    # Its sockets stand there, so the name is short.
+    # The directory has sockets, so its name is short.
     dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-damage.XXXXXX")
     python3 "$top_srcdir/tests/faults/damage-model" --plugin "$plugin" \
         --nbdedup "$top_builddir/tools/nbdedup" --dir "$dir" \

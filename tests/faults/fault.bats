@@ -6,7 +6,7 @@
 
 load ../rigs/helpers
 
-# on_small_disk SIZE FUNCTION [ARG...] (of full-disk.bash)
+# on_small_disk SIZE FUNCTION [ARG...]: run a function of full-disk.bash.
 on_small_disk ()
 {
     local unshare=(unshare -Urm)
@@ -125,7 +125,7 @@ sweep ()
 {
     local dir status=0
 
-    # Its sockets stand there, so the name is short.
+    # The directory has sockets, so its name is short.
     dir=$(mktemp -d "${TMPDIR:-/tmp}/nbdedup-faults.XXXXXX")
     python3 "$top_srcdir/tests/faults/fault-sweep" --plugin "$plugin" \
         --nbdedup "$top_builddir/tools/nbdedup" --dir "$dir" \
@@ -152,7 +152,7 @@ sweep ()
 
     "$nbdedup" -p "$pool" init
     "$nbdedup" -p "$pool" create v 1M
-    # Our allocator for jansson, or jansson itself.
+    # Our allocator for jansson, and jansson itself.
     for n in {1..20}; do
         for file in nbdedup 'libjansson*'; do
             FAULT_CALL=memory FAULT_FILE=$file FAULT_NTH=$n FAULT_ERRNO=12 \

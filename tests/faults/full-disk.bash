@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2154
 #
-# What fault.bats runs in a mount namespace of its own, where $small is a
-# small file system: bash full-disk.bash SIZE FUNCTION.
+# The part of fault.bats that runs in a mount namespace of its own, where $small
+# is a small file system: bash full-disk.bash SIZE FUNCTION.
 
 set -euo pipefail
 
-# helpers.bash is made for bats; this is not.
+# helpers.bash is made for bats; this script is not run by bats.
 bats_require_minimum_version () { :; }
 # shellcheck source=tests/rigs/helpers.bash
 source "$(dirname "$0")/../rigs/helpers.bash"
 trap 'kill "${servers[@]}" 2>/dev/null || :' EXIT
-# bats names a line of fault.bats only.
+# bats would name a line of fault.bats only.
 set -E
 trap 'echo "line $LINENO: $BASH_COMMAND: $?" >&2' ERR
 
 small="$BATS_TEST_TMPDIR/small"
 mkdir -p "$small"
-# FULL_FS=ext4, xfs ...: another one, in a file (root).
+# FULL_FS=ext4, xfs ...: another file system, in a file (root only).
 if [ "${FULL_FS:-tmpfs}" = tmpfs ]; then
     mount -t tmpfs -o "size=$1" none "$small"
 else
@@ -73,7 +73,7 @@ fill_and_recover ()
     nbdedup scrub
 }
 
-# may_be_full CMD...: it succeeds, or fails in one line about a full disk.
+# may_be_full CMD...: it succeeds, or fails with one line about a full disk.
 may_be_full ()
 {
     local status=0
@@ -86,7 +86,7 @@ may_be_full ()
         fail "not clear: $(cat "$BATS_TEST_TMPDIR/err")"
 }
 
-# Somebody else takes the space, and gives it back.
+# Another program takes the space, and frees it.
 neighbour ()
 {
     nbdedup init "$pool"
@@ -97,7 +97,7 @@ neighbour ()
             >/dev/null
     dd if=/dev/zero of="$small/other" bs=64K status=none 2>/dev/null || :
     random_data 20M 2 >"$BATS_TEST_TMPDIR/b"
-    # Some of it fits into what the pool has in reserve, the rest does not.
+    # A part fits into the pool's reserve, the rest does not.
     if qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/b 10M 20M" "$uri" \
             >"$BATS_TEST_TMPDIR/io" 2>&1; then
         fail "20 MiB fit into a full file system"
@@ -106,7 +106,8 @@ neighbour ()
         fail "not ENOSPC: $(cat "$BATS_TEST_TMPDIR/io")"
     qemu-io -f raw -c flush "$uri"
     head -c 4M <(nbdcopy "$uri" -) | cmp - "$BATS_TEST_TMPDIR/a"
-    # What needs room for metadata may say that there is none: soon, clearly.
+    # A command that needs room for metadata may fail, but soon, with a clear
+    # error.
     may_be_full timeout 60 nbdedup check
     head -c 4M <(nbdcopy "$uri" -) | cmp - "$BATS_TEST_TMPDIR/a"
 
@@ -131,7 +132,7 @@ neighbour ()
     nbdedup check
 }
 
-# compressible BYTES SEED: each 4 KiB of it is different, and stores in 512.
+# compressible BYTES SEED: each 4 KiB is different, and compresses to 512 bytes.
 compressible ()
 {
     python3 - "$1" "$2" <<'EOF'
@@ -142,7 +143,7 @@ for _ in range(int(sys.argv[1]) // 4096):
 EOF
 }
 
-# readable IMAGE DATA BLOCK: what was written is there or was refused.
+# readable IMAGE DATA BLOCK: each write is there or was refused.
 readable ()
 {
     python3 - "$@" <<'EOF'
@@ -167,8 +168,8 @@ free_kib ()
     echo $(($(df --output=avail -k "$small" | tail -1)))
 }
 
-# A client fills the pool as fast as it can; then others take what is left,
-# the server is killed, and nothing but the pool's own room is there.
+# A client fills the pool as fast as it can; then another program takes the rest
+# of the space, the server is killed, and only the pool's own room is left.
 #
 # fast_fill BLOCK_SIZE random|compressible BYTES FLUSH
 fast_fill ()
@@ -206,7 +207,7 @@ fast_fill ()
     echo "others take the rest, kill -9, open with nothing free"
     dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
     crash
-    # XFS counts as free what one more file's own metadata may need.
+    # XFS counts as free the space for one more file's own metadata.
     assert_num "$(free_kib) < 512"
     timeout 60 nbdedup list >/dev/null
     timeout 60 nbdedup export v "$image.2" --format raw
@@ -255,13 +256,13 @@ full_model ()
     }
 }
 
-# Samples of drift take nothing of the reserve: it is to free space with.
+# Samples of drift take nothing from the reserve, which is for freeing space.
 samples_when_full ()
 {
     local i n engine=("$test_programs/rigs/engine-call" "$pool")
 
     nbdedup init "$pool"
-    # Room that it gives back when it is lost is others'.
+    # Without the copy, whose room would go to others when it is lost.
     nbdedup set metadata-copy=off
     random_data 16M >"$BATS_TEST_TMPDIR/v"
     nbdedup import v "$BATS_TEST_TMPDIR/v" --block-size 4K
@@ -271,7 +272,7 @@ samples_when_full ()
     "${engine[@]}" drift '{"record":true}' >/dev/null
     dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
     i=$(stat -c '%b %n' "$pool"/*)
-    # What was allocated for others, and they did not need, may be used up.
+    # Samples may use up what was allocated for others and not needed.
     for n in $(seq 300); do
         "${engine[@]}" drift '{"record":true}' >/dev/null \
             2>"$BATS_TEST_TMPDIR/err" || break
@@ -294,7 +295,7 @@ samples_when_full ()
     nbdedup check
 }
 
-# No room for a pool: no half of one either.
+# Without room for a pool, init leaves no part of one.
 init_without_room ()
 {
     local status
@@ -310,7 +311,8 @@ init_without_room ()
     nbdedup check
 }
 
-# status_is EXIT FILTER: the exit status of "nbdedup status", and what is true.
+# status_is EXIT FILTER: "nbdedup status" has this exit status, and the filter
+# is true.
 status_is ()
 {
     local status=0
@@ -323,8 +325,8 @@ status_is ()
     fi
 }
 
-# What "stat" promises at worst fits; what "status" and the log say of a pool
-# that is full, and then not any more.
+# The least that "stat" promises fits; "status" and the log report a pool that
+# is full, and then one that no longer is.
 #
 # status_when_full BLOCK_SIZE
 status_when_full ()
