@@ -3,8 +3,8 @@
 # shellcheck shell=bash disable=SC2154
 #
 # Random operations of every kind through a server, from many connections and
-# commands at once, against a model in memory: test-soak.c.  As long as you
-# like: "make check-soak SECONDS=N SEED=S".
+# commands at once, against a model in memory: test-soak.c.  For a longer run:
+# "make check-soak SECONDS=N SEED=S".
 
 load ../rigs/helpers
 
@@ -21,7 +21,7 @@ soak ()
 }
 
 @test "the long run notices what grows" {
-    # A pool of that age is still being filled.
+    # A pool of that age is still filling up.
     SOAK_OPERATIONS=5000 run -1 "$test_programs/soak/test-soak" "$BATS_TEST_TMPDIR"
     [[ $output == *"HAS GROWN"* ]] || fail "$output"
     [[ $output == *"no difference, but something has grown"* ]] ||
