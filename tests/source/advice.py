@@ -3,10 +3,10 @@
 #
 # advice.py TREE NBDEDUP PLUGIN: find advice to use what does not exist.
 #
-# Read are the string literals of lib/, tools/ and plugin/, the manual pages,
-# and the Markdown pages for users.  What exists is what the built programs say:
+# It reads the string literals of lib/, tools/ and plugin/, the manual pages,
+# and the Markdown pages for users.  It asks the built programs for what exists:
 # commands and options (--help), parameters of the plugin (nbdkit PLUGIN
-# --help), properties (get all).  Printed is, by file:
+# --help), properties (get all).  It prints, by file:
 #
 #  - "nbdedup WORD" where WORD is no command;
 #  - an option of a command that does not have it, or of none;
@@ -24,7 +24,7 @@ import tempfile
 # Words that follow "nbdedup" in sentences of messages.
 PROSE = set("command does knows needs pool".split())
 
-# Options of other programs, and who has them.
+# Options of other programs, and these programs.
 OTHERS = {
     "--chown": "rsync", "--discard": "blkdiscard", "--dump-config": "nbdkit",
     "--dump-plugin": "nbdkit", "--filter": "nbdkit", "--flush": "nbdcopy",
@@ -34,7 +34,7 @@ OTHERS = {
     "--tls-verify-peer": "nbdkit",
 }
 
-# KEY=VALUE of others, and who has it.
+# KEY=VALUE of other programs, and these programs.
 OTHER_KEYS = {
     "discard": "QEMU's -drive", "driver": "QEMU's -blockdev",
     "file": "QEMU's -drive",
@@ -58,7 +58,7 @@ def output(*args):
 
 
 class Existing:
-    """What there is."""
+    """The commands, options, parameters and properties that exist."""
 
     def __init__(self, tree, nbdedup, plugin):
         text = output(nbdedup, "--help")
@@ -96,7 +96,7 @@ class Existing:
 
 
 def literals(path):
-    """The string literals of a C file, neighbours as one."""
+    """The string literals of a C file, adjacent ones as one."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     text = re.sub(r"/\*.*?\*/|'(?:\\.|[^'\\])'", " ", text, flags=re.DOTALL)

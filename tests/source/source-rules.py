@@ -13,19 +13,18 @@ FILE: WHAT; exit status 1 if there is any.
    lib/.  NAME-int.h is for its own room.
  - plugin/ and tools/ include only nbdedup.h and array.h, cleanup.h and clock.h
    of base/ from lib/.
- - SQL stands in lib/meta/; SQLite's functions there and in lib/vfs/.
- - nbdkit is known in plugin/ only; lib/ has not even its name, but in
-   comments.
- - Messages of lib/ do not begin with a command's name: the command says it.
+ - Only lib/meta/ has SQL; only lib/meta/ and lib/vfs/ call SQLite.
+ - Only plugin/ uses nbdkit; lib/ has its name in comments only.
+ - Messages of lib/ do not begin with a command's name: the command adds it.
  - tests/ is divided into rooms, too: the figure in tests/README.md ("The
-   rooms") names them.  There the same holds for what a test includes (by
-   its path below tests/), for what a .bats or .bash file loads, and for the
-   programs and scripts of other rooms that it starts.  At the top of tests/
-   stands only what people start by name.
+   rooms") names them.  The same rule holds for the files that a test includes
+   (by their path below tests/), for those that a .bats or .bash file loads,
+   and for the programs and scripts of other rooms that it starts.  The top of
+   tests/ has only files that people start by name.
  - Lines of lib/, plugin/ and tools/ have at most COLUMNS_MAX columns, and no
    tabs; manual pages may have longer ones.
  - Every source file has its licence, and not more than LINES_MAX lines;
-   lib/, plugin/, tools/ and tests/ list all of theirs in Makefile.am.
+   lib/, plugin/, tools/ and tests/ list all their files in Makefile.am.
 """
 
 import os
@@ -36,12 +35,12 @@ LINES_MAX = 1000
 COLUMNS_MAX = 80
 FOLDERS = ("lib", "plugin", "tools")
 LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
-# Whoever implements or records something of it includes the public header.
+# Files that implement or use a part of the public header include it.
 PUBLIC = "nbdedup.h"
 FOR_ALL = (PUBLIC, "base/array.h", "base/cleanup.h", "base/clock.h")
 # Parts of the tool's "drift".
 ENGINE_COMMANDS = ("drift-freed", "drift-history")
-# What stands in no room of tests/.
+# The files of tests/ that are in no room.
 TESTS_TOP = ("Makefile.am", "README.md", "chroot", "env.bash.in", "prepare",
              "run", "skips")
 GENERATED = ("meta/schema-drift-sql.h", "meta/schema-sql.h")
@@ -50,7 +49,7 @@ TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
                    r"'(?:\\.|[^'\\\n])*'", re.S)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"]+)"|<([^>]+)>)',
                      re.M)
-# What a .bats or .bash file of tests/ takes from a room.
+# How a .bats or .bash file of tests/ uses files of a room.
 LOAD = re.compile(r"^load \.\./(\w+)/([\w-]+)$", re.M)
 START = re.compile(r"(?:\$test_programs|\$top_(?:src|build)dir/tests)/(\w+)/"
                    r"([\w./-]+)")
@@ -77,7 +76,7 @@ def blank(text):
 
 
 def without_comments(text):
-    """The same lines, comments blanked."""
+    """The same lines, with comments blanked."""
     return TOKEN.sub(lambda m: blank(m[0]) if m[0][0] == "/" else m[0], text)
 
 
@@ -86,7 +85,7 @@ def without_strings(text):
 
 
 def strings(text):
-    """(line, text) of each literal; adjacent ones are one."""
+    """Yield (line, text) of each literal; adjacent ones are one."""
     for m in re.finditer(r'(?:"(?:\\.|[^"\\\n])*"\s*)+', text):
         parts = re.findall(r'"((?:\\.|[^"\\\n])*)"', m[0])
         yield text.count("\n", 0, m.start()) + 1, "".join(parts)
@@ -100,21 +99,21 @@ def at(path, text, match):
 # The figure
 
 class Place:
-    """Where a room stands: line 0 is the lowest."""
+    """The place of a room in the figure: line 0 is the lowest."""
     def __init__(self, line, column):
         self.line = line
         self.column = column
 
 
 def read_figure(path, section, folder, head):
-    """{room: Place} of the figure in a section, below its line 'head'."""
+    """Read the figure in a section, below its line 'head': {room: Place}."""
     m = re.search(r"^## %s\n(.*?)^## " % section, read(path), re.M | re.S)
     if m is None:
         sys.exit("%s: has no section \"%s\"" % (path, section))
     lines = [l for l in m[1].split("\n") if l.startswith("    ")]
     while lines and lines[0].strip() != head:
         lines.pop(0)
-    # The rooms come first; what follows two spaces is a remark.
+    # The rooms come first; a remark may follow after two spaces.
     rows = [re.split(r" {2,}", l.strip())[0] for l in lines[1:]]
     places = {}
     for i, row in enumerate(reversed(rows)):
@@ -132,7 +131,7 @@ def read_figure(path, section, folder, head):
 
 
 def may_know(where, verb, name, mine, other, figure):
-    """A file whose room is at 'mine' takes 'name', whose is at 'other'."""
+    """Check that a file of the room at 'mine' may use 'name' of 'other'."""
     if other.line > mine.line:
         problem(where, "%s %s, which stands above it in the figure of %s"
                 % (verb, name, figure))
@@ -175,7 +174,7 @@ def check_layers(files):
 
 
 # ----------------------------------------------------------------------
-# Who knows whom
+# Includes
 
 def check_knowledge(path, files):
     folder = path.split("/")[0]
@@ -233,7 +232,7 @@ def check_tests(paths):
         if room not in places:
             problem(path, "is in no room of the figure of %s" % figure)
             continue
-        # A program of one source goes without saying which.
+        # Makefile.am need not name the source of a program with only one.
         if not re.search(r"(?<![\w./-])%s(?![\w.-])" %
                          re.escape(name).replace("\\.c", "(\\.c)?"), makefile):
             problem(path, "is not in tests/Makefile.am")
@@ -264,7 +263,7 @@ def check_tests(paths):
 # Files
 
 def find_sources():
-    """Files that must name their licence."""
+    """The files that must name their licence."""
     for folder in FOLDERS + ("tests", "vm-images", ".ci"):
         for where, dirs, names in os.walk(folder):
             dirs[:] = sorted(d for d in dirs if not d.startswith((".", "_")))
@@ -297,8 +296,8 @@ def check_lines(path, text):
             problem("%s:%d" % (path, i), "has a tab")
 
 
-# Libtool writes wrappers of the programs into a build directory: scripts,
-# but no sources.
+# Libtool writes wrappers of programs into a build directory: scripts, but
+# no sources.
 def is_generated(text):
     return "Generated by libtool" in text[:1000] or \
         "generated by GNU Autoconf" in text[:1000] or \
