@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 
-"""How fast is "nbdedup estimate" on an image in the page cache?
+"""Measure "nbdedup estimate" on an image in the page cache.
 
     bench-estimate.py [--image FILE] [--gib N] [--runs N] [NBDEDUP]
 
 Times, in turn: cat and sha256sum of the file, as baselines, and estimate
 with the default block sizes, with one, with --exact, and with little memory.
 Without --image the file is made of this machine's programs and libraries
-(at most N GiB).  Prints the medians of the runs in GB (10^9 bytes) of data,
-holes not counted, by second, the processor time for one GB, and the most
-memory used.
+(at most N GiB).  Prints the medians of the runs: GB (10^9 bytes) of data,
+without holes, per second; the processor time for one GB; and the peak of
+memory.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import time
 
 
 def make_image(path, max_bytes):
-    """Files of /usr, one after the other, each to a multiple of 4 KiB."""
+    """Join files of /usr, each padded to a multiple of 4 KiB."""
     done = 0
     with open(path, "wb") as out:
         for folder, dirs, names in os.walk("/usr"):
@@ -49,7 +49,7 @@ def data_bytes(path):
 
 
 def run(argv):
-    """Wall and processor seconds, peak in MiB."""
+    """Run a command: wall and processor seconds, peak memory in MiB."""
     start = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE) as child:

@@ -1,23 +1,23 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of nbdedup beside nbdkit's file plugin, on the same disk.
+"""Compare nbdedup with nbdkit's file plugin, on the same disk.
 
 For each workload and round both servers run, one after the other, in an
 order that changes with each round; each starts on a new pool or file.  fio's
-nbd engine drives them.  The timed window ends when the server has answered
-a FLUSH, and more is written in it than the plugin may keep in memory (at
-least 4 x dirty-max), so what is timed is work that was done.
+nbd engine sends the requests.  The timed window ends when the server has
+answered a FLUSH, and fio writes more in it than the plugin may keep in memory
+(at least 4 x dirty-max), so the time includes all of the work.
 
 Figures are medians over the rounds; "ratio" is the median of the rounds'
 own ratios, nbdedup to file, so 1.0 is as fast as no deduplication at all.
 Reads come from a warm page cache on both sides.
 
-import-new and import-duplicate time "nbdedup import" of an image (without a
-server; its end, hence the closing of the pool, is in the time) beside
-"nbdcopy --flush" of the same image to a new file of nbdkit file.  Half of the
-image's bytes compress away.  Their CPU seconds are those of all programs.
+import-new and import-duplicate compare "nbdedup import" of an image (without
+a server; the time includes closing the pool) with "nbdcopy --flush" of the
+same image to a new file of nbdkit file.  Half of the image's bytes compress
+away.  Their CPU seconds are those of all programs.
 
-Run it through "make bench", e.g. make bench BENCH_ARGS='--rounds 5'.
+Run it with "make bench", e.g. make bench BENCH_ARGS='--rounds 5'.
 """
 
 import argparse
@@ -34,8 +34,8 @@ import time
 MIB = 1 << 20
 
 # name, fio's parameters, the volume's block size (None: the default), and
-# what must be there before: "fill" the volume with its data, "twin" the same
-# data in another volume.
+# the preparation: "fill" the volume with its data, "twin" the same data in
+# another volume.
 WORKLOADS = [
     ("randwrite-4k", dict(rw="randwrite", bs="4k", iodepth=16), "4K", None),
     ("randwrite-16k", dict(rw="randwrite", bs="16k", iodepth=16), "16K", None),
@@ -59,7 +59,7 @@ NAMES = [w[0] for w in WORKLOADS] + list(IMPORTS)
 
 
 def read_env(path):
-    """What configure knows, from env.bash."""
+    """Read the results of configure from env.bash."""
     script = 'source "$1"; printf "%s\\n" "$plugin" "$top_builddir"'
     out = subprocess.run(["bash", "-c", script, "bash", path], check=True,
                          capture_output=True, text=True).stdout.split("\n")
@@ -110,7 +110,7 @@ class Server:
         raise RuntimeError("no VmHWM")
 
     def stop(self):
-        """End it; the processor time it took until its very end."""
+        """End the server.  Returns its processor time, including the end."""
         self.process.terminate()
         _, status, usage = os.wait4(self.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
@@ -169,7 +169,7 @@ def measure(args, which, workload):
             for path in names.values():
                 with open(path, "w") as f:
                     f.truncate(args.size)
-            # file's dir mode has the same exports as the pool.
+            # In dir mode file has the same exports as the pool.
             os.mkdir(os.path.join(directory, "exports"))
             for n, path in names.items():
                 os.rename(path, os.path.join(directory, "exports", n))
@@ -201,7 +201,7 @@ def measure(args, which, workload):
             if "write" in parameters["rw"] and "fsync" not in parameters:
                 assert figures["io_bytes"] >= 4 * args.dirty_max, figures
         finally:
-            # Also after an error: nothing of ours stays behind.
+            # After an error, too, no file of ours may stay behind.
             if server.process.returncode is None:
                 total = server.stop()
         figures["cpu_seconds_until_exit"] = total
@@ -221,7 +221,7 @@ def measure(args, which, workload):
 
 
 def make_image(path, size):
-    """The same bytes each time; no 4 KiB block comes twice."""
+    """Write the same bytes each time; all 4 KiB blocks are different."""
     text = b"what compresses away, line for line, in every block\n" * 40
     random_bytes = random.Random(1).randbytes
     with open(path, "wb") as f:
@@ -234,7 +234,7 @@ def make_image(path, size):
 
 
 def run_timed(command):
-    """Seconds, and what it took of processors and memory."""
+    """Run a command.  Returns its seconds, processor time and memory."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
