@@ -6,16 +6,16 @@
 
 It opens nothing for writing and shares no code with lib/.  It verifies
 every structure of the pool that the page describes, follows the journal of
-a pool whose last session was killed, prints what it found as one JSON
+a pool whose last session was killed, prints its results as one JSON
 document, and writes the content of each VOLUME to FILE ("-": standard
-output, and no JSON).  Nobody may have the pool open.  Exit status: 0, or 1
-and one line that says what is wrong.
+output, and no JSON).  No process may have the pool open.  Exit status: 0, or
+1 and one line that says what is wrong.
 
---no-page-checksums leaves out the checksums of pool.db's pages, for tests
-that spoil what stands in them.
+--no-page-checksums does not verify the checksums of pool.db's pages, for tests
+that damage the contents of pages.
 
-Python's standard library, and the shared libraries that the format is
-defined by: liblz4, libzstd, libxxhash.
+It uses Python's standard library, and the shared libraries that define the
+format: liblz4, libzstd, libxxhash.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ INDEXED, EXTENDED, COPY = 1, 2, 4
 
 
 class Bad(Exception):
-    """The pool is not what the page says a pool is."""
+    """The pool is not as the page says."""
 
 
 def need(condition, *what):
@@ -142,7 +142,7 @@ def wal_frames(wal, page_size):
 
 
 def free_leaves(image, page_size):
-    """Leaf pages of the freelist: nobody reads what stands in them."""
+    """Leaf pages of the freelist, whose contents are never read."""
     leaves, seen = set(), set()
     trunk = struct.unpack_from(">I", image, 32)[0]
     while trunk:
@@ -254,10 +254,10 @@ class Database:
 
 
 # ---------------------------------------------------------------------
-# Headers that stand twice
+# Headers with two copies
 
 def header(data, magic, distance, rank, what):
-    """The copy that counts."""
+    """Return the valid, newer copy."""
     best = None
     for off in (0, distance):
         h = bytes(data[off:off + 512])
@@ -391,7 +391,7 @@ class Segment:
 # The journal
 
 class Batch:
-    """What a header or trailer at this place says."""
+    """The fields of a header or trailer at this place."""
 
     def __init__(self, journal, at, uuid, ring_end):
         h = journal[at:at + 104]
@@ -424,7 +424,7 @@ class Batch:
                               u64(h, 72) == xxh3(self.body))
 
     def list(self, journal, uuid, ring_end):
-        """What is to be taken in place of the body, or None."""
+        """The list to use in place of the body, or None."""
         at = self.pos + self.size - ((104 + self.list_len + 511) & ~511)
         t = Batch(journal, at, uuid, ring_end)
         out = journal[at + 104:at + 104 + self.list_len]
@@ -526,7 +526,7 @@ class Pool:
                       "damaged": 0,
                       "replayed_records": 0, "replayed_pointers": 0,
                       "replayed_holes": 0}
-        self.data = {}          # addr: stored bytes out of the journal
+        self.data = {}          # addr: stored bytes from the journal
         self.open_records()
         self.open_journal()
 
@@ -646,7 +646,7 @@ class Pool:
              "state: stored_sectors")
 
     def check_copies(self, counts):
-        """Table copy refers to copies, which say what their primaries do."""
+        """Table copy refers to copies, which must agree with primaries."""
         total, nr, sectors = u64(self.db.copies.pop(0, bytes(8)), 0), 0, 0
         for addr, data in self.db.copies.items():
             p, places = self.records.get(addr), {addr // self.per_segment}
@@ -801,7 +801,7 @@ class Pool:
                  "volume", name, "has blocks past its end")
 
     def check_snapshots(self, volumes, named):
-        """Also those that were destroyed, and are the origin of clones."""
+        """Includes destroyed snapshots that are the origin of clones."""
         self.origins = {s[0] for s in self.db.snapshots}
         for ident, volume, name, layer, size, origin in self.db.snapshots:
             part = "[A-Za-z0-9._-]{1,255}"
@@ -906,7 +906,7 @@ class Pool:
                 layer["map"][b] = LOST
             return
         if e[0] == 3:
-            # Not one by one: a trim may name a thousand million blocks.
+            # Not one by one: a trim may have a thousand million blocks.
             end = block + u64(e, 24)
             if layer["parent"]:
                 for b in range(block, end):

@@ -1,17 +1,17 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""What dedup and compression are worth, from raw images alone.
+"""Compute the effect of dedup and compression, from raw images alone.
 
     ratios.py --block-size N --sector N [--lz4] IMAGE...
 
-reads whole disk images (as "nbdedup export" writes them) and computes, by
-the definitions of the figures that "nbdedup stat" prints, what a pool with
-these volumes should say.  It shares no code with the engine: it cuts, hashes
-(BLAKE2, whatever the pool uses) and compresses the blocks itself.
+reads whole disk images (as "nbdedup export" writes them) and computes the
+figures that "nbdedup stat" must print for a pool with these volumes, by their
+definitions.  It shares no code with the engine: it cuts, hashes (BLAKE2,
+whatever the pool uses) and compresses the blocks itself.
 
-The result is one JSON document.  "stored_bytes" and "compress_ratio" are
-there with --lz4 only: each distinct block compressed on its own, kept only if
-that saves a sector, and rounded up to whole sectors.
+The result is one JSON document.  It has "stored_bytes" and "compress_ratio"
+with --lz4 only: each distinct block is compressed on its own, if that saves a
+sector, and rounded up to whole sectors.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import sys
 
 
 def blocks(path, block_size):
-    """The blocks of an image, the last one padded, holes left out."""
+    """Yield the blocks of an image, without holes; the last one is padded."""
     zero = bytes(block_size)
     with open(path, "rb") as image:
         while True:
@@ -35,7 +35,7 @@ def blocks(path, block_size):
 
 
 def stored_size(block, sector, compress):
-    """The sectors of one record, in bytes."""
+    """The size of one record's sectors, in bytes."""
     def sectors(length):
         return (length + sector - 1) // sector * sector
 
