@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 
-"""Documents of drift, as if a fleet had lived: drift-fixture.py [OPTION...]
+"""Print documents of drift of an invented fleet: drift-fixture.py [OPTION...]
 
-Prints a JSON array, oldest first, of what "nbdedup drift --json" prints for
-one golden image; the same options give the same figures.  Every clone's
-classes sum up to its logical blocks.
+Prints a JSON array, oldest first, of documents as "nbdedup drift --json" prints
+them for one golden image; the same options give the same figures.  Every
+clone's classes add up to its logical blocks.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 
 
 def clone(name, rnd, speed, age, golden_blocks):
-    """A machine that has diverged for 'age' of its life (0 .. 1)."""
+    """A machine that has diverged for a part of its life, 'age' (0 .. 1)."""
     written = int(golden_blocks * speed * age * (0.9 + 0.2 * rnd.random()))
     same = max(golden_blocks - int(written * 0.6), golden_blocks // 8)
     moved = int(written * 0.10)
@@ -57,7 +57,7 @@ def main():
         names[0] = args.name
     rnd = random.Random(args.seed)
     speed = {n: 0.03 + rnd.random() ** 3 for n in names}
-    # Some come later than the others.
+    # Some clones begin later than others.
     born = {n: 0.4 * rnd.random() if i % 4 == 3 else 0
             for i, n in enumerate(names)}
 

@@ -7,8 +7,8 @@
 # of its own: DIR/PAGE or DIR/PAGE: HEADING.  Its lines call functions of
 # examples.bash:
 #
-#   step LEAD           the text above the commands that follow
-#   command COMMAND     as it is printed
+#   step LEAD           the text above the next commands
+#   command COMMAND     as printed
 #   metrics EXPRESSION  for Prometheus
 #   listen SOCKET, service COMMAND      of units for systemd
 
@@ -25,7 +25,7 @@ PROMETHEUS = re.compile(r"(sum|time) (without|\(\))")
 
 
 def complete(text):
-    """Is this all of a command, for bash?"""
+    """True if this is a complete command, for bash."""
     if text.endswith(("\\", "|", "&&")):
         return False
     return subprocess.run(["bash", "-n", "-c", text], check=False,
@@ -48,7 +48,7 @@ def commands(lines):
 
 
 def calls(paragraph):
-    """The calls that a verbatim paragraph becomes."""
+    """Turn a verbatim paragraph into calls."""
     lines = [line[1:] for line in paragraph.splitlines()]
     if UNIT.fullmatch(lines[0]):
         for line in lines[1:]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 
-"""Spoil an image: mutate-image.py FROM TO SEED
+"""Damage an image: mutate-image.py FROM TO SEED
 
-Copies FROM to TO and changes 1 to 16 bytes, most of them where headers and
-tables are.  A seed repeats all choices.
+Copies FROM to TO and changes 1 to 16 bytes, most of them in places of headers
+and tables.  The same seed makes the same changes.
 """
 
 import random

@@ -3,21 +3,21 @@
 
 """Open a page in headless Chromium: open-page.py PAGE DIRECTORY [WIDTH...]
 
-All that the browser asks the network for goes to a proxy of ours, which notes
-it and refuses.  Leaves in DIRECTORY
+All network requests of the browser go to a proxy in this program, which notes
+and refuses them.  Leaves in DIRECTORY
 
   dom.html   the document, as the browser understood it
-  page.png   what it looks like
-  console    errors and warnings, a line each
-  requests   what was asked for, a line each, but by the browser for itself
+  page.png   a picture of the page
+  console    errors and warnings, one per line
+  requests   the page's requests, one per line, without the browser's own
   colours    the colours of page.png, most frequent first: "N RRGGBB"
 
 and, if there are WIDTHs, in pixels of the window, or with a "p" of paper,
 
   layout     a line for each: "WIDTH OVERFLOW LETTERS CHARTS", where OVERFLOW
-             says how many pixels the page, or a part of it that scrolls, is
-             wider than there is room; LETTERS how high the smallest ones of a
-             chart are; CHARTS how many of these are in sight
+             is the number of pixels by which the page, or a part of it that
+             scrolls, is too wide; LETTERS the height of the smallest letters
+             of a chart; CHARTS the number of visible charts
 """
 
 import collections
@@ -42,7 +42,7 @@ BROWSER = [
     "--enable-logging=stderr", "--v=0",
 ]
 
-# Its own updates, which no option turns off altogether.
+# The browser's own updates, which no option turns off completely.
 OWN = re.compile(r"[/. ]google\.com[:/ ]|[/ ]update\.googleapis\.com[:/ ]")
 
 requests = []
@@ -58,7 +58,7 @@ class Refuse(socketserver.StreamRequestHandler):
 
 
 def browse(page, directory, port, *args):
-    # Proxies leave out this machine unless they are told otherwise.
+    # Without this the browser would not use the proxy for this machine.
     done = subprocess.run(
         BROWSER + ["--user-data-dir=" + os.path.join(directory, "profile"),
                    "--proxy-server=127.0.0.1:%d" % port,
@@ -71,7 +71,7 @@ def browse(page, directory, port, *args):
     return done
 
 
-# The page itself runs no scripts: it is looked at from another one's frame.
+# The page itself runs no scripts, so another page looks at it in a frame.
 MEASURE = """<!DOCTYPE html><meta charset=utf-8>
 <iframe style="border:0" width=%d height=1000 src="file://%s"></iframe>
 <p id=layout></p>
