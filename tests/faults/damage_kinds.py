@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What damage-model does to the files of a pool.
+"""The kinds of damage that damage-model does to the files of a pool.
 
 Each kind is a function of (file, rng, older, other): it changes the file in
 place, as a disk would, and returns a text that says where, or None if it
-found nothing to change.  'older' and 'other' are that file at an earlier
-moment of the same pool, and in another pool.
+found nothing to change.  'older' and 'other' have the file from an earlier
+moment of the same pool, and from another pool.
 """
 
 import os
@@ -41,7 +41,7 @@ def write_at(f, data, offset):
 
 
 class Target:
-    """A file that is about to be damaged."""
+    """A file to be damaged."""
 
     def __init__(self, path, rng):
         self.f = os.open(path, os.O_RDWR)
@@ -49,7 +49,7 @@ class Target:
         self.rng = rng
 
     def sector(self, sector):
-        """The offset of one of them, more likely one with data."""
+        """The offset of a random sector, preferably one with data."""
         used = used_sectors(self.f, self.size, sector)
         if used and self.rng.random() < 0.9:
             return self.rng.choice(used) * sector
@@ -107,7 +107,7 @@ KINDS = list(IN_PLACE) + ["delete", "older", "other"]
 
 
 def replace(path, source):
-    """The same inode gets the other content."""
+    """Replace the content of a file, which keeps its inode."""
     if not os.path.exists(source):
         return None
     if os.path.exists(path):
@@ -123,7 +123,7 @@ def replace(path, source):
 
 
 def apply(kind, path, rng, older, other):
-    """Where it hit, or None: there was nothing to damage."""
+    """Apply a damage.  Returns its place, or None if there is nothing to do."""
     name = os.path.basename(path)
     if kind in ("older", "other"):
         return replace(path, os.path.join(older if kind == "older" else other,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The pools that damage-model damages, and servers for them.
 
-A base is made once: a directory for each moment of its life, and what each
-export contained then.  Rounds work on copies.
+A base is made once: a directory for each moment of its life, and the contents
+of the exports at that moment.  Rounds work on copies.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class Server:
         return self.process.poll() is None
 
     def ends(self):
-        """Does it end by itself, soon?"""
+        """True if it ends by itself, soon."""
         try:
             self.process.wait(self.patience)
         except subprocess.TimeoutExpired:
@@ -58,7 +58,7 @@ class Server:
         return True
 
     def status(self):
-        """How it ended."""
+        """Its exit status."""
         if re.search("AddressSanitizer|runtime error:", self.said()):
             return 128
         return self.killed or self.process.returncode
@@ -69,12 +69,12 @@ class Server:
         self.process.wait()
 
     def open(self, export):
-        """A connection; None: the server has refused its pool."""
+        """Open a connection.  None: the server has refused its pool."""
         s = connect(self.socket, self.runs)
         return None if s is None else Nbd(s, export)
 
     def end(self, sig):
-        """Send it, and wait: its exit status."""
+        """Send a signal, and wait.  Returns the exit status."""
         if self.runs():
             self.process.send_signal(sig)
         try:
@@ -92,7 +92,7 @@ class Server:
 
 
 class Env:
-    """Where the programs are, and a directory to work in."""
+    """The paths of the programs, and a directory to work in."""
 
     def __init__(self, directory, plugin, nbdedup, preload):
         self.dir, self.plugin, self.nbdedup = directory, plugin, nbdedup
@@ -126,7 +126,7 @@ def copy_pool(source, target):
 
 
 def some_block(rng, size):
-    """Incompressible, or of few different bytes, or one of a few."""
+    """Data: incompressible, with few different bytes, or one of a few."""
     kind = rng.random()
     if kind < 0.3:
         return rng.randbytes(size)
@@ -137,14 +137,14 @@ def some_block(rng, size):
 
 
 class Image(bytearray):
-    """A content, and a digest of each that a unit of 4 KiB ever had."""
+    """A content, and the digests of all contents that units ever had."""
 
     def __init__(self, data, ever=()):
         super().__init__(data)
         self.ever = set(ever)
 
     def seen(self):
-        """What it is now is one of its contents."""
+        """Note the present content as one of these."""
         self.put(0, bytes(self))
 
     def put(self, at, data):
@@ -179,7 +179,7 @@ def block_of(name):
 
 
 class Base:
-    """moments: names of directories, the last of them of a killed server."""
+    """moments: names of directories; the last one is of a killed server."""
 
     MOMENTS = ["first", "second", "clean", "killed"]
 
@@ -262,13 +262,13 @@ class Base:
         return os.path.join(self.root, moment)
 
     def older(self, moment, rng):
-        """An earlier moment: of an earlier session."""
+        """A moment of an earlier session."""
         before = self.MOMENTS[:3] if moment == "killed" else self.MOMENTS[:2]
         return rng.choice(before)
 
 
 # ---------------------------------------------------------------------
-# What a damaged place means
+# The meaning of a damaged place
 
 def load_reader():
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)),
@@ -280,7 +280,7 @@ def load_reader():
 
 
 class Meaning:
-    """Of one moment of a base: whose record, which table."""
+    """Places at one moment of a base: the exports of records, and tables."""
 
     def __init__(self, base, moment):
         reader = load_reader()

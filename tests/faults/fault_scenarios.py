@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What fault-sweep lets fail: a server's work, opening, each command.
+"""The scenarios of fault-sweep: a server's work, opening, each command.
 
-A pool's content is a World: {export: Content}.  After an operation that was
-answered with an error there are two: as if it had been done, and as if not.
+A pool's content is a World: {export: Content}.  After an operation that
+failed there are two: one with the operation, and one without.
 """
 
 import errno
@@ -24,7 +24,7 @@ PATIENCE = 60                   # commands wait for 30 s
 
 
 class Wrong(Exception):
-    """What must never happen: (class, text)."""
+    """A failure of the test: (class, text)."""
 
     def __init__(self, kind, text):
         super().__init__(text)
@@ -32,12 +32,12 @@ class Wrong(Exception):
 
 
 class Content:
-    """What an export may contain: an image, and for some units more."""
+    """The allowed contents of an export: an image, and others by unit."""
 
     def __init__(self, image):
         self.image = bytearray(image)
-        self.older = {}         # unit: what a crash may bring back
-        self.failed = {}        # unit: what failed writes may have left
+        self.older = {}         # unit: contents that a crash may restore
+        self.failed = {}        # unit: contents of failed writes
 
     def units(self, offset, data):
         for at in range(offset, offset + len(data), UNIT):
@@ -59,7 +59,7 @@ class Content:
         self.older = {}
 
     def frozen(self):
-        """As another export, durable."""
+        """A durable copy for another export."""
         new = Content(self.image)
         new.failed = {u: set(s) for u, s in self.failed.items()}
         return new
@@ -70,7 +70,7 @@ class Content:
         return new
 
     def differs(self, units, size):
-        """Where it is not what was read, or None.  Unread units are None."""
+        """The first difference, or None.  Units that were not read are None."""
         if size != len(self.image):
             return "%d bytes" % size
         for unit, data in units:
@@ -87,7 +87,7 @@ class Content:
 def compare(worlds, found, strict):
     """found: {export: (size, [(unit, data or None)])}"""
     texts = []
-    # The next import of that name destroys it.
+    # The next import with this name destroys it.
     found = {n: f for n, f in found.items() if ".importing-" not in n}
     for world in worlds:
         wrong = None
@@ -106,7 +106,7 @@ def compare(worlds, found, strict):
 
 
 # ---------------------------------------------------------------------
-# The pools that all begins with
+# The initial pools
 
 class Base:
     """clean: of a stopped server; killed: with flushes that are only in the
@@ -179,7 +179,7 @@ class Base:
 # Runs
 
 class Run:
-    """One scenario, with a fault, or (environ has no FAULT_CALL) without."""
+    """One scenario, with a fault or (no FAULT_CALL in environ) without."""
 
     state = "clean"
     arms = False                # the fault waits until the server serves
@@ -188,7 +188,7 @@ class Run:
     def __init__(self, env, base, environ):
         self.env, self.base, self.environ = env, base, environ
         self.nr_requests = 0
-        self.at_request = {}    # number: what happens right before it
+        self.at_request = {}    # number: the event right before it
         self.rng = random.Random("run")
         self.pool = env.path("pool")
         self.server = None
@@ -205,7 +205,7 @@ class Run:
     # -- with the fault
 
     def child(self, *args, faulty, judged=True):
-        """(status, stdout, stderr) of a command."""
+        """Run a command.  Returns (status, stdout, stderr)."""
         environ = self.environ if faulty else {}
         process = subprocess.Popen(
             [self.env.nbdedup, "-p", self.pool, *args],
@@ -235,15 +235,15 @@ class Run:
                                      "nbdedup: no memory to print",
                                      "nbdedup: out of memory"))
                  and "is left behind" not in line]
-        # Who has no memory at all does not undo what it had begun.
+        # A command without any memory cannot undo what it has begun.
         if len(lines) == 2 and lines[1] == "nbdedup: %s: no memory" % command:
             lines.pop()
         self.note("%s: %s" % (command, (lines or [err])[-1]))
         if self.must_go_on and "the pool has stopped" in err:
             raise Wrong("stopped", err)
-        # "status" speaks to monitoring.
+        # "status" has the exit statuses of monitoring.
         last = 3 if command == "status" else 1
-        # What is over soon is no reason to fetch a backup.
+        # A temporary error is no reason to restore a backup.
         bad_advice = "restore" in err or "run nbdedup check" in err or \
             (re.search("errors? found|damaged", "".join(lines)) and
              not self.reads_fail())
@@ -257,7 +257,7 @@ class Run:
             "FAULT_SHORT" in self.environ
 
     def export(self, name):
-        """A connection, or None: the server answers with an error."""
+        """Open a connection.  None: the server answers with an error."""
         try:
             return self.server.open(name)
         except NbdError:
@@ -265,7 +265,7 @@ class Run:
             return None
 
     def content(self, name):
-        """What is the same in all worlds, or None."""
+        """The content, if it is the same in all worlds, or None."""
         found = [w.get(name) for w in self.worlds]
         return found[0] if all(c is found[0] for c in found) else None
 
@@ -302,7 +302,7 @@ class Run:
         content.flushed()
 
     def change(self, new, *args, faulty=False):
-        """A command that makes new(world) of a world."""
+        """Run a command that changes a world to new(world)."""
         self.tick()
         if len(self.worlds) > 1:
             return None
@@ -339,7 +339,7 @@ class Run:
                         (status, self.server.said()[-600:]))
 
     def finish(self, sig):
-        """The pool again, without the fault: nothing is lost."""
+        """Use the pool again, without the fault: nothing may be lost."""
         if self.server:
             self.end(sig)
             for line in self.server.said().splitlines():
@@ -382,7 +382,7 @@ class Run:
 
 
 def backtrace(pid):
-    """Of a process that hangs, if there is a debugger."""
+    """The backtrace of a process that hangs, if there is a debugger."""
     try:
         out = subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex",
                               "thread apply all bt"], timeout=60, check=False,
@@ -414,12 +414,12 @@ class Serve(Run):
         raise NotImplementedError
 
     def jump(self, seconds):
-        """The server's calendar is wrong from now on."""
+        """Make the server's time of day wrong from now on."""
         with open(self.environ["FAULT_CLOCK"], "w") as f:
             f.write(str(seconds))
 
     def stop(self):
-        """The server stands still, while a request comes."""
+        """Stop the server for a while, during which a request comes."""
         process = self.server.process
         process.send_signal(signal.SIGSTOP)
         threading.Timer(STOP_S, process.send_signal,
@@ -457,7 +457,7 @@ class SmallFlushes(Serve):
 
 
 class LargeFlushes(Serve):
-    """Much data, one flush; and again over it."""
+    """Much data and one flush; the same again over it."""
 
     def load(self):
         a, b = self.export("a"), self.export("b")
@@ -478,7 +478,7 @@ class LargeFlushes(Serve):
 
 
 class Open(Run):
-    """A server starts on a pool whose last one was killed."""
+    """A server starts on a pool whose last server was killed."""
 
     state = "killed"
 
@@ -512,7 +512,7 @@ class Open(Run):
 
 
 class Command(Run):
-    """A command, of a pool that no server has."""
+    """A command, on a pool without a server."""
 
     def __init__(self, env, base, environ, args, new, state):
         self.args, self.new, self.state = args, new, state
@@ -527,7 +527,7 @@ class Init(Run):
         shutil.rmtree(self.pool)
         status, _, _ = self.child("init", faulty=True)
         self.worlds = [{}]
-        # What is half made is no pool, and may be removed.
+        # A partly made directory is not a pool, and may be removed.
         if status != 0 and \
                 self.child("list", faulty=False, judged=False)[0] != 0:
             shutil.rmtree(self.pool, ignore_errors=True)
@@ -537,7 +537,7 @@ class Init(Run):
 
 
 class Reader(Command):
-    """A command that prints figures: they are right, or it fails."""
+    """A command that prints figures: they must be right, or it fails."""
 
     def work(self):
         key = " ".join(self.args)
@@ -551,7 +551,7 @@ class Reader(Command):
             raise Wrong("wrong", "%s prints %s" % (self.args[0],
                                                    self.figures(out)))
 
-    # Of the file system, or of how long the WAL is.
+    # They depend on the file system, or on the length of the WAL.
     VOLATILE = ("metadata_bytes", "file_bytes", "ddt", "reduction",
                 "writable_bytes", "writable_min_bytes")
 
@@ -599,7 +599,7 @@ class Import(Command):
 
 
 class Recover(Command):
-    """It may fail; without the fault it does it."""
+    """It may fail, but must succeed without the fault."""
 
     def work(self):
         status, _, _ = self.child("recover", faulty=True)
@@ -608,7 +608,7 @@ class Recover(Command):
 
 
 def put(**names):
-    """new volumes from others: put(n="a@s")"""
+    """Add volumes with the contents of others: put(n="a@s")"""
     def new(world):
         for name, origin in names.items():
             world[name.replace("_at_", "@")] = world[origin].frozen()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A small NBD client: what a test needs, with every error told apart.
+"""A small NBD client for tests, which distinguishes all errors.
 
 NbdError: the server answered with an error.  Hangup: it closed the
 connection, or did not answer in time.
@@ -31,7 +31,7 @@ class Hangup(Exception):
 
 
 def connect(path, server_runs):
-    """A socket to a server that may not listen yet."""
+    """Connect to a server that may not listen yet.  Returns the socket."""
     end = time.monotonic() + TIMEOUT
     while True:
         s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -49,7 +49,7 @@ def connect(path, server_runs):
 
 
 class Nbd:
-    """One connection; 'export' None only lists."""
+    """One connection.  With 'export' None it can only list exports."""
 
     def __init__(self, s, export):
         self.s = s
@@ -92,7 +92,7 @@ class Nbd:
             raise Hangup(str(e)) from None
 
     def option(self, number, data):
-        """All replies: [(kind, data)]."""
+        """Send an option.  Returns all replies: [(kind, data)]."""
         self.send(OPTION + struct.pack(">II", number, len(data)) + data)
         out = []
         while True:
@@ -114,7 +114,7 @@ class Nbd:
         return names
 
     def request(self, kind, offset=0, length=0, data=b""):
-        """All chunks of the answer: [(kind, data)]."""
+        """Send a request.  Returns all chunks of the answer: [(kind, data)]."""
         self.send(struct.pack(">IHHQQI", 0x25609513, 0, kind, 1, offset,
                               length) + data)
         chunks, error = [], 0
@@ -155,7 +155,7 @@ class Nbd:
         self.request(FLUSH)
 
     def read_units(self, errors=(5,)):
-        """(number, content or None for an error) of all units of 4 KiB."""
+        """Yield (number, content or None for an error) of all 4 KiB units."""
         for offset in range(0, self.size, CHUNK):
             n = min(CHUNK, self.size - offset)
             try:
@@ -176,7 +176,7 @@ class Nbd:
                     yield at // UNIT, None
 
     def holes(self):
-        """(offset, length) of what is said to read as zeroes."""
+        """(offset, length) of the ranges that are reported as zeroes."""
         offset = 0
         while offset < self.size:
             chunks = self.request(STATUS, offset, self.size - offset)
