@@ -443,7 +443,7 @@ test_stale_pool (void)
   expect_damage ("older than the journal");
 }
 
-/* 'epoch' 2: the caller goes on in the session of the torn log. */
+/* 'epoch' 2: the caller continues the session of the torn log. */
 static void
 test_leftovers (uint64_t epoch)
 {

@@ -118,7 +118,7 @@ test_is_healed_by_what_covers_it (void)
 }
 
 /* Snapshots and clones inherit a lost block.  A write to a clone heals it there
- * only.  When layers merge it moves with its layer.
+ * only.  When layers merge it stays lost.
  */
 static void
 test_is_inherited (void)

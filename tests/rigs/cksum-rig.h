@@ -68,7 +68,7 @@ extern void create_table (sqlite3 *db);
 extern void put_row (sqlite3 *db, struct model *model, unsigned key,
                      unsigned version);
 
-/* Add rows until there are interior, leaf, overflow and free pages. */
+/* Make a table that has interior, leaf, overflow and free pages. */
 extern void populate (sqlite3 *db, struct model *model);
 
 enum verdict { RIGHT, FAILED, WRONG };
