@@ -223,7 +223,7 @@ expect_told (const json_t *result)
   size_t n;
 
   if (json_array_size (places) > 90)
-    return;                     /* the result has no more names */
+    return;                     /* the result names no more places */
   for (n = 0; n < NR_NAMES; ++n) {
     v = open_name (names[n].name);
     for (i = 0; i < names[n].blocks; ++i)
@@ -284,8 +284,8 @@ use_and_end (void)
   expect (are_files_equal ());
 }
 
-/* 'damaged': the page is still damaged.  If not, the names that do not use it
- * must have lost nothing.
+/* 'damaged': the page is still damaged.  If not, the volume without a map must
+ * have lost nothing.
  */
 static unsigned
 expect_some_lost (bool damaged)

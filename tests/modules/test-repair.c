@@ -585,7 +585,7 @@ test_while_it_is_written (void)
   unsigned i;
 
   start_pool ();
-  reopen ();                    /* so that a fold that meets it does not fail */
+  reopen ();                    /* or a fold that meets it stops the pool */
   job_start (&job, write_on, 400);
   for (i = 0; !job.done; ++i) {
     RECORD (i % NR_EQUAL, i % 2 ? 2 : -1);
