@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash disable=SC2030,SC2031,SC2154
 #
-# The program that drift's figures are compared with (drift-brute.c), on
+# Tests the program that drift's figures are compared with (drift-brute.c), on
 # images so small that the figures can be counted by hand, and on random ones
-# beside a few lines of Python that follow the words of the definitions.
+# against a few lines of Python that follow the definitions word by word.
 
 load ../rigs/helpers
 
@@ -13,8 +13,8 @@ brute ()
     "$test_programs/models/drift-brute" "$@"
 }
 
-# image FILE BLOCKS [SIZE]: a block for each letter; "." is one of zeroes,
-# "_" a hole.
+# image FILE BLOCKS [SIZE]: make an image with a block for each letter; "." is
+# a block of zeroes, "_" a hole.
 image ()
 {
     perl -e '
@@ -28,8 +28,8 @@ image ()
             or die "$file: $!\n";' "$1" "$2" "${3:-512}"
 }
 
-# clones: of the document on stdin, "NAME zero same moved sibling unique
-# logical" each.
+# clones: print "NAME zero same moved sibling unique logical" for each clone of
+# the document on stdin.
 clones ()
 {
     jq -r '.clones[] | [.name, .zero, .golden_same, .golden_moved, .sibling,
@@ -53,8 +53,8 @@ $'x 1 2 1 2 0 5\ny 1 0 2 1 3 6\nz 0 0 1 2 0 3'
     assert_eq "$(jq -c '[.golden, .block_size, .golden_blocks, .fleet]' out)" \
         '["golden@v1",512,5,{"logical":19,"distinct":8,"dedup_ratio":2.375}]'
 
-    # The order of the clones changes nothing.  With another golden image
-    # there is the same, in other classes.
+    # The order of the clones changes nothing.  With another golden image the
+    # blocks are the same, in other classes.
     brute --block-size 512 golden@v1=g x=x z=z y=y | cmp - out
     brute --block-size 512 x=x g=g y=y z=z >out
     assert_eq "$(clones <out)" \
@@ -129,7 +129,7 @@ $'x 0 3 0 1 0 4\ny 0 3 0 1 0 4'
 $'x 5242878 2 0 0 0 2\ny 5242876 0 4 0 0 4'
 }
 
-# The definitions once more, in the words of nbdedup-drift(1).
+# The definitions again, in the words of nbdedup-drift(1).
 naive ()
 {
     /usr/bin/python3 - "$@" <<'END'

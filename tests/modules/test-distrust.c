@@ -437,7 +437,7 @@ test_planted (const char *file)
   expect (planted > (sweep == 1 ? 3 : 0));
 }
 
-/* Every page is in memory, so only the server's next write can notice. */
+/* The server knows every page already, so only its next write can notice. */
 static void
 test_all_known (void)
 {
