@@ -314,7 +314,7 @@ static atomic_uint nr_lines;    /* of the log, about the damage */
 static void
 note_log (enum nbdedup_log_level level, const char *line)
 {
-  if (level == NBDEDUP_LOG_WARNING && strstr (line, "sample of drift") &&
+  if (level == NBDEDUP_LOG_WARNING && strstr (line, "drift sample") &&
       strstr (line, "damaged page"))
     nr_lines++;
   else
