@@ -272,6 +272,14 @@ give_up (const char *why)
   return -1;
 }
 
+/* The same, for a reason that was not reported yet. */
+static int
+fail_start (const char *why)
+{
+  nbdkit_error ("%s", why);
+  return give_up (why);
+}
+
 /* Fail if only=on names a volume that the pool does not have: the server would
  * serve nothing.
  */
@@ -297,15 +305,12 @@ plugin_after_fork (void)
   listeners_remember ();
   pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
                             NBDEDUP_OPEN_SERVER);
-  if (pool == NULL) {
-    nbdkit_error ("%s", pool_error (text));
-    return give_up (text);
-  }
+  if (pool == NULL)
+    return fail_start (pool_error (text));
   nbdkit_debug ("dedup: pool %s is open", keys.pool);
   if (check_only () == -1) {
     snprintf (text, sizeof text, "only=on: %s", nbdedup_error ());
-    nbdkit_error ("%s", text);
-    return give_up (text);
+    return fail_start (text);
   }
   if (quit_start ("control.sock") == -1)
     return give_up ("cannot wait for signals");

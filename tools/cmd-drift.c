@@ -47,7 +47,9 @@ struct drift_options {
   json_t *names;                /* --if-destroyed; NULL: not given */
 };
 
-/* A snapshot that was destroyed is called so. */
+/* What follows the name of a destroyed snapshot in all output, and may follow
+ * it here.
+ */
 #define DESTROYED " (destroyed)"
 
 static void
@@ -63,8 +65,7 @@ check_name (const struct options *opts, const char *name)
     *at = '\0';
   if (nbdedup_volume_check_name (copy) == -1 ||
       (at != NULL && nbdedup_volume_check_name (at + 1) == -1))
-    usage_error (opts, "'%s' is not a name: letters, digits, '.', '_', '-'; a "
-                 "snapshot's has them on both sides of the @", name);
+    usage_error (opts, "%s", nbdedup_error ());
   free (copy);
 }
 

@@ -159,8 +159,8 @@ check_target (const char *file, const char *format, const char *pool)
   if (is_pool_file (pool, &st))
     return image_fail ("%s: is a file of the pool itself", file);
   if (!is_raw (format) && !S_ISREG (st.st_mode))
-    return image_fail ("%s: is a device, which is written as raw, not %s: "
-                       "leave --format out", file, format);
+    return image_fail ("%s: is not a regular file, so it is written as raw, "
+                       "not %s: leave --format out", file, format);
   return 0;
 }
 

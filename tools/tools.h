@@ -129,7 +129,9 @@ extern int fail (const char *fmt, ...) __attribute__ ((format (printf, 1, 2)));
  */
 extern void check_stdout_at_exit (void);
 extern void set_failure_status (int status);
-/* What messages name that no command writes itself. */
+/* Begin the messages about standard output with "COMMAND: ".  'command' is
+ * copied.
+ */
 extern void set_command (const char *command);
 
 /* memory.c: if there is no memory the program prints "out of memory" and ends.

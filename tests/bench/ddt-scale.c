@@ -139,9 +139,8 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
     leaves += leaf != last;
     last = leaf;
   }
-  while (txg_reserve (pool->txg, nr, ROOM_NEW) == -1 ||
-         space_reserve (pool->space, BLOCK, nr) == -1)
-    die ("%s", nbdedup_error ());
+  must (txg_reserve (pool->txg, nr, ROOM_NEW));
+  must (space_reserve (pool->space, BLOCK, nr));
   txg_throttle (pool->txg);
   txg_enter (pool->txg, nr, nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES);
   ticket = quiesce_enter (&pool->quiesce);
@@ -200,12 +199,13 @@ static void
 remove_batch (struct layer *layer, const struct block *blocks, unsigned nr)
 {
   const uint64_t most = txg_blocks_at_once (pool->txg);
-  unsigned i, j;
+  unsigned i, j, n;
 
-  for (i = 0; i < nr; i = j) {
+  for (i = 0; i < nr; i += n) {
+    n = nr - i < most ? nr - i : (unsigned) most;
     txg_throttle (pool->txg);
-    txg_enter (pool->txg, nr, nr * ROOM_LEAF_PAGES);
-    for (j = i; j < nr && j - i < most; ++j)
+    txg_enter (pool->txg, n, n * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES));
+    for (j = i; j < i + n; ++j)
       must (txg_set_holes (pool->txg, layer, blocks[j].block, 1));
     txg_leave (pool->txg);
   }
@@ -502,7 +502,7 @@ measure (uint64_t millions)
             : (int) strlen (columns[i]) + 1, f[i] < 100 ? 2 : 0, f[i]);
   printf ("\n");
   fflush (stdout);
-  if (json == NULL)
+  if (json == NULL || *json == 0)
     return;
   fp = fopen (json, "a");
   if (fp == NULL)
