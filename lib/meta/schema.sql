@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: BSD-3-Clause
--- pool.db, format 1.  nbdedup-format(5) has a sentence on every column.
--- Blobs: format.h and segment.h.  Numbers are bytes, blocks or sectors as
--- their names say.
+-- pool.db, format 1.  nbdedup-format(5) describes every column.
+-- format.h and segment.h describe the blobs.  A column's name says whether it
+-- counts bytes, blocks or sectors.
 
--- One row: what a transaction makes true of the whole pool.
+-- One row: the state of the whole pool as of the last transaction.
 CREATE TABLE state (
   id INTEGER PRIMARY KEY CHECK (id = 1),
   uuid BLOB NOT NULL CHECK (length (uuid) = 16),
@@ -14,8 +14,8 @@ CREATE TABLE state (
   features_autoclear INTEGER NOT NULL,
   sector_bytes INTEGER NOT NULL,
   hash INTEGER NOT NULL,            -- enum hash_id
-  folded INTEGER NOT NULL,          -- journal batches up to here are in
-  journal_position INTEGER NOT NULL,-- where the next batch is looked for
+  folded INTEGER NOT NULL,          -- the last journal batch that is in
+  journal_position INTEGER NOT NULL,-- where recovery expects the next
   fold INTEGER NOT NULL,            -- number of folds: births in summaries
   next_id INTEGER NOT NULL,         -- of volumes, layers: never reused
   records INTEGER NOT NULL,         -- with at least one reference
@@ -37,13 +37,13 @@ CREATE TABLE domain (
 CREATE TABLE layer (
   id INTEGER PRIMARY KEY,           -- never reused
   branch INTEGER NOT NULL,          -- a volume with its snapshots
-  seq INTEGER NOT NULL,             -- place within the branch
+  seq INTEGER NOT NULL,             -- position within the branch
   parent INTEGER,                   -- layer below; NULL: none
-  overlap INTEGER NOT NULL,         -- blocks of the parent that show through
+  overlap INTEGER NOT NULL,         -- blocks inherited from the parent
   block_size INTEGER NOT NULL,
-  flags INTEGER NOT NULL,           -- 1: dying, its references go back
+  flags INTEGER NOT NULL,           -- 1: dying, references being dropped
   pointers INTEGER NOT NULL CHECK (pointers >= 0),
-  blocks INTEGER NOT NULL CHECK (blocks >= 0), -- not holes, inherited too
+  blocks INTEGER NOT NULL CHECK (blocks >= 0), -- no holes; with inherited
   UNIQUE (branch, seq)
 ) STRICT;
 
@@ -52,23 +52,23 @@ CREATE TABLE volume (
   name TEXT NOT NULL UNIQUE,
   layer INTEGER NOT NULL REFERENCES layer (id),
   size INTEGER NOT NULL,
-  flags INTEGER NOT NULL,           -- 1: blocks past the end to be dropped,
+  flags INTEGER NOT NULL,           -- 1: blocks past the end to drop,
                                     -- 2: its import has not ended
   compress TEXT NOT NULL,
   dedup TEXT NOT NULL,
   domain INTEGER NOT NULL,          -- 0: none
   allow TEXT NOT NULL,
-  origin INTEGER                    -- snapshot that it is a clone of
+  origin INTEGER                    -- the snapshot it is a clone of
 ) STRICT;
 
 CREATE TABLE snapshot (
   id INTEGER PRIMARY KEY,           -- never reused
   volume INTEGER REFERENCES volume (id), -- NULL: destroyed, clones live on
-  name TEXT NOT NULL,               -- destroyed: VOLUME@NAME as it was last
-  layer INTEGER REFERENCES layer (id), -- destroyed: NULL, or still its content
+  name TEXT NOT NULL,               -- destroyed: VOLUME@NAME, the last name
+  layer INTEGER REFERENCES layer (id), -- destroyed: NULL, or has its content
   size INTEGER NOT NULL,
   time INTEGER NOT NULL,            -- seconds since the epoch
-  origin INTEGER,                   -- what its volume was a clone of
+  origin INTEGER,                   -- its volume was a clone of this one
   UNIQUE (volume, name)
 ) STRICT;
 
