@@ -2,7 +2,7 @@
 #
 # Included by each Makefile.am.
 
-# Ends the lists, so that each line of one can end in a backslash.
+# Ends each list, so that every line before it can end in a backslash.
 NULL =
 
 AM_CPPFLAGS = \
@@ -13,7 +13,7 @@ AM_CPPFLAGS = \
 AM_CFLAGS = -std=gnu11 -pthread $(WARN_CFLAGS) $(SANITIZER_CFLAGS)
 AM_LDFLAGS = -pthread $(SANITIZER_CFLAGS)
 
-# What lib/ is built with; the module tests see its private headers too.
+# Flags for lib/, and for module tests, which include its private headers.
 LIB_CFLAGS = \
 	$(BLAKE3_CFLAGS) \
 	$(CRYPTO_CFLAGS) \
@@ -23,7 +23,7 @@ LIB_CFLAGS = \
 	$(ZSTD_CFLAGS) \
 	$(NULL)
 
-# Manual pages stand as POD beside the program that they describe.
+# Manual pages are POD files in the folder of the program that they describe.
 POD2MAN_FLAGS = \
 	--utf8 --center="nbdedup" \
 	--release="$(PACKAGE_STRING)" \
