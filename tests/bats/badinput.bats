@@ -745,7 +745,7 @@ damage_block_5 ()
         assert_eq "${#lines[@]}" 1 "$key: lines"
     done
     serve "$pool"
-    run nbdinfo "$uri"                  # two volumes, and no default
+    run nbdinfo "$uri"                  # two volumes, no default
     [ "$status" -ne 0 ]
     run nbdinfo "$(uri_of missing)"
     [ "$status" -ne 0 ]

@@ -9,7 +9,7 @@ load ../rigs/helpers
 setup ()
 {
     need jq --version
-    python=/usr/bin/python3     # not one of its own for some user
+    python=/usr/bin/python3     # not an interpreter of one user
     [ -x "$python" ] || python=python3
 }
 

@@ -409,7 +409,7 @@ assert_stat ()
     serve "$pool"
     random_data 4M 1 >"$data"
     put a 0 "$data"
-    random_data 8M 1 >"$data.2"     # begins with the same 4 MiB
+    random_data 8M 1 >"$data.2"     # its first 4 MiB are the same
     put b 0 "$data.2"
     assert_stat records 2048
     nbdedup destroy a --wait

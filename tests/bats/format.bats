@@ -19,7 +19,7 @@ setup ()
     need jq --version
     need sqlite3 -version
     reader="$top_srcdir/tests/models/format-reader.py"
-    python=/usr/bin/python3     # not one of its own for some user
+    python=/usr/bin/python3     # not an interpreter of one user
     [ -x "$python" ] || python=python3
     data="$BATS_TEST_TMPDIR/data"
     cd "$BATS_TEST_TMPDIR" || exit
@@ -216,7 +216,7 @@ pool_of_all_kinds ()
     same m /dev/zero 64 64
     cmp -i 262144:0 -n 65536 m "$data"
     same g m 320 480            # up to block 200
-    same m /dev/zero 800 100    # inherited no more
+    same m /dev/zero 800 100    # no longer inherited
     same m t 16 240
     same t /dev/zero 256 8
     same m t 264 36
@@ -273,7 +273,7 @@ same () { cmp -i $(($3 * 1024)) -n $(($4 * 1024)) "$1" "$2"; }
     put a 0 "$data"
     put gone 0 "$data"
     put b 0 "$data"
-    nbdedup destroy gone        # a fold; and references to give back
+    nbdedup destroy gone        # a fold; references still to drop
     # Small flushes carry their records, large ones do not.
     io "$(uri_of a)" 'write -q -P 1 4M 4k' flush 'write -q -P 2 5M 4k' \
        'discard -q 1M 256k' 'write -q -z 2M 5k' flush

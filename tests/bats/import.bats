@@ -24,7 +24,7 @@ setup ()
 {
     cd "$BATS_TEST_TMPDIR" || return
     mkdir tmp
-    export TMPDIR="$PWD/tmp"    # where sockets are for a moment
+    export TMPDIR="$PWD/tmp"    # for temporary sockets
     disk_image disk.raw
 }
 

@@ -198,7 +198,7 @@ setup ()
 
 @test "a read of what is damaged names scrub" {
     damaged
-    nbdedup stat >/dev/null                     # nothing is in the journal
+    nbdedup stat >/dev/null                     # the journal is empty now
     dd if=/dev/zero of="$pool/records" bs=4k seek=5 count=20 conv=notrunc
     run -1 --separate-stderr nbdedup export v -
     [[ $stderr == *"is damaged"*"nbdedup scrub"* && $stderr != *$'\n'* ]] ||

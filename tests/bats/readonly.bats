@@ -143,7 +143,7 @@ crashed_pool ()
     serve "$pool"
     qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/part 512K 64K" -c flush \
             "$(uri_of a)" >/dev/null
-    nbdedup stat >/dev/null     # folds it
+    nbdedup stat >/dev/null     # folds the journal
     cp "$pool/records" "$BATS_TEST_TMPDIR/records"
     qemu-io -f raw -c "write -P 0x61 1M 64K" -c flush \
             -c "write -P 0x62 1088K 16K" -c "write -P 0x63 1104K 20K" \

@@ -139,7 +139,7 @@ release ()
 @test "status is 3 where it cannot be told, and for wrong usage" {
     make_pool
     serve "$pool"
-    nbdedup status              # it listens
+    nbdedup status              # succeeds: the server listens
     begun=$(date +%s%N)
     kill -STOP "$server_pid"
     run -3 nbdedup status

@@ -702,7 +702,7 @@ interrupt ()
     nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
     pid=$!
     exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5         # the first has the pool now
+    random_data 20M >&5         # the first command has the pool now
     { sleep 1; exec 5>&-; } 3>&- 4>&- &
     exec 5>&-
     run -0 nbdedup create web2 1M
@@ -719,7 +719,7 @@ interrupt ()
     nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
     importer=$!
     exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5         # it has the pool now, until this is closed
+    random_data 20M >&5         # it has the pool until fd 5 is closed
     time=$(date '+%Y-%m-%d %H:%M:%S' -r "$pool/lock")
     nbdedup create web2 1M 2>"$err" 3>&- 4>&- 5>&- &
     pid=$!
@@ -768,7 +768,7 @@ $pool is in use by nbdedup import (PID $importer) since $time"
     nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
     importer=$!
     exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5         # it has the pool now, until this is closed
+    random_data 20M >&5         # it has the pool until fd 5 is closed
     for cmd in drift "destroy web2" "export web2 $BATS_TEST_TMPDIR/out"; do
         # shellcheck disable=SC2086   # words
         nbdedup $cmd 2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- 5>&- &

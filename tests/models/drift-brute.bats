@@ -42,7 +42,7 @@ setup ()
 }
 
 @test "each block is in its class" {
-    image g ABC.AD              # A B C D: five blocks that are not zero
+    image g ABC.AD              # A B C D: five nonzero blocks
     image x ABD_XE              # same same moved zero sibling sibling
     image y XA.CYYF             # sibling moved zero moved unique*3
     image z EEB                 # sibling sibling moved

@@ -15,7 +15,7 @@ bats_require_minimum_version 1.5.0
 # shellcheck source=/dev/null
 source "${NBDEDUP_ENV:?run the tests through make check}"
 
-servers=()                      # process ids, in the order of starting
+servers=()                      # process ids, in order of start
 nbdkit_args=()                  # options for serve: --filter=..., -r, ...
 pools_are_damaged=
 
@@ -59,14 +59,14 @@ assert_eq ()
     [ "$1" = "$2" ] || fail "${3:-assert_eq}: found '$1', expected '$2'"
 }
 
-# assert_num EXPRESSION: the awk expression, which has numbers, must be true.
+# assert_num EXPRESSION: the awk expression of numbers must be true.
 assert_num ()
 {
     awk "BEGIN { exit !($1) }" || fail "not true: $1"
 }
 
 # refused TEXT COMMAND...: "nbdedup COMMAND..." must fail with status 1 and one
-# line, which has TEXT in it.
+# line that contains TEXT.
 refused () { fails_with 1 "$@"; }
 
 # misused TEXT COMMAND...: the same with status 2.
@@ -95,8 +95,8 @@ wait_for ()
     done
 }
 
-# catches_sigterm PID: it is the new program, with a handler of its own; before
-# the exec it was bash, which has one, too.
+# catches_sigterm PID: true if the process has a handler for SIGTERM, and is no
+# longer bash, which has one too before the exec.
 catches_sigterm ()
 {
     local mask
@@ -123,7 +123,7 @@ damaged ()
     pools_are_damaged=yes
 }
 
-# db_bytes POOL: the part of pool.db that SQLite uses; the file is longer.
+# db_bytes POOL: print how much of pool.db SQLite uses; the file is longer.
 db_bytes ()
 {
     local n
@@ -137,13 +137,13 @@ db_bytes ()
 # it 3, as in 1.6.
 plain_number='if type == "number" then . + 0 else . end'
 
-# pool_stat KEY: a figure of the pool in $pool, e.g. stored_bytes, ddt.entries
+# pool_stat KEY: print a figure of $pool, e.g. stored_bytes, ddt.entries
 pool_stat ()
 {
     nbdedup -p "$pool" stat --json | jq -r ".pool.$1 | $plain_number"
 }
 
-# volume_stat NAME KEY: a figure of one volume.
+# volume_stat NAME KEY: print a figure of one volume.
 volume_stat ()
 {
     nbdedup -p "$pool" stat --json "$1" |
@@ -190,7 +190,7 @@ server_is_up_or_dead ()
         { [ -s "$file" ] && grep -q "^server $(cat "$file") " "$3/lock"; }
 }
 
-# uri_of NAME: the URI of an export of the last server.
+# uri_of NAME: print the URI of an export of the last server.
 uri_of ()
 {
     printf 'nbd+unix:///%s?socket=%s\n' "$1" "$sock"

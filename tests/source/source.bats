@@ -73,7 +73,7 @@ planted ()
 }
 
 @test "a test in the wrong room is found" {
-    local dollar='$'                # these rules read this file, too
+    local dollar='$'                # the rules read this file, too
 
     cd "$BATS_TEST_TMPDIR"
     copy_source
