@@ -110,13 +110,6 @@ record_cache_get (struct record_cache *c, uint64_t addr, uint64_t cksum,
   return true;
 }
 
-bool
-record_cache_has (struct record_cache *c, uint64_t addr)
-{
-  WITH_LOCK (&c->lock);
-  return find_locked (c, addr) != NULL;
-}
-
 void
 record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
                   const void *data, size_t len)

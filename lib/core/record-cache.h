@@ -30,7 +30,6 @@ extern void record_cache_free (struct record_cache *cache);
 extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, void *buf, size_t offset,
                               size_t len);
-extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
 /* Copies the data; may do nothing.  'cksum' is the stored bytes' checksum. */
 extern void record_cache_put (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, const void *data, size_t len);
