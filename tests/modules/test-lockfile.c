@@ -56,6 +56,15 @@ fork_child (void)
   return pid;
 }
 
+static int
+take (bool server, const char *who)
+{
+  int fd = lockfile_take (dir, server, who, NULL);
+
+  assert (fd != -1);
+  return fd;
+}
+
 /* A child that takes the lock, says so, and waits to be killed. */
 static pid_t
 start_holder (bool server, const char *who)
@@ -103,6 +112,21 @@ expect_busy (const char *who, bool server, pid_t pid, const char *name)
   assert (strstr (nbdedup_error (), name) != NULL);
 }
 
+/* Lock the first 'len' bytes as a process does that has written no text: no
+ * message may name an earlier holder.
+ */
+static void
+expect_no_name (off_t len)
+{
+  struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = len };
+  int fd = open (lock_path, O_RDWR);
+
+  assert (fd != -1 && fcntl (fd, F_OFD_SETLK, &fl) == 0);
+  expect_busy ("x", false, 0, "");
+  expect_busy (NULL, false, 0, "");
+  close (fd);
+}
+
 static void
 test_take_and_release (void)
 {
@@ -132,8 +156,7 @@ test_take_and_release (void)
 
   close (fd);
   assert (lockfile_take (dir, false, NULL, &holder) == 0);
-  fd2 = lockfile_take (dir, false, "nbdedup create", &holder);
-  assert (fd2 != -1);
+  fd2 = take (false, "nbdedup create");
   expect_busy ("x", false, getpid (), "nbdedup create");
   close (fd2);
 }
@@ -152,27 +175,17 @@ test_crash (void)
 
   /* The text is stale, the lock is gone. */
   assert (lockfile_take (dir, false, NULL, &holder) == 0);
-  fd = lockfile_take (dir, false, "nbdedup get", &holder);
-  assert (fd != -1);
+  fd = take (false, "nbdedup get");
   expect_busy ("x", false, getpid (), "nbdedup get");
   close (fd);
 }
 
-/* A process has locked the decisive byte, but the text is still an earlier
- * holder's: no message may name it.
- */
+/* The decisive byte is locked, but the text is still an earlier holder's. */
 static void
 test_stale_text (void)
 {
-  struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
-  int fd;
-
   write_lock_text ("server 1 somebody\n", 18);
-  fd = open (lock_path, O_RDWR);
-  assert (fd != -1 && fcntl (fd, F_OFD_SETLK, &fl) == 0);
-  expect_busy ("x", false, 0, "");
-  expect_busy (NULL, false, 0, "");
-  close (fd);
+  expect_no_name (1);
 }
 
 /* Garbage in the file is not believed, and does no harm. */
@@ -190,17 +203,13 @@ test_garbage_text (void)
     { "server 12 y", 11 }, { "client 12 y\n", 12 },
     { "\0\0\0\0\0\0\0\0\0\0", 10 }, { "server 12 y\0\n", 13 },
   };
-  struct flock fl = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 2 };
   char *longtext;
   size_t i;
   int fd;
 
   for (i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     write_lock_text (bad[i].text, bad[i].len);
-    fd = open (lock_path, O_RDWR);
-    assert (fd != -1 && fcntl (fd, F_OFD_SETLK, &fl) == 0);
-    expect_busy ("x", false, 0, "");
-    close (fd);
+    expect_no_name (2);
   }
 
   longtext = malloc (100000);
@@ -209,14 +218,10 @@ test_garbage_text (void)
   memcpy (longtext, "server 12 ", 10);
   write_lock_text (longtext, 100000);
   free (longtext);
-  fd = open (lock_path, O_RDWR);
-  assert (fd != -1 && fcntl (fd, F_OFD_SETLK, &fl) == 0);
-  expect_busy ("x", false, 0, "");
-  close (fd);
+  expect_no_name (2);
 
   /* A longer text of an earlier holder leaves nothing behind. */
-  fd = lockfile_take (dir, false, "a", NULL);
-  assert (fd != -1);
+  fd = take (false, "a");
   expect_busy ("x", false, getpid (), "a");
   close (fd);
 }
@@ -230,14 +235,12 @@ test_long_and_odd_names (void)
 
   memset (who, 'n', sizeof who);
   who[sizeof who - 1] = '\0';
-  fd = lockfile_take (dir, false, who, NULL);
-  assert (fd != -1);
+  fd = take (false, who);
   assert (lockfile_take (dir, false, "x", &holder) == -1 && errno == EBUSY);
   assert (holder.pid == getpid () && strlen (holder.who) == 127);
   close (fd);
 
-  fd = lockfile_take (dir, false, "two\nlines\033[2J", NULL);
-  assert (fd != -1);
+  fd = take (false, "two\nlines\033[2J");
   expect_busy ("x", false, getpid (), "two?lines?[2J");
   close (fd);
 }
@@ -298,7 +301,6 @@ static void
 test_bad_places (void)
 {
   char path[128];
-  int fd;
 
   sprintf (path, "%s/missing", dir);
   assert (lockfile_take (path, false, "x", NULL) == -1);
@@ -328,9 +330,7 @@ test_bad_places (void)
   assert (lockfile_take (dir, false, NULL, NULL) == -1 && errno == EINVAL);
   assert (unlink (lock_path) == 0);
 
-  fd = lockfile_take (dir, false, "x", NULL);
-  assert (fd != -1);
-  close (fd);
+  close (take (false, "x"));
 }
 
 /* A user who may not write to the pool learns which process has it, or else
@@ -481,8 +481,7 @@ test_share (void)
   assert (lockfile_share (dir, false, NULL, &holder) == 0);
   assert (access (lock_path, F_OK) == -1);
 
-  fd = lockfile_take (dir, true, "nbdkit", NULL);
-  assert (fd != -1);
+  fd = take (true, "nbdkit");
   assert (lockfile_share (dir, false, &fd2, &holder) == -1);
   assert (errno == EBUSY && fd2 == -1);
   assert (holder.server && !holder.reader && holder.pid == getpid ());
@@ -508,9 +507,7 @@ test_share (void)
   assert (before.st_mtim.tv_sec == after.st_mtim.tv_sec &&
           before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
 
-  fd = lockfile_take (dir, false, "y", NULL);
-  assert (fd != -1);
-  close (fd);
+  close (take (false, "y"));
 }
 
 int
