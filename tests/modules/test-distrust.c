@@ -162,8 +162,7 @@ test_pool_db (const char *source)
   pid_t pid;
 
   for (what = 0; what < 16; ++what) {
-    snprintf (doing, sizeof doing, "%s's pool.db, %u", source, what);
-    copy_pool ("newer", "work");
+    begin_case ("newer", "%s's pool.db, %u", source, what);
     if (what & CRASH) {
       pid = fork ();
       if (pid == 0)
@@ -205,8 +204,7 @@ test_killed (const char *source)
   expect_crash (pid);
   copy_pool ("work", "distrusted");
   for (i = 0; i < 5; ++i) {
-    snprintf (doing, sizeof doing, "%s's, killed at step %u", source, i);
-    copy_pool ("distrusted", "work");
+    begin_case ("distrusted", "%s's, killed at step %u", source, i);
     pid = fork ();
     if (pid == 0) {
       steps_left = (int) i;
@@ -230,9 +228,7 @@ test_copy (bool reads)
 {
   struct meta_copy_status status;
 
-  snprintf (doing, sizeof doing, "copy");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "copy");
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db.copy"));
   if (reads)
     expect (read_all () == NR_BLOCKS);
@@ -256,9 +252,7 @@ test_both (void)
   struct nbdedup_volume *v;
   unsigned b;
 
-  snprintf (doing, sizeof doing, "both");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "both");
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db.copy"));
   expect (read_all () < NR_BLOCKS);
@@ -323,9 +317,8 @@ test_page_of_each (unsigned what)
 
   for (page = 0; page < nr; page += sweep) {
     other = (page + 1 + page % 3) % nr;
-    snprintf (doing, sizeof doing, "page %u, of the copy %u, %u",
-              (unsigned) page + 1, (unsigned) other + 1, what);
-    copy_pool ("newer", "work");
+    begin_case ("newer", "page %u, of the copy %u, %u", (unsigned) page + 1,
+                (unsigned) other + 1, what);
     trusted = nr_trusted;
     pid = what & CRASH ? fork () : 0;
     if (pid == 0) {
@@ -358,9 +351,7 @@ test_page_of_both (void)
   unsigned served = 0;
 
   for (page = 0; page < nr; page += sweep) {
-    snprintf (doing, sizeof doing, "page %u of both", (unsigned) page + 1);
-    copy_pool ("newer", "work");
-    must (try_open ("work"));
+    open_case ("newer", "page %u of both", (unsigned) page + 1);
     flip ("work", "pool.db", page * PAGE + 100);
     flip ("work", "pool.db.copy", page * PAGE + 100);
     served += read_all () == NR_BLOCKS;
@@ -386,10 +377,8 @@ test_old_and_damaged (const char *source, const char *old,
   unsigned served = 0;
 
   for (page = 0; page < nr; page += sweep) {
-    snprintf (doing, sizeof doing, "%s of %s, page %u of %s", old, source,
-              (unsigned) page + 1, damaged);
-    copy_pool ("newer", "work");
-    must (try_open ("work"));
+    open_case ("newer", "%s of %s, page %u of %s", old, source,
+               (unsigned) page + 1, damaged);
     copy_file (in (source, "pool.db"), in ("work", old));
     flip ("work", damaged, page * PAGE + 100);
     served += read_all () == NR_BLOCKS;
@@ -425,10 +414,7 @@ test_planted (const char *file)
   unsigned planted = 0;
 
   for (page = 0; page < nr; page += sweep) {
-    snprintf (doing, sizeof doing, "an older page %u of %s",
-              (unsigned) page + 1, file);
-    copy_pool ("newer", "work");
-    must (try_open ("work"));
+    open_case ("newer", "an older page %u of %s", (unsigned) page + 1, file);
     planted += plant (file, page);
     expect (read_all () == NR_BLOCKS);
     must (nbdedup_pool_close (pool));
@@ -441,9 +427,7 @@ test_planted (const char *file)
 static void
 test_all_known (void)
 {
-  snprintf (doing, sizeof doing, "all pages known");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "all pages known");
   run ("scrub", NULL);
   expect (read_all () == NR_BLOCKS);
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));
@@ -461,9 +445,7 @@ test_without_copy (const char *source)
 {
   struct nbdedup_volume *v;
 
-  snprintf (doing, sizeof doing, "%s's pool.db, without a copy", source);
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "%s's pool.db, without a copy", source);
   set_copy ("off");
   must (nbdedup_pool_close (pool));
   must (try_open ("work"));
@@ -486,9 +468,7 @@ test_without_copy (const char *source)
 static void
 test_touched_without_copy (void)
 {
-  snprintf (doing, sizeof doing, "touched, without a copy");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "touched, without a copy");
   set_copy ("off");
   must (nbdedup_pool_close (pool));
   must (try_open ("work"));
@@ -507,9 +487,7 @@ test_building (void)
 {
   struct meta_copy_status status;
 
-  snprintf (doing, sizeof doing, "building");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "building");
   set_copy ("off");
   touch_at_sync = true;
   set_copy ("on");
@@ -531,9 +509,7 @@ test_elsewhere (void)
   pid_t pid;
 
   for (i = 0; i < 5; ++i) {
-    snprintf (doing, sizeof doing, "copy elsewhere, %u", i);
-    copy_pool ("newer", "work");
-    must (try_open ("work"));
+    open_case ("newer", "copy elsewhere, %u", i);
     set_copy (in (".", "elsewhere"));
     must (nbdedup_pool_close (pool));
     pid = fork ();
@@ -563,9 +539,7 @@ test_touch (bool twice)
   const unsigned begun = nr_begun, compared = nr_compared;
   unsigned i;
 
-  snprintf (doing, sizeof doing, "touch");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "touch");
   touch_when_begun = twice;
   touch ();
   expect (read_all () == NR_BLOCKS);
@@ -590,9 +564,7 @@ test_turn_off_while_compared (void)
   uint64_t folds;
   char *value;
 
-  snprintf (doing, sizeof doing, "turned off while compared");
-  copy_pool ("newer", "work");
-  must (try_open ("work"));
+  open_case ("newer", "turned off while compared");
   hold_comparison = true;
   touch ();
   expect (read_all () == NR_BLOCKS);
@@ -621,8 +593,7 @@ test_own (void)
 {
   unsigned before = nr_warnings, i;
 
-  snprintf (doing, sizeof doing, "own changes");
-  copy_pool ("closed", "work");
+  begin_case ("closed", "own changes");
   for (i = 0; i < 5; ++i) {
     must (try_open ("work"));
     write_some (true, i, 5);

@@ -138,9 +138,7 @@ posix_fadvise (int fd, off_t offset, off_t len, int advice)
 static void
 test_stale_copy (void)
 {
-  snprintf (doing, sizeof doing, "stale copy");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "stale copy");
   write_some (true, 0, 5);
   must (nbdedup_pool_close (pool));
   copy_pool ("work", "newer");
@@ -198,9 +196,7 @@ test_syncs (void)
 {
   unsigned syncs, wal_syncs;
 
-  snprintf (doing, sizeof doing, "syncs");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "syncs");
   write_some (true, 0, 20);
   syncs = copy_syncs;
   wal_syncs = copy_wal_syncs;
@@ -251,8 +247,7 @@ test_commit_that_failed_to_be_synced (void)
 static void
 test_no_mark (void)
 {
-  snprintf (doing, sizeof doing, "no mark");
-  copy_pool ("killed", "work");
+  begin_case ("killed", "no mark");
   spoil ("work", "metadata-copy", MISSING);
   expect_whole ("work", true, true);
   copy_pool ("closed", "work");
@@ -272,9 +267,7 @@ test_in_use (void)
   struct nbdedup_volume *v;
   unsigned b;
 
-  snprintf (doing, sizeof doing, "in use");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "in use");
   v = open_volume ("v");
   for (i = 0; i < n; ++i) {
     flip ("work", "pool.db", i * PAGE + 4000);
@@ -324,9 +317,7 @@ test_property (void)
 {
   struct meta_copy_status status;
 
-  snprintf (doing, sizeof doing, "property");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "property");
   refuse_copy (in ("work", "pool.db"));
   refuse_copy (in ("work", "records"));
   refuse_copy (in ("foreign", "pool.db"));
@@ -361,9 +352,7 @@ test_new_names (void)
   char path[3 * PATH_MAX];
   FILE *f;
 
-  snprintf (doing, sizeof doing, "new names");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "new names");
   set_copy ("off");
   /* A WAL that was left over is not new. */
   f = fopen (in ("closed", "elsewhere-wal"), "w");
@@ -416,9 +405,7 @@ test_lost_without_mark (void)
 {
   struct meta_copy_status status;
 
-  snprintf (doing, sizeof doing, "lost without mark");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "lost without mark");
   mark_fails = copy_is_full = true;
   directory_syncs = 0;
   run ("create", json_pack ("{s:s,s:i}", "name", "new", "size", 1 << 20));
@@ -440,9 +427,7 @@ test_mark_that_failed_to_be_synced (void)
   uint8_t states[2];
   FILE *f;
 
-  snprintf (doing, sizeof doing, "mark not synced");
-  copy_pool ("closed", "work");
-  must (try_open ("work"));
+  open_case ("closed", "mark not synced");
   set_copy ("off");
   mark_syncs_left = 3;          /* the first two say that the copy begins */
   set_copy ("on");
@@ -468,8 +453,7 @@ test_mark_that_may_not_be_on_the_disk (void)
 {
   struct meta_mark mark;
 
-  snprintf (doing, sizeof doing, "mark in memory alone");
-  copy_pool ("closed", "work");
+  begin_case ("closed", "mark in memory alone");
   expect (meta_mark_read (in ("work", "metadata-copy"), &mark) == 1);
   mark.current = false;
   must (meta_mark_write (in ("work", "metadata-copy"), &mark));
@@ -530,8 +514,7 @@ test_no_mark_and_damaged_pages (void)
   uint64_t offset;
   json_t *result;
 
-  snprintf (doing, sizeof doing, "no mark, and damaged pages");
-  copy_pool ("closed", "work");
+  begin_case ("closed", "no mark, and damaged pages");
   for (offset = 3 * PAGE; offset < size_of ("work", "pool.db"); offset += PAGE)
     flip ("work", "pool.db", offset + 100);
   spoil ("work", "metadata-copy", MISSING);
@@ -618,8 +601,7 @@ test_foreign (void)
 {
   struct meta_copy_status status;
 
-  snprintf (doing, sizeof doing, "foreign");
-  copy_pool ("closed", "work");
+  begin_case ("closed", "foreign");
   copy_file (in ("foreign", "pool.db"), in ("work", "pool.db.copy"));
   must (try_open ("work"));
   meta_copy_get_status (pool->meta, &status);
@@ -629,8 +611,7 @@ test_foreign (void)
   expect (are_equal ("work", "pool.db.copy", "theirs"));
 
   /* The files beside it say which of the two is the foreign one. */
-  snprintf (doing, sizeof doing, "foreign pool.db");
-  copy_pool ("killed", "work");
+  begin_case ("killed", "foreign pool.db");
   copy_file (in ("foreign", "pool.db"), in ("work", "pool.db"));
   expect_readable ("work", true);
   expect_whole ("work", true, true);
@@ -652,8 +633,7 @@ test_wal_alone (void)
   unsigned i;
 
   for (i = 0; i < 2; ++i) {
-    snprintf (doing, sizeof doing, "WAL with %s pool.db", others[i]);
-    copy_pool ("killed", "work");
+    begin_case ("killed", "WAL with %s pool.db", others[i]);
     spoil ("work", "pool.db.copy", MISSING);
     spoil ("work", "pool.db.copy-wal", MISSING);
     copy_file (in (others[i], "pool.db"), in ("work", "pool.db"));
@@ -681,10 +661,9 @@ test_torn (void)
 
   for (pages = 1; pages <= 3; ++pages)
     for (i = 0; i < sizeof others / sizeof others[0]; ++i) {
-      snprintf (doing, sizeof doing, "pages %u torn, and %s %s", pages,
-                others[i].file ? others[i].file : "nothing",
-                others[i].file ? damages[others[i].damage] : "");
-      copy_pool ("killed", "work");
+      begin_case ("killed", "pages %u torn, and %s %s", pages,
+                  others[i].file ? others[i].file : "nothing",
+                  others[i].file ? damages[others[i].damage] : "");
       if (pages & 1) {
         flip ("work", "pool.db", 5000);
         flip ("work", "pool.db.copy", 6000);
@@ -709,8 +688,7 @@ test_forced (void)
   struct nbdedup_volume *v;
   unsigned i;
 
-  snprintf (doing, sizeof doing, "forced");
-  copy_pool ("killed", "work");
+  begin_case ("killed", "forced");
   spoil ("work", "pool.db.copy", MISSING);
   spoil ("work", "pool.db.copy-wal", MISSING);
   copy_file (in ("closed", "pool.db"), in ("work", "pool.db"));

@@ -57,9 +57,7 @@ each_page (const char *file, bool killed)
   for (i = 0; i < n; ++i) {
     if (is_left_out ())
       continue;
-    snprintf (doing, sizeof doing, "%s, page %" PRIu64 " of %s", sample, i + 1,
-              file);
-    copy_pool (sample, "work");
+    begin_case (sample, "%s, page %" PRIu64 " of %s", sample, i + 1, file);
     flip ("work", file, i * PAGE + 4000);
     expect_readable ("work", killed);
     expect_whole ("work", killed, true);
@@ -79,9 +77,8 @@ test_header (void)
   for (i = 0; i < 4 * sizeof offsets / sizeof offsets[0]; ++i) {
     j = i / 4;
     sample = i & 1 ? "killed" : "closed";
-    snprintf (doing, sizeof doing, "%s, byte %u of %s", sample, offsets[j],
-              metadata_files[i & 2]);
-    copy_pool (sample, "work");
+    begin_case (sample, "%s, byte %u of %s", sample, offsets[j],
+                metadata_files[i & 2]);
     flip ("work", metadata_files[i & 2], offsets[j]);
     expect_readable ("work", i & 1);
     expect_whole ("work", i & 1, true);
@@ -109,9 +106,7 @@ test_frames (void)
                                                : FRAME - 2000)) {
       if (is_left_out ())
         continue;
-      snprintf (doing, sizeof doing, "byte %" PRIu64 " of %s", at,
-                metadata_files[f]);
-      copy_pool ("killed", "work");
+      begin_case ("killed", "byte %" PRIu64 " of %s", at, metadata_files[f]);
       flip ("work", metadata_files[f], at);
       expect_readable ("work", true);
       expect_whole ("work", true, true);
@@ -128,9 +123,7 @@ test_both_wals (void)
   for (i = 0; i + 1 < n; ++i) {
     if (is_left_out ())
       continue;
-    snprintf (doing, sizeof doing, "frames %" PRIu64 " and %" PRIu64, i,
-              n - 1 - i);
-    copy_pool ("killed", "work");
+    begin_case ("killed", "frames %" PRIu64 " and %" PRIu64, i, n - 1 - i);
     flip ("work", "pool.db-wal", WAL_HEADER + i * FRAME + 5000);
     if (i != n - 1 - i)
       flip ("work", "pool.db.copy-wal", WAL_HEADER + (n - 1 - i) * FRAME + 9);
@@ -150,9 +143,8 @@ one_file (bool killed)
       if (!can_spoil (sample, metadata_files[f], (enum damage) d, killed) ||
           is_left_out ())
         continue;
-      snprintf (doing, sizeof doing, "%s: %s is %s", sample, metadata_files[f],
-                damages[d]);
-      copy_pool (sample, "work");
+      begin_case (sample, "%s: %s is %s", sample, metadata_files[f],
+                  damages[d]);
       spoil ("work", metadata_files[f], (enum damage) d);
       expect_readable ("work", killed);
       /* A directory in the copy's place stays: its owner has to remove it. */
@@ -193,10 +185,8 @@ test_two_files (void)
               !is_half_of_two (metadata_files[g], (enum damage) e) ||
               is_left_out ())
             continue;
-          snprintf (doing, sizeof doing, "%s is %s, %s is %s",
-                    metadata_files[f], damages[d], metadata_files[g],
-                    damages[e]);
-          copy_pool ("killed", "work");
+          begin_case ("killed", "%s is %s, %s is %s", metadata_files[f],
+                      damages[d], metadata_files[g], damages[e]);
           spoil ("work", metadata_files[f], (enum damage) d);
           spoil ("work", metadata_files[g], (enum damage) e);
           expect_no_lie ("work", true, true);
@@ -249,9 +239,7 @@ test_without (void)
     if (!can_do_without ("closed", i + 1) || is_left_out ())
       continue;
     nr++;
-    snprintf (doing, sizeof doing, "page %" PRIu64 " of both, done without",
-              i + 1);
-    copy_pool ("closed", "work");
+    begin_case ("closed", "page %" PRIu64 " of both, done without", i + 1);
     flip ("work", "pool.db", i * PAGE + 8100);
     flip ("work", "pool.db.copy", i * PAGE + 8100);
     if (try_open ("work") == -1)

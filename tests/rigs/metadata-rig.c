@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
@@ -83,6 +84,17 @@ copy_pool (const char *from, const char *to)
     if (e->d_name[0] != '.' && strcmp (e->d_name, "lock") != 0)
       copy_file (in (from, e->d_name), in (to, e->d_name));
   closedir (dir);
+}
+
+void
+begin_case (const char *sample, const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  vsnprintf (doing, sizeof doing, fmt, args);
+  va_end (args);
+  copy_pool (sample, "work");
 }
 
 static uint32_t

@@ -42,6 +42,16 @@ extern const char *in (const char *dir, const char *file);
 extern void copy_file (const char *from, const char *to);
 extern void copy_pool (const char *from, const char *to);
 
+/* Name the case for messages, and copy the sample to "work". */
+extern void begin_case (const char *sample, const char *fmt, ...)
+  __attribute__ ((format (printf, 2, 3)));
+/* The same, and open "work". */
+#define open_case(...)                                          \
+  do {                                                          \
+    begin_case (__VA_ARGS__);                                   \
+    must (try_open ("work"));                                   \
+  } while (0)
+
 /* The number of bytes in use: pool.db and its WAL have free space at the end.
  * 0: there is no such file.
  */
