@@ -375,9 +375,6 @@ test_damage_after_recovery (void)
 static void
 test_foreign_files (void)
 {
-  static const struct setup stock = {
-    4096, "delete", "normal", "", "unix", 0,
-  };
   struct model model, empty;
   struct file_bytes c;
   uint8_t garbage[8192];

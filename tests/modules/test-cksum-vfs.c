@@ -32,9 +32,6 @@ test_page_sizes (void)
 {
   static const int sizes[] = { 512, 1024, 4096, 16384, 65536 };
   static const char *const modes[] = { "wal", "delete", "truncate" };
-  static const struct setup stock = {
-    4096, "delete", "normal", "", "unix", 0,
-  };
   struct setup setup = normal;
   struct model model;
   size_t i, j;

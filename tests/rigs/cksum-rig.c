@@ -118,6 +118,9 @@ remove_all (void)
 const struct setup normal = {
   4096, "wal", "normal", "", CKSUM_VFS_NAME, 0,
 };
+const struct setup stock = {
+  4096, "delete", "normal", "", "unix", 0,
+};
 
 sqlite3 *
 open_with (const char *path, const struct setup *setup, int *rcp)

@@ -55,6 +55,7 @@ struct setup {
 };
 
 extern const struct setup normal;
+extern const struct setup stock;        /* without our VFS */
 
 extern sqlite3 *open_with (const char *path, const struct setup *setup,
                            int *rcp);
