@@ -65,6 +65,9 @@ extern int meta_fail (struct meta_conn *c, const char *what);
 
 /* Step a statement that returns no row, and reset it. */
 extern int meta_run (struct meta_conn *c, sqlite3_stmt *st, const char *what);
+/* The same for a statement whose only parameter is a key. */
+extern int meta_run_key (struct meta_conn *c, enum meta_stmt which,
+                         uint64_t key, const char *what);
 
 /* Read a row of a statement that selects all columns (meta-tables.c). */
 extern void meta_col_layer (sqlite3_stmt *st, struct meta_layer *l);

@@ -56,10 +56,7 @@ meta_copies_get (struct meta_conn *c, uint64_t addr,
 static int
 delete_row (struct meta_conn *c, uint64_t addr)
 {
-  USING_STMT (st, c, ST_COPIES_DELETE);
-
-  bind_u64 (st, 1, addr);
-  return meta_run (c, st, "writing of copies");
+  return meta_run_key (c, ST_COPIES_DELETE, addr, "writing of copies");
 }
 
 static int

@@ -38,10 +38,7 @@ meta_sample_put (struct meta_conn *c, const struct meta_sample *s)
 int
 meta_sample_delete (struct meta_conn *c, uint64_t id)
 {
-  USING_STMT (st, c, ST_SAMPLE_DELETE);
-
-  bind_u64 (st, 1, id);
-  return meta_run (c, st, "writing the drift history");
+  return meta_run_key (c, ST_SAMPLE_DELETE, id, "writing the drift history");
 }
 
 int

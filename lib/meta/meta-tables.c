@@ -183,6 +183,16 @@ col_blob (sqlite3_stmt *st, int i, struct blob *b)
 }
 
 int
+meta_run_key (struct meta_conn *c, enum meta_stmt which, uint64_t key,
+              const char *what)
+{
+  USING_STMT (st, c, which);
+
+  bind_u64 (st, 1, key);
+  return meta_run (c, st, what);
+}
+
+int
 meta_state_get (struct meta_conn *c, struct meta_state *s)
 {
   USING_STMT (st, c, ST_STATE_GET);
@@ -374,19 +384,13 @@ meta_layer_put (struct meta_conn *c, const struct meta_layer *l)
 int
 meta_layer_delete (struct meta_conn *c, uint64_t id)
 {
-  USING_STMT (st, c, ST_LAYER_DELETE);
-
-  bind_u64 (st, 1, id);
-  return meta_run (c, st, "deleting a layer");
+  return meta_run_key (c, ST_LAYER_DELETE, id, "deleting a layer");
 }
 
 int
 meta_layer_set_dying (struct meta_conn *c, uint64_t id)
 {
-  USING_STMT (st, c, ST_LAYER_DYING);
-
-  bind_u64 (st, 1, id);
-  return meta_run (c, st, "writing a layer");
+  return meta_run_key (c, ST_LAYER_DYING, id, "writing a layer");
 }
 
 void
@@ -477,10 +481,7 @@ meta_volume_put (struct meta_conn *c, const struct meta_volume *v)
 int
 meta_volume_delete (struct meta_conn *c, uint64_t id)
 {
-  USING_STMT (st, c, ST_VOLUME_DELETE);
-
-  bind_u64 (st, 1, id);
-  return meta_run (c, st, "deleting a volume");
+  return meta_run_key (c, ST_VOLUME_DELETE, id, "deleting a volume");
 }
 
 void
@@ -534,10 +535,7 @@ meta_snapshot_put (struct meta_conn *c, const struct meta_snapshot *s)
 int
 meta_snapshot_delete (struct meta_conn *c, uint64_t id)
 {
-  USING_STMT (st, c, ST_SNAPSHOT_DELETE);
-
-  bind_u64 (st, 1, id);
-  return meta_run (c, st, "deleting a snapshot");
+  return meta_run_key (c, ST_SNAPSHOT_DELETE, id, "deleting a snapshot");
 }
 
 void
@@ -717,16 +715,6 @@ blob_put (struct meta_conn *c, enum meta_stmt which, uint64_t key,
   return meta_run (c, st, what);
 }
 
-static int
-key_run (struct meta_conn *c, enum meta_stmt which, uint64_t key,
-         const char *what)
-{
-  USING_STMT (st, c, which);
-
-  bind_u64 (st, 1, key);
-  return meta_run (c, st, what);
-}
-
 int
 meta_record_get (struct meta_conn *c, uint64_t group, struct blob *b)
 {
@@ -743,7 +731,7 @@ meta_record_put (struct meta_conn *c, uint64_t group,
 int
 meta_record_delete (struct meta_conn *c, uint64_t group)
 {
-  return key_run (c, ST_RECORD_DELETE, group, "deleting records");
+  return meta_run_key (c, ST_RECORD_DELETE, group, "deleting records");
 }
 
 int
@@ -813,8 +801,8 @@ meta_index_put (struct meta_conn *c, uint64_t low,
 int
 meta_index_delete (struct meta_conn *c, uint64_t low)
 {
-  return key_run (c, ST_INDEX_DELETE, low ^ TOP_BIT,
-                  "writing the hash index");
+  return meta_run_key (c, ST_INDEX_DELETE, low ^ TOP_BIT,
+                       "writing the hash index");
 }
 
 int
@@ -853,7 +841,8 @@ meta_segment_put (struct meta_conn *c, uint64_t segment, uint32_t nr_free,
 int
 meta_segment_delete (struct meta_conn *c, uint64_t segment)
 {
-  return key_run (c, ST_SEGMENT_DELETE, segment, "writing the space map");
+  return meta_run_key (c, ST_SEGMENT_DELETE, segment,
+                       "writing the space map");
 }
 
 int
@@ -872,13 +861,13 @@ meta_segment_scan (struct meta_conn *c,
 int
 meta_limbo_put (struct meta_conn *c, uint64_t addr)
 {
-  return key_run (c, ST_LIMBO_PUT, addr, "writing limbo");
+  return meta_run_key (c, ST_LIMBO_PUT, addr, "writing limbo");
 }
 
 int
 meta_limbo_delete (struct meta_conn *c, uint64_t addr)
 {
-  return key_run (c, ST_LIMBO_DELETE, addr, "writing limbo");
+  return meta_run_key (c, ST_LIMBO_DELETE, addr, "writing limbo");
 }
 
 int
