@@ -110,6 +110,14 @@ is_page_size (uint64_t size)
 }
 
 /*----------------------------------------------------------------------
+ * cksum-vfs.c: methods that the read-only VFS has, too
+ */
+
+extern int cksum_close (sqlite3_file *file);
+extern int cksum_read (sqlite3_file *file, void *buf, int len,
+                       sqlite3_int64 offset);
+
+/*----------------------------------------------------------------------
  * cksum-shared.c.  Threads: all functions lock by themselves.
  */
 

@@ -18,7 +18,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -30,37 +29,6 @@
 #include "vfs/cksum-vfs.h"
 
 static sqlite3_vfs *real_vfs;   /* set once, before the VFS is registered */
-
-static int
-readonly_close (sqlite3_file *file)
-{
-  struct cksum_file *f = (struct cksum_file *) file;
-  sqlite3_file *real = real_file (f);
-  int rc = SQLITE_OK;
-
-  if (f->role != ROLE_EMPTY)
-    rc = real->pMethods->xClose (real);
-  cksum_shared_put (f->shared);
-  f->shared = NULL;
-  free (f->page);
-  f->page = NULL;
-  f->base.pMethods = NULL;
-  return rc;
-}
-
-static int
-readonly_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset)
-{
-  struct cksum_file *f = (struct cksum_file *) file;
-
-  switch (f->role) {
-  case ROLE_MAIN: return cksum_db_read (f, buf, len, offset);
-  case ROLE_WAL: return cksum_wal_read (f, buf, len, offset);
-  default:
-    memset (buf, 0, len);
-    return SQLITE_IOERR_SHORT_READ;
-  }
-}
 
 static int
 readonly_write (sqlite3_file *file, const void *buf, int len,
@@ -138,8 +106,8 @@ readonly_device_characteristics (sqlite3_file *file)
 /* Version 1 has no shared memory. */
 static const sqlite3_io_methods readonly_methods = {
   .iVersion = 1,
-  .xClose = readonly_close,
-  .xRead = readonly_read,
+  .xClose = cksum_close,
+  .xRead = cksum_read,
   .xWrite = readonly_write,
   .xTruncate = readonly_truncate,
   .xSync = readonly_nothing,

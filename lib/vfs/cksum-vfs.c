@@ -37,14 +37,15 @@ static sqlite3_vfs *real_vfs;   /* set once, before the VFS is registered */
  * File methods
  */
 
-static int
+int
 cksum_close (sqlite3_file *file)
 {
   struct cksum_file *f = (struct cksum_file *) file;
   sqlite3_file *real = real_file (f);
-  int rc;
+  int rc = SQLITE_OK;
 
-  rc = real->pMethods->xClose (real);
+  if (f->role != ROLE_EMPTY)
+    rc = real->pMethods->xClose (real);
   cksum_shared_put (f->shared);
   f->shared = NULL;
   free (f->page);
@@ -53,7 +54,7 @@ cksum_close (sqlite3_file *file)
   return rc;
 }
 
-static int
+int
 cksum_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset)
 {
   struct cksum_file *f = (struct cksum_file *) file;
@@ -61,6 +62,9 @@ cksum_read (sqlite3_file *file, void *buf, int len, sqlite3_int64 offset)
   switch (f->role) {
   case ROLE_MAIN: return cksum_db_read (f, buf, len, offset);
   case ROLE_WAL: return cksum_wal_read (f, buf, len, offset);
+  case ROLE_EMPTY:
+    memset (buf, 0, len);
+    return SQLITE_IOERR_SHORT_READ;
   default: return real_read (f, buf, len, offset);
   }
 }
