@@ -68,9 +68,7 @@ timed (const char *command, json_t *args)
 static void
 open_pool (void)
 {
-  pool = nbdedup_pool_open (directory, NULL, "bench-clones", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
+  open_default (directory, "bench-clones");
 }
 
 static void

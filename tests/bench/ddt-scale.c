@@ -293,14 +293,6 @@ choose_any (const struct work *work, uint64_t i, struct block *b)
 static struct nbdedup_volume *v, *w;
 
 static void
-open_pool (void)
-{
-  pool = nbdedup_pool_open (directory, NULL, "ddt-scale", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
-}
-
-static void
 open_volumes (void)
 {
   v = open_volume ("v");
@@ -323,7 +315,7 @@ make_pool (void)
   unsigned i;
 
   must (nbdedup_pool_create (directory, NULL));
-  open_pool ();
+  open_default (directory, "ddt-scale");
   for (i = 0; i < 2; ++i)
     run ("create", json_pack ("{s:s, s:I, s:i}", "name", names[i], "size",
                               (json_int_t) VOLUME_BYTES, "block-size",
@@ -433,7 +425,7 @@ time_open (void)
 {
   double start = now ();
 
-  open_pool ();
+  open_default (directory, "ddt-scale");
   start = now () - start;
   open_volumes ();
   return start;

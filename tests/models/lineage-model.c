@@ -602,26 +602,11 @@ lineage_expect (struct lineage *l, const struct op *op)
  * Figures
  */
 
-struct block_ref {
-  const uint8_t *data;
-  uint32_t len;
-};
-
-static int
-content_compare (const void *a, const void *b)
-{
-  const struct block_ref *x = a, *y = b;
-
-  if (x->len != y->len)
-    return x->len < y->len ? -1 : 1;
-  return memcmp (x->data, y->data, x->len);
-}
-
 uint64_t
 lineage_distinct (struct lineage *l)
 {
-  struct block_ref *c;
-  uint64_t b, nr = 0, distinct = 0;
+  struct content_ref *c;
+  uint64_t b, nr = 0;
   unsigned i;
 
   for (i = 0; i < l->nr_nodes; ++i)
@@ -633,13 +618,10 @@ lineage_distinct (struct lineage *l)
 
     for (b = 0; b < node_blocks (n); ++b)
       if (!all_zero (n->data + b * n->block_size, n->block_size))
-        c[nr++] = (struct block_ref) { n->data + b * n->block_size,
-                                     n->block_size };
+        c[nr++] = (struct content_ref) { n->data + b * n->block_size,
+                                         n->block_size };
   }
-  qsort (c, nr, sizeof c[0], content_compare);
-  for (b = 0; b < nr; ++b)
-    if (b == 0 || content_compare (&c[b - 1], &c[b]) != 0)
-      distinct++;
+  nr = distinct_contents (c, nr);
   free (c);
-  return distinct;
+  return nr;
 }

@@ -25,18 +25,10 @@ static struct rng rng;
 static uint64_t seed;
 
 static void
-open_pool (void)
-{
-  pool = nbdedup_pool_open (directory, NULL, "test-clones", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
-}
-
-static void
 reopen (void)
 {
   must (nbdedup_pool_close (pool));
-  open_pool ();
+  open_default (directory, "test-clones");
 }
 
 /* Wait until all space is freed, which may take a few folds. */
@@ -192,16 +184,6 @@ change_clones (unsigned nr)
   }
 }
 
-static int
-count_name (void *opaque, const char *name, uint64_t size, bool readonly)
-{
-  (void) name;
-  (void) size;
-  (void) readonly;
-  ++*(unsigned *) opaque;
-  return 0;
-}
-
 static void
 expect_listed (unsigned nr_volumes, unsigned nr_names)
 {
@@ -212,7 +194,7 @@ expect_listed (unsigned nr_volumes, unsigned nr_names)
     die ("list has %zu volumes, expected %u",
          json_array_size (json_object_get (list, "volumes")), nr_volumes);
   json_decref (list);
-  must (nbdedup_pool_list (pool, count_name, &n));
+  must (nbdedup_pool_list (pool, count_export, &n));
   if (n != nr_names)
     die ("%u exports, expected %u", n, nr_names);
 }
@@ -394,7 +376,7 @@ main (void)
   rng = rng_make (seed, 0);
   make_directory (directory, usual_directory (), "test-clones");
   must (nbdedup_pool_create (directory, NULL));
-  open_pool ();
+  open_default (directory, "test-clones");
   test_clones (number_from_environment ("CLONES", 600));
   test_snapshots (number_from_environment ("SNAPSHOTS", 200));
   must (nbdedup_pool_close (pool));

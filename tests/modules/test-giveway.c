@@ -144,9 +144,7 @@ make_volumes (void)
   run ("create", json_pack ("{s:s,s:i,s:i}", "name", "other", "size",
                             (int) (NR_BLOCKS * BLOCK), "block-size",
                             (int) BLOCK));
-  v = nbdedup_volume_open (pool, "golden", 0, -1, NULL);
-  if (v == NULL)
-    die ("golden: %s", nbdedup_error ());
+  v = open_volume ("golden");
   memset (buf, 0, sizeof buf);
   for (i = 1; i <= 16384; ++i) {
     memcpy (buf, &i, sizeof i);
@@ -157,15 +155,11 @@ make_volumes (void)
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
   run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
                            "clone"));
-  v = nbdedup_volume_open (pool, "clone", 0, -1, NULL);
-  if (v == NULL)
-    die ("clone: %s", nbdedup_error ());
+  v = open_volume ("clone");
   must (nbdedup_volume_write (v, "clone", 5, 0));
   must (nbdedup_volume_flush (v));
   nbdedup_volume_close (v);
-  other = nbdedup_volume_open (pool, "other", 0, -1, NULL);
-  if (other == NULL)
-    die ("other: %s", nbdedup_error ());
+  other = open_volume ("other");
 }
 
 /* These commands hold no lock that other commands need. */
@@ -227,9 +221,7 @@ main (void)
   rng = rng_make (1, 1);
   make_directory (directory, fast_directory (), "test-giveway");
   must (nbdedup_pool_create (directory, NULL));
-  pool = nbdedup_pool_open (directory, NULL, "test-giveway", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
+  open_default (directory, "test-giveway");
   make_volumes ();
   test_others_come_in ();
   test_interrupt ();

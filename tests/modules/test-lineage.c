@@ -127,9 +127,7 @@ attach_or_detach (const struct op *op)
   struct node *node = lineage_find (&lineage, op->name);
 
   if (op->kind == OP_ATTACH && node->handle == NULL) {
-    node->handle = nbdedup_volume_open (pool, op->name, 0, -1, NULL);
-    if (node->handle == NULL)
-      die ("%s: %s", op->name, nbdedup_error ());
+    node->handle = open_volume (op->name);
   }
   else if (op->kind == OP_DETACH && node->handle)
     detach (node);

@@ -110,22 +110,6 @@ verify_data (const char *when)
   free (buf);
 }
 
-/* Blocks by content, for qsort. */
-struct content_ref {
-  const uint8_t *data;
-  uint32_t len;
-};
-
-static int
-content_compare (const void *a, const void *b)
-{
-  const struct content_ref *x = a, *y = b;
-
-  if (x->len != y->len)
-    return x->len < y->len ? -1 : 1;
-  return memcmp (x->data, y->data, x->len);
-}
-
 struct figures {
   uint64_t logical[NR_DISKS];
   uint64_t records, record_bytes; /* the minimum */
@@ -159,12 +143,10 @@ count_figures (void)
       else
         refs[nr++] = (struct content_ref) { p, disks[d].block_size };
     }
-  qsort (refs, nr, sizeof refs[0], content_compare);
+  nr = distinct_contents (refs, nr);
+  f.records += nr;
   for (i = 0; i < nr; ++i)
-    if (i == 0 || content_compare (&refs[i - 1], &refs[i]) != 0) {
-      f.records++;
-      f.record_bytes += refs[i].len;
-    }
+    f.record_bytes += refs[i].len;
   free (refs);
   return f;
 }
@@ -601,9 +583,7 @@ make_disks (struct rng *rng)
   uint32_t large = sizes[rng_below (rng, 4)];
   unsigned i;
 
-  pool = nbdedup_pool_open (directory, NULL, "test-model", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
+  open_default (directory, "test-model");
   for (i = 0; i < NR_DISKS; ++i) {
     free (disks[i].data);
     free (disks[i].bounds);

@@ -28,19 +28,9 @@ static struct nbdedup_volume *volume;
 static uint8_t content[PIECE];  /* the same block, again and again */
 
 static void
-open_pool (void)
-{
-  pool = nbdedup_pool_open (directory, NULL, "test-references", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
-}
-
-static void
 attach (void)
 {
-  volume = nbdedup_volume_open (pool, "v", 0, -1, NULL);
-  if (volume == NULL)
-    die ("v: %s", nbdedup_error ());
+  volume = open_volume ("v");
 }
 
 static uint64_t
@@ -273,7 +263,7 @@ main (void)
     memcpy (content + i * BLOCK, content, BLOCK);
   make_directory (directory, usual_directory (), "test-references");
   must (nbdedup_pool_create (directory, NULL));
-  open_pool ();
+  open_default (directory, "test-references");
   json_decref (call ("create", json_pack ("{s:s, s:I, s:i}", "name", "v",
                                           "size",
                                           (json_int_t) (nr + 64) * BLOCK,
@@ -285,7 +275,7 @@ main (void)
   test_limit (nr);
   nbdedup_volume_close (volume);
   must (nbdedup_pool_close (pool));
-  open_pool ();
+  open_default (directory, "test-references");
   attach ();
   read_blocks (nr);
   destroy (nr);

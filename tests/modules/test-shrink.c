@@ -29,12 +29,10 @@ struct nbdedup_pool *pool;
 static void
 fill (unsigned first, uint8_t what)
 {
-  struct nbdedup_volume *v = nbdedup_volume_open (pool, "clone", 0, -1, NULL);
+  struct nbdedup_volume *v = open_volume ("clone");
   uint8_t buf[BLOCK];
   unsigned i;
 
-  if (v == NULL)
-    die ("clone: %s", nbdedup_error ());
   for (i = first; i < NR_BLOCKS; ++i) {
     memset (buf, what + i, sizeof buf);
     must (nbdedup_volume_write (v, buf, BLOCK, (uint64_t) i * BLOCK));
@@ -46,12 +44,10 @@ fill (unsigned first, uint8_t what)
 static void
 expect (unsigned block, uint8_t what)
 {
-  struct nbdedup_volume *v = nbdedup_volume_open (pool, "clone", 0, -1, NULL);
+  struct nbdedup_volume *v = open_volume ("clone");
   uint8_t buf[BLOCK];
   unsigned i;
 
-  if (v == NULL)
-    die ("clone: %s", nbdedup_error ());
   must (nbdedup_volume_read (v, buf, BLOCK, (uint64_t) block * BLOCK));
   nbdedup_volume_close (v);
   for (i = 0; i < BLOCK; ++i)
@@ -105,9 +101,7 @@ main (void)
 
   make_directory (directory, fast_directory (), "test-shrink");
   must (nbdedup_pool_create (directory, NULL));
-  pool = nbdedup_pool_open (directory, NULL, "test-shrink", 0);
-  if (pool == NULL)
-    die ("open: %s", nbdedup_error ());
+  open_default (directory, "test-shrink");
   make_clone ();
   {
     WITH_LOCK (&pool->admin);

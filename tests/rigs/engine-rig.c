@@ -122,9 +122,7 @@ open_to_repair (void)
 void
 attach (void)
 {
-  handle = nbdedup_volume_open (pool, "v", 0, -1, NULL);
-  if (handle == NULL)
-    die ("v: %s", nbdedup_error ());
+  handle = open_volume ("v");
   volume = handle->volume;
 }
 

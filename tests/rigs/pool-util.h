@@ -61,6 +61,15 @@ pool_figure (const char *key)
   return figure;
 }
 
+/* Open 'pool' with the default settings, as the program 'name'. */
+static inline void
+open_default (const char *directory, const char *name)
+{
+  pool = nbdedup_pool_open (directory, NULL, name, 0);
+  if (pool == NULL)
+    die ("open: %s", nbdedup_error ());
+}
+
 /* Open a volume for reading and writing. */
 static inline struct nbdedup_volume *
 open_volume (const char *name)

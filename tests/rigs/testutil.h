@@ -302,6 +302,45 @@ ends_with (const char *text, const char *end)
   return len >= n && strcmp (text + len - n, end) == 0;
 }
 
+/* For nbdedup_pool_list: count the exports. */
+static inline int
+count_export (void *opaque, const char *name, uint64_t size, bool readonly)
+{
+  (void) name;
+  (void) size;
+  (void) readonly;
+  ++*(unsigned *) opaque;
+  return 0;
+}
+
+struct content_ref {
+  const uint8_t *data;
+  uint32_t len;
+};
+
+static inline int
+content_compare (const void *a, const void *b)
+{
+  const struct content_ref *x = a, *y = b;
+
+  if (x->len != y->len)
+    return x->len < y->len ? -1 : 1;
+  return memcmp (x->data, y->data, x->len);
+}
+
+/* Keep one of each content.  Returns how many there are. */
+static inline uint64_t
+distinct_contents (struct content_ref *refs, uint64_t nr)
+{
+  uint64_t i, distinct = 0;
+
+  qsort (refs, nr, sizeof refs[0], content_compare);
+  for (i = 0; i < nr; ++i)
+    if (i == 0 || content_compare (&refs[distinct - 1], &refs[i]) != 0)
+      refs[distinct++] = refs[i];
+  return distinct;
+}
+
 /* The first byte that differs, or len. */
 static inline size_t
 first_difference (const uint8_t *a, const uint8_t *b, size_t len)
