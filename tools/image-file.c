@@ -52,37 +52,22 @@ fail_errno (const struct image *image)
  * Reading
  */
 
-/* Read up to 'len' bytes of a stream; fewer only at its end. */
+/* Read up to 'len' bytes, of a stream the next ones; fewer only at the end. */
 static int64_t
-read_stream (struct file_image *f, uint8_t *buf, uint32_t len)
+read_some (struct file_image *f, uint8_t *buf, uint32_t len, uint64_t offset)
 {
   uint32_t done = 0;
   ssize_t r;
 
   while (done < len) {
-    if (!interrupt_poll (f->fd, POLLIN))
-      return image_fail ("interrupted");
-    r = read (f->fd, buf + done, len - done);
+    if (f->base.is_stream) {
+      if (!interrupt_poll (f->fd, POLLIN))
+        return image_fail ("interrupted");
+      r = read (f->fd, buf + done, len - done);
+    }
+    else
+      r = pread (f->fd, buf + done, len - done, offset + done);
     if (r == -1 && (errno == EINTR || errno == EAGAIN))
-      continue;
-    if (r == -1)
-      return fail_errno (&f->base);
-    if (r == 0)
-      break;
-    done += r;
-  }
-  return done;
-}
-
-static int64_t
-read_at (struct file_image *f, uint8_t *buf, uint32_t len, uint64_t offset)
-{
-  uint32_t done = 0;
-  ssize_t r;
-
-  while (done < len) {
-    r = pread (f->fd, buf + done, len - done, offset + done);
-    if (r == -1 && errno == EINTR)
       continue;
     if (r == -1)
       return fail_errno (&f->base);
@@ -101,7 +86,7 @@ file_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
   int64_t n;
 
   if (!image->is_stream)
-    return read_at (f, buf, len, offset);
+    return read_some (f, buf, len, offset);
 
   done = f->head_len - f->head_used;
   if (done > len)
@@ -109,7 +94,7 @@ file_read (struct image *image, uint8_t *buf, uint32_t len, uint64_t offset)
   if (done > 0)
     memcpy (buf, f->head + f->head_used, done);
   f->head_used += done;
-  n = read_stream (f, buf + done, len - done);
+  n = read_some (f, buf + done, len - done, 0);
   if (n == -1)
     return -1;
   image->size += done + n;
@@ -159,10 +144,8 @@ image_file_head (struct image *image, uint8_t *buf, uint32_t len)
   struct file_image *f = (struct file_image *) image;
   int64_t n;
 
-  if (!image->is_stream)
-    return read_at (f, buf, len, 0);
-  n = read_stream (f, buf, len);
-  if (n <= 0)
+  n = read_some (f, buf, len, 0);
+  if (n <= 0 || !image->is_stream)
     return n;
   f->head = check_memory (malloc (n));
   memcpy (f->head, buf, n);
