@@ -124,17 +124,9 @@ sampler_json (struct sampler *s)
 static struct golden *
 find_golden (struct sampler *s, uint64_t id)
 {
-  size_t lo = 0, hi = s->nr_goldens, mid;
+  size_t i = array_position (s->nr_goldens, k, s->goldens[k].id < id);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (s->goldens[mid].id < id)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < s->nr_goldens && s->goldens[lo].id == id ? &s->goldens[lo]
-    : NULL;
+  return i < s->nr_goldens && s->goldens[i].id == id ? &s->goldens[i] : NULL;
 }
 
 /* The time when a new entry is due, by its last sample in the history. */

@@ -173,16 +173,9 @@ compare_losers (const void *a, const void *b)
 static const struct loser *
 find_seq (const struct loser *p, size_t nr, uint64_t seq)
 {
-  size_t lo = 0, hi = nr, mid;
+  size_t i = array_position (nr, k, p[k].layer->seq < seq);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (p[mid].layer->seq < seq)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < nr && p[lo].layer->seq == seq ? &p[lo] : NULL;
+  return i < nr && p[i].layer->seq == seq ? &p[i] : NULL;
 }
 
 /* One scan for all losers of a branch, because their rows are interleaved. */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "drift/view.h"
 
@@ -141,17 +142,10 @@ walk_free (struct walk *w)
 static const struct walk_layer *
 find_seq (const struct walk_run *run, uint64_t seq)
 {
-  size_t lo = 0, hi = run->nr_layers, mid;
+  size_t i = array_position (run->nr_layers, k, run->layers[k].seq < seq);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    if (run->layers[mid].seq < seq)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return lo < run->nr_layers && run->layers[lo].seq == seq
-    ? &run->layers[lo] : NULL;
+  return i < run->nr_layers && run->layers[i].seq == seq
+    ? &run->layers[i] : NULL;
 }
 
 /* Put a row over the rows below it.  'said' gets the blocks that it has. */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "core/engine.h"
 #include "core/resolve.h"
@@ -56,20 +57,11 @@ compare_counts (const void *a, const void *b)
 static struct count *
 find_count (struct recount *rc, uint64_t branch, uint64_t seq)
 {
-  size_t lo = 0, hi = rc->nr, mid;
-  int c;
+  size_t i = array_position (rc->nr, k, compare_places (
+                               branch, seq, rc->counts[k].layer) > 0);
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    c = compare_places (branch, seq, rc->counts[mid].layer);
-    if (c == 0)
-      return &rc->counts[mid];
-    if (c < 0)
-      hi = mid;
-    else
-      lo = mid + 1;
-  }
-  return NULL;
+  return i < rc->nr && compare_places (branch, seq, rc->counts[i].layer) == 0
+    ? &rc->counts[i] : NULL;
 }
 
 static int

@@ -298,20 +298,12 @@ find_seen (struct check *ck, uint64_t addr)
 static struct layer_count *
 find_layer_count (struct check *ck, uint64_t branch, uint64_t seq)
 {
-  size_t lo = 0, hi = ck->nr_layers, mid;
-  struct layer_count *lc;
+  struct layer_count *lc = ck->layers;
+  size_t i = array_position (ck->nr_layers, k, lc[k].branch < branch ||
+                             (lc[k].branch == branch && lc[k].seq < seq));
 
-  while (lo < hi) {
-    mid = (lo + hi) / 2;
-    lc = &ck->layers[mid];
-    if (lc->branch == branch && lc->seq == seq)
-      return lc;
-    if (lc->branch < branch || (lc->branch == branch && lc->seq < seq))
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  return NULL;
+  return i < ck->nr_layers && lc[i].branch == branch && lc[i].seq == seq
+    ? &lc[i] : NULL;
 }
 
 static int
