@@ -176,11 +176,8 @@ begin_import ()
 # import_fails: the import fails with status 1 when no more data comes.
 import_fails ()
 {
-    local status=0
-
     exec 5>&-
-    wait "$pid" || status=$?
-    assert_eq "$status" 1
+    expect_failure "$pid"
 }
 
 @test "an interrupted import through a server leaves no volume behind" {
@@ -189,10 +186,8 @@ import_fails ()
     begin_import
     json list | jq -e '.volumes[0].clients > 0'
     kill -TERM "$pid"
-    status=0
-    wait "$pid" || status=$?
+    expect_failure "$pid"
     exec 5>&-
-    assert_eq "$status" 1
     assert_eq "$(json list | jq -c .volumes)" '[]'
 }
 

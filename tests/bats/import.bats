@@ -51,14 +51,6 @@ nbd_server ()
     wait_for 30 test -s other.pid
 }
 
-stop_nbd_server ()
-{
-    [ -n "${other_pid:-}" ] || return 0
-    kill "$other_pid" 2>/dev/null || :
-    wait "$other_pid" || :
-    other_pid=
-}
-
 teardown ()
 {
     stop_nbd_server
@@ -297,30 +289,36 @@ has_volume ()
 
 importing='any (.name | startswith ("web1.importing-"))'
 
+# start_import [OPTION...]: begin to import $other as web1, with the process
+# $pid, which prints to err.  Returns when there is a volume.
+start_import ()
+{
+    nbdedup import web1 "$other" "$@" 2>err 3>&- 4>&- &
+    pid=$!
+    wait_for 50 has_volume "$importing"
+}
+
+# fails_saying TEXT: the process $pid fails, and prints this.
+fails_saying ()
+{
+    expect_failure "$pid"
+    assert_eq "$(cat err)" "$1"
+}
+
 @test "an interrupted import from NBD is undone at once" {
     make_pool
     serve "$pool"
     slow_server
-    nbdedup import web1 "$other" 2>err 3>&- 4>&- &
-    pid=$!
-    wait_for 30 has_volume "$importing"
+    start_import
     has_volume 'all (.name != "web1")'
     kill -TERM $pid
-    status=0
-    wait $pid || status=$?
-    assert_eq "$status" 1
-    assert_eq "$(cat err)" "nbdedup: import: interrupted"
+    fails_saying "nbdedup: import: interrupted"
     nothing_left
 
     # Kill the server of the image.
-    nbdedup import web1 "$other" 2>err 3>&- 4>&- &
-    pid=$!
-    wait_for 30 has_volume "$importing"
+    start_import
     kill -9 "$other_pid"
-    status=0
-    wait $pid || status=$?
-    assert_eq "$status" 1
-    assert_eq "$(cat err)" "nbdedup: import: $other: the NBD server went away"
+    fails_saying "nbdedup: import: $other: the NBD server went away"
     nothing_left
 }
 
@@ -328,9 +326,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     make_pool
     serve "$pool"
     slow_server
-    nbdedup import web1 "$other" 2>err 3>&- 4>&- &
-    pid=$!
-    wait_for 30 has_volume "$importing"
+    start_import
     kill -9 $pid
     wait $pid || :
     stop_nbd_server
@@ -360,10 +356,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     wait_for 30 has_volume "$importing"
     nbdedup import web1 disk.raw
     exec 5>&-
-    status=0
-    wait $pid || status=$?
-    assert_eq "$status" 1
-    assert_eq "$(cat err)" "nbdedup: import: there is a volume 'web1' already"
+    fails_saying "nbdedup: import: there is a volume 'web1' already"
     nbdedup export web1 - | cmp - disk.raw
     nothing_left '["web1"]'
 }
@@ -378,10 +371,7 @@ importing='any (.name | startswith ("web1.importing-"))'
     wait_for 30 has_volume 'any (.clients > 0)'
     sleep 0.5
     kill -TERM $pid
-    status=0
-    wait $pid || status=$?
-    assert_eq "$status" 1
-    assert_eq "$(cat err)" "nbdedup: export: interrupted; $other now holds only\
+    fails_saying "nbdedup: export: interrupted; $other now holds only\
  a part of the volume"
     stop_nbd_server
 
@@ -428,14 +418,9 @@ EOF
     random_data 24M 5 >full.raw
     qemu-img convert -f raw -O qcow2 full.raw in.qcow2
     nbd_server -r --filter=rate file in.qcow2 rate=8M
-    nbdedup import web1 "$other" --format qcow2 2>err 3>&- 4>&- &
-    pid=$!
-    wait_for 50 has_volume "$importing"
+    start_import --format qcow2
     pkill -9 -P $pid qemu-nbd
-    status=0
-    wait $pid || status=$?
-    assert_eq "$status" 1
-    assert_eq "$(cat err)" "nbdedup: import: $other: qemu-nbd went away"
+    fails_saying "nbdedup: import: $other: qemu-nbd went away"
     nothing_left
 }
 

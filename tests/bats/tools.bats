@@ -663,10 +663,8 @@ interrupt ()
     random_data 20M >&5
     # It has read all data except what the pipe holds, so the volume exists.
     kill "-$1" "$pid"
-    status=0
-    wait "$pid" || status=$?
+    expect_failure "$pid"
     exec 5>&-
-    assert_eq "$status" 1
     assert_eq "$(cat "$BATS_TEST_TMPDIR/err")" "nbdedup: import: interrupted"
     assert_eq "$(json list | jq -c '[.volumes[].name]')" '[]'
 }
@@ -696,17 +694,24 @@ interrupt ()
     [[ $output == "nbdedup: export: standard output: Broken pipe" ]]
 }
 
-@test "two commands at once: the second waits for the first" {
+# hold_pool: make a pool that an import has until descriptor 5 is closed.  Sets
+# $importer, its process.
+hold_pool ()
+{
     make_pool
     mkfifo "$BATS_TEST_TMPDIR/fifo"
     nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
-    pid=$!
+    importer=$!
     exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5         # the first command has the pool now
+    random_data 20M >&5         # the import has the pool until fd 5 is closed
+}
+
+@test "two commands at once: the second waits for the first" {
+    hold_pool
     { sleep 1; exec 5>&-; } 3>&- 4>&- &
     exec 5>&-
     run -0 nbdedup create web2 1M
-    wait "$pid"
+    wait "$importer"
     assert_eq "$(json list | jq -c '[.volumes[].name] | sort')" \
               '["web1","web2"]'
 }
@@ -714,12 +719,7 @@ interrupt ()
 @test "a command that waits says for whom, and since when that has the pool" {
     local err=$BATS_TEST_TMPDIR/err importer pid time
 
-    make_pool
-    mkfifo "$BATS_TEST_TMPDIR/fifo"
-    nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
-    importer=$!
-    exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5         # it has the pool until fd 5 is closed
+    hold_pool
     time=$(date '+%Y-%m-%d %H:%M:%S' -r "$pool/lock")
     nbdedup create web2 1M 2>"$err" 3>&- 4>&- 5>&- &
     pid=$!
@@ -763,21 +763,14 @@ $pool is in use by nbdedup import (PID $importer) since $time"
 }
 
 @test "who waits for another command can be interrupted" {
-    make_pool
-    mkfifo "$BATS_TEST_TMPDIR/fifo"
-    nbdedup import web1 - <"$BATS_TEST_TMPDIR/fifo" 3>&- 4>&- &
-    importer=$!
-    exec 5>"$BATS_TEST_TMPDIR/fifo"
-    random_data 20M >&5         # it has the pool until fd 5 is closed
+    hold_pool
     for cmd in drift "destroy web2" "export web2 $BATS_TEST_TMPDIR/out"; do
         # shellcheck disable=SC2086   # words
         nbdedup $cmd 2>"$BATS_TEST_TMPDIR/err" 3>&- 4>&- 5>&- &
         pid=$!
         wait_for 20 catches_sigterm "$pid"
         kill -TERM "$pid"
-        status=0
-        wait "$pid" || status=$?
-        assert_eq "$status" 1
+        expect_failure "$pid"
         # It may have printed before that it waits.
         assert_eq "$(tail -n 1 "$BATS_TEST_TMPDIR/err")" \
                   "nbdedup: ${cmd%% *}: interrupted"

@@ -20,17 +20,9 @@ setup ()
     truncate -s 4M disk.raw
 }
 
-stop_server ()
-{
-    [ -n "${other_pid:-}" ] || return 0
-    kill "$other_pid" 2>/dev/null || :
-    wait "$other_pid" || :
-    other_pid=
-}
-
 teardown ()
 {
-    stop_server
+    stop_nbd_server
     stop
     check_pools
 }

@@ -83,6 +83,24 @@ fails_with ()
     assert_eq "$output" "" "nbdedup $*: output"
 }
 
+# expect_failure PID: wait for this process, which must end with status 1.
+expect_failure ()
+{
+    local status=0
+
+    wait "$1" || status=$?
+    assert_eq "$status" 1
+}
+
+# stop_nbd_server: end $other_pid, a server without a pool, if there is one.
+stop_nbd_server ()
+{
+    [ -n "${other_pid:-}" ] || return 0
+    kill "$other_pid" 2>/dev/null || :
+    wait "$other_pid" || :
+    other_pid=
+}
+
 # wait_for SECONDS CMD...: wait until 'CMD...' succeeds, in steps of 100 ms.
 wait_for ()
 {
