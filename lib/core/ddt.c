@@ -15,6 +15,7 @@
 #include "base/lock.h"
 #include "base/hashtable.h"
 #include "base/mix.h"
+#include "core/ddt-filter.h"
 #include "core/ddt.h"
 
 /*  STATE   in LRU   may be evicted   left by
@@ -45,7 +46,8 @@ struct ref {
 
 struct ddt {
   struct meta *meta;            /* not owned; outlives the ddt */
-  size_t clean_max;             /* CLEAN entries */
+  size_t budget_bytes;          /* for CLEAN entries and the filter */
+  struct ddt_filter *filter;    /* owned */
 
   struct lock lock;             /* protects everything below */
   struct hashtable by_digest, refs;
@@ -61,7 +63,8 @@ struct ddt {
 /*----------------------------------------------------------------------
  * True whenever the lock is not held, besides the invariants of ddt.h:
  *
- *  (4) CLEAN entries are within their budget, on the LRU list, and indexed.
+ *  (4) CLEAN entries are within the budget, on the LRU list, and indexed.
+ *      (When the filter has grown, they shrink with the next insertions.)
  *
  *  (5) A ref with a NEW entry has its address, and owns it.
  *
@@ -73,8 +76,14 @@ struct ddt {
  * Checking (5) to (7), and invariant (1) of ddt.h, visits all refs.
  */
 
+/* The filter's part of the budget: it takes twice that while the next one is
+ * made.
+ */
+#define FILTER_BUDGET(bytes) ((bytes) / 8 * 3)
 #define REF_BYTES (sizeof (struct ref) + 16)
 #define NEW_BYTES (sizeof (struct ddt_entry) + 16)
+/* 16: the allocator's and the bucket array's share of an entry. */
+#define CLEAN_BYTES (sizeof (struct ddt_entry) + 16)
 
 struct ddt_sums {
   const struct ddt *ddt;
@@ -119,7 +128,7 @@ ddt_assert_consistent_locked (struct ddt *ddt)
 {
   assert_held (&ddt->lock);
   assert (ddt->open <= 1);
-  assert (ddt->nr_clean <= ddt->clean_max);
+  assert (ddt->nr_clean * CLEAN_BYTES <= ddt->budget_bytes);
   assert (TAILQ_EMPTY (&ddt->lru) == (ddt->nr_clean == 0));
   assert (ddt->nr_clean <= ddt->by_digest.nr_entries);
   assert (ddt->pending_bytes >= ddt->refs.nr_entries * REF_BYTES);
@@ -132,21 +141,54 @@ DEFINE_WITH_CONSISTENT (ddt)
 
 /*----------------------------------------------------------------------*/
 
+static uint64_t
+nr_new_locked (void *opaque)
+{
+  const struct ddt *ddt = opaque;
+
+  return ddt->refs.nr_entries;
+}
+
+static void
+add_ref_to_filter_locked (void *opaque, struct hashtable_link *l)
+{
+  const struct ref *r = hashtable_entry (l, struct ref, link);
+  struct ddt *ddt = opaque;
+
+  if (r->entry && r->entry->record.flags & RECORD_INDEXED)
+    ddt_filter_add_locked (ddt->filter,
+                           digest_prefix (&r->entry->record.digest));
+}
+
+static void
+add_new_to_filter_locked (void *opaque)
+{
+  struct ddt *ddt = opaque;
+
+  hashtable_visit (&ddt->refs, add_ref_to_filter_locked, ddt);
+}
+
 struct ddt *
 ddt_new (struct meta *meta, uint64_t budget_bytes)
 {
   struct ddt *ddt = calloc (1, sizeof *ddt);
+  const struct ddt_filter_ops ops = {
+    nr_new_locked, add_new_to_filter_locked, ddt,
+  };
 
-  if (ddt == NULL || hashtable_init (&ddt->by_digest) == -1 ||
+  if (ddt == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for the dedup table");
+  lock_init (&ddt->lock);
+  TAILQ_INIT (&ddt->lru);
+  ddt->meta = meta;
+  ddt->budget_bytes = budget_bytes;
+  ddt->filter = ddt_filter_new (meta, &ddt->lock,
+                                FILTER_BUDGET (budget_bytes), &ops);
+  if (ddt->filter == NULL || hashtable_init (&ddt->by_digest) == -1 ||
       hashtable_init (&ddt->refs) == -1) {
     ddt_free (ddt);
     return nbdedup_fail_null (ENOMEM, "no memory for the dedup table");
   }
-  ddt->meta = meta;
-  /* 16: the allocator's and the bucket array's share of an entry. */
-  ddt->clean_max = budget_bytes / (sizeof (struct ddt_entry) + 16);
-  lock_init (&ddt->lock);
-  TAILQ_INIT (&ddt->lru);
   return ddt;
 }
 
@@ -176,6 +218,7 @@ ddt_free (struct ddt *ddt)
 {
   if (ddt == NULL)
     return;
+  ddt_filter_free (ddt->filter);        /* its thread reads the tables */
   if (ddt->refs.buckets)
     hashtable_visit (&ddt->refs, free_ref, ddt);
   if (ddt->by_digest.buckets)
@@ -263,15 +306,20 @@ drop_clean_locked (struct ddt *ddt, struct ddt_entry *e)
   free (e);
 }
 
+/* A few at once: when the filter has grown there are many to drop. */
 static void
 add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 {
+  const size_t max = (ddt->budget_bytes -
+                      ddt_filter_memory_locked (ddt->filter)) / CLEAN_BYTES;
+  unsigned i;
+
   assert_held (&ddt->lock);
   assert (e->record.flags & RECORD_INDEXED);
   e->is_new = false;
   TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
   ddt->nr_clean++;
-  while (ddt->nr_clean > ddt->clean_max)
+  for (i = 0; i < 4 && ddt->nr_clean > max; ++i)
     drop_clean_locked (ddt, TAILQ_FIRST (&ddt->lru));
 }
 
@@ -283,7 +331,7 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
 {
   struct ddt_entry *e;
 
-  if (!(r->flags & RECORD_INDEXED) || ddt->clean_max == 0 ||
+  if (!(r->flags & RECORD_INDEXED) || ddt->budget_bytes == 0 ||
       is_dead_locked (ddt, r->ptr.addr) ||
       find_entry_locked (ddt, &r->digest, r->lsize, r->domain))
     return;
@@ -310,18 +358,23 @@ take_ref_locked (struct ddt *ddt, const struct record *r,
   return 1;
 }
 
-/* 1: a reference was taken; 0: not in memory. */
+/* 1: a reference was taken; 0: not in memory, and if '*stored' is false, not in
+ * pool.db either.
+ */
 static int
 lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
-               uint64_t domain, struct pointer *ptr)
+               uint64_t domain, struct pointer *ptr, bool *stored)
 {
   struct ddt_entry *e;
 
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   e = find_entry_locked (ddt, digest, lsize, domain);
-  if (e == NULL)
+  if (e == NULL) {
+    *stored = ddt_filter_may_have_locked (ddt->filter, digest_prefix (digest));
+    ddt->misses += !*stored;
     return 0;
+  }
   /* An entry of a dead record was removed when it died. */
   assert (!is_dead_locked (ddt, e->record.ptr.addr));
   if (!e->is_new) {
@@ -401,13 +454,14 @@ ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
             uint64_t domain, struct pointer *ptr)
 {
   struct meta_conn *c;
+  bool stored = true;
   int r;
 
   /* Memory first: a record that moves to pool.db between the two lookups is
    * found by the second.
    */
-  r = lookup_memory (ddt, digest, lsize, domain, ptr);
-  if (r != 0)
+  r = lookup_memory (ddt, digest, lsize, domain, ptr, &stored);
+  if (r != 0 || !stored)
     return r == 1;
   c = meta_reader_get (ddt->meta);
   r = lookup_meta (ddt, c, digest, lsize, domain, ptr);
@@ -458,9 +512,11 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
     e->record.flags &= ~RECORD_INDEXED;
     return r;
   }
-  if (record->flags & RECORD_INDEXED)
+  if (record->flags & RECORD_INDEXED) {
     hashtable_insert (&ddt->by_digest, &e->link,
                       digest_prefix (&record->digest));
+    ddt_filter_add_locked (ddt->filter, digest_prefix (&record->digest));
+  }
   ref->delta[ddt->open] = 1;
   *ptr = record->ptr;
   return 0;
@@ -686,6 +742,14 @@ ddt_forget_clean (struct ddt *ddt)
     drop_clean_locked (ddt, e);
 }
 
+void
+ddt_forget_filter (struct ddt *ddt)
+{
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  ddt_filter_reset_locked (ddt->filter);
+}
+
 size_t
 ddt_pending_bytes (struct ddt *ddt)
 {
@@ -700,5 +764,7 @@ ddt_get_info (struct ddt *ddt, struct ddt_info *info)
   info->misses = ddt->misses;
   info->cache_bytes = ddt->by_digest.nr_entries * sizeof (struct ddt_entry) +
     ddt->refs.nr_entries * sizeof (struct ref) +
-    (ddt->by_digest.nr_buckets + ddt->refs.nr_buckets) * sizeof (void *);
+    (ddt->by_digest.nr_buckets + ddt->refs.nr_buckets) * sizeof (void *) +
+    ddt_filter_memory_locked (ddt->filter);
+  info->filter_bytes = ddt_filter_bytes_locked (ddt->filter);
 }

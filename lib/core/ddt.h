@@ -47,7 +47,7 @@
 
 struct ddt;
 
-/* 'budget_bytes' is for CLEAN entries. */
+/* 'budget_bytes' is for CLEAN entries, and for the filter (ddt-filter.h). */
 extern struct ddt *ddt_new (struct meta *meta, uint64_t budget_bytes);
 extern void ddt_free (struct ddt *ddt);
 
@@ -127,14 +127,18 @@ extern void ddt_fold_done (struct ddt *ddt);
  */
 extern void ddt_forget (struct ddt *ddt, uint64_t addr);
 
-/* pool.db was repaired: drop the CLEAN entries. */
+/* A repair removed records from pool.db: drop the CLEAN entries. */
 extern void ddt_forget_clean (struct ddt *ddt);
+/* A repair may have added entries to the hash index. */
+extern void ddt_forget_filter (struct ddt *ddt);
 
 /* Memory of the open and folding txgs. */
 extern size_t ddt_pending_bytes (struct ddt *ddt);
 
 struct ddt_info {
-  uint64_t hits, misses, cache_bytes;
+  uint64_t hits, misses;
+  uint64_t cache_bytes;         /* the filter included */
+  uint64_t filter_bytes;        /* 0: there is none yet */
 };
 extern void ddt_get_info (struct ddt *ddt, struct ddt_info *info);
 

@@ -143,6 +143,7 @@ piece_done (void *arg)
     mend_forget_maps (rp->pool);
   if (rp->records_gone)
     ddt_forget_clean (rp->pool->ddt);
+  ddt_forget_filter (rp->pool->ddt);
   if (p->done)
     p->done (rp);
 }

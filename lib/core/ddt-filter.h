@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Which digests the hash index does not have: a new block then needs no look
+ * at pool.db.
+ *
+ * A thread makes the filter (filter.h) from the index, in steps, in the
+ * background, when lookups have gone to pool.db often enough; until it is
+ * complete every digest may be there.  It is in memory only, and made again
+ * after an open.  When more entries were added than it has bits for, or, at its
+ * largest size, as many as it had at first, the thread makes the next one.
+ *
+ * A removed entry stays in the filter until then.  An entry that the filter
+ * lacks costs a second record of the same content, never data; there is none,
+ * because
+ *
+ *  - ddt.c adds each record when it becomes visible, to the filter in use and
+ *    to the one that is being made;
+ *
+ *  - the thread adds the records that are in memory only when it begins, then
+ *    all entries of the index, and an entry never leaves its place in the
+ *    order of prefixes, in which the thread reads;
+ *
+ *  - a repair that adds entries calls ddt_filter_reset after it.
+ *
+ * Lock: all functions but ddt_filter_new and ddt_filter_free are called with
+ * the ddt's lock held.
+ */
+
+#ifndef NBDEDUP_DDT_FILTER_H
+#define NBDEDUP_DDT_FILTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+#include "meta/meta.h"
+
+struct ddt_filter;
+
+struct ddt_filter_ops {
+  /* How many records are in memory only, at most. */
+  uint64_t (*nr_new_locked) (void *opaque);
+  /* Call ddt_filter_add_locked for the prefix of each of them. */
+  void (*add_new_locked) (void *opaque);
+  void *opaque;
+};
+
+/* 'lock' is the ddt's.  'max_bytes': what a filter may take; 0: there is never
+ * one.  NULL: ENOMEM.
+ */
+extern struct ddt_filter *ddt_filter_new (struct meta *meta,
+                                          struct lock *lock,
+                                          uint64_t max_bytes,
+                                          const struct ddt_filter_ops *ops);
+/* Ends the thread.  The lock is not held. */
+extern void ddt_filter_free (struct ddt_filter *f);
+
+extern void ddt_filter_add_locked (struct ddt_filter *f, uint64_t prefix);
+
+/* May the index have an entry with this prefix? */
+extern bool ddt_filter_may_have_locked (struct ddt_filter *f,
+                                        uint64_t prefix);
+
+/* The index has entries that were not added: begin again. */
+extern void ddt_filter_reset_locked (struct ddt_filter *f);
+
+/* Bytes of the filter in use (0: none); the same with one that is made. */
+extern size_t ddt_filter_bytes_locked (const struct ddt_filter *f);
+extern size_t ddt_filter_memory_locked (const struct ddt_filter *f);
+
+#endif /* NBDEDUP_DDT_FILTER_H */
