@@ -44,6 +44,11 @@ struct ref {
   bool dead;
 };
 
+/* Groups of records with a hit lately; for as many runs of duplicates at once
+ * neighbours are found.
+ */
+#define NR_RECENT 64u
+
 struct ddt {
   struct meta *meta;            /* not owned; outlives the ddt */
   size_t budget_bytes;          /* for CLEAN entries and the filter */
@@ -53,6 +58,7 @@ struct ddt {
   struct hashtable by_digest, refs;
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
+  uint64_t recent[NR_RECENT];   /* is_near_locked: groups + 1; 0: none */
   unsigned open;                /* parity of the open txg */
   uint64_t hits, misses;
   size_t changes;               /* for invariant_is_due */
@@ -391,9 +397,24 @@ struct row {
   uint64_t group;
 };
 
+/* Has this group, or the one before it, had a hit lately?  Remember this one. */
+static bool
+is_near_locked (struct ddt *ddt, uint64_t group)
+{
+  uint64_t *here = &ddt->recent[group % NR_RECENT];
+  bool near = *here == group + 1 ||
+    (group > 0 && ddt->recent[(group - 1) % NR_RECENT] == group);
+
+  assert_held (&ddt->lock);
+  *here = group + 1;
+  return near;
+}
+
 /* Look for a record at 'addr' with the digest in the row of its group.
- * The function caches all records of the row: a copy of an image repeats the
- * order in which they were written.
+ * A copy of an image repeats the order in which the records were written: at
+ * the second hit nearby the function caches the rest of the row.  It does not
+ * at the first, because scattered duplicates would drive everything else out of
+ * the cache, and each pay for a row of entries that no lookup finds.
  */
 static int
 take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
@@ -410,15 +431,19 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
     n = record_unpack (row->group, row->records.p + off,
                        row->records.len - off, &r);
     if (n == -1)
-      return 0;
-    if (r.ptr.addr == addr && r.lsize == lsize && r.domain == domain &&
-        memcmp (&r.digest, digest, sizeof *digest) == 0 &&
-        !found && !is_dead_locked (ddt, addr)) {
-      if (take_ref_locked (ddt, &r, ptr) == -1)
+      return found;
+    if (!found) {
+      if (r.ptr.addr != addr)
+        continue;
+      if (r.lsize != lsize || r.domain != domain ||
+          memcmp (&r.digest, digest, sizeof *digest) != 0 ||
+          is_dead_locked (ddt, addr) || take_ref_locked (ddt, &r, ptr) == -1)
         return 0;
       found = 1;
     }
     cache_record_locked (ddt, &r);
+    if (r.ptr.addr == addr && !is_near_locked (ddt, row->group))
+      return 1;
   }
   return found;
 }

@@ -6,10 +6,12 @@
 
 #include <config.h>
 
+#include "core/ddt.h"
 #include "core/map.h"
 #include "core/record-cache.h"
 #include "core/txg.h"
 #include "data/volume-types.h"
+#include "data/writeback.h"
 #include "format/format.h"
 #include "meta/meta.h"
 #include "rigs/engine-rig.h"
@@ -178,6 +180,47 @@ test_index_forgets (void)
   end ();
 }
 
+/* How many of these lookups memory answers, all of records in pool.db. */
+static uint64_t
+hits (uint64_t content, unsigned nr)
+{
+  struct ddt_info before, after;
+
+  ddt_get_info (pool->ddt, &before);
+  write_blocks (NR_BLOCKS / 2, nr, content);
+  must (writeback_drain (pool->writeback, NULL));
+  ddt_get_info (pool->ddt, &after);
+  expect (after.hits + after.misses - before.hits - before.misses == nr);
+  return after.hits - before.hits;
+}
+
+/* A second hit near the first one brings the records that follow into memory;
+ * hits far from each other bring only themselves.
+ */
+static void
+test_neighbours (void)
+{
+  const unsigned nr = NR_BLOCKS / 2;
+  struct ddt_info before, after;
+  unsigned i;
+
+  start (1);
+  write_blocks (0, nr, 1);
+  settle ();
+  ddt_forget_clean (pool->ddt);
+  ddt_get_info (pool->ddt, &before);
+  expect (hits (1, 1) == 0);
+  expect (hits (1, 1) == 1);
+  expect (hits (2, 1) == 0);
+  expect (hits (3, 8) == 8);
+  ddt_forget_clean (pool->ddt);
+  for (i = 0; i < nr; i += nr / 2)
+    expect (hits (1 + i, 1) == 0);
+  ddt_get_info (pool->ddt, &after);
+  expect (after.hits - before.hits == 9);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (record_cache_keeps_its_budget),
   CASE (record_cache_compares_checksums),
@@ -185,6 +228,7 @@ static const struct engine_case cases[] = {
   CASE (leaf_cache_takes_nothing_old),
   CASE (record_cache_forgets),
   CASE (index_forgets),
+  CASE (neighbours),
   { NULL, NULL },
 };
 
