@@ -435,6 +435,12 @@ mirror_sync_locked (struct mirror_file *file)
     return 0;                   /* nothing was written */
   if (flush_locked (file) == -1 || full_datasync (file->fd) == -1)
     return -1;
+  /* The page cache shall keep the database, which is read, and not its copy.
+   * The WAL's copy stays: its writes need not begin and end with a page, and
+   * would read what they leave of one.
+   */
+  if (file == &file->mirror->files[CKSUM_DB])
+    posix_fadvise (file->fd, 0, 0, POSIX_FADV_DONTNEED);
   if (file->is_new && sync_directory_of (file->path) == -1)
     return -1;
   file->is_new = false;
