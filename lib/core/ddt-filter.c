@@ -11,7 +11,7 @@
 #include "base/priority.h"
 #include "core/ddt-filter.h"
 #include "core/filter.h"
-#include "format/format.h"
+#include "meta/meta-index.h"
 
 /* So many lookups go to pool.db first: a pool that is only read, or served for
  * a moment, reads no index.
@@ -19,10 +19,10 @@
 #define LOOKUPS_BEFORE 4096u
 /* For fewer entries a filter is not made smaller. */
 #define ENTRIES_MIN (UINT64_C (1) << 12)
-/* Rows read before the connection is given back, so that it keeps no old state
- * of pool.db alive.
+/* Entries read before the connection is given back, so that it keeps no old
+ * state of pool.db alive.
  */
-#define ROWS_AT_ONCE 64u
+#define ENTRIES_AT_ONCE 16384u
 
 struct ddt_filter {
   struct meta *meta;            /* not owned */
@@ -60,48 +60,47 @@ bytes_for (uint64_t entries)
  * The thread
  */
 
-/* Add a row's entries from prefix 'from' on. */
-static void
-add_row (struct ddt_filter *f, struct filter *made, uint64_t from,
-         const struct blob *row)
+/* Add the entries from '*prefix' on. */
+static int
+add_entries (struct ddt_filter *f, struct filter *made, struct meta_conn *c,
+             uint64_t *prefix)
 {
+  struct index_cursor *cu;
+  struct index_runs runs;
   struct index_entry e;
-  size_t off;
+  unsigned i = 0;
+  int r = 1, sum;
 
-  for (off = 0; off < row->len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (row->p + off, &e);
-    if (e.prefix < from)
-      continue;
-    filter_add (made, e.prefix);
-    f->nr_made++;
-  }
+  if (meta_index_runs (c, &runs) == -1)
+    return -1;
+  cu = meta_index_cursor (c, &runs, *prefix);
+  if (cu == NULL)
+    return -1;
+  while (i++ < ENTRIES_AT_ONCE &&
+         (r = meta_index_cursor_next (cu, &e, &sum)) == 1)
+    if (sum > 0) {
+      filter_add (made, e.prefix);
+      f->nr_made++;
+    }
+  if (r == 1 && meta_index_cursor_at (cu, prefix) == 0)
+    r = 0;
+  meta_index_cursor_free (cu);
+  return r == -1 ? -1 : !r;
 }
 
 /* 1: all of the index is in the filter; 0: not yet; -1: it cannot be read, or
  * the filter is not wanted any more.
  */
 static int
-add_some_rows (struct ddt_filter *f, struct filter *made, unsigned resets,
-               uint64_t *prefix, struct blob *row)
+add_some_entries (struct ddt_filter *f, struct filter *made, unsigned resets,
+                  uint64_t *prefix)
 {
   struct meta_conn *c = meta_reader_get (f->meta);
-  bool has_next = true;
-  uint64_t low, next;
-  unsigned i;
-  int r = 0;
+  int r = -1;
 
-  for (i = 0; i < ROWS_AT_ONCE && r == 0; ++i) {
-    if (f->stop || f->resets != resets ||
-        meta_index_get (c, *prefix, &low, row) == -1 ||
-        meta_index_next (c, low, &has_next, &next) == -1) {
-      r = -1;
-      break;
-    }
-    add_row (f, made, *prefix, row);
-    if (!has_next)
-      r = 1;
-    else
-      *prefix = next;
+  if (!f->stop && f->resets == resets && meta_freeze (c) == 0) {
+    r = add_entries (f, made, c, prefix);
+    meta_unfreeze (c);
   }
   meta_reader_put (f->meta, c);
   return r;
@@ -150,7 +149,6 @@ end_locked (struct ddt_filter *f, bool complete)
 static void
 make_one (struct ddt_filter *f)
 {
-  struct blob row CLEANUP_BLOB = { NULL };
   struct filter *made = new_filter (f);
   uint64_t prefix = 0;
   unsigned resets;
@@ -168,7 +166,7 @@ make_one (struct ddt_filter *f)
     f->ops.add_new_locked (f->ops.opaque);
   }
   do
-    r = add_some_rows (f, made, resets, &prefix, &row);
+    r = add_some_entries (f, made, resets, &prefix);
   while (r == 0);
   WITH_LOCK (f->lock);
   end_locked (f, r == 1 && f->resets == resets);

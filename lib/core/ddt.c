@@ -58,6 +58,7 @@ struct ddt {
   struct hashtable by_digest, refs;
   TAILQ_HEAD (, ddt_entry) lru; /* least recently used first */
   size_t nr_clean;
+  struct index_runs runs;
   uint64_t recent[NR_RECENT];   /* is_near_locked: groups + 1; 0: none */
   unsigned open;                /* parity of the open txg */
   uint64_t hits, misses;
@@ -369,7 +370,8 @@ take_ref_locked (struct ddt *ddt, const struct record *r,
  */
 static int
 lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
-               uint64_t domain, struct pointer *ptr, bool *stored)
+               uint64_t domain, struct pointer *ptr, struct index_runs *runs,
+               bool *stored)
 {
   struct ddt_entry *e;
 
@@ -379,6 +381,7 @@ lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   if (e == NULL) {
     *stored = ddt_filter_may_have_locked (ddt->filter, digest_prefix (digest));
     ddt->misses += !*stored;
+    *runs = ddt->runs;
     return 0;
   }
   /* An entry of a dead record was removed when it died. */
@@ -397,7 +400,7 @@ struct row {
   uint64_t group;
 };
 
-/* Has this group, or the one before it, had a hit lately?  Remember this one. */
+/* Has this group, or the one before it, had a hit lately?  Remember it. */
 static bool
 is_near_locked (struct ddt *ddt, uint64_t group)
 {
@@ -448,10 +451,13 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
   return found;
 }
 
+/* Look in one run.  An entry that another run removes is of a dead record, or
+ * of none.
+ */
 static int
-lookup_meta (struct ddt *ddt, struct meta_conn *c,
-             const struct digest *digest, uint32_t lsize, uint64_t domain,
-             struct pointer *ptr)
+lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
+            const struct digest *digest, uint32_t lsize, uint64_t domain,
+            struct pointer *ptr)
 {
   struct blob index CLEANUP_BLOB = { NULL };
   struct row row = { .group = 0 };
@@ -460,11 +466,11 @@ lookup_meta (struct ddt *ddt, struct meta_conn *c,
   size_t off;
   int found = 0;
 
-  if (meta_index_get (c, digest_prefix (digest), &low, &index) == -1)
+  if (meta_index_get (c, run, digest_prefix (digest), &low, &index) != 1)
     return 0;
   for (off = 0; off < index.len && !found; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (index.p + off, &e);
-    if (!index_entry_matches (&e, digest))
+    if (e.removed || !index_entry_matches (&e, digest))
       continue;
     row.group = e.addr / RECORD_GROUP_SECTORS;
     if (meta_record_get (c, row.group, &row.records) == 1)
@@ -474,10 +480,26 @@ lookup_meta (struct ddt *ddt, struct meta_conn *c,
   return found;
 }
 
+/* The largest runs first: most entries are there. */
+static int
+lookup_meta (struct ddt *ddt, struct meta_conn *c,
+             const struct index_runs *runs, const struct digest *digest,
+             uint32_t lsize, uint64_t domain, struct pointer *ptr)
+{
+  unsigned run;
+  int found = 0;
+
+  for (run = INDEX_RUNS; run-- > 0 && !found; )
+    if (index_runs_has (runs, run))
+      found = lookup_run (ddt, c, run, digest, lsize, domain, ptr);
+  return found;
+}
+
 int
 ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
             uint64_t domain, struct pointer *ptr)
 {
+  struct index_runs runs = { { 0 } };
   struct meta_conn *c;
   bool stored = true;
   int r;
@@ -485,11 +507,11 @@ ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   /* Memory first: a record that moves to pool.db between the two lookups is
    * found by the second.
    */
-  r = lookup_memory (ddt, digest, lsize, domain, ptr, &stored);
+  r = lookup_memory (ddt, digest, lsize, domain, ptr, &runs, &stored);
   if (r != 0 || !stored)
     return r == 1;
   c = meta_reader_get (ddt->meta);
-  r = lookup_meta (ddt, c, digest, lsize, domain, ptr);
+  r = lookup_meta (ddt, c, &runs, digest, lsize, domain, ptr);
   meta_reader_put (ddt->meta, c);
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
@@ -765,6 +787,14 @@ ddt_forget_clean (struct ddt *ddt)
   WITH_CONSISTENT (ddt, ddt);
   while ((e = TAILQ_FIRST (&ddt->lru)) != NULL)
     drop_clean_locked (ddt, e);
+}
+
+void
+ddt_set_runs (struct ddt *ddt, const struct index_runs *runs)
+{
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  ddt->runs = *runs;
 }
 
 void

@@ -43,6 +43,7 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "meta/meta-index.h"
 #include "meta/meta.h"
 
 struct ddt;
@@ -121,6 +122,12 @@ extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
 
 /* The folding txg is in pool.db: turn its NEW entries into CLEAN ones. */
 extern void ddt_fold_done (struct ddt *ddt);
+
+/* Lookups read these runs of the hash index from now on: none at first.  Every
+ * fold calls it after its commit, those of an opening included.  A lookup of a
+ * run that is not there any more finds nothing.
+ */
+extern void ddt_set_runs (struct ddt *ddt, const struct index_runs *runs);
 
 /* No thread can reach this dead record any more: remove the mark.  The fold
  * calls it right before space_release.

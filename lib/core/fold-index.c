@@ -6,145 +6,455 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/cleanup.h"
 #include "core/fold-index.h"
 
-static int
-compare_entries (const struct index_entry *x, const struct index_entry *y)
-{
-  if (x->prefix != y->prefix)
-    return x->prefix < y->prefix ? -1 : 1;
-  return x->addr < y->addr ? -1 : x->addr > y->addr;
-}
+/* Entries that a step of a merge has in memory. */
+#define STEP_ENTRIES 16384u
 
 static int
 compare_ops (const void *a, const void *b)
 {
-  const struct fold_index_op *x = a, *y = b;
-  int r = compare_entries (&x->entry, &y->entry);
-
-  /* For one address first remove the old entry, then add the new one. */
-  return r != 0 ? r : (int) x->add - (int) y->add;
+  return index_entry_compare (a, b);
 }
 
-/* Merge 'nr' operations into the row 'in', giving 'out'. */
-static int
-merge_row (const struct blob *in, const struct fold_index_op *ops, size_t nr,
-           struct blob *out, uint64_t *nr_entries)
-{
-  struct index_entry e = { 0 };
-  size_t off = 0, i = 0;
-  bool have;
-  int order;
-
-  if (blob_reserve (out, in->len + nr * INDEX_ENTRY_LEN) == -1)
-    return -1;
-  out->len = 0;
-  while (off < in->len || i < nr) {
-    have = off < in->len;
-    if (have)
-      index_entry_unpack (in->p + off, &e);
-    order = !have ? 1 : i == nr ? -1 : compare_entries (&e, &ops[i].entry);
-    if (order <= 0) {
-      off += INDEX_ENTRY_LEN;
-      /* The operations on this entry decide whether it stays. */
-      if (order == 0) {
-        have = false;
-        for (; i < nr && compare_entries (&e, &ops[i].entry) == 0; ++i) {
-          have = ops[i].add;
-          if (have)
-            e = ops[i].entry;
-        }
-        if (!have) {
-          --*nr_entries;
-          continue;
-        }
-      }
-      index_entry_pack (&e, out->p + out->len);
-      out->len += INDEX_ENTRY_LEN;
-      continue;
-    }
-    if (ops[i].add) {
-      index_entry_pack (&ops[i].entry, out->p + out->len);
-      out->len += INDEX_ENTRY_LEN;
-      ++*nr_entries;
-    }
-    ++i;
-  }
-  return 0;
-}
-
-/* Where to cut a row in two: near 'half', between two prefixes.  Entries
- * of one prefix stay together; 0 if they are all of one.
+/* Sort, and leave out what cancels.  Returns how many are left, each of another
+ * (prefix, addr).
  */
 static size_t
-cut_position (const uint8_t *p, size_t len, size_t half)
+reduce (struct index_entry *ops, size_t nr, uint64_t *nr_entries)
 {
-  struct index_entry a, b;
-  size_t i;
+  size_t i, j, n = 0;
+  int sum;
 
-  for (i = half - half % INDEX_ENTRY_LEN; i > 0; i -= INDEX_ENTRY_LEN) {
-    index_entry_unpack (p + i - INDEX_ENTRY_LEN, &a);
-    index_entry_unpack (p + i, &b);
-    if (a.prefix != b.prefix)
-      return i;
+  qsort (ops, nr, sizeof *ops, compare_ops);
+  for (i = 0; i < nr; i = j) {
+    sum = 0;
+    for (j = i; j < nr && index_entry_compare (&ops[i], &ops[j]) == 0; ++j)
+      sum += ops[j].removed ? -1 : 1;
+    *nr_entries += (uint64_t) (int64_t) sum;
+    if (sum == 0)
+      continue;
+    ops[n] = ops[i];
+    ops[n++].removed = sum < 0;
   }
-  for (i = half - half % INDEX_ENTRY_LEN + INDEX_ENTRY_LEN; i < len;
-       i += INDEX_ENTRY_LEN) {
-    index_entry_unpack (p + i - INDEX_ENTRY_LEN, &a);
-    index_entry_unpack (p + i, &b);
-    if (a.prefix != b.prefix)
-      return i;
+  return n;
+}
+
+/*----------------------------------------------------------------------
+ * Rows
+ */
+
+static uint64_t
+key (const struct index_entry *e)
+{
+  return INDEX_KEY (0, e->prefix);
+}
+
+/* Store the entries, of which the run has none yet between the first and the
+ * last, in rows of up to 'max' entries; those of one key stay together.
+ */
+static int
+put_rows (struct meta_conn *c, unsigned run, const struct index_entry *e,
+          size_t nr, size_t max)
+{
+  struct blob row CLEANUP_BLOB = { NULL };
+  size_t i, n;
+
+  for (; nr > 0; e += n, nr -= n) {
+    n = nr < max ? nr : max;
+    while (n > 1 && n < nr && key (&e[n - 1]) == key (&e[n]))
+      n--;
+    while (n < nr && key (&e[n - 1]) == key (&e[n]))
+      n++;
+    if (blob_reserve (&row, n * INDEX_ENTRY_LEN) == -1)
+      return -1;
+    for (i = 0; i < n; ++i)
+      index_entry_pack (&e[i], row.p + i * INDEX_ENTRY_LEN);
+    if (meta_index_put (c, run, e->prefix, row.p, n * INDEX_ENTRY_LEN) == -1)
+      return -1;
   }
   return 0;
 }
 
-/* Store a row, in pieces of about half the limit if it is too large. */
-static int
-put_row (struct meta_conn *c, uint64_t low, const uint8_t *p, size_t len)
+/* Merge 'nr' entries into those of 'row', giving 'out'. */
+static size_t
+merge_row (const struct blob *row, const struct index_entry *ops, size_t nr,
+           struct index_entry *out)
 {
-  struct index_entry e;
-  size_t cut;
+  const size_t end = row->len - row->len % INDEX_ENTRY_LEN;
+  struct index_entry e = { .prefix = 0 };
+  size_t off = 0, i = 0, n = 0;
+  int order;
 
-  while (len > INDEX_ROW_MAX) {
-    cut = cut_position (p, len, len > 2 * INDEX_ROW_MAX
-                        ? INDEX_ROW_MAX * 3 / 4 : len / 2);
-    if (cut == 0)
-      break;
-    if (meta_index_put (c, low, p, cut) == -1)
-      return -1;
-    p += cut;
-    len -= cut;
-    index_entry_unpack (p, &e);
-    low = e.prefix;
+  while (off < end || i < nr) {
+    if (off < end)
+      index_entry_unpack (row->p + off, &e);
+    order = off == end ? 1 : i == nr ? -1 : index_entry_compare (&e, &ops[i]);
+    if (order == 0 && e.removed != ops[i].removed) {
+      off += INDEX_ENTRY_LEN;
+      i++;
+      continue;
+    }
+    out[n++] = order <= 0 ? e : ops[i];
+    off += order <= 0 ? INDEX_ENTRY_LEN : 0;
+    i += order >= 0;
   }
-  if (len == 0 && low != 0)
-    return meta_index_delete (c, low);
-  return meta_index_put (c, low, p, len);
+  return n;
 }
 
-int
-fold_index (struct meta_conn *c, struct fold_index_op *ops, size_t nr,
-            uint64_t *nr_entries)
+/* Merge the first of the entries, those that belong to one row of the run, into
+ * it.  Returns their number.
+ */
+static size_t
+merge_into_row (struct meta_conn *c, unsigned run,
+                const struct index_entry *ops, size_t nr, int *result)
 {
-  struct blob in CLEANUP_BLOB = { NULL };
-  struct blob out CLEANUP_BLOB = { NULL };
-  uint64_t low, next = 0;
-  bool has_next;
-  size_t i, j;
+  struct blob row CLEANUP_BLOB = { NULL };
+  struct blob next CLEANUP_BLOB = { NULL };
+  CLEANUP_FREE struct index_entry *out = NULL;
+  uint64_t low, end;
+  size_t i, n;
+  int found, has_next;
+
+  *result = -1;
+  found = meta_index_get (c, run, ops->prefix, &low, &row);
+  if (found == -1)
+    return 0;
+  has_next = key (ops) == INDEX_KEY (0, UINT64_MAX) ? 0
+    : meta_index_from (c, run, ops->prefix + INDEX_KEY_STEP, &end, &next);
+  if (has_next == -1)
+    return 0;
+  for (i = 0; i < nr && (!has_next || ops[i].prefix < end); ++i)
+    ;
+  assert (i > 0);
+  out = malloc ((row.len / INDEX_ENTRY_LEN + i) * sizeof *out);
+  if (out == NULL) {
+    nbdedup_fail (ENOMEM, "no memory to write the hash index");
+    return 0;
+  }
+  n = merge_row (&row, ops, i, out);
+  if ((found && meta_index_delete (c, run, low) == -1) ||
+      put_rows (c, run, out, n, n > INDEX_ROW_MAX / INDEX_ENTRY_LEN
+                ? INDEX_ROW_MAX / INDEX_ENTRY_LEN / 4 * 3 : n) == -1)
+    return 0;
+  *result = 0;
+  return i;
+}
+
+/* Does the run end before this entry's row? */
+static int
+ends_before (struct meta_conn *c, unsigned run, const struct index_entry *e)
+{
+  struct blob row CLEANUP_BLOB = { NULL };
+  struct index_entry last;
+  uint64_t low;
+  int r = meta_index_from (c, run, e->prefix, &low, &row);
+
+  if (r != 0)
+    return r == -1 ? -1 : 0;
+  r = meta_index_get (c, run, e->prefix, &low, &row);
+  if (r == -1)
+    return -1;
+  if (row.len < INDEX_ENTRY_LEN)
+    return 1;
+  index_entry_unpack (row.p + row.len - INDEX_ENTRY_LEN, &last);
+  return key (&last) < key (e);
+}
+
+/* Add reduced entries to a run. */
+static int
+add_to_run (struct meta_conn *c, unsigned run, const struct index_entry *ops,
+            size_t nr)
+{
+  size_t n;
+  int r;
 
   if (nr == 0)
     return 0;
-  qsort (ops, nr, sizeof *ops, compare_ops);
-  for (i = 0; i < nr; i = j) {
-    if (meta_index_get (c, ops[i].entry.prefix, &low, &in) == -1 ||
-        meta_index_next (c, low, &has_next, &next) == -1)
-      return -1;
-    for (j = i; j < nr && (!has_next || ops[j].entry.prefix < next); ++j)
-      ;
-    assert (j > i);
-    if (merge_row (&in, ops + i, j - i, &out, nr_entries) == -1 ||
-        put_row (c, low, out.p, out.len) == -1)
+  r = ends_before (c, run, ops);
+  if (r == -1)
+    return -1;
+  if (r == 1)
+    return put_rows (c, run, ops, nr, INDEX_ROW_MAX / INDEX_ENTRY_LEN);
+  for (; nr > 0; ops += n, nr -= n) {
+    n = merge_into_row (c, run, ops, nr, &r);
+    if (r == -1)
       return -1;
   }
   return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Runs
+ */
+
+/* The level of a run of so many entries. */
+static unsigned
+level_of (uint64_t entries)
+{
+  unsigned level = 0;
+
+  entries /= INDEX_LEVEL_ENTRIES * INDEX_MERGE;
+  for (; entries > 0 && level < INDEX_LEVELS - 1; entries /= INDEX_MERGE)
+    level++;
+  return level;
+}
+
+static bool
+is_active (const struct index_merge *m)
+{
+  return m->inputs.bits[0] != 0 || m->inputs.bits[1] != 0;
+}
+
+static void
+add_busy (const struct index_merge *m, struct index_runs *busy)
+{
+  if (!is_active (m))
+    return;
+  busy->bits[0] |= m->inputs.bits[0];
+  busy->bits[1] |= m->inputs.bits[1];
+  index_runs_add (busy, m->output);
+}
+
+/* The runs of merges that are under way. */
+static struct index_runs
+busy_runs (const struct index_merges *merges)
+{
+  struct index_runs busy = { { 0 } };
+  unsigned i;
+
+  for (i = 0; i < INDEX_LEVELS; ++i)
+    add_busy (&merges->levels[i], &busy);
+  add_busy (&merges->all, &busy);
+  return busy;
+}
+
+/* A number for a new run, of this level or of the next that has one.  If none
+ * has, which takes more than a hundred runs that wait for merges, it is that of
+ * an old run.
+ */
+static unsigned
+choose_run (const struct index_runs *runs, const struct index_runs *busy,
+            unsigned level)
+{
+  unsigned run;
+
+  for (run = level * INDEX_LEVEL_RUNS; run < INDEX_RUNS - 1; ++run)
+    if (!index_runs_has (runs, run) && !index_runs_has (busy, run))
+      break;
+  return run;
+}
+
+int
+fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
+            uint64_t *nr_entries, struct index_merges *merges)
+{
+  struct index_runs runs, busy = { { 0 } };
+  unsigned run;
+
+  nr = reduce (ops, nr, nr_entries);
+  if (nr == 0)
+    return 0;
+  if (meta_index_runs (c, &runs) == -1)
+    return -1;
+  if (merges)
+    busy = busy_runs (merges);
+  run = choose_run (&runs, &busy, level_of (nr));
+  if (add_to_run (c, run, ops, nr) == -1)
+    return -1;
+  if (merges)
+    merges->entries[run] += nr;
+  return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Merges
+ */
+
+/* The next entries of a merge, in memory. */
+struct step {
+  struct index_entry *e;        /* owned */
+  size_t nr;
+  uint64_t end;                 /* all before this prefix; UINT64_MAX: all */
+};
+
+static int
+read_step (struct index_cursor *cu, size_t max, struct step *s)
+{
+  struct index_entry e = { .prefix = 0 };
+  size_t nr_read = 0;
+  uint64_t at;
+  int sum, r;
+
+  s->nr = 0;
+  while (meta_index_cursor_at (cu, &at) == 1) {
+    if (nr_read >= max && INDEX_KEY (0, at) != key (&e)) {
+      s->end = at & ~(INDEX_KEY_STEP - 1);
+      return 0;
+    }
+    r = meta_index_cursor_next (cu, &e, &sum);
+    if (r == -1)
+      return -1;
+    nr_read++;
+    if (sum != 0 && array_push (&s->e, &s->nr, e) == -1)
+      return -1;
+  }
+  s->end = UINT64_MAX;
+  return 0;
+}
+
+/* Delete what a step has read from an input.  True: the run has ended. */
+static int
+cut_input (struct meta_conn *c, struct index_cursor *cu, unsigned run,
+           uint64_t end, bool *ended)
+{
+  const uint8_t *rest = NULL;
+  uint64_t low = 0;
+  size_t len = meta_index_cursor_rest (cu, run, &low, &rest);
+  struct index_entry e;
+
+  *ended = len == 0;
+  if (*ended)
+    return meta_index_delete_run (c, run);
+  if (meta_index_delete_before (c, run, end) == -1)
+    return -1;
+  if (low >= end)
+    return 0;
+  index_entry_unpack (rest, &e);
+  return meta_index_put (c, run, e.prefix, rest, len);
+}
+
+/* Move entries from the inputs to the output.  The rows are deleted first: what
+ * they free is what the others need.
+ */
+static int
+merge_step (struct meta_conn *c, struct index_merges *merges,
+            struct index_merge *m, struct step *s)
+{
+  struct index_cursor *cu = meta_index_cursor (c, &m->inputs, 0);
+  unsigned run;
+  bool ended;
+  int r;
+
+  if (cu == NULL)
+    return -1;
+  r = read_step (cu, STEP_ENTRIES, s);
+  for (run = 0; r == 0 && run < INDEX_RUNS; ++run) {
+    if (!index_runs_has (&m->inputs, run))
+      continue;
+    r = cut_input (c, cu, run, s->end, &ended);
+    if (r == 0 && ended) {
+      index_runs_remove (&m->inputs, run);
+      merges->entries[run] = 0;
+    }
+  }
+  meta_index_cursor_free (cu);
+  if (r == 0)
+    r = add_to_run (c, m->output, s->e, s->nr);
+  merges->entries[m->output] += s->nr;
+  return r;
+}
+
+static int
+merge_some (struct meta_conn *c, struct index_merges *merges,
+            struct index_merge *m, uint64_t nr)
+{
+  struct step s = { NULL };
+  uint64_t done;
+  int r = 0;
+
+  for (done = 0; r == 0 && done < nr && is_active (m); done += STEP_ENTRIES)
+    r = merge_step (c, merges, m, &s);
+  free (s.e);
+  return r;
+}
+
+/* Entries of a run, at a guess if it was written before the pool was opened. */
+static uint64_t
+entries_of (const struct index_merges *merges, unsigned run)
+{
+  uint64_t n = INDEX_LEVEL_ENTRIES * INDEX_MERGE / 2;
+  unsigned level;
+
+  if (merges->entries[run] > 0)
+    return merges->entries[run];
+  for (level = run / INDEX_LEVEL_RUNS; level > 0; --level)
+    n *= INDEX_MERGE;
+  return n;
+}
+
+/* Begin a merge of the runs from 'first' to 'last' that have no part in one. */
+static void
+begin_merge (struct index_merges *merges, struct index_merge *m,
+             const struct index_runs *runs, unsigned first, unsigned last,
+             uint64_t nr_entries)
+{
+  struct index_runs busy = busy_runs (merges);
+  uint64_t sum = 0;
+  unsigned run, nr = 0;
+
+  for (run = first; run <= last; ++run)
+    if (index_runs_has (runs, run) && !index_runs_has (&busy, run)) {
+      sum += entries_of (merges, run);
+      nr++;
+    }
+  if (nr < (m == &merges->all ? 2 : INDEX_MERGE))
+    return;
+  if (sum > nr_entries && m == &merges->all)
+    sum = nr_entries;
+  m->output = choose_run (runs, &busy, level_of (sum));
+  for (run = first; run <= last; ++run)
+    if (index_runs_has (runs, run) && !index_runs_has (&busy, run) &&
+        run != m->output)
+      index_runs_add (&m->inputs, run);
+}
+
+/* Do most entries only remove others? */
+static bool
+is_mostly_removed (const struct index_merges *merges,
+                   const struct index_runs *runs, uint64_t nr_entries)
+{
+  uint64_t sum = 0;
+  unsigned run;
+
+  for (run = 0; run < INDEX_RUNS; ++run)
+    if (index_runs_has (runs, run))
+      sum += entries_of (merges, run);
+  return sum / 3 > nr_entries + INDEX_LEVEL_ENTRIES * INDEX_MERGE;
+}
+
+bool
+fold_index_is_merging (const struct index_merges *merges)
+{
+  struct index_runs busy = busy_runs (merges);
+
+  return busy.bits[0] != 0 || busy.bits[1] != 0;
+}
+
+int
+fold_index_merge (struct meta_conn *c, struct index_merges *merges,
+                  uint64_t nr, uint64_t nr_entries)
+{
+  struct index_runs runs;
+  struct index_merge *m;
+  unsigned i;
+
+  if (nr == 0)
+    return 0;
+  if (meta_index_runs (c, &runs) == -1)
+    return -1;
+  if (!fold_index_is_merging (merges) &&
+      is_mostly_removed (merges, &runs, nr_entries))
+    begin_merge (merges, &merges->all, &runs, 0, INDEX_RUNS - 1, nr_entries);
+  for (i = 0; i < INDEX_LEVELS; ++i) {
+    m = &merges->levels[i];
+    if (!is_active (m))
+      begin_merge (merges, m, &runs, i * INDEX_LEVEL_RUNS,
+                   (i + 1) * INDEX_LEVEL_RUNS - 1, nr_entries);
+    if (merge_some (c, merges, m, nr) == -1)
+      return -1;
+  }
+  return merge_some (c, merges, &merges->all, nr);
 }

@@ -1,6 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The fold's changes of the hash index. */
+/* The fold's changes of the hash index (meta-index.h).
+ *
+ * Digests are random, so the changes of one fold touch as many rows as there
+ * are changes: an index of one run would be written again by nearly every
+ * fold.  Instead the fold writes its changes as a run of their own, and merges
+ * runs of about the same size when there are INDEX_MERGE of them, as tiered
+ * compaction does (LevelDB's and Cassandra's word).  So an entry is written
+ * once for each level, and a run is read and written in its order.
+ *
+ * A run's level says how many entries it had at first: level 0 fewer than
+ * INDEX_LEVEL_ENTRIES * INDEX_MERGE, each other one INDEX_MERGE times as many.
+ *
+ * A merge goes on over many folds.  Each one moves a bounded number of entries,
+ * the lowest ones first, from the runs that are merged to the new one, in its
+ * transaction.  So an entry is in exactly one run at any time, and a merge that
+ * a crash or a failed fold ends has lost nothing: its runs are merged again.
+ * What merges are under way is in memory only (struct index_merges).
+ */
 
 #ifndef NBDEDUP_FOLD_INDEX_H
 #define NBDEDUP_FOLD_INDEX_H
@@ -10,17 +27,40 @@
 #include <stdint.h>
 
 #include "format/format.h"
+#include "meta/meta-index.h"
 #include "meta/meta.h"
 
-struct fold_index_op {
-  struct index_entry entry;
-  bool add;                     /* else remove; absent is no error */
+#define INDEX_MERGE 4u
+#define INDEX_LEVEL_ENTRIES 4096u
+
+/* A merge of runs of one level. */
+struct index_merge {
+  struct index_runs inputs;     /* none: there is no merge */
+  unsigned output;
 };
 
-/* Sort the operations and update the rows that they touch in one sweep:
- * split rows that grow too large, delete empty ones.  Adjusts '*nr_entries'.
+struct index_merges {
+  struct index_merge levels[INDEX_LEVELS];
+  struct index_merge all;       /* one of all runs, most of which cancels */
+  /* Of each run, removals too; 0: not known, or there is no such run. */
+  uint64_t entries[INDEX_RUNS];
+};
+
+/* Add the entries of 'ops' to the index, or remove those that are marked so,
+ * in a run of their own.  Adjusts '*nr_entries', the sum of all.  Changes
+ * 'ops'.  'merges' may be NULL.
  */
-extern int fold_index (struct meta_conn *c, struct fold_index_op *ops,
-                       size_t nr, uint64_t *nr_entries);
+extern int fold_index (struct meta_conn *c, struct index_entry *ops,
+                       size_t nr, uint64_t *nr_entries,
+                       struct index_merges *merges);
+
+/* Begin the merges that are due, and move up to 'nr' entries of each.
+ * 'nr_entries' as above.
+ */
+extern int fold_index_merge (struct meta_conn *c, struct index_merges *merges,
+                             uint64_t nr, uint64_t nr_entries);
+
+/* Is a merge under way? */
+extern bool fold_index_is_merging (const struct index_merges *merges);
 
 #endif /* NBDEDUP_FOLD_INDEX_H */

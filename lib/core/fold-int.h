@@ -7,6 +7,7 @@
 #ifndef NBDEDUP_FOLD_INT_H
 #define NBDEDUP_FOLD_INT_H
 
+#include "core/fold-index.h"
 #include "core/fold.h"
 
 struct addrs {
@@ -44,8 +45,11 @@ struct fold {
   size_t nr_layers;
   struct space_freed *gone;
   size_t nr_gone;
-  struct fold_index_op *index;
+  struct index_entry *index;    /* changes of the hash index */
   size_t nr_index;
+  struct index_merges merges;   /* as they will be */
+  struct index_runs runs;       /* after it; valid if 'has_runs' */
+  bool has_runs;
   bool has_more;
   bool index_damaged;
   bool repairing;

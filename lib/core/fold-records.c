@@ -246,15 +246,15 @@ add_gone (struct fold *f, const struct record *r)
 static int
 add_index_op (struct fold *f, const struct record *r, bool add)
 {
-  struct fold_index_op *op;
+  struct index_entry *e;
 
   if (!(r->flags & RECORD_INDEXED))
     return 0;
-  op = array_add (&f->index, &f->nr_index, sizeof *op);
-  if (op == NULL)
+  e = array_add (&f->index, &f->nr_index, sizeof *e);
+  if (e == NULL)
     return -1;
-  index_entry_make (&r->digest, r->ptr.addr, &op->entry);
-  op->add = add;
+  index_entry_make (&r->digest, r->ptr.addr, e);
+  e->removed = !add;
   return 0;
 }
 

@@ -11,7 +11,6 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "core/fold-index.h"
 #include "core/fold-int.h"
 
 /* True of a fold between its steps.  It has no lock: it belongs to the folding
@@ -296,9 +295,36 @@ reset (struct fold *f)
   f->displaced.nr = f->unlinked.nr = f->inserted.nr = f->reached.nr = 0;
   f->nr_layers = f->nr_gone = f->nr_index = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
+  f->has_runs = false;
   f->nr_contradictions = 0;
   f->state = f->base;
+  f->merges = *f->parts->merges;
   fold_assert_consistent (f);
+}
+
+/* Merges move so many times the entries that the fold adds: more than the four
+ * times that a level needs to end its merge before the next one is due.
+ */
+#define MERGE_FACTOR 6
+/* Also if the fold adds few, so that merges end. */
+#define MERGE_ENTRIES_MIN 65536
+/* For each leaf that the fold may free or move in the background (room.h). */
+#define MERGE_ENTRIES_PER_ROW 4096
+
+static int
+fold_index_tables (struct fold *f, struct meta_conn *c)
+{
+  uint64_t nr = f->nr_index * MERGE_FACTOR + MERGE_ENTRIES_MIN;
+  const uint64_t max = (uint64_t) f->background_rows * MERGE_ENTRIES_PER_ROW;
+
+  if (fold_index (c, f->index, f->nr_index, &f->state.index_entries,
+                  &f->merges) == -1 ||
+      fold_index_merge (c, &f->merges, nr < max ? nr : max,
+                        f->state.index_entries) == -1)
+    return -1;
+  f->has_more |= f->background_rows > 0 && fold_index_is_merging (&f->merges);
+  f->has_runs = true;
+  return meta_index_runs (c, &f->runs);
 }
 
 int
@@ -313,8 +339,7 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
   if (fold_background (f, c) == -1 || fold_layers (f, c) == -1 ||
       fold_records (f, c) == -1 || fold_copies (f, c) == -1)
     return -1;
-  if (with_index && fold_index (c, f->index, f->nr_index,
-                                &f->state.index_entries) == -1) {
+  if (with_index && fold_index_tables (f, c) == -1) {
     f->index_damaged = meta_is_damaged (c);
     return -1;
   }
@@ -360,6 +385,9 @@ fold_finish (struct fold *f)
     if (ld->pass_done)
       ld->layer->pass_done = true;
   }
+  *parts->merges = f->merges;
+  if (f->has_runs)
+    ddt_set_runs (parts->ddt, &f->runs);
   ddt_fold_done (parts->ddt);
   map_fold_done (parts->map);
   for (i = 0; i < f->nr_layers; ++i) {

@@ -15,6 +15,7 @@
 #include "base/lock.h"
 #include "core/txg-log.h"
 #include "core/txg.h"
+#include "core/fold-index.h"
 #include "disk/room.h"
 
 /* A thread waits for a fold. */
@@ -34,6 +35,7 @@ struct txg {
   struct txg_parts parts;
   size_t budget;
   struct txg_log *log;          /* the journal's buffer; locks by itself */
+  struct index_merges merges;   /* the folding thread's */
   struct room *room;            /* of pool.db and its WAL; locks by itself */
   pthread_t thread;
   bool has_thread;

@@ -62,6 +62,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
   if (t == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   t->parts = *parts;
+  t->parts.merges = &t->merges;
   t->repairing = parts->repairing;
   t->state = *state;
   t->budget = budget_bytes;

@@ -50,6 +50,7 @@ struct txg_parts {
   struct ddt *ddt;
   struct quiesce *quiesce;
   struct copies *copies;        /* of records */
+  struct index_merges *merges;  /* of the hash index; txg_new sets it */
   uint64_t wal_max_bytes;       /* most to allocate to the WAL in advance */
   /* Leaves that one fold frees or moves in the background: bounds its length
    * and its memory.

@@ -200,6 +200,9 @@ digest_prefix (const struct digest *digest)
   return be64toh (v);
 }
 
+/* In the last byte of an index entry. */
+#define INDEX_REMOVED 0x80u
+
 void
 index_entry_make (const struct digest *digest, uint64_t addr,
                   struct index_entry *e)
@@ -207,6 +210,8 @@ index_entry_make (const struct digest *digest, uint64_t addr,
   e->prefix = digest_prefix (digest);
   e->addr = addr;
   memcpy (e->more, digest->b + 8, 3);
+  e->more[2] &= (uint8_t) ~INDEX_REMOVED;
+  e->removed = false;
 }
 
 void
@@ -215,6 +220,8 @@ index_entry_pack (const struct index_entry *e, uint8_t buf[INDEX_ENTRY_LEN])
   put_le64 (buf, e->prefix);
   put_le64 (buf + 8, e->addr);
   memcpy (buf + 13, e->more, 3);
+  if (e->removed)
+    buf[15] |= INDEX_REMOVED;
 }
 
 void
@@ -223,13 +230,26 @@ index_entry_unpack (const uint8_t buf[INDEX_ENTRY_LEN], struct index_entry *e)
   e->prefix = get_le64 (buf);
   e->addr = get_le64 (buf + 8) & ADDR_MAX;
   memcpy (e->more, buf + 13, 3);
+  e->removed = e->more[2] & INDEX_REMOVED;
+  e->more[2] &= (uint8_t) ~INDEX_REMOVED;
 }
 
 bool
 index_entry_matches (const struct index_entry *e, const struct digest *digest)
 {
-  return e->prefix == digest_prefix (digest) &&
-    memcmp (e->more, digest->b + 8, 3) == 0;
+  struct index_entry wanted;
+
+  index_entry_make (digest, 0, &wanted);
+  return e->prefix == wanted.prefix &&
+    memcmp (e->more, wanted.more, sizeof e->more) == 0;
+}
+
+int
+index_entry_compare (const struct index_entry *x, const struct index_entry *y)
+{
+  if (x->prefix != y->prefix)
+    return x->prefix < y->prefix ? -1 : 1;
+  return x->addr < y->addr ? -1 : x->addr > y->addr;
 }
 
 void

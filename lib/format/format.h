@@ -147,20 +147,32 @@ extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
  *      0      8   first 8 bytes of the digest, as a big-endian number,
  *                 stored little-endian
  *      8      5   addr
- *     13      3   bytes 8 .. 10 of the digest
+ *     13      3   bytes 8 .. 10 of the digest, but bit 7 of the last byte is 1
+ *                 if this entry removes an equal one (meta-index.h)
  *
- * A row holds the entries from its key (first 8 bytes of the digest as a
- * number, with the top bit flipped so that SQLite's signed order is the
- * unsigned one) up to the next row's key, ascending by (prefix, addr).
+ * A row's key: bits 0 .. 55 are the first 7 bytes of the lowest prefix that the
+ * row may hold, bits 56 .. 62 the number of its run.  A row's entries ascend by
+ * (prefix, addr), and all entries of a run with one key are in one row.
+ *
+ * The number of a run is its level times INDEX_LEVEL_RUNS, and more.
  */
 #define INDEX_ENTRY_LEN 16
 /* The fold splits a row that grows past this. */
 #define INDEX_ROW_MAX (240 * INDEX_ENTRY_LEN)
+#define INDEX_LEVELS 8
+#define INDEX_LEVEL_RUNS 16
+#define INDEX_RUNS (INDEX_LEVELS * INDEX_LEVEL_RUNS)
+#define INDEX_RUN_SHIFT 56
+#define INDEX_KEY_SHIFT 8
+#define INDEX_KEY_STEP (UINT64_C (1) << INDEX_KEY_SHIFT)
+#define INDEX_KEY(run, prefix) \
+  ((uint64_t) (run) << INDEX_RUN_SHIFT | (prefix) >> INDEX_KEY_SHIFT)
 
 struct index_entry {
   uint64_t prefix;
   uint64_t addr;
   uint8_t more[3];
+  bool removed;
 };
 
 extern uint64_t digest_prefix (const struct digest *digest);
@@ -172,6 +184,9 @@ extern void index_entry_unpack (const uint8_t buf[INDEX_ENTRY_LEN],
                                 struct index_entry *e);
 extern bool index_entry_matches (const struct index_entry *e,
                                  const struct digest *digest);
+/* By (prefix, addr). */
+extern int index_entry_compare (const struct index_entry *x,
+                                const struct index_entry *y);
 
 /*----------------------------------------------------------------------
  * Summary slot: 64 bytes in a chunk of a segment of "records" (see

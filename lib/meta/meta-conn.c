@@ -237,8 +237,6 @@ meta_create (const char *path, const struct meta_state *state)
       meta_history_make (&c) == -1 ||
       meta_exec (&c, sql, "version") == -1 ||
       meta_state_put (&c, state) == -1 ||
-      /* The hash index starts with one empty row for prefix 0. */
-      meta_index_put (&c, 0, (const uint8_t *) "", 0) == -1 ||
       meta_exec (&c, "COMMIT", "creating") == -1)
     goto out;
   if (sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE,

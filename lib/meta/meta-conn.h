@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include <sqlite3.h>
 
@@ -28,7 +29,8 @@ enum meta_stmt {
   ST_LEAF_GET, ST_LEAF_PUT, ST_LEAF_DELETE, ST_LEAF_RESOLVE, ST_LEAF_NEXT,
   ST_LEAF_SCAN, ST_LEAF_SCAN_ALL,
   ST_RECORD_GET, ST_RECORD_PUT, ST_RECORD_DELETE, ST_RECORD_SCAN,
-  ST_INDEX_GET, ST_INDEX_NEXT, ST_INDEX_PUT, ST_INDEX_DELETE, ST_INDEX_SCAN,
+  ST_INDEX_RUN, ST_INDEX_GET, ST_INDEX_FROM, ST_INDEX_PUT, ST_INDEX_DELETE,
+  ST_INDEX_SCAN,
   ST_SEGMENT_GET, ST_SEGMENT_PUT, ST_SEGMENT_DELETE, ST_SEGMENT_SCAN,
   ST_LIMBO_PUT, ST_LIMBO_DELETE, ST_LIMBO_SCAN,
   ST_COPIES_GET, ST_COPIES_PUT, ST_COPIES_DELETE, ST_COPIES_SCAN,
@@ -105,6 +107,20 @@ static inline uint64_t
 col (sqlite3_stmt *st, int i)
 {
   return (uint64_t) sqlite3_column_int64 (st, i);
+}
+
+static inline int
+col_blob (sqlite3_stmt *st, int i, struct blob *b)
+{
+  size_t len = (size_t) sqlite3_column_bytes (st, i);
+  const void *p = sqlite3_column_blob (st, i);
+
+  if (blob_reserve (b, len) == -1)
+    return -1;
+  if (len)
+    memcpy (b->p, p, len);
+  b->len = len;
+  return 0;
 }
 
 /* Step: 1: a row, 0: no row, -1. */

@@ -34,6 +34,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "meta/meta-conn.h"
+#include "meta/meta-index.h"
 #include "meta/meta-repair.h"
 
 #define COLUMNS_MAX 24
@@ -253,18 +254,18 @@ salvage_table (struct salvage *s, const struct salvage_table *t)
   return 0;
 }
 
-/* Make the new tables fit the others: insert the hash index's first row (its
- * prefix 0 is SQLite's least integer: TOP_BIT in meta-tables.c), and count the
- * index's entries.
- */
+/* Make the new tables fit the others: count the hash index's entries. */
 static int
 finish (struct salvage *s)
 {
-  return run_sql (s->writer, "INSERT OR IGNORE INTO ddt VALUES "
-                  "(-9223372036854775808, x'')", NULL, NULL) == -1 ||
-    run_sql (s->writer, "UPDATE state SET index_entries = (SELECT "
-             "coalesce (sum (length (data)), 0) / 16 FROM ddt)", NULL,
-             NULL) == -1 ? -1 : 0;
+  char number[24];
+  uint64_t sum;
+
+  if (meta_index_count (s->writer, &sum) == -1)
+    return -1;
+  snprintf (number, sizeof number, "%" PRId64, (int64_t) sum);
+  return run_sql (s->writer, "UPDATE state SET index_entries = %s", number,
+                  NULL);
 }
 
 /* True if all tables that keep their names can be read. */

@@ -102,14 +102,17 @@ static const char *const sql[NR_STMTS] = {
   [ST_RECORD_DELETE] = "DELETE FROM record WHERE grp = ?",
   [ST_RECORD_SCAN] =
     "SELECT grp, data FROM record WHERE grp >= ? ORDER BY grp",
+  [ST_INDEX_RUN] =
+    "SELECT key FROM ddt WHERE key >= ? ORDER BY key LIMIT 1",
   [ST_INDEX_GET] =
-    "SELECT prefix, data FROM ddt WHERE prefix <= ?"
-    " ORDER BY prefix DESC LIMIT 1",
-  [ST_INDEX_NEXT] =
-    "SELECT prefix FROM ddt WHERE prefix > ? ORDER BY prefix LIMIT 1",
+    "SELECT key, data FROM ddt WHERE key BETWEEN ? AND ?"
+    " ORDER BY key DESC LIMIT 1",
+  [ST_INDEX_FROM] =
+    "SELECT key, data FROM ddt WHERE key BETWEEN ? AND ?"
+    " ORDER BY key LIMIT 1",
   [ST_INDEX_PUT] = "INSERT OR REPLACE INTO ddt VALUES (?, ?)",
-  [ST_INDEX_DELETE] = "DELETE FROM ddt WHERE prefix = ?",
-  [ST_INDEX_SCAN] = "SELECT prefix, data FROM ddt ORDER BY prefix",
+  [ST_INDEX_DELETE] = "DELETE FROM ddt WHERE key BETWEEN ? AND ?",
+  [ST_INDEX_SCAN] = "SELECT key, data FROM ddt WHERE key >= 0 ORDER BY key",
   [ST_SEGMENT_GET] = "SELECT map FROM segment WHERE id = ?",
   [ST_SEGMENT_PUT] = "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)",
   [ST_SEGMENT_DELETE] = "DELETE FROM segment WHERE id = ?",
@@ -166,20 +169,6 @@ col_text (sqlite3_stmt *st, int i)
   const char *s = (const char *) sqlite3_column_text (st, i);
 
   return s ? s : "";
-}
-
-static int
-col_blob (sqlite3_stmt *st, int i, struct blob *b)
-{
-  size_t len = (size_t) sqlite3_column_bytes (st, i);
-  const void *p = sqlite3_column_blob (st, i);
-
-  if (blob_reserve (b, len) == -1)
-    return -1;
-  if (len)
-    memcpy (b->p, p, len);
-  b->len = len;
-  return 0;
 }
 
 int
@@ -745,77 +734,6 @@ meta_record_scan (struct meta_conn *c, uint64_t first_group,
   bind_u64 (st, 1, first_group);
   return SCAN (c, st, "reading records",
                fn (opaque, col (st, 0), sqlite3_column_blob (st, 1),
-                   (size_t) sqlite3_column_bytes (st, 1)));
-}
-
-/* SQLite's integers are signed.  With the top bit flipped they sort like the
- * unsigned prefixes.
- */
-#define TOP_BIT (UINT64_C (1) << 63)
-
-int
-meta_index_get (struct meta_conn *c, uint64_t prefix, uint64_t *low,
-                struct blob *b)
-{
-  USING_STMT (st, c, ST_INDEX_GET);
-  int r;
-
-  bind_u64 (st, 1, prefix ^ TOP_BIT);
-  r = step_one (c, st, "reading the hash index");
-  if (r == 0)
-    return nbdedup_fail (EIO, "pool.db: the hash index has no first row");
-  if (r == -1)
-    return -1;
-  *low = col (st, 0) ^ TOP_BIT;
-  if (col_blob (st, 1, b) == -1)
-    return -1;
-  if (b->len % INDEX_ENTRY_LEN != 0)
-    return nbdedup_fail (EIO, "pool.db: a row of the hash index has "
-                         "%zu bytes", b->len);
-  return 0;
-}
-
-int
-meta_index_next (struct meta_conn *c, uint64_t low, bool *has_next,
-                 uint64_t *next)
-{
-  USING_STMT (st, c, ST_INDEX_NEXT);
-  int r;
-
-  bind_u64 (st, 1, low ^ TOP_BIT);
-  r = step_one (c, st, "reading the hash index");
-  *has_next = r == 1;
-  if (r == 1)
-    *next = col (st, 0) ^ TOP_BIT;
-  return r == -1 ? -1 : 0;
-}
-
-int
-meta_index_put (struct meta_conn *c, uint64_t low,
-                const uint8_t *buf, size_t len)
-{
-  return blob_put (c, ST_INDEX_PUT, low ^ TOP_BIT, buf, len,
-                   "writing the hash index");
-}
-
-int
-meta_index_delete (struct meta_conn *c, uint64_t low)
-{
-  return meta_run_key (c, ST_INDEX_DELETE, low ^ TOP_BIT,
-                       "writing the hash index");
-}
-
-int
-meta_index_scan (struct meta_conn *c,
-                 int (*fn) (void *opaque, uint64_t low, const uint8_t *buf,
-                            size_t len),
-                 void *opaque)
-{
-  USING_STMT (st, c, ST_INDEX_SCAN);
-
-  return SCAN (c, st, "reading the hash index",
-               fn (opaque, col (st, 0) ^ TOP_BIT,
-                   sqlite3_column_blob (st, 1),
                    (size_t) sqlite3_column_bytes (st, 1)));
 }
 

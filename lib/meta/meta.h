@@ -398,21 +398,6 @@ extern int meta_record_scan (struct meta_conn *c, uint64_t first_group,
                                         const uint8_t *buf, size_t len),
                              void *opaque);
 
-/* The row of the hash index that holds 'prefix', which always exists: 'low' is
- * its lowest prefix, and 'next' the next row's (if *has_next).  0 or -1.
- */
-extern int meta_index_get (struct meta_conn *c, uint64_t prefix,
-                           uint64_t *low, struct blob *b);
-extern int meta_index_next (struct meta_conn *c, uint64_t low,
-                            bool *has_next, uint64_t *next);
-extern int meta_index_put (struct meta_conn *c, uint64_t low,
-                           const uint8_t *buf, size_t len);
-extern int meta_index_delete (struct meta_conn *c, uint64_t low);
-extern int meta_index_scan (struct meta_conn *c,
-                            int (*fn) (void *opaque, uint64_t low,
-                                       const uint8_t *buf, size_t len),
-                            void *opaque);
-
 /* Segments' space maps. */
 extern int meta_segment_get (struct meta_conn *c, uint64_t segment,
                              struct blob *b);

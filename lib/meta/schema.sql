@@ -86,7 +86,7 @@ CREATE TABLE record (
 ) STRICT;
 
 CREATE TABLE ddt (
-  prefix INTEGER PRIMARY KEY,       -- lowest prefix that the row may hold
+  key INTEGER PRIMARY KEY,          -- run and lowest prefix
   data BLOB NOT NULL
 ) STRICT;
 

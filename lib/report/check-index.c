@@ -15,13 +15,18 @@
 #include "data/verify.h"
 #include "report/check-int.h"
 
+struct bad_row {
+  unsigned run;
+  uint64_t low;
+};
+
 struct index_scan {
   struct repair *rp;
-  struct fold_index_op *ops;    /* owned */
+  struct index_entry *ops;      /* owned; fold_index */
   size_t nr_ops;
-  uint64_t *bad_rows;           /* owned; their lowest prefixes */
+  struct bad_row *bad_rows;     /* owned */
   size_t nr_bad_rows;
-  bool has_first;
+  struct index_runs runs;
   uint64_t next_group, end_group;
   struct blob row;
 };
@@ -42,7 +47,7 @@ is_row_in_order (uint64_t low, const uint8_t *buf, size_t len)
   for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (buf + off, &e);
     if (e.prefix < last.prefix ||
-        (off > 0 && e.prefix == last.prefix && e.addr <= last.addr))
+        (off > 0 && index_entry_compare (&last, &e) >= 0))
       return false;
     last = e;
   }
@@ -50,39 +55,72 @@ is_row_in_order (uint64_t low, const uint8_t *buf, size_t len)
 }
 
 static int
-add_op (struct index_scan *s, const struct index_entry *e, bool add)
-{
-  return array_push (&s->ops, &s->nr_ops,
-                     (struct fold_index_op) { .entry = *e, .add = add });
-}
-
-static int
-look_at_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
+look_at_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
+             size_t len)
 {
   struct index_scan *s = opaque;
-  struct index_entry e;
-  struct record r;
-  size_t off;
-  int found;
 
-  s->has_first |= low == 0;
-  if (s->nr_ops + s->nr_bad_rows >= s->rp->rows) {
+  if (s->nr_bad_rows >= s->rp->rows) {
     s->rp->more = true;
     return 1;
   }
-  if (!is_row_in_order (low, buf, len)) {
-    return array_push (&s->bad_rows, &s->nr_bad_rows, low);
-  }
-  for (off = 0; off < len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (buf + off, &e);
-    found = verify_find (s->rp->c, e.addr, &s->row, &r);
-    if (found == -1)
+  return is_row_in_order (low, buf, len) ? 0
+    : array_push (&s->bad_rows, &s->nr_bad_rows,
+                  (struct bad_row) { run, low });
+}
+
+/* Add the entry, or a negative one, so often. */
+static int
+add_ops (struct index_scan *s, const struct index_entry *e, int nr)
+{
+  struct index_entry op = *e;
+
+  op.removed = nr < 0;
+  for (; nr != 0; nr += nr < 0 ? 1 : -1)
+    if (array_push (&s->ops, &s->nr_ops, op) == -1)
       return -1;
-    if (!(found && index_entry_matches (&e, &r.digest) &&
-          r.flags & RECORD_INDEXED) && add_op (s, &e, false) == -1)
-      return -1;
-  }
   return 0;
+}
+
+/* The index has this entry 'sum' times: once is right if it has a record. */
+static int
+look_at_entry (struct index_scan *s, const struct index_entry *e, int sum)
+{
+  struct record r;
+  int found = verify_find (s->rp->c, e->addr, &s->row, &r);
+
+  if (found == -1)
+    return -1;
+  if (!found || sum < 0 || !index_entry_matches (e, &r.digest) ||
+      !(r.flags & RECORD_INDEXED))
+    return add_ops (s, e, -sum);
+  return sum == 0 ? 0 : add_ops (s, e, 1 - sum);
+}
+
+static int
+look_at_entries (struct index_scan *s)
+{
+  struct index_cursor *cu;
+  struct index_entry e;
+  int r = -1, sum;
+
+  if (meta_index_runs (s->rp->c, &s->runs) == -1)
+    return -1;
+  cu = meta_index_cursor (s->rp->c, &s->runs, 0);
+  if (cu == NULL)
+    return -1;
+  while ((r = meta_index_cursor_next (cu, &e, &sum)) == 1) {
+    if (s->nr_ops >= s->rp->rows) {
+      s->rp->more = true;
+      break;
+    }
+    if (look_at_entry (s, &e, sum) == -1) {
+      r = -1;
+      break;
+    }
+  }
+  meta_index_cursor_free (cu);
+  return r == -1 ? -1 : 0;
 }
 
 static void
@@ -93,19 +131,17 @@ reset (struct index_scan *s)
   s->ops = NULL;
   s->bad_rows = NULL;
   s->nr_ops = s->nr_bad_rows = 0;
-  s->has_first = false;
 }
 
 /* Delete rows that are not in order; add_entries restores their entries. */
 static int
 drop_rows (struct index_scan *s)
 {
-  struct meta_conn *c = s->rp->c;
   size_t i;
 
   for (i = 0; i < s->nr_bad_rows; ++i)
-    if ((s->bad_rows[i] == 0 ? meta_index_put (c, 0, NULL, 0)
-         : meta_index_delete (c, s->bad_rows[i])) == -1)
+    if (meta_index_delete (s->rp->c, s->bad_rows[i].run,
+                           s->bad_rows[i].low) == -1)
       return -1;
   return 0;
 }
@@ -116,11 +152,11 @@ drop_entries (struct repair *rp)
   struct index_scan *s = rp->arg;
 
   reset (s);
-  if (meta_index_scan (rp->c, look_at_row, s) == -1 ||
-      (!s->has_first && meta_index_put (rp->c, 0, NULL, 0) == -1) ||
-      drop_rows (s) == -1)
+  if (meta_index_scan (rp->c, look_at_row, s) == -1 || drop_rows (s) == -1 ||
+      (!rp->more && look_at_entries (s) == -1))
     return -1;
-  return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries);
+  return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries,
+                     NULL);
 }
 
 /*----------------------------------------------------------------------
@@ -130,19 +166,13 @@ drop_entries (struct repair *rp)
 static int
 look_up (struct index_scan *s, const struct record *r)
 {
-  struct index_entry wanted, e;
-  uint64_t low;
-  size_t off;
+  struct index_entry wanted;
+  int sum;
 
   index_entry_make (&r->digest, r->ptr.addr, &wanted);
-  if (meta_index_get (s->rp->c, wanted.prefix, &low, &s->row) == -1)
+  if (meta_index_sum (s->rp->c, &s->runs, &wanted, &sum) == -1)
     return -1;
-  for (off = 0; off < s->row.len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (s->row.p + off, &e);
-    if (e.addr == wanted.addr && index_entry_matches (&e, &r->digest))
-      return 0;
-  }
-  return add_op (s, &wanted, true);
+  return sum > 0 ? 0 : add_ops (s, &wanted, 1 - sum);
 }
 
 static int
@@ -174,9 +204,11 @@ add_entries (struct repair *rp)
   struct index_scan *s = rp->arg;
 
   reset (s);
-  if (meta_record_scan (rp->c, s->next_group, look_at_group, s) == -1)
+  if (meta_index_runs (rp->c, &s->runs) == -1 ||
+      meta_record_scan (rp->c, s->next_group, look_at_group, s) == -1)
     return -1;
-  return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries);
+  return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries,
+                     NULL);
 }
 
 static void

@@ -11,6 +11,7 @@
 #include "core/engine.h"
 #include "format/format.h"
 #include "format/segment.h"
+#include "meta/meta-index.h"
 #include "meta/meta.h"
 
 /* A layer, as pool.db has it at this moment. */

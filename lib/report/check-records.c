@@ -274,18 +274,16 @@ overlaps (struct repair *rp, const struct window *w, const struct record *r)
 static int
 set_indexed (struct repair *rp, struct record *r)
 {
-  struct blob b CLEANUP_BLOB = { NULL };
+  struct index_runs runs;
   struct index_entry e;
-  uint64_t low;
-  size_t off;
+  int sum;
 
-  if (meta_index_get (rp->c, digest_prefix (&r->digest), &low, &b) == -1)
+  index_entry_make (&r->digest, r->ptr.addr, &e);
+  if (meta_index_runs (rp->c, &runs) == -1 ||
+      meta_index_sum (rp->c, &runs, &e, &sum) == -1)
     return -1;
-  for (off = 0; off < b.len; off += INDEX_ENTRY_LEN) {
-    index_entry_unpack (b.p + off, &e);
-    if (e.addr == r->ptr.addr && index_entry_matches (&e, &r->digest))
-      r->flags |= RECORD_INDEXED;
-  }
+  if (sum > 0)
+    r->flags |= RECORD_INDEXED;
   return 0;
 }
 

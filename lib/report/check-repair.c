@@ -138,12 +138,15 @@ piece_done (void *arg)
 {
   struct pass *p = arg;
   struct repair *rp = p->rp;
+  struct index_runs runs;
 
   if (rp->maps_changed)
     mend_forget_maps (rp->pool);
   if (rp->records_gone)
     ddt_forget_clean (rp->pool->ddt);
   ddt_forget_filter (rp->pool->ddt);
+  if (meta_index_runs (meta_writer (rp->pool->meta), &runs) == 0)
+    ddt_set_runs (rp->pool->ddt, &runs);
   if (p->done)
     p->done (rp);
 }
@@ -344,17 +347,6 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 }
 
 static int
-add_index_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
-{
-  struct totals *t = opaque;
-
-  (void) low;
-  (void) buf;
-  t->index_entries += len / INDEX_ENTRY_LEN;
-  return 0;
-}
-
-static int
 add_leaf (void *opaque, uint64_t branch, uint64_t leaf_nr, uint64_t seq,
           const uint8_t *buf, size_t len)
 {
@@ -420,7 +412,7 @@ fix_totals (struct repair *rp)
   free (t->blocks);
   *t = (struct totals) { .rp = rp };
   if (meta_record_scan (rp->c, 0, add_group, t) == -1 ||
-      meta_index_scan (rp->c, add_index_row, t) == -1 ||
+      meta_index_count (rp->c, &t->index_entries) == -1 ||
       meta_leaf_scan_all (rp->c, add_leaf, t) == -1 ||
       check_blocks (rp->pool, rp->c, go_on, wrong_blocks, t) == -1 ||
       put_layers (rp, t) == -1)

@@ -27,6 +27,7 @@
 #include "data/volume-types.h"
 #include "drift/history.h"
 #include "format/segment.h"
+#include "meta/meta-index.h"
 #include "meta/meta.h"
 #include "report/check.h"
 #include "report/mend.h"
@@ -69,7 +70,8 @@ struct check {
   size_t nr_layers;
   bool first_window;
 
-  uint64_t index_entries, stale_entries, indexed; /* indexed records */
+  uint64_t index_entries, stale_entries;
+  uint64_t good_entries, indexed; /* entries with a record; the reverse */
   uint64_t unreferenced, in_limbo;      /* records without references */
   struct blob row;
 
@@ -533,28 +535,56 @@ check_limbo (void *opaque, uint64_t addr)
   return found == -1 ? -1 : step (ck);
 }
 
+/* The order of the entries of each row. */
 static int
-check_index_row (void *opaque, uint64_t low, const uint8_t *buf, size_t len)
+check_index_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
+                 size_t len)
 {
   struct check *ck = opaque;
-  struct index_entry e;
-  uint64_t last = low;
+  struct index_entry e, last = { .prefix = low };
   size_t off;
-  int r;
 
   for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (buf + off, &e);
-    if (e.prefix < last)
-      problem (ck, "hash index, row %016" PRIx64 ": not in order", low);
-    last = e.prefix;
-    ck->index_entries++;
-    r = check_index_entry (ck, &e);
-    if (r == -1)
-      return -1;
-    if (r == 0)
-      ck->stale_entries++;
+    if (e.prefix < last.prefix ||
+        (off > 0 && index_entry_compare (&last, &e) >= 0))
+      problem (ck, "hash index, run %u, row %016" PRIx64 ": not in order", run,
+               low);
+    last = e;
   }
   return step (ck);
+}
+
+/* Each entry that some run adds and no other removes must have its record.  One
+ * that is removed more often than added, or added twice, is stale, too.
+ */
+static int
+check_index (struct check *ck)
+{
+  struct index_cursor *cu;
+  struct index_runs runs;
+  struct index_entry e;
+  int r = -1, sum, found;
+
+  if (meta_index_scan (ck->c, check_index_row, ck) == -1 ||
+      meta_index_runs (ck->c, &runs) == -1)
+    return -1;
+  cu = meta_index_cursor (ck->c, &runs, 0);
+  if (cu == NULL)
+    return -1;
+  while ((r = meta_index_cursor_next (cu, &e, &sum)) == 1) {
+    ck->index_entries += (uint64_t) (int64_t) sum;
+    found = sum > 0 ? check_index_entry (ck, &e) : 0;
+    if (found == -1 || step (ck) == -1) {
+      r = -1;
+      break;
+    }
+    ck->good_entries += found == 1;
+    if (found == 1 ? sum > 1 : sum != 0)
+      ck->stale_entries++;
+  }
+  meta_index_cursor_free (cu);
+  return r;
 }
 
 static void
@@ -652,7 +682,7 @@ check_all (struct check *ck)
                ck->layers[i].found);
   if (check_blocks (ck->pool, ck->c, step_through, wrong_blocks, ck) == -1 ||
       meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
-      meta_index_scan (ck->c, check_index_row, ck) == -1 ||
+      check_index (ck) == -1 ||
       meta_limbo_scan (ck->c, check_limbo, ck) == -1 ||
       history_check (ck->c, ck->state.next_id, step_through, wrong_sample,
                      ck) == -1)
@@ -696,7 +726,6 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
     .pool = pool, .progress = progress, .opaque = opaque, .repairs = repairs,
   };
   json_t *result = NULL;
-  uint64_t good;
   int r, err;
 
   if (pool_sync (pool) == -1)
@@ -721,7 +750,6 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
       r = 0;
     }
     meta_unfreeze (ck.c);
-    good = ck.index_entries - ck.stale_entries;
     if (r == 0)
       result = json_pack ("{s:I, s:O, s:o, s:I, s:I}", "errors",
                           (json_int_t) ck.nr_errors, "problems", ck.problems,
@@ -729,8 +757,8 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
                           "stale_index_entries",
                           (json_int_t) ck.stale_entries,
                           "missing_index_entries",
-                          (json_int_t) (ck.indexed > good ?
-                                        ck.indexed - good : 0));
+                          (json_int_t) (ck.indexed > ck.good_entries ?
+                                        ck.indexed - ck.good_entries : 0));
     errno = err;
   }
   meta_reader_put (pool->meta, ck.c);

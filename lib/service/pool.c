@@ -42,6 +42,7 @@
 #include "disk/store.h"
 #include "drift/sampler.h"
 #include "format/hash.h"
+#include "meta/meta-index.h"
 #include "meta/meta-repair.h"
 #include "meta/meta.h"
 #include "report/copier.h"
@@ -286,6 +287,20 @@ begin_journal (struct nbdedup_pool *pool, const char *path,
 }
 
 static int
+renew_index (struct nbdedup_pool *pool, struct meta_state *state)
+{
+  int r = meta_index_make (meta_writer (pool->meta));
+
+  if (r != 1)
+    return r;
+  state->index_entries = 0;
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: pool.db: the hash index had an older "
+               "form, and is empty now: known data may be stored again until "
+               "\"nbdedup check --repair\" has filled it", pool->path);
+  return 0;
+}
+
+static int
 open_files (struct nbdedup_pool *pool, unsigned flags,
             struct meta_state *state)
 {
@@ -332,7 +347,7 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
   pool->sector_bytes = state->sector_bytes;
   pool->hash = state->hash;
   memcpy (pool->uuid, state->uuid, UUID_LEN);
-  return 0;
+  return renew_index (pool, state);
 }
 
 /* Dropping a leaf's references takes about 8 KiB.  Use a quarter of the txgs'

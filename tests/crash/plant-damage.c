@@ -52,14 +52,14 @@ look (struct meta_conn *c, struct meta_state *state)
   struct blob b CLEANUP_BLOB = { NULL };
   uint8_t buf[LEAF_LEN_MAX];
   uint64_t low;
+  unsigned run;
   size_t len;
 
   (void) state;
   must (meta_record_scan (c, 0, note_record, look_rng));
   has_leaf = meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq,
                             buf, &len) == 1;
-  must (meta_index_get (c, 0, &low, &b));
-  index_len = b.len;
+  index_len = longest_index_row (c, &run, &low, &b);
 }
 
 /* Pick an address, but none twice. */

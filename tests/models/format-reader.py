@@ -18,6 +18,7 @@ It uses Python's standard library, and the shared libraries that define the
 format: liblz4, libzstd, libxxhash.
 """
 
+import collections
 import ctypes
 import hashlib
 import json
@@ -232,7 +233,7 @@ class Database:
             "SELECT id, volume, name, layer, size, origin FROM snapshot")
         self.leaves = self.rows("SELECT branch, seq, leaf, data FROM leaf")
         self.groups = self.rows("SELECT grp, data FROM record ORDER BY grp")
-        self.index = self.rows("SELECT prefix, data FROM ddt ORDER BY prefix")
+        self.index = self.rows("SELECT key, data FROM ddt ORDER BY key")
         self.segments = self.rows(
             "SELECT id, nr_free, largest_run, map FROM segment ORDER BY id")
         self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
@@ -749,28 +750,27 @@ class Pool:
              "slot of the record at", r.addr, "describes another")
 
     def check_index(self):
-        rows = [(key + (1 << 63), data) for key, data in self.db.index]
-        need(rows and rows[0][0] == 0, "hash index: no first row")
-        ends = [low for low, _ in rows[1:]] + [1 << 64]
-        found, total, stale = set(), 0, 0
-        for (low, data), end in zip(rows, ends):
-            need(len(data) % 16 == 0 and (data or low == 0),
-                 "hash index: row length")
-            last = (low, 0)
-            for off in range(0, len(data), 16):
-                prefix = u64(data, off)
-                addr = int.from_bytes(data[off + 8:off + 13], "little")
-                need(last <= (prefix, addr) and prefix < end,
+        sums = collections.Counter()    # of each entry, over all runs
+        ends = [key for key, _ in self.db.index[1:]] + [1 << 63]
+        for (key, data), end in zip(self.db.index, ends):
+            need(key >= 0 and len(data) % 16 == 0, "hash index: row", key)
+            last = (-1, 0)
+            for e in (data[off:off + 16] for off in range(0, len(data), 16)):
+                at = u64(e, 0), int.from_bytes(e[8:13], "little")
+                need(last < at and
+                     key <= (key >> 56 << 56 | at[0] >> 8) < end,
                      "hash index: order")
-                last = prefix, addr + 1
-                total += 1
-                r = self.records.get(addr)
-                if r and r.digest[:11] == \
-                        struct.pack(">Q", prefix) + data[off + 13:off + 16]:
-                    found.add(addr)
-                else:
-                    stale += 1
-        need(total == self.state["index_entries"], "state: index_entries")
+                last = at
+                sums[at, e[13:15], e[15] & 127] += -1 if e[15] >> 7 else 1
+        found, stale = set(), 0
+        for ((prefix, addr), more, most), total in sums.items():
+            r = self.records.get(addr)
+            if total > 0 and r and r.digest[10] & 127 == most and \
+                    r.digest[:10] == struct.pack(">Q", prefix) + more:
+                found.add(addr)
+            stale += total != (addr in found)
+        need(sum(sums.values()) == self.state["index_entries"],
+             "state: index_entries")
         self.stats["stale_index_entries"] = stale
         self.stats["missing_index_entries"] = sum(
             1 for a, r in self.records.items()

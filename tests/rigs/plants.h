@@ -27,6 +27,9 @@ extern plant_fn drop_record, cut_group;
 /* In the first row of the hash index: remove all entries, add one, or put two
  * in the wrong order.
  */
+/* The hash index's longest row; returns its bytes, 0: there is none. */
+extern size_t longest_index_row (struct meta_conn *c, unsigned *run,
+                                 uint64_t *low, struct blob *b);
 extern plant_fn empty_index, add_index_entry, swap_index_entries;
 
 /* Put planted_addr into the list of records to be freed. */

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "meta/meta-conn.h"
+#include "meta/meta-index.h"
+
+static const char reading[] = "reading the hash index";
+static const char writing[] = "writing the hash index";
+
+static uint64_t
+key_of (unsigned run, uint64_t prefix)
+{
+  assert (run < INDEX_RUNS);
+  return INDEX_KEY (run, prefix);
+}
+
+static uint64_t
+low_of (uint64_t key)
+{
+  return key << INDEX_KEY_SHIFT;
+}
+
+/* Key and data of the row that a statement has found. */
+static int
+take_row (struct meta_conn *c, sqlite3_stmt *st, uint64_t *low,
+          struct blob *b)
+{
+  int r = step_one (c, st, reading);
+
+  b->len = 0;
+  if (r != 1)
+    return r;
+  *low = low_of (col (st, 0));
+  if (col_blob (st, 1, b) == -1)
+    return -1;
+  if (b->len % INDEX_ENTRY_LEN != 0)
+    return nbdedup_fail (EIO, "pool.db: a row of the hash index has "
+                         "%zu bytes", b->len);
+  return 1;
+}
+
+int
+meta_index_make (struct meta_conn *c)
+{
+  static const char find[] =
+    "SELECT 1 FROM pragma_table_info ('ddt') WHERE name = 'prefix'";
+  static const char make[] =
+    "BEGIN IMMEDIATE; DROP TABLE ddt;"
+    "CREATE TABLE ddt (key INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;"
+    "UPDATE state SET index_entries = 0; COMMIT";
+  sqlite3_stmt *st = NULL;
+  int r = -1;
+
+  if (sqlite3_prepare_v2 (c->db, find, -1, &st, NULL) != SQLITE_OK)
+    meta_fail (c, reading);
+  else
+    r = step_one (c, st, reading);
+  sqlite3_finalize (st);
+  if (r == 1 && meta_exec (c, make, writing) == -1) {
+    meta_rollback (c);
+    r = -1;
+  }
+  return r;
+}
+
+int
+meta_index_runs (struct meta_conn *c, struct index_runs *runs)
+{
+  USING_STMT (st, c, ST_INDEX_RUN);
+  unsigned run = 0;
+  int r = 1;
+
+  memset (runs, 0, sizeof *runs);
+  while (run < INDEX_RUNS && r == 1) {
+    bind_u64 (st, 1, key_of (run, 0));
+    r = step_one (c, st, reading);
+    if (r == -1)
+      return -1;
+    if (r == 1) {
+      run = (unsigned) (col (st, 0) >> INDEX_RUN_SHIFT);
+      assert (run < INDEX_RUNS);        /* keys are not negative */
+      index_runs_add (runs, run++);
+    }
+    sqlite3_reset (st);
+  }
+  return 0;
+}
+
+int
+meta_index_get (struct meta_conn *c, unsigned run, uint64_t prefix,
+                uint64_t *low, struct blob *b)
+{
+  USING_STMT (st, c, ST_INDEX_GET);
+
+  bind_u64 (st, 1, key_of (run, 0));
+  bind_u64 (st, 2, key_of (run, prefix));
+  return take_row (c, st, low, b);
+}
+
+int
+meta_index_from (struct meta_conn *c, unsigned run, uint64_t prefix,
+                 uint64_t *low, struct blob *b)
+{
+  USING_STMT (st, c, ST_INDEX_FROM);
+
+  bind_u64 (st, 1, key_of (run, prefix));
+  bind_u64 (st, 2, key_of (run, UINT64_MAX));
+  return take_row (c, st, low, b);
+}
+
+int
+meta_index_put (struct meta_conn *c, unsigned run, uint64_t low,
+                const uint8_t *buf, size_t len)
+{
+  USING_STMT (st, c, ST_INDEX_PUT);
+
+  bind_u64 (st, 1, key_of (run, low));
+  bind_blob (st, 2, buf, len);
+  return meta_run (c, st, writing);
+}
+
+static int
+delete_keys (struct meta_conn *c, uint64_t first, uint64_t last)
+{
+  USING_STMT (st, c, ST_INDEX_DELETE);
+
+  bind_u64 (st, 1, first);
+  bind_u64 (st, 2, last);
+  return meta_run (c, st, writing);
+}
+
+int
+meta_index_delete (struct meta_conn *c, unsigned run, uint64_t low)
+{
+  return delete_keys (c, key_of (run, low), key_of (run, low));
+}
+
+int
+meta_index_delete_before (struct meta_conn *c, unsigned run, uint64_t end)
+{
+  return key_of (run, end) == key_of (run, 0) ? 0
+    : delete_keys (c, key_of (run, 0), key_of (run, end) - 1);
+}
+
+int
+meta_index_delete_run (struct meta_conn *c, unsigned run)
+{
+  return delete_keys (c, key_of (run, 0), key_of (run, UINT64_MAX));
+}
+
+static int
+sum_in_row (const struct blob *row, const struct index_entry *wanted)
+{
+  struct index_entry e;
+  size_t off;
+  int sum = 0;
+
+  for (off = 0; off < row->len; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (row->p + off, &e);
+    if (index_entry_compare (&e, wanted) == 0)
+      sum += e.removed ? -1 : 1;
+  }
+  return sum;
+}
+
+int
+meta_index_sum (struct meta_conn *c, const struct index_runs *runs,
+                const struct index_entry *e, int *sum)
+{
+  struct blob row CLEANUP_BLOB = { NULL };
+  uint64_t low;
+  unsigned run;
+
+  *sum = 0;
+  for (run = 0; run < INDEX_RUNS; ++run) {
+    if (!index_runs_has (runs, run))
+      continue;
+    if (meta_index_get (c, run, e->prefix, &low, &row) == -1)
+      return -1;
+    *sum += sum_in_row (&row, e);
+  }
+  return 0;
+}
+
+int
+meta_index_scan (struct meta_conn *c,
+                 int (*fn) (void *opaque, unsigned run, uint64_t low,
+                            const uint8_t *buf, size_t len),
+                 void *opaque)
+{
+  USING_STMT (st, c, ST_INDEX_SCAN);
+
+  return SCAN (c, st, reading,
+               fn (opaque, (unsigned) (col (st, 0) >> INDEX_RUN_SHIFT),
+                   low_of (col (st, 0)), sqlite3_column_blob (st, 1),
+                   (size_t) sqlite3_column_bytes (st, 1)));
+}
+
+/*----------------------------------------------------------------------
+ * The cursor
+ */
+
+struct run_cursor {
+  unsigned run;
+  uint64_t low;                 /* of the row */
+  struct blob row;
+  size_t off;                   /* behind 'e' */
+  struct index_entry e;         /* the next one; valid unless 'ended' */
+  bool ended;
+};
+
+struct index_cursor {
+  struct meta_conn *c;          /* not owned */
+  unsigned nr;
+  struct run_cursor runs[INDEX_RUNS];
+};
+
+/* Take the run's next entry, from its next row if need be. */
+static int
+advance (struct index_cursor *cu, struct run_cursor *rc)
+{
+  int r = 1;
+
+  while (rc->off == rc->row.len) {
+    rc->off = 0;
+    r = low_of (key_of (0, UINT64_MAX)) == rc->low ? 0
+      : meta_index_from (cu->c, rc->run, rc->low + INDEX_KEY_STEP, &rc->low,
+                         &rc->row);
+    if (r != 1)
+      break;
+  }
+  rc->ended = r != 1;
+  if (rc->ended)
+    return r;
+  index_entry_unpack (rc->row.p + rc->off, &rc->e);
+  rc->off += INDEX_ENTRY_LEN;
+  return 1;
+}
+
+/* The run's first entry from 'prefix' on. */
+static int
+begin (struct index_cursor *cu, struct run_cursor *rc, uint64_t prefix)
+{
+  int r = meta_index_get (cu->c, rc->run, prefix, &rc->low, &rc->row);
+
+  if (r == 0)
+    r = meta_index_from (cu->c, rc->run, prefix, &rc->low, &rc->row);
+  rc->ended = r != 1;
+  if (r != 1)
+    return r;
+  do
+    r = advance (cu, rc);
+  while (r == 1 && rc->e.prefix < prefix);
+  return r;
+}
+
+struct index_cursor *
+meta_index_cursor (struct meta_conn *c, const struct index_runs *runs,
+                   uint64_t prefix)
+{
+  struct index_cursor *cu = calloc (1, sizeof *cu);
+  unsigned run;
+
+  if (cu == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory to read the hash index");
+  cu->c = c;
+  for (run = 0; run < INDEX_RUNS; ++run) {
+    if (!index_runs_has (runs, run))
+      continue;
+    cu->runs[cu->nr].run = run;
+    if (begin (cu, &cu->runs[cu->nr++], prefix) == -1) {
+      meta_index_cursor_free (cu);
+      return NULL;
+    }
+  }
+  return cu;
+}
+
+void
+meta_index_cursor_free (struct index_cursor *cu)
+{
+  int err = errno;
+  unsigned i;
+
+  if (cu == NULL)
+    return;
+  for (i = 0; i < cu->nr; ++i)
+    blob_free (&cu->runs[i].row);
+  free (cu);
+  errno = err;
+}
+
+/* The run whose next entry is the lowest; NULL: all have ended. */
+static const struct run_cursor *
+lowest (const struct index_cursor *cu)
+{
+  const struct run_cursor *min = NULL, *rc;
+
+  for (rc = cu->runs; rc < cu->runs + cu->nr; ++rc)
+    if (!rc->ended &&
+        (min == NULL || index_entry_compare (&rc->e, &min->e) < 0))
+      min = rc;
+  return min;
+}
+
+int
+meta_index_cursor_next (struct index_cursor *cu, struct index_entry *e,
+                        int *sum)
+{
+  const struct run_cursor *min = lowest (cu);
+  struct run_cursor *rc;
+
+  if (min == NULL)
+    return 0;
+  *e = min->e;
+  *sum = 0;
+  for (rc = cu->runs; rc < cu->runs + cu->nr; ++rc)
+    while (!rc->ended && index_entry_compare (&rc->e, e) == 0) {
+      *sum += rc->e.removed ? -1 : 1;
+      if (advance (cu, rc) == -1)
+        return -1;
+    }
+  e->removed = *sum < 0;
+  return 1;
+}
+
+int
+meta_index_cursor_at (const struct index_cursor *cu, uint64_t *prefix)
+{
+  const struct run_cursor *min = lowest (cu);
+
+  if (min == NULL)
+    return 0;
+  *prefix = min->e.prefix;
+  return 1;
+}
+
+size_t
+meta_index_cursor_rest (const struct index_cursor *cu, unsigned run,
+                        uint64_t *low, const uint8_t **entries)
+{
+  const struct run_cursor *rc = cu->runs;
+
+  while (rc->run != run)
+    rc++;
+  assert (rc < cu->runs + cu->nr);
+  if (rc->ended)
+    return 0;
+  *low = rc->low;
+  *entries = rc->row.p + rc->off - INDEX_ENTRY_LEN;
+  return rc->row.len - rc->off + INDEX_ENTRY_LEN;
+}
+
+static int
+count_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
+           size_t len)
+{
+  uint64_t *sum = opaque;
+  struct index_entry e;
+  size_t off;
+
+  (void) run;
+  (void) low;
+  for (off = 0; off + INDEX_ENTRY_LEN <= len; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (buf + off, &e);
+    *sum += e.removed ? UINT64_MAX : 1;
+  }
+  return 0;
+}
+
+int
+meta_index_count (struct meta_conn *c, uint64_t *sum)
+{
+  *sum = 0;
+  return meta_index_scan (c, count_row, sum);
+}
