@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The runs of the hash index, against a model: whatever is added, removed and
+ * merged, and whenever a merge ends early, the index has the same entries.  See
+ * engine-rig.h.
+ */
+
+#include <config.h>
+
+#include <sqlite3.h>
+
+#include "core/ddt.h"
+#include "core/fold-index.h"
+#include "core/txg.h"
+#include "meta/meta-index.h"
+#include "rigs/engine-rig.h"
+#include "rigs/plants.h"
+#include "vfs/cksum-vfs.h"
+
+#define NR_ENTRIES 60000u
+
+static bool present[NR_ENTRIES];
+static uint64_t nr_present;
+static struct index_merges merges;
+
+/* Many have a key in common, so that a step of a merge would end among them,
+ * and some have the same prefix.
+ */
+static struct index_entry
+entry (unsigned i)
+{
+  struct index_entry e = { .addr = i + 1, .more = { 1, 2, 3 } };
+  struct rng rng = rng_make (i, 7);
+
+  e.prefix = rng_next (&rng);
+  if (i % 10 < 3)
+    e.prefix = UINT64_C (0x4034567890abcd00) + i % 256;
+  else if (i % 100 == 4)
+    e.prefix = UINT64_MAX - i % 3;
+  else if (i % 100 == 5)
+    e.prefix = i % 3;
+  return e;
+}
+
+static unsigned
+number_of (const struct index_entry *e)
+{
+  return (unsigned) e->addr - 1;
+}
+
+/*----------------------------------------------------------------------
+ * The tables against the model
+ */
+
+struct last_row {
+  bool any;
+  unsigned run;
+  uint64_t key;                 /* of the last entry */
+  size_t nr_entries, nr_rows;
+};
+
+static int
+look_at_row (void *opaque, unsigned run, uint64_t low, const uint8_t *buf,
+             size_t len)
+{
+  struct last_row *last = opaque;
+  struct index_entry e, before = { .prefix = 0 };
+  size_t off;
+
+  expect (len > 0 && len % INDEX_ENTRY_LEN == 0);
+  if (last->any && last->run == run)
+    expect (INDEX_KEY (run, low) > last->key);
+  for (off = 0; off < len; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (buf + off, &e);
+    expect (e.prefix >= low);
+    expect (off == 0 || index_entry_compare (&before, &e) < 0);
+    before = e;
+  }
+  last->any = true;
+  last->run = run;
+  last->key = INDEX_KEY (run, e.prefix);
+  last->nr_entries += len / INDEX_ENTRY_LEN;
+  last->nr_rows++;
+  return 0;
+}
+
+static struct last_row
+compare (struct meta_conn *c, const struct meta_state *state)
+{
+  struct last_row last = { .any = false };
+  struct index_cursor *cu;
+  struct index_runs runs;
+  struct index_entry e, want;
+  uint64_t nr = 0;
+  unsigned i;
+  int sum;
+
+  must (meta_index_scan (c, look_at_row, &last));
+  must (meta_index_runs (c, &runs));
+  cu = meta_index_cursor (c, &runs, 0);
+  expect (cu != NULL);
+  while (meta_index_cursor_next (cu, &e, &sum) == 1) {
+    want = entry (number_of (&e));
+    expect (index_entry_compare (&e, &want) == 0);
+    expect (memcmp (e.more, want.more, sizeof e.more) == 0);
+    expect (sum == present[number_of (&e)]);
+    nr += (uint64_t) sum;
+  }
+  meta_index_cursor_free (cu);
+  expect (nr == nr_present && state->index_entries == nr_present);
+  for (i = 0; i < NR_ENTRIES; i += 997) {
+    e = entry (i);
+    must (meta_index_sum (c, &runs, &e, &sum));
+    expect (sum == present[i]);
+  }
+  return last;
+}
+
+/* Add or remove so many entries, from 'first' on. */
+static void
+change (struct meta_conn *c, struct meta_state *state, unsigned first,
+        unsigned nr, bool random, struct rng *rng)
+{
+  struct index_entry *ops = malloc (nr * sizeof *ops);
+  unsigned i, n;
+
+  expect (ops != NULL);
+  for (i = 0; i < nr; ++i) {
+    n = random ? (unsigned) rng_below (rng, NR_ENTRIES) : first + i;
+    ops[i] = entry (n);
+    ops[i].removed = present[n];
+    present[n] = !present[n];
+    nr_present += present[n] ? 1 : UINT64_MAX;
+  }
+  must (fold_index (c, ops, nr, &state->index_entries, &merges));
+  free (ops);
+}
+
+static unsigned
+nr_runs (struct meta_conn *c)
+{
+  struct index_runs runs;
+  unsigned run, nr = 0;
+
+  must (meta_index_runs (c, &runs));
+  for (run = 0; run < INDEX_RUNS; ++run)
+    nr += index_runs_has (&runs, run);
+  return nr;
+}
+
+static void
+begin_empty (struct meta_conn *c, struct meta_state *state)
+{
+  empty_index (c, state);
+  state->index_entries = nr_present = 0;
+  memset (present, 0, sizeof present);
+  memset (&merges, 0, sizeof merges);
+}
+
+static void
+end_empty (struct meta_conn *c, struct meta_state *state)
+{
+  empty_index (c, state);
+  state->index_entries = 0;
+}
+
+/* Run 'fn' in a fold's transaction, on the tables of an empty pool. */
+static void
+with_tables (int (*fn) (void *arg, struct meta_conn *c,
+                        struct meta_state *state), void *arg)
+{
+  start (1);
+  must (txg_run (pool->txg, fn, NULL, arg));
+  end ();
+}
+
+/*----------------------------------------------------------------------*/
+
+static int
+do_anything (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct rng rng = rng_make (5, 1);
+  unsigned round, nr;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (round = 0; round < 150; ++round) {
+    nr = 1 + (unsigned) rng_below (&rng, rng_below (&rng, 3) ? 300 : 9000);
+    change (c, state, 0, nr, true, &rng);
+    if (rng_below (&rng, 4))
+      must (fold_index_merge (c, &merges, 1 + rng_below (&rng, 60000),
+                              state->index_entries));
+    if (rng_below (&rng, 10) == 0)      /* the pool was opened again */
+      memset (&merges, 0, sizeof merges);
+    if (round % 5 == 0)
+      compare (c, state);
+  }
+  compare (c, state);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_anything (void)
+{
+  with_tables (do_anything, NULL);
+}
+
+/* Runs of equal size are merged, in steps, and the merges end. */
+static int
+do_merge (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const unsigned each = 500;
+  unsigned i, steps, most = 0;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (i = 0; i + each <= NR_ENTRIES; i += each) {
+    change (c, state, i, each, false, NULL);
+    must (fold_index_merge (c, &merges, 6 * each, state->index_entries));
+    if (nr_runs (c) > most)
+      most = nr_runs (c);
+  }
+  expect (most > INDEX_MERGE && most < 4 * INDEX_MERGE);
+  compare (c, state);
+  for (steps = 0; fold_index_is_merging (&merges); ++steps)
+    must (fold_index_merge (c, &merges, 16384, state->index_entries));
+  expect (nr_runs (c) < 3 * INDEX_MERGE);
+  expect (compare (c, state).nr_rows < NR_ENTRIES / 200);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_merge (void)
+{
+  with_tables (do_merge, NULL);
+}
+
+/* What is removed leaves nothing behind, although its run has no other of its
+ * level.
+ */
+static int
+do_remove_all (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct last_row last;
+  unsigned i;
+
+  (void) arg;
+  begin_empty (c, state);
+  change (c, state, 0, NR_ENTRIES, false, NULL);
+  expect (compare (c, state).nr_entries == NR_ENTRIES);
+  change (c, state, 0, NR_ENTRIES, false, NULL);
+  expect (nr_present == 0);
+  for (i = 0; i < 20; ++i)
+    must (fold_index_merge (c, &merges, 16384, state->index_entries));
+  last = compare (c, state);
+  expect (last.nr_entries == 0);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_remove_all (void)
+{
+  with_tables (do_remove_all, NULL);
+}
+
+/* No merge is due, as on a full disk: more folds than there are numbers for
+ * runs.
+ */
+static int
+do_without_merges (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct rng rng = rng_make (6, 1);
+  unsigned i;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (i = 0; i < 2 * INDEX_RUNS; ++i)
+    change (c, state, 0, 20, true, &rng);
+  expect (nr_runs (c) == INDEX_RUNS);
+  compare (c, state);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_without_merges (void)
+{
+  with_tables (do_without_merges, NULL);
+}
+
+/* Lookups find what many folds have written, before and after merges. */
+static void
+test_lookups (void)
+{
+  const unsigned each = 16, nr = 40;
+  uint64_t before;
+  unsigned i;
+
+  start (1);
+  for (i = 0; i < nr; ++i) {
+    write_blocks (i * each, each, 1 + i * each);
+    settle ();
+  }
+  before = pool_figure ("records");
+  expect (before == nr * each);
+  reopen_pool ();
+  write_blocks (NR_BLOCKS / 2, nr * each, 1);
+  settle ();
+  expect (pool_figure ("records") == before);
+  end ();
+}
+
+/* Give the closed pool the index that a pool had before there were runs. */
+static void
+make_older (void)
+{
+  static const char make[] =
+    "PRAGMA locking_mode = EXCLUSIVE; BEGIN; DROP TABLE ddt;"
+    "CREATE TABLE ddt (prefix INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;"
+    "INSERT INTO ddt VALUES (-9223372036854775807 - 1, zeroblob (160)); COMMIT";
+  char path[PATH_MAX + 20];
+  char *error = NULL;
+  sqlite3 *db;
+
+  snprintf (path, sizeof path, "%s/pool.db", directory);
+  must (cksum_vfs_register ());
+  expect (sqlite3_open_v2 (path, &db, SQLITE_OPEN_READWRITE,
+                           CKSUM_VFS_NAME) == SQLITE_OK);
+  if (sqlite3_exec (db, make, NULL, NULL, &error) != SQLITE_OK)
+    die ("%s", error);
+  sqlite3_close (db);
+}
+
+/* Such a pool opens, stores known data again, and is repaired. */
+static void
+test_older_form (void)
+{
+  const unsigned nr = 64;
+  json_t *result;
+
+  start (1);
+  write_blocks (0, nr, 1);
+  settle ();
+  close_pool ();
+  make_older ();
+  open_and_attach ();
+  result = call ("check", NULL);
+  expect (number (result, "errors") == 0);
+  expect (number (result, "missing_index_entries") == nr);
+  json_decref (result);
+  json_decref (call ("check", json_pack ("{s:b}", "repair", 1)));
+  write_blocks (NR_BLOCKS / 2, nr, 1);
+  settle ();
+  expect (pool_figure ("records") == nr);
+  end ();
+}
+
+static const struct engine_case cases[] = {
+  CASE (anything),
+  CASE (merge),
+  CASE (remove_all),
+  CASE (without_merges),
+  CASE (lookups),
+  CASE (older_form),
+  { NULL, NULL },
+};
+
+/* test-index [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}
