@@ -453,6 +453,8 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
     if (!is_active (m))
       begin_merge (merges, m, &runs, i * INDEX_LEVEL_RUNS,
                    (i + 1) * INDEX_LEVEL_RUNS - 1, nr_entries);
+    if (is_active (m))
+      index_runs_add (&runs, m->output);
     if (merge_some (c, merges, m, nr) == -1)
       return -1;
   }

@@ -306,15 +306,18 @@ reset (struct fold *f)
  * times that a level needs to end its merge before the next one is due.
  */
 #define MERGE_FACTOR 6
-/* Also if the fold adds few, so that merges end. */
-#define MERGE_ENTRIES_MIN 65536
+/* And so many more, for folds that add few. */
+#define MERGE_ENTRIES_MIN 16384
+/* A fold that adds none has the time to end merges. */
+#define MERGE_ENTRIES_IDLE (1u << 20)
 /* For each leaf that the fold may free or move in the background (room.h). */
 #define MERGE_ENTRIES_PER_ROW 4096
 
 static int
 fold_index_tables (struct fold *f, struct meta_conn *c)
 {
-  uint64_t nr = f->nr_index * MERGE_FACTOR + MERGE_ENTRIES_MIN;
+  uint64_t nr = f->nr_index > 0
+    ? f->nr_index * MERGE_FACTOR + MERGE_ENTRIES_MIN : MERGE_ENTRIES_IDLE;
   const uint64_t max = (uint64_t) f->background_rows * MERGE_ENTRIES_PER_ROW;
 
   if (fold_index (c, f->index, f->nr_index, &f->state.index_entries,
@@ -322,7 +325,6 @@ fold_index_tables (struct fold *f, struct meta_conn *c)
       fold_index_merge (c, &f->merges, nr < max ? nr : max,
                         f->state.index_entries) == -1)
     return -1;
-  f->has_more |= f->background_rows > 0 && fold_index_is_merging (&f->merges);
   f->has_runs = true;
   return meta_index_runs (c, &f->runs);
 }

@@ -362,7 +362,7 @@ folding_thread (void *arg)
       if (stop && TAILQ_EMPTY (&t->requests))
         return NULL;
       if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
-          txg_pending_bytes (t) == 0)
+          txg_pending_bytes (t) == 0 && !fold_index_is_merging (&t->merges))
         continue;
     }
     txg_fold (t);
