@@ -123,9 +123,9 @@ extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
 /* The folding txg is in pool.db: turn its NEW entries into CLEAN ones. */
 extern void ddt_fold_done (struct ddt *ddt);
 
-/* Lookups read these runs of the hash index from now on: none at first.  Every
- * fold calls it after its commit, those of an opening included.  A lookup of a
- * run that is not there any more finds nothing.
+/* Lookups read these runs of the hash index from now on: none at first.  A fold
+ * that changes the index calls it after its commit.  A lookup of a run that is
+ * not there any more finds nothing.
  */
 extern void ddt_set_runs (struct ddt *ddt, const struct index_runs *runs);
 

@@ -320,6 +320,9 @@ fold_index_tables (struct fold *f, struct meta_conn *c)
     ? f->nr_index * MERGE_FACTOR + MERGE_ENTRIES_MIN : MERGE_ENTRIES_IDLE;
   const uint64_t max = (uint64_t) f->background_rows * MERGE_ENTRIES_PER_ROW;
 
+  /* A fold that has nothing to do with the index does not meet its damage. */
+  if (f->nr_index == 0 && !fold_index_is_merging (&f->merges))
+    return 0;
   if (fold_index (c, f->index, f->nr_index, &f->state.index_entries,
                   &f->merges) == -1 ||
       fold_index_merge (c, &f->merges, nr < max ? nr : max,

@@ -410,9 +410,24 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   return pool->txg ? 0 : -1;
 }
 
+/* Damage to the index must not keep the pool closed: then lookups find nothing
+ * until a fold has mended it.
+ */
+static void
+load_index_runs (struct nbdedup_pool *pool)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  struct index_runs runs;
+
+  if (meta_index_runs (c, &runs) == 0)
+    ddt_set_runs (pool->ddt, &runs);
+  meta_reader_put (pool->meta, c);
+}
+
 static int
 load (struct nbdedup_pool *pool)
 {
+  load_index_runs (pool);
   if (meta_segment_scan (meta_writer (pool->meta), add_segment, pool) == -1)
     return -1;
   return volumes_load (pool->volumes, meta_writer (pool->meta));
