@@ -254,7 +254,8 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
   struct index_runs runs, busy = { { 0 } };
   unsigned run;
 
-  nr = reduce (ops, nr, nr_entries);
+  if (nr > 0)
+    nr = reduce (ops, nr, nr_entries);
   if (nr == 0)
     return 0;
   if (meta_index_runs (c, &runs) == -1)
