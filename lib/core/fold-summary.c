@@ -117,10 +117,12 @@ fill_in (struct meta_conn *c, const struct summary_chunk *chunk,
   return 0;
 }
 
-/* Find the chunk's address in pool.db: 1, 0 if there is no such chunk, -1. */
+/* Find the chunk's address in pool.db: 1, 0 if there is no such chunk, -1.
+ * '*in_use': pool.db has records with slots in it.
+ */
 static int
 find_chunk (struct meta_conn *c, uint64_t segment, unsigned index,
-            uint32_t sector_bytes, uint64_t *addr)
+            uint32_t sector_bytes, uint64_t *addr, bool *in_use)
 {
   struct blob b CLEANUP_BLOB = { NULL };
   struct segment_map *map;
@@ -132,6 +134,7 @@ find_chunk (struct meta_conn *c, uint64_t segment, unsigned index,
   if (map == NULL)
     return -1;
   r = index < map->nr_chunks && map->chunks[index] != SEGMENT_CHUNK_LOST;
+  *in_use = r && segment_map_chunk_has_slots (map, index);
   if (r)
     *addr = segment * map->nr_sectors + map->chunks[index];
   segment_map_free (map);
@@ -177,10 +180,12 @@ summary_repair (struct meta_conn *c, struct store *store,
     .index = index,
   };
   uint8_t buf[SUMMARY_CHUNK_MAX];
+  bool in_use;
   int r;
 
   *nr_bad = 0;
-  r = find_chunk (c, segment, index, state->sector_bytes, &chunk.addr);
+  r = find_chunk (c, segment, index, state->sector_bytes, &chunk.addr,
+                  &in_use);
   if (r != 1)
     return r;
   r = read_known (c, store, &chunk, state->fold, true, buf, nr_bad);
@@ -230,17 +235,19 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
   };
   uint8_t buf[SUMMARY_CHUNK_MAX];
   uint64_t addr = 0, nr_bad;
+  bool in_use = false;
   size_t i;
   int r;
 
   r = find_chunk (c, chunk.addr / f->segment_sectors, chunk.index,
-                  f->sector_bytes, &addr);
+                  f->sector_bytes, &addr, &in_use);
   if (r == -1)
     return fail_reading (f);
   /* A chunk that the allocator took since the last fold has only these
-   * records.
+   * records.  The last fold has stored its place already if the allocator took
+   * it before that fold wrote the segment's row.
    */
-  if (r == 0 || addr != chunk.addr) {
+  if (!in_use || addr != chunk.addr) {
     memset (buf, 0, len);
     pack_header (&chunk, buf);
   }

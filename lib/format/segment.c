@@ -499,6 +499,16 @@ segment_map_set_chunks (struct segment_map *map, const uint16_t *chunks,
   return add_lost_chunks (map, nr_chunks);
 }
 
+bool
+segment_map_chunk_has_slots (const struct segment_map *map, unsigned index)
+{
+  const unsigned spc = map->slots_per_chunk;
+
+  assert (index < map->nr_chunks);
+  return find_bit (map->slots, index * spc + 1, (index + 1) * spc, true) !=
+    (index + 1) * spc;
+}
+
 int
 segment_map_drop_chunk (struct segment_map *map, unsigned index)
 {
@@ -507,8 +517,7 @@ segment_map_drop_chunk (struct segment_map *map, unsigned index)
 
   assert (index < map->nr_chunks);
   assert (map->chunks[index] != SEGMENT_CHUNK_LOST);
-  if (find_bit (map->slots, index * spc + 1,
-                (index + 1) * spc, true) != (index + 1) * spc)
+  if (segment_map_chunk_has_slots (map, index))
     return nbdedup_fail (EIO, "segment %" PRIu64 ": summary chunk %u is in "
                          "use", map->id, index);
   for (i = 0; i < map->chunk_sectors; ++i)

@@ -106,6 +106,10 @@ extern int segment_map_set_chunks (struct segment_map *map,
                                    const uint16_t *chunks,
                                    unsigned nr_chunks);
 
+/* Is one of the chunk's slots in use?  Its header does not count. */
+extern bool segment_map_chunk_has_slots (const struct segment_map *map,
+                                         unsigned index);
+
 /* Remove a chunk that has no slot in use.  The last one is forgotten; any other
  * becomes lost.
  */

@@ -137,6 +137,43 @@ test_chunk_that_is_new (void)
   end ();
 }
 
+static unsigned nr_warnings;
+
+static void
+count_warnings (enum nbdedup_log_level level, const char *line)
+{
+  (void) line;
+  nr_warnings += level != NBDEDUP_LOG_INFO;
+}
+
+static void
+write_more (void)
+{
+  write_blocks (100, 200, 1000);
+  must (writeback_drain (pool->writeback, volume));
+}
+
+/* Writers go on while a fold runs, and take chunks in a segment whose row that
+ * fold writes.  The next fold must not take them for damaged.
+ */
+static void
+test_chunk_of_the_next_txg (void)
+{
+  start (1);
+  nbdedup_set_log (count_warnings);
+  write_blocks (0, 20, 1);
+  must (writeback_drain (pool->writeback, volume));
+  at_sync_of_records = write_more;
+  settle ();
+  expect (at_sync_of_records == NULL);
+  settle ();
+  nbdedup_set_log (NULL);
+  expect (nr_warnings == 0);
+  expect_scrub (0, 0, 0u);
+  expect_content (299, 1199);
+  end ();
+}
+
 static void
 test_scrub_writes_again (void)
 {
@@ -182,6 +219,7 @@ static const struct engine_case cases[] = {
   CASE (read_error_in_a_fold),
   CASE (damaged_header_in_a_fold),
   CASE (chunk_that_is_new),
+  CASE (chunk_of_the_next_txg),
   CASE (scrub_writes_again),
   CASE (scrub_tells_data_from_summaries),
   { NULL, NULL },

@@ -29,12 +29,19 @@ struct volume *volume;
 
 atomic_uint syncs_records, syncs_journal, syncs_wal;
 atomic_uint crash_at_sync;
+void (*_Atomic at_sync_of_records) (void);
 
 static int
 count_sync (int fd, long call)
 {
-  if (is_file (fd, "records"))
+  void (*fn) (void);
+
+  if (is_file (fd, "records")) {
     syncs_records++;
+    fn = atomic_exchange (&at_sync_of_records, NULL);
+    if (fn)
+      fn ();
+  }
   else if (is_file (fd, "journal"))
     syncs_journal++;
   else if (is_file (fd, "pool.db-wal"))

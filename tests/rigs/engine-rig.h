@@ -75,6 +75,8 @@ extern uint64_t address_of (uint64_t block);
 /* The number of syncs of each file. */
 extern atomic_uint syncs_records, syncs_journal, syncs_wal;
 extern atomic_uint crash_at_sync;       /* counts down; 0: do not crash */
+/* Called once, in the thread that syncs "records". */
+extern void (*_Atomic at_sync_of_records) (void);
 /* The number of reads of "records" that fail next, except in its header. */
 extern atomic_uint fail_reads;
 
