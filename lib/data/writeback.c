@@ -558,7 +558,8 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
   int r;
 
   txg_throttle (pool->txg);
-  txg_enter (pool->txg, 0, leaves * ROOM_HOLES_PAGES);
+  txg_enter (pool->txg, 0, leaves * ROOM_LEAF_PAGES +
+             count * ROOM_POINTER_PAGES);
   {
     WITH_LOCK (&wb->lock);
     WITH_CONSISTENT (writeback, wb);

@@ -21,8 +21,8 @@
 #define GROWTH_SLACK 16
 #define PAGE_BYTES 8192
 
-/* Allocate more than is needed at the moment, so that few writes need a system
- * call.
+/* Allocate up to so many pages more than are needed at the moment, so that few
+ * writes need a system call; fewer when there was no room for more.
  */
 #define STEP_PAGES 256
 
@@ -32,6 +32,7 @@ struct room {
   atomic_uint copies;           /* most copies of a record, itself included */
 
   struct lock lock;             /* protects everything below */
+  uint64_t step, wal_step;      /* STEP_PAGES, or less */
   uint64_t reserved;            /* blocks, accepted and not yet installed */
   uint64_t open, folding;       /* blocks in the txgs */
   uint64_t open_pages, folding_pages;   /* the most that they can touch */
@@ -48,6 +49,7 @@ room_new (const struct room_ops *ops, uint64_t wal_max)
   room->wal_max = wal_max < ROOM_WAL_MIN_PAGES * COPIES_MAX
     ? ROOM_WAL_MIN_PAGES * COPIES_MAX : wal_max;
   room->copies = 1;
+  room->step = room->wal_step = STEP_PAGES;
   lock_init (&room->lock);
   return room;
 }
@@ -179,19 +181,35 @@ room_give_back (struct room *room)
   ops->give_back (ops->opaque, room_kept_pages (after), wal);
 }
 
-/* Allocate 'need' pages for pool.db, and up to a step more if there is room. */
+/* Allocate 'need' pages, and up to '*step' more if there is room. */
+static int
+allocate_step (struct room *room, bool wal, uint64_t need, uint64_t max,
+               uint64_t *step)
+{
+  const struct room_ops *ops = &room->ops;
+  uint64_t more = min_u64 (need + min_u64 (*step, need / 4), max);
+
+  if (more > need) {
+    if (ops->allocate (ops->opaque, wal ? 0 : more, wal ? more : 0) == 0) {
+      *step = min_u64 (*step * 2, STEP_PAGES);
+      return 0;
+    }
+    *step /= 2;
+  }
+  if (ops->allocate (ops->opaque, wal ? 0 : need, wal ? need : 0) == -1)
+    return -1;
+  if (*step == 0)
+    *step = 1;
+  return 0;
+}
+
+/* Allocate 'need' pages for pool.db. */
 static int
 grow_locked (struct room *room, uint64_t need, const struct room_pages *p)
 {
-  const struct room_ops *ops = &room->ops;
-
   assert_held (&room->lock);
-  if (need <= p->allocated)
-    return 0;
-  if (ops->allocate (ops->opaque, need + min_u64 (STEP_PAGES, need / 4),
-                     0) == 0)
-    return 0;
-  return ops->allocate (ops->opaque, need, 0);
+  return need <= p->allocated ? 0
+    : allocate_step (room, false, need, UINT64_MAX, &room->step);
 }
 
 /* Reserve so that after all folds the pool has the kept pages of its new size.
@@ -289,16 +307,10 @@ static bool
 extend_wal_locked (struct room *room, uint64_t pages,
                    const struct room_pages *p)
 {
-  const struct room_ops *ops = &room->ops;
-  uint64_t more = min_u64 (pages + min_u64 (STEP_PAGES, pages / 4),
-                           room->wal_max);
-
   if (pages <= p->wal_allocated)
     return true;
-  if (pages > room->wal_max)
-    return false;
-  return ops->allocate (ops->opaque, 0, more) == 0 ||
-    ops->allocate (ops->opaque, 0, pages) == 0;
+  return pages <= room->wal_max &&
+    allocate_step (room, true, pages, room->wal_max, &room->wal_step) == 0;
 }
 
 bool

@@ -26,7 +26,8 @@
 struct file {
   int fd;
   char *path;                   /* owned; for messages */
-  uint64_t bytes;               /* allocated, from the start on */
+  uint64_t bytes;               /* allocated */
+  uint64_t solid;               /* ... by us, from the start on: no holes */
 };
 
 struct meta_files {
@@ -43,6 +44,7 @@ count_bytes (struct file *file)
 {
   struct stat st;
 
+  file->solid = 0;
   if (fstat (file->fd, &st) == -1)
     return;
   file->bytes = (uint64_t) st.st_blocks * 512;
@@ -157,15 +159,17 @@ allocate_locked (struct meta_files *f, struct file *file, uint64_t bytes)
   assert_held (&f->lock);
   if (bytes <= file->bytes || f->endless)
     return 0;
+  /* A file system may look at each page of the range. */
   begin_change (f, file);
   do
-    r = fallocate (file->fd, 0, 0, (off_t) bytes);
+    r = fallocate (file->fd, 0, (off_t) file->solid,
+                   (off_t) (bytes - file->solid));
   while (r == -1 && errno == EINTR);
   err = errno;
   end_change (f, file);
   errno = err;
   if (r == 0) {
-    file->bytes = bytes;
+    file->bytes = file->solid = bytes;
     return 0;
   }
   if (errno == EOPNOTSUPP || errno == ENOSYS) {
@@ -211,6 +215,8 @@ trim_locked (struct meta_files *f, struct file *file, uint64_t bytes)
   begin_change (f, file);
   if (ftruncate (file->fd, (off_t) bytes) == 0 && file->bytes > bytes)
     file->bytes = bytes;
+  if (file->solid > bytes)
+    file->solid = bytes;
   end_change (f, file);
 }
 
