@@ -247,9 +247,96 @@ choose_run (const struct index_runs *runs, const struct index_runs *busy,
   return run;
 }
 
+/* Take out of the row and of the sorted 'ops' what cancels.  '*pos' becomes the
+ * first of the 'nr' ops behind the row, '*kept' counts those that remain.
+ * Returns the row's entries that are left.
+ */
+static size_t
+cancel_in_row (struct blob *row, struct index_entry *ops, size_t nr,
+               size_t *pos, size_t *kept)
+{
+  const size_t end = row->len - row->len % INDEX_ENTRY_LEN;
+  struct index_entry e;
+  size_t off, left = 0;
+
+  for (off = 0; off < end; off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (row->p + off, &e);
+    for (; *pos < nr && index_entry_compare (&ops[*pos], &e) < 0; ++*pos)
+      ops[(*kept)++] = ops[*pos];
+    if (*pos < nr && index_entry_compare (&ops[*pos], &e) == 0 &&
+        ops[*pos].removed != e.removed) {
+      ++*pos;
+      continue;
+    }
+    memmove (row->p + left++ * INDEX_ENTRY_LEN, row->p + off, INDEX_ENTRY_LEN);
+  }
+  return left;
+}
+
+/* Cancel sorted 'ops' against entries of the run, which gets smaller.  '*nr'
+ * becomes the number of those that remain.
+ */
+static int
+cancel_in_run (struct meta_conn *c, unsigned run, struct index_entry *ops,
+               size_t *nr)
+{
+  struct blob row CLEANUP_BLOB = { NULL };
+  struct index_entry first;
+  size_t i = 0, kept = 0, before, left;
+  uint64_t low;
+  int found;
+
+  while (i < *nr) {
+    found = meta_index_get (c, run, ops[i].prefix, &low, &row);
+    if (found == -1)
+      return -1;
+    if (found == 0) {           /* it is before the run's first row */
+      ops[kept++] = ops[i++];
+      continue;
+    }
+    before = i;
+    left = cancel_in_row (&row, ops, *nr, &i, &kept);
+    if (left == row.len / INDEX_ENTRY_LEN) {
+      if (i == before)          /* it is behind the row's last entry */
+        ops[kept++] = ops[i++];
+      continue;
+    }
+    if (meta_index_delete (c, run, low) == -1)
+      return -1;
+    if (left == 0)
+      continue;
+    index_entry_unpack (row.p, &first);
+    if (meta_index_put (c, run, first.prefix, row.p,
+                        left * INDEX_ENTRY_LEN) == -1)
+      return -1;
+  }
+  *nr = kept;
+  return 0;
+}
+
+/* The same against all runs.  A removal that remains has nothing to remove. */
+static int
+cancel (struct meta_conn *c, const struct index_runs *runs,
+        struct index_entry *ops, size_t *nr, uint64_t *nr_entries)
+{
+  size_t i, kept = 0;
+  unsigned run;
+
+  for (run = 0; run < INDEX_RUNS; ++run)
+    if (index_runs_has (runs, run) && cancel_in_run (c, run, ops, nr) == -1)
+      return -1;
+  for (i = 0; i < *nr; ++i)
+    if (ops[i].removed)
+      ++*nr_entries;
+    else
+      ops[kept++] = ops[i];
+  *nr = kept;
+  return 0;
+}
+
 int
 fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
-            uint64_t *nr_entries, struct index_merges *merges)
+            uint64_t *nr_entries, struct index_merges *merges, bool in_place)
 {
   struct index_runs runs, busy = { { 0 } };
   unsigned run;
@@ -258,8 +345,11 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
     nr = reduce (ops, nr, nr_entries);
   if (nr == 0)
     return 0;
-  if (meta_index_runs (c, &runs) == -1)
+  if (meta_index_runs (c, &runs) == -1 ||
+      (in_place && cancel (c, &runs, ops, &nr, nr_entries) == -1))
     return -1;
+  if (nr == 0)
+    return 0;
   if (merges)
     busy = busy_runs (merges);
   run = choose_run (&runs, &busy, level_of (nr));
@@ -358,16 +448,20 @@ merge_step (struct meta_conn *c, struct index_merges *merges,
   return r;
 }
 
+/* Decreases '*max'. */
 static int
 merge_some (struct meta_conn *c, struct index_merges *merges,
-            struct index_merge *m, uint64_t nr)
+            struct index_merge *m, uint64_t nr, uint64_t *max)
 {
   struct step s = { NULL };
   uint64_t done;
   int r = 0;
 
-  for (done = 0; r == 0 && done < nr && is_active (m); done += STEP_ENTRIES)
+  for (done = 0; r == 0 && done < nr && *max >= STEP_ENTRIES && is_active (m);
+       done += STEP_ENTRIES) {
+    *max -= STEP_ENTRIES;
     r = merge_step (c, merges, m, &s);
+  }
   free (s.e);
   return r;
 }
@@ -436,13 +530,13 @@ fold_index_is_merging (const struct index_merges *merges)
 
 int
 fold_index_merge (struct meta_conn *c, struct index_merges *merges,
-                  uint64_t nr, uint64_t nr_entries)
+                  uint64_t nr, uint64_t max, uint64_t nr_entries)
 {
   struct index_runs runs;
   struct index_merge *m;
   unsigned i;
 
-  if (nr == 0)
+  if (max < STEP_ENTRIES)
     return 0;
   if (meta_index_runs (c, &runs) == -1)
     return -1;
@@ -456,8 +550,8 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
                    (i + 1) * INDEX_LEVEL_RUNS - 1, nr_entries);
     if (is_active (m))
       index_runs_add (&runs, m->output);
-    if (merge_some (c, merges, m, nr) == -1)
+    if (merge_some (c, merges, m, nr, &max) == -1)
       return -1;
   }
-  return merge_some (c, merges, &merges->all, nr);
+  return merge_some (c, merges, &merges->all, nr, &max);
 }

@@ -49,16 +49,21 @@ struct index_merges {
 /* Add the entries of 'ops' to the index, or remove those that are marked so,
  * in a run of their own.  Adjusts '*nr_entries', the sum of all.  Changes
  * 'ops'.  'merges' may be NULL.
+ *
+ * In a run of their own removals take room until a merge meets what they
+ * remove.  'in_place': take it out of the runs at once, which searches each of
+ * them, but lets the index shrink, and drops a removal of what the index has
+ * lost.
  */
 extern int fold_index (struct meta_conn *c, struct index_entry *ops,
                        size_t nr, uint64_t *nr_entries,
-                       struct index_merges *merges);
+                       struct index_merges *merges, bool in_place);
 
-/* Begin the merges that are due, and move up to 'nr' entries of each.
- * 'nr_entries' as above.
+/* Begin the merges that are due, and move about 'nr' entries of each, 'max' of
+ * all.  'nr_entries' as above.
  */
 extern int fold_index_merge (struct meta_conn *c, struct index_merges *merges,
-                             uint64_t nr, uint64_t nr_entries);
+                             uint64_t nr, uint64_t max, uint64_t nr_entries);
 
 /* Is a merge under way? */
 extern bool fold_index_is_merging (const struct index_merges *merges);

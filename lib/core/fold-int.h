@@ -27,9 +27,11 @@ struct layer_delta {
 
 struct fold {
   const struct txg_parts *parts;
+  struct room *room;            /* not owned */
   struct meta_state base, state;
   uint32_t sector_bytes, segment_sectors;
   unsigned background_rows;     /* maximum, for layers */
+  uint64_t merge_pages;         /* maximum, for merges of the hash index */
 
   struct map_change *map_changes;
   size_t nr_map_changes;

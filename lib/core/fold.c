@@ -58,13 +58,15 @@ fold_assert_consistent (const struct fold *f)
 }
 
 struct fold *
-fold_new (const struct txg_parts *parts, const struct meta_state *state)
+fold_new (const struct txg_parts *parts, struct room *room,
+          const struct meta_state *state)
 {
   struct fold *f = calloc (1, sizeof *f);
 
   if (f == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for a fold");
   f->parts = parts;
+  f->room = room;
   f->base = f->state = *state;
   f->sector_bytes = state->sector_bytes;
   f->segment_sectors = SEGMENT_BYTES / state->sector_bytes;
@@ -111,6 +113,12 @@ void
 fold_set_background_rows (struct fold *f, unsigned rows)
 {
   f->background_rows = rows;
+}
+
+void
+fold_set_merge_pages (struct fold *f, uint64_t pages)
+{
+  f->merge_pages = pages;
 }
 
 bool
@@ -310,22 +318,57 @@ reset (struct fold *f)
 #define MERGE_ENTRIES_MIN 16384
 /* A fold that adds none has the time to end merges. */
 #define MERGE_ENTRIES_IDLE (1u << 20)
-/* For each leaf that the fold may free or move in the background (room.h). */
-#define MERGE_ENTRIES_PER_ROW 4096
+/* Entries for each page that merges may write: half of what a page holds, as
+ * each step also changes pages at its ends.
+ */
+#define MERGE_ENTRIES_PER_PAGE (META_PAGE_BYTES / INDEX_ENTRY_LEN / 2)
+/* Levels that usually have a merge under way. */
+#define MERGE_LEVELS 3
+
+/* How many entries each merge moves, for so many changes. */
+static uint64_t
+nr_to_merge (uint64_t nr_changes)
+{
+  return nr_changes > 0 ? nr_changes * MERGE_FACTOR + MERGE_ENTRIES_MIN
+    : MERGE_ENTRIES_IDLE;
+}
+
+uint64_t
+fold_wanted_merge_pages (const struct fold *f)
+{
+  if (f->nr_changes == 0 && !fold_index_is_merging (f->parts->merges))
+    return 0;
+  return nr_to_merge (f->nr_changes) * MERGE_LEVELS / MERGE_ENTRIES_PER_PAGE +
+    1;
+}
+
+/* The file system has no room for a run of what the fold removes.  The fold
+ * removes it in place then, and while the index is repaired: a removal of what
+ * is not there would be a new error behind the repair.
+ */
+static bool
+is_short_of_room (const struct fold *f)
+{
+  uint64_t removed = 0;
+  size_t i;
+
+  for (i = 0; i < f->nr_index; ++i)
+    removed += f->index[i].removed;
+  return removed > 0 &&
+    room_check (f->room, removed * INDEX_ENTRY_LEN / META_PAGE_BYTES * 2 +
+                1) == -1;
+}
 
 static int
 fold_index_tables (struct fold *f, struct meta_conn *c)
 {
-  uint64_t nr = f->nr_index > 0
-    ? f->nr_index * MERGE_FACTOR + MERGE_ENTRIES_MIN : MERGE_ENTRIES_IDLE;
-  const uint64_t max = (uint64_t) f->background_rows * MERGE_ENTRIES_PER_ROW;
-
   /* A fold that has nothing to do with the index does not meet its damage. */
   if (f->nr_index == 0 && !fold_index_is_merging (&f->merges))
     return 0;
   if (fold_index (c, f->index, f->nr_index, &f->state.index_entries,
-                  &f->merges) == -1 ||
-      fold_index_merge (c, &f->merges, nr < max ? nr : max,
+                  &f->merges, f->repairing || is_short_of_room (f)) == -1 ||
+      fold_index_merge (c, &f->merges, nr_to_merge (f->nr_index),
+                        f->merge_pages * MERGE_ENTRIES_PER_PAGE,
                         f->state.index_entries) == -1)
     return -1;
   f->has_runs = true;

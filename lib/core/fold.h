@@ -30,6 +30,7 @@ struct fold;
  * fold updates its totals.  NULL: ENOMEM.
  */
 extern struct fold *fold_new (const struct txg_parts *parts,
+                              struct room *room,
                               const struct meta_state *state);
 extern void fold_free (struct fold *f);
 
@@ -47,6 +48,13 @@ extern int fold_write_tables (struct fold *f, struct meta_conn *c,
  * as many as the WAL has room for.
  */
 extern void fold_set_background_rows (struct fold *f, unsigned rows);
+
+/* Let merges of the hash index write so many pages.  They need not go on in
+ * each fold, and a pool without room for them has none.
+ */
+extern void fold_set_merge_pages (struct fold *f, uint64_t pages);
+/* How many they would need for all that is due. */
+extern uint64_t fold_wanted_merge_pages (const struct fold *f);
 
 /* Did damage in the hash index make the fold fail? */
 extern bool fold_index_is_damaged (struct fold *f);

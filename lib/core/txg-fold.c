@@ -12,6 +12,7 @@
 
 #include "base/backoff.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "core/fold.h"
@@ -23,6 +24,8 @@
 #define WAL_GROW_BYTES (UINT64_C (96) << 20)
 /* Retry interval after a fold that failed for lack of space. */
 #define FULL_RETRY_MS 1000
+/* The same for room that merges of the hash index would like to have. */
+#define MERGE_RETRY_MS 10000
 
 /* Close the open txg.  Returns with it folding, and 'taken' the requests
  * that this fold serves.
@@ -193,6 +196,30 @@ prepare_wal (struct txg *t, uint64_t extra)
   (void) meta_allocate (t->parts.meta, 0, need);
 }
 
+/* Room in the WAL for merges of the hash index, behind the fold's own: they
+ * can wait, so a full file system has none, and is not asked again at once.
+ */
+static uint64_t
+make_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
+{
+  const uint64_t now = clock_ms ();
+  struct meta_pages p;
+  uint64_t all;
+
+  if (!t->has_thread || wanted == 0 || now < t->merge_after_ms)
+    return 0;
+  meta_get_pages (t->parts.meta, &p);
+  all = p.wal_used + room_fold_pages (t->room, extra) + wanted;
+  if (all <= p.wal_allocated ||
+      (all <= t->parts.wal_max_bytes / META_PAGE_BYTES &&
+       meta_allocate (t->parts.meta, 0, all) == 0))
+    return wanted;
+  t->merge_after_ms = now + MERGE_RETRY_MS;
+  WITH_LOCK (&t->lock);
+  t->give_back = true;          /* a part may have been allocated */
+  return 0;
+}
+
 /* There was no memory for a step of the fold, which has committed nothing: it
  * tries again, at once, and then in pauses that grow.  After a while requests
  * for a fold fail.  -1: waiting is useless.
@@ -267,13 +294,17 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
   unsigned rows, tries = 0;
+  uint64_t merge_pages;
   int r;
 
   prepare_wal (t, pages_of (taken));
   rows = room_background_leaves (t->room, pages_of (taken),
                                  t->parts.background_rows);
+  merge_pages = make_merge_room (t, pages_of (taken),
+                                 fold_wanted_merge_pages (f));
   for (;;) {
     fold_set_background_rows (f, rows);
+    fold_set_merge_pages (f, merge_pages);
     fold_set_repairing (f, t->repairing);
     r = try_transaction (t, f, taken, with_index);
     if (r == 0) {
@@ -307,10 +338,11 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
         fold_set_inconsistent (f);
       return -1;
     }
-    /* Background work can do with less room. */
-    else if (rows > 0) {
+    /* Merges can wait, and background work can do with less room. */
+    else if (merge_pages > 0 || rows > 0) {
       meta_restart_wal (t->parts.meta, true);
-      rows /= 2;
+      rows = merge_pages > 0 ? rows : rows / 2;
+      merge_pages = 0;
     }
     else if (!restarted) {
       meta_restart_wal (t->parts.meta, true);
@@ -344,7 +376,7 @@ begin_fold (struct txg *t, struct requests *taken,
   int err;
 
   for (;;) {
-    f = fold_new (&t->parts, state);
+    f = fold_new (&t->parts, t->room, state);
     if (f != NULL && fold_write_summaries (f) == 0 &&
         store_sync (t->parts.store) == 0)
       return f;

@@ -36,6 +36,7 @@ struct txg {
   size_t budget;
   struct txg_log *log;          /* the journal's buffer; locks by itself */
   struct index_merges merges;   /* the folding thread's */
+  uint64_t merge_after_ms;      /* the same; no room for merges until then */
   struct room *room;            /* of pool.db and its WAL; locks by itself */
   pthread_t thread;
   bool has_thread;

@@ -156,7 +156,7 @@ drop_entries (struct repair *rp)
       (!rp->more && look_at_entries (s) == -1))
     return -1;
   return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries,
-                     NULL);
+                     NULL, false);
 }
 
 /*----------------------------------------------------------------------
@@ -208,7 +208,7 @@ add_entries (struct repair *rp)
       meta_record_scan (rp->c, s->next_group, look_at_group, s) == -1)
     return -1;
   return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries,
-                     NULL);
+                     NULL, false);
 }
 
 static void

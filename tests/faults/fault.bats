@@ -46,6 +46,10 @@ fault ()
     on_small_disk 48M fast_fill 4K compressible 400M ''
 }
 
+@test "many records go from a full file system, by trims and with their volume" {
+    on_small_disk 200M many_records
+}
+
 @test "a full XFS, which wants room even for a socket's name" {
     need_root
     need mkfs.xfs -V

@@ -243,6 +243,27 @@ fast_fill ()
     nbdedup scrub >/dev/null
 }
 
+# A hash index of many runs, and no room to merge them: scattered blocks and
+# then all of them go, and the index with them.
+many_records ()
+{
+    nbdedup init "$pool"
+    nbdedup create v 2G --block-size 4K
+    serve "$pool"
+    if compressible $((1200 << 20)) 5 | timeout 120 nbdcopy - "$(uri_of v)" \
+               2>"$BATS_TEST_TMPDIR/err"; then
+        fail "it fit"
+    fi
+    assert_num "$(pool_stat records) > 200000"
+    dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
+    seq -f 'discard %.0fk 4k' 0 16 100000 |
+        timeout 60 qemu-io -f raw --discard=unmap "$(uri_of v)" >/dev/null
+    timeout 60 nbdedup destroy v --force --wait
+    assert_eq "$(pool_stat records)" 0
+    stop
+    nbdedup check
+}
+
 # full_model ROUNDS: see full-model.c.
 full_model ()
 {

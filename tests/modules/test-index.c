@@ -22,6 +22,7 @@
 static bool present[NR_ENTRIES];
 static uint64_t nr_present;
 static struct index_merges merges;
+static bool in_place;
 
 /* Many have a key in common, so that a step of a merge would end among them,
  * and some have the same prefix.
@@ -132,7 +133,7 @@ change (struct meta_conn *c, struct meta_state *state, unsigned first,
     present[n] = !present[n];
     nr_present += present[n] ? 1 : UINT64_MAX;
   }
-  must (fold_index (c, ops, nr, &state->index_entries, &merges));
+  must (fold_index (c, ops, nr, &state->index_entries, &merges, in_place));
   free (ops);
 }
 
@@ -186,15 +187,17 @@ do_anything (void *arg, struct meta_conn *c, struct meta_state *state)
   begin_empty (c, state);
   for (round = 0; round < 150; ++round) {
     nr = 1 + (unsigned) rng_below (&rng, rng_below (&rng, 3) ? 300 : 9000);
+    in_place = rng_below (&rng, 3) == 0;
     change (c, state, 0, nr, true, &rng);
     if (rng_below (&rng, 4))
       must (fold_index_merge (c, &merges, 1 + rng_below (&rng, 60000),
-                              state->index_entries));
+                              rng_below (&rng, 100000), state->index_entries));
     if (rng_below (&rng, 10) == 0)      /* the pool was opened again */
       memset (&merges, 0, sizeof merges);
     if (round % 5 == 0)
       compare (c, state);
   }
+  in_place = false;
   compare (c, state);
   end_empty (c, state);
   return 0;
@@ -217,14 +220,16 @@ do_merge (void *arg, struct meta_conn *c, struct meta_state *state)
   begin_empty (c, state);
   for (i = 0; i + each <= NR_ENTRIES; i += each) {
     change (c, state, i, each, false, NULL);
-    must (fold_index_merge (c, &merges, 6 * each, state->index_entries));
+    must (fold_index_merge (c, &merges, 6 * each, UINT64_MAX,
+                            state->index_entries));
     if (nr_runs (c) > most)
       most = nr_runs (c);
   }
   expect (most > INDEX_MERGE && most < 4 * INDEX_MERGE);
   compare (c, state);
   for (steps = 0; fold_index_is_merging (&merges); ++steps)
-    must (fold_index_merge (c, &merges, 16384, state->index_entries));
+    must (fold_index_merge (c, &merges, 16384, UINT64_MAX,
+                            state->index_entries));
   expect (nr_runs (c) < 3 * INDEX_MERGE);
   expect (compare (c, state).nr_rows < NR_ENTRIES / 200);
   end_empty (c, state);
@@ -253,7 +258,8 @@ do_remove_all (void *arg, struct meta_conn *c, struct meta_state *state)
   change (c, state, 0, NR_ENTRIES, false, NULL);
   expect (nr_present == 0);
   for (i = 0; i < 20; ++i)
-    must (fold_index_merge (c, &merges, 16384, state->index_entries));
+    must (fold_index_merge (c, &merges, 16384, UINT64_MAX,
+                            state->index_entries));
   last = compare (c, state);
   expect (last.nr_entries == 0);
   end_empty (c, state);
@@ -264,6 +270,44 @@ static void
 test_remove_all (void)
 {
   with_tables (do_remove_all, NULL);
+}
+
+/* Without room for a run the index shrinks by what is removed, whichever runs
+ * have it, and before any merge.
+ */
+static int
+do_remove_in_place (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const unsigned each = NR_ENTRIES / 8;
+  unsigned i;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (i = 0; i < NR_ENTRIES; i += each)
+    change (c, state, i, each, false, NULL);
+  expect (nr_runs (c) == 8);
+  in_place = true;
+  for (i = each / 2; i < NR_ENTRIES; i += each) {
+    change (c, state, i, i + each < NR_ENTRIES ? each : each / 2, false, NULL);
+    expect (compare (c, state).nr_entries == nr_present);
+  }
+  expect (nr_runs (c) == 1);
+  change (c, state, 0, each / 2, false, NULL);
+  expect (nr_present == 0 && nr_runs (c) == 0);
+  /* What the index has lost is not removed once more. */
+  memset (present, true, 1000);
+  state->index_entries = nr_present = 1000;
+  change (c, state, 0, 1000, false, NULL);
+  expect (nr_runs (c) == 0 && state->index_entries == 1000);
+  in_place = false;
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_remove_in_place (void)
+{
+  with_tables (do_remove_in_place, NULL);
 }
 
 /* No merge is due, as on a full disk: more folds than there are numbers for
@@ -362,6 +406,7 @@ static const struct engine_case cases[] = {
   CASE (anything),
   CASE (merge),
   CASE (remove_all),
+  CASE (remove_in_place),
   CASE (without_merges),
   CASE (lookups),
   CASE (older_form),
