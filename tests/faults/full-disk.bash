@@ -256,7 +256,7 @@ many_records ()
     fi
     assert_num "$(pool_stat records) > 200000"
     dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
-    seq -f 'discard %.0fk 4k' 0 16 100000 |
+    seq -f 'discard %.0fk 4k' 0 8 200000 |
         timeout 60 qemu-io -f raw --discard=unmap "$(uri_of v)" >/dev/null
     timeout 60 nbdedup destroy v --force --wait
     assert_eq "$(pool_stat records)" 0
