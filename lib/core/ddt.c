@@ -438,7 +438,8 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
     if (!found) {
       if (r.ptr.addr != addr)
         continue;
-      if (r.lsize != lsize || r.domain != domain ||
+      if (!(r.flags & RECORD_INDEXED) || r.lsize != lsize ||
+          r.domain != domain ||
           memcmp (&r.digest, digest, sizeof *digest) != 0 ||
           is_dead_locked (ddt, addr) || take_ref_locked (ddt, &r, ptr) == -1)
         return 0;
@@ -452,7 +453,8 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
 }
 
 /* Look in one run.  An entry that another run removes is of a dead record, or
- * of none.
+ * of none, or its sectors have a record that is not in the index: a copy, or
+ * one of a volume without dedup, even of the same content.
  */
 static int
 lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,

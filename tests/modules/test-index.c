@@ -357,6 +357,38 @@ test_lookups (void)
   end ();
 }
 
+static void
+set_dedup (const char *value)
+{
+  json_decref (call ("set", json_pack ("{s:s,s:s,s:s}", "name", "v",
+                                       "property", "dedup", "value", value)));
+}
+
+/* The run that has the entry of a dead record must not lead a lookup to the
+ * next record in its sectors, if that is not in the index.
+ */
+static void
+test_sectors_of_a_dead_record (void)
+{
+  uint64_t addr;
+
+  start (1);
+  write_block (0, 1);
+  settle ();
+  addr = address_of (0);
+  trim_block (0);
+  settle ();
+  set_dedup ("off");
+  write_block (1, 1);
+  settle ();
+  expect (address_of (1) == addr);
+  set_dedup ("on");
+  write_block (2, 1);
+  settle ();
+  expect (address_of (2) != addr);
+  end ();
+}
+
 /* Give the closed pool the index that a pool had before there were runs. */
 static void
 make_older (void)
@@ -409,6 +441,7 @@ static const struct engine_case cases[] = {
   CASE (remove_in_place),
   CASE (without_merges),
   CASE (lookups),
+  CASE (sectors_of_a_dead_record),
   CASE (older_form),
   { NULL, NULL },
 };
