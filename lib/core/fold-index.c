@@ -355,8 +355,10 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
   run = choose_run (&runs, &busy, level_of (nr));
   if (add_to_run (c, run, ops, nr) == -1)
     return -1;
-  if (merges)
+  if (merges) {
     merges->entries[run] += nr;
+    merges->due = true;
+  }
   return 0;
 }
 
@@ -525,7 +527,7 @@ fold_index_is_merging (const struct index_merges *merges)
 {
   struct index_runs busy = busy_runs (merges);
 
-  return busy.bits[0] != 0 || busy.bits[1] != 0;
+  return merges->due || busy.bits[0] != 0 || busy.bits[1] != 0;
 }
 
 int
@@ -540,6 +542,7 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
     return 0;
   if (meta_index_runs (c, &runs) == -1)
     return -1;
+  merges->due = false;
   if (!fold_index_is_merging (merges) &&
       is_mostly_removed (merges, &runs, nr_entries))
     begin_merge (merges, &merges->all, &runs, 0, INDEX_RUNS - 1, nr_entries);

@@ -42,6 +42,7 @@ struct index_merge {
 struct index_merges {
   struct index_merge levels[INDEX_LEVELS];
   struct index_merge all;       /* one of all runs, most of which cancels */
+  bool due;                     /* since the last run none was begun */
   /* Of each run, removals too; 0: not known, or there is no such run. */
   uint64_t entries[INDEX_RUNS];
 };
@@ -65,7 +66,7 @@ extern int fold_index (struct meta_conn *c, struct index_entry *ops,
 extern int fold_index_merge (struct meta_conn *c, struct index_merges *merges,
                              uint64_t nr, uint64_t max, uint64_t nr_entries);
 
-/* Is a merge under way? */
+/* Is a merge under way, or may one be due? */
 extern bool fold_index_is_merging (const struct index_merges *merges);
 
 #endif /* NBDEDUP_FOLD_INDEX_H */

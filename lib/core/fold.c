@@ -322,7 +322,7 @@ reset (struct fold *f)
  * each step also changes pages at its ends.
  */
 #define MERGE_ENTRIES_PER_PAGE (META_PAGE_BYTES / INDEX_ENTRY_LEN / 2)
-/* Levels that usually have a merge under way. */
+/* Levels that usually have a merge under way, while clients write. */
 #define MERGE_LEVELS 3
 
 /* How many entries each merge moves, for so many changes. */
@@ -336,10 +336,13 @@ nr_to_merge (uint64_t nr_changes)
 uint64_t
 fold_wanted_merge_pages (const struct fold *f)
 {
-  if (f->nr_changes == 0 && !fold_index_is_merging (f->parts->merges))
+  uint64_t nr = nr_to_merge (f->nr_changes);
+
+  if (f->nr_changes > 0)
+    nr *= MERGE_LEVELS;
+  else if (!fold_index_is_merging (f->parts->merges))
     return 0;
-  return nr_to_merge (f->nr_changes) * MERGE_LEVELS / MERGE_ENTRIES_PER_PAGE +
-    1;
+  return nr / MERGE_ENTRIES_PER_PAGE + 1;
 }
 
 /* The file system has no room for a run of what the fold removes.  The fold

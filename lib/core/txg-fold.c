@@ -202,17 +202,22 @@ prepare_wal (struct txg *t, uint64_t extra)
 static uint64_t
 make_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
 {
+  const uint64_t max = t->parts.wal_max_bytes / META_PAGE_BYTES;
   const uint64_t now = clock_ms ();
   struct meta_pages p;
-  uint64_t all;
+  uint64_t own;
 
   if (!t->has_thread || wanted == 0 || now < t->merge_after_ms)
     return 0;
   meta_get_pages (t->parts.meta, &p);
-  all = p.wal_used + room_fold_pages (t->room, extra) + wanted;
-  if (all <= p.wal_allocated ||
-      (all <= t->parts.wal_max_bytes / META_PAGE_BYTES &&
-       meta_allocate (t->parts.meta, 0, all) == 0))
+  own = p.wal_used + room_fold_pages (t->room, extra);
+  if (own + wanted <= p.wal_allocated)
+    return wanted;
+  if (own >= max)               /* the next fold restarts the WAL */
+    return 0;
+  if (wanted > max - own)
+    wanted = max - own;
+  if (meta_allocate (t->parts.meta, 0, own + wanted) == 0)
     return wanted;
   t->merge_after_ms = now + MERGE_RETRY_MS;
   WITH_LOCK (&t->lock);

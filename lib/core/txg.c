@@ -10,12 +10,18 @@
 #include <sys/queue.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "core/txg-int.h"
 
 /* Fold at most this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
+/* Pages of pool.db; 16 and 32 MiB. */
+#define VACUUM_MIN_UNUSED 2048u
+#define VACUUM_MAX_USED 4096u
+#define VACUUM_TIMES 4u
+#define VACUUM_RETRY_MS 60000
 
 static void
 get_pages (void *opaque, struct room_pages *pages)
@@ -347,11 +353,38 @@ txg_flush (struct txg *t)
   return r;
 }
 
+/* Nothing is to be done: if most of pool.db is free, and the rest is written
+ * soon, make it small again.
+ */
+static void
+vacuum (struct txg *t)
+{
+  const uint64_t now = clock_ms ();
+  struct meta_pages p;
+  int r;
+
+  meta_get_pages (t->parts.meta, &p);
+  if (p.unused < VACUUM_MIN_UNUSED || p.unused < VACUUM_TIMES * p.used ||
+      p.used > VACUUM_MAX_USED || now < t->vacuum_after_ms ||
+      txg_check (t) == -1)
+    return;
+  t->vacuum_after_ms = now + VACUUM_RETRY_MS;
+  r = meta_vacuum (t->parts.meta);
+  if (r == 1) {
+    txg_keep_room (t);
+    room_give_back (t->room);
+  }
+  /* Without room, or beside a damaged page, pool.db stays as it is. */
+  else if (r == -1 && errno == EIO &&
+           meta_has_write_failed (meta_writer (t->parts.meta)))
+    txg_fail (t);
+}
+
 static void *
 folding_thread (void *arg)
 {
   struct txg *t = arg;
-  bool stop;
+  bool stop, idle;
 
   for (;;) {
     {
@@ -361,11 +394,13 @@ folding_thread (void *arg)
       stop = t->stop;
       if (stop && TAILQ_EMPTY (&t->requests))
         return NULL;
-      if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
-          txg_pending_bytes (t) == 0 && !fold_index_is_merging (&t->merges))
-        continue;
+      idle = TAILQ_EMPTY (&t->requests) && !t->kicked && !t->more &&
+        txg_pending_bytes (t) == 0 && !fold_index_is_merging (&t->merges);
     }
-    txg_fold (t);
+    if (idle)
+      vacuum (t);
+    else
+      txg_fold (t);
   }
 }
 

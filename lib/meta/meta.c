@@ -62,7 +62,7 @@ struct meta {
   struct meta_files *files;     /* owned */
   _Atomic uint64_t used_pages;  /* after the last commit, without the free
                                  * pages of pool.db */
-  uint64_t all_pages;           /* with the free ones; the writer's */
+  _Atomic uint64_t all_pages;   /* with the free ones */
   uint64_t kept_pages, kept_wal_pages;  /* while closed; the writer's */
 
   /* Held while copying from the WAL; acquired before 'lock'. */
@@ -840,8 +840,10 @@ get_readonly_pages (struct meta *m, struct meta_pages *pages)
   struct stat st;
 
   memset (pages, 0, sizeof *pages);
-  if (meta_page_counts (c, &all, &unused) == 0 && all > unused)
+  if (meta_page_counts (c, &all, &unused) == 0 && all > unused) {
     pages->used = all - unused;
+    pages->unused = unused;
+  }
   meta_reader_put (m, c);
   if (stat (m->path, &st) == 0)
     pages->allocated = (uint64_t) st.st_size / META_PAGE_BYTES;
@@ -859,6 +861,7 @@ meta_get_pages (struct meta *m, struct meta_pages *pages)
     return;
   }
   pages->used = m->used_pages;
+  pages->unused = m->all_pages - pages->used;
   pages->allocated = meta_files_db_pages (m->files);
   pages->wal_allocated = meta_files_wal_pages (m->files);
   WITH_LOCK (&m->lock);
@@ -876,6 +879,26 @@ meta_give_back (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
 {
   if (meta_restart_wal (m, true))
     trim_files (m, db_pages, wal_pages);
+}
+
+int
+meta_vacuum (struct meta *m)
+{
+  const uint64_t used = m->used_pages;
+  uint64_t wal;
+
+  if (is_frozen (m))
+    return 0;
+  {
+    WITH_LOCK (&m->lock);
+    wal = (uint64_t) m->wal_pages;
+  }
+  m->writer.write_failed = false;
+  if (meta_allocate (m, 0, wal + used + used / 8 + 16) == -1 ||
+      meta_exec (&m->writer, "VACUUM", "vacuum") == -1)
+    return -1;
+  meta_committed (m);
+  return 1;
 }
 
 void

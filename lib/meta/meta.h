@@ -237,12 +237,12 @@ extern void meta_copy_wal (struct meta *m);
  */
 extern bool meta_restart_wal (struct meta *m, bool truncate);
 
-/* Pages: pool.db's in use as of the last commit (free ones not counted), and
- * frames of the WAL since it last began; and the pages allocated for both
+/* Pages: pool.db's in use as of the last commit, and its free ones; the frames
+ * of the WAL since it last began; and the pages allocated for both
  * (meta-files.h).
  */
 struct meta_pages {
-  uint64_t used, allocated;
+  uint64_t used, unused, allocated;
   uint64_t wal_used, wal_allocated;
 };
 extern void meta_get_pages (struct meta *m, struct meta_pages *pages);
@@ -254,6 +254,11 @@ extern int meta_allocate (struct meta *m, uint64_t db_pages,
 /* Free the pages beyond these, if the WAL can restart.  By the writer. */
 extern void meta_give_back (struct meta *m, uint64_t db_pages,
                             uint64_t wal_pages);
+/* Write pool.db again without its free pages, which meta_give_back then frees:
+ * 1; 0 while a reader is frozen, which would keep the WAL as it is; -1.  Writes
+ * all that is in use, once to the WAL.  By the writer, outside of a transaction.
+ */
+extern int meta_vacuum (struct meta *m);
 /* Set the pages that stay allocated while the pool is closed. */
 extern void meta_set_kept (struct meta *m, uint64_t db_pages,
                            uint64_t wal_pages);

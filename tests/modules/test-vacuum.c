@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* pool.db gives back pages that it does not use, and a crash at any moment of
+ * that loses nothing.  See engine-rig.h.
+ */
+
+#include <config.h>
+
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "core/txg.h"
+#include "rigs/engine-rig.h"
+
+#define NR_KEPT 10u
+
+static off_t
+size_of_pool_db (void)
+{
+  CLEANUP_FREE char *path = pool_file (directory, "pool.db");
+  struct stat st;
+
+  must (stat (path, &st));
+  return st.st_size;
+}
+
+/* Make a pool that uses few of its pages. */
+static void
+start_sparse (void)
+{
+  unsigned i;
+
+  start (1);
+  write_blocks (0, NR_BLOCKS, 1);
+  settle ();
+  for (i = NR_KEPT; i < NR_BLOCKS; ++i)
+    trim_block (i);
+  settle ();
+}
+
+static void
+expect_kept (void)
+{
+  unsigned i;
+
+  for (i = 0; i < NR_KEPT; ++i)
+    expect_content (i, 1 + i);
+  expect_content (NR_KEPT, 0);
+  check_pool ();
+}
+
+static void
+vacuum (void)
+{
+  expect (meta_vacuum (pool->meta) == 1);
+  must (txg_make_room (pool->txg));
+}
+
+static void
+test_vacuum (void)
+{
+  struct meta_pages before, after;
+
+  start_sparse ();
+  meta_get_pages (pool->meta, &before);
+  vacuum ();
+  meta_get_pages (pool->meta, &after);
+  expect (before.unused > 10 && after.unused < 3);
+  expect (after.used <= before.used);
+  expect (after.allocated < before.allocated);
+  expect_kept ();
+  write_blocks (NR_KEPT, NR_BLOCKS - NR_KEPT, 5000);
+  settle ();
+  expect_content (NR_BLOCKS - 1, 5000 + NR_BLOCKS - 1 - NR_KEPT);
+  reopen_pool ();
+  expect_content (NR_BLOCKS - 1, 5000 + NR_BLOCKS - 1 - NR_KEPT);
+  end ();
+}
+
+/* A reader keeps its view of the pool, and VACUUM waits. */
+static void
+test_beside_a_frozen_reader (void)
+{
+  struct meta_conn *c;
+
+  start_sparse ();
+  c = meta_frozen_open (pool->meta);
+  expect (c != NULL);
+  expect (meta_vacuum (pool->meta) == 0);
+  meta_frozen_close (pool->meta, c);
+  vacuum ();
+  expect_kept ();
+  end ();
+}
+
+static void
+test_crash (void)
+{
+  bool killed = true;
+  off_t before;
+  unsigned nth;
+
+  for (nth = 1; killed; ++nth) {
+    start_sparse ();
+    close_pool ();
+    before = size_of_pool_db ();
+    killed = crashes_at_sync (nth, open_and_attach, vacuum);
+    open_and_attach ();
+    expect_kept ();
+    vacuum ();
+    expect (size_of_pool_db () < before);
+    reopen_pool ();
+    expect_kept ();
+    end ();
+  }
+  expect (nth > 3);
+}
+
+static const struct engine_case cases[] = {
+  CASE (vacuum),
+  CASE (beside_a_frozen_reader),
+  CASE (crash),
+  { NULL, NULL },
+};
+
+/* test-vacuum [NAME...] */
+int
+main (int argc, char *argv[])
+{
+  return run_cases (argc, argv, cases);
+}
