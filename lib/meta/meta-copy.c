@@ -68,7 +68,8 @@ struct meta_copy {
   uint64_t built, total;
   uint64_t compared;            /* foreign changes before the last comparison */
   uint64_t since;
-  char why[160];
+  char why[160];                /* it is lost */
+  char told[160];               /* ... as the log says; "": nothing */
   char unmarked[PATH_MAX + 100];        /* an error to log; "": none */
 };
 
@@ -173,9 +174,11 @@ tell (struct meta_copy *c)
     tell_event (c, &e);
   {
     WITH_LOCK (&c->lock);
-    untold = c->untold;
+    /* Not again for each retry on a full disk. */
+    untold = c->untold && strcmp (c->why, c->told) != 0;
     c->untold = false;
     memcpy (why, c->why, sizeof why);
+    memcpy (c->told, c->why, sizeof c->told);
     memcpy (unmarked, c->unmarked, sizeof unmarked);
     c->unmarked[0] = '\0';
   }
@@ -307,7 +310,7 @@ finish (struct meta_copy *c)
   if (!cksum_mirror_trust (c->mirror))
     return -1;
   c->since = (uint64_t) time (NULL);
-  c->why[0] = '\0';
+  c->why[0] = c->told[0] = '\0';
   c->untold = false;
   return 0;
 }

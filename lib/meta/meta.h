@@ -255,8 +255,9 @@ extern int meta_allocate (struct meta *m, uint64_t db_pages,
 extern void meta_give_back (struct meta *m, uint64_t db_pages,
                             uint64_t wal_pages);
 /* Write pool.db again without its free pages, which meta_give_back then frees:
- * 1; 0 while a reader is frozen, which would keep the WAL as it is; -1.  Writes
- * all that is in use, once to the WAL.  By the writer, outside of a transaction.
+ * 1; 0 while a reader is frozen, which would keep the WAL as it is; -1.  All
+ * that is in use goes to the WAL once.  By the writer, outside of a
+ * transaction.
  */
 extern int meta_vacuum (struct meta *m);
 /* Set the pages that stay allocated while the pool is closed. */
