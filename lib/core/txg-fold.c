@@ -26,6 +26,10 @@
 #define FULL_RETRY_MS 1000
 /* The same for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
+/* 2 and 128 MiB; and the part of the free space that they may take. */
+#define MERGE_PAGES_MIN 256u
+#define MERGE_PAGES_MAX 16384u
+#define MERGE_SHARE 4
 
 /* Close the open txg.  Returns with it folding, and 'taken' the requests
  * that this fold serves.
@@ -196,32 +200,39 @@ prepare_wal (struct txg *t, uint64_t extra)
   (void) meta_allocate (t->parts.meta, 0, need);
 }
 
-/* Room in the WAL for merges of the hash index, behind the fold's own: they
- * can wait, so a full file system has none, and is not asked again at once.
+/* They did not fit, and what they have written is in the way of others. */
+static void
+postpone_merges (struct txg *t)
+{
+  t->merge_after_ms = clock_ms () + MERGE_RETRY_MS;
+  WITH_LOCK (&t->lock);
+  t->give_back = true;
+}
+
+/* Pages of the WAL that merges of the hash index may fill.  They can wait, and
+ * what the fold was promised is its own: they need room behind that, or a file
+ * system that is not nearly full.  The promise is far more than a fold writes,
+ * so it says nothing about the latter.
  */
 static uint64_t
-make_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
+get_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
 {
-  const uint64_t max = t->parts.wal_max_bytes / META_PAGE_BYTES;
   const uint64_t now = clock_ms ();
   struct meta_pages p;
-  uint64_t own;
+  uint64_t most;
 
   if (!t->has_thread || wanted == 0 || now < t->merge_after_ms)
     return 0;
+  if (wanted > MERGE_PAGES_MAX)
+    wanted = MERGE_PAGES_MAX;
   meta_get_pages (t->parts.meta, &p);
-  own = p.wal_used + room_fold_pages (t->room, extra);
-  if (own + wanted <= p.wal_allocated)
+  if (p.wal_used + room_fold_pages (t->room, extra) + wanted <=
+      p.wal_allocated)
     return wanted;
-  if (own >= max)               /* the next fold restarts the WAL */
-    return 0;
-  if (wanted > max - own)
-    wanted = max - own;
-  if (meta_allocate (t->parts.meta, 0, own + wanted) == 0)
-    return wanted;
+  most = meta_free_pages (t->parts.meta) / MERGE_SHARE;
+  if (wanted <= most || most >= MERGE_PAGES_MIN)
+    return wanted < most ? wanted : most;
   t->merge_after_ms = now + MERGE_RETRY_MS;
-  WITH_LOCK (&t->lock);
-  t->give_back = true;          /* a part may have been allocated */
   return 0;
 }
 
@@ -305,8 +316,8 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
   prepare_wal (t, pages_of (taken));
   rows = room_background_leaves (t->room, pages_of (taken),
                                  t->parts.background_rows);
-  merge_pages = make_merge_room (t, pages_of (taken),
-                                 fold_wanted_merge_pages (f));
+  merge_pages = get_merge_room (t, pages_of (taken),
+                                fold_wanted_merge_pages (f));
   for (;;) {
     fold_set_background_rows (f, rows);
     fold_set_merge_pages (f, merge_pages);
@@ -346,7 +357,10 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     /* Merges can wait, and background work can do with less room. */
     else if (merge_pages > 0 || rows > 0) {
       meta_restart_wal (t->parts.meta, true);
-      rows = merge_pages > 0 ? rows : rows / 2;
+      if (merge_pages > 0)
+        postpone_merges (t);
+      else
+        rows /= 2;
       merge_pages = 0;
     }
     else if (!restarted) {

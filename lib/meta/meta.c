@@ -785,19 +785,23 @@ wal_limit (uint64_t pool_bytes)
   return pool_bytes < WAL_LIMIT_BYTES ? pool_bytes : WAL_LIMIT_BYTES;
 }
 
+static uint64_t
+free_bytes (struct meta *m)
+{
+  struct statvfs fs;
+
+  return statvfs (m->path, &fs) == -1 ? UINT64_MAX
+    : (uint64_t) fs.f_bavail * fs.f_frsize;
+}
+
 /* Frozen readers keep the WAL from restarting for as long as a drift takes.
  * The WAL must not fill the file system for them: that would stop clients.
  */
 static bool
 is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
 {
-  struct statvfs fs;
-
-  if (bytes >= FROZEN_LIMITS * wal_limit (pool_bytes) &&
-      bytes >= FROZEN_POOLS * pool_bytes)
-    return true;
-  return statvfs (m->path, &fs) == 0 &&
-    bytes > (uint64_t) fs.f_bavail * fs.f_frsize;
+  return (bytes >= FROZEN_LIMITS * wal_limit (pool_bytes) &&
+          bytes >= FROZEN_POOLS * pool_bytes) || bytes > free_bytes (m);
 }
 
 /* True if the WAL can take 'pages' without growing beyond its limit. */
@@ -872,6 +876,12 @@ int
 meta_allocate (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
 {
   return meta_files_allocate (m->files, db_pages, wal_pages);
+}
+
+uint64_t
+meta_free_pages (struct meta *m)
+{
+  return free_bytes (m) / META_PAGE_BYTES;
 }
 
 void

@@ -251,6 +251,8 @@ extern void meta_committed (struct meta *m);
 /* Allocate at least so many pages.  -1: ENOSPC, EIO. */
 extern int meta_allocate (struct meta *m, uint64_t db_pages,
                           uint64_t wal_pages);
+/* Pages for which pool.db's file system has room; many if that is not known. */
+extern uint64_t meta_free_pages (struct meta *m);
 /* Free the pages beyond these, if the WAL can restart.  By the writer. */
 extern void meta_give_back (struct meta *m, uint64_t db_pages,
                             uint64_t wal_pages);
