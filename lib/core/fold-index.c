@@ -370,6 +370,8 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
 struct step {
   struct index_entry *e;        /* owned */
   size_t nr;
+  struct index_entry *more;     /* owned; those of which one is not enough */
+  size_t nr_more;
   uint64_t end;                 /* all before this prefix; UINT64_MAX: all */
 };
 
@@ -381,7 +383,7 @@ read_step (struct index_cursor *cu, size_t max, struct step *s)
   uint64_t at;
   int sum, r;
 
-  s->nr = 0;
+  s->nr = s->nr_more = 0;
   while (meta_index_cursor_at (cu, &at) == 1) {
     if (nr_read >= max && INDEX_KEY (0, at) != key (&e)) {
       s->end = at & ~(INDEX_KEY_STEP - 1);
@@ -393,6 +395,12 @@ read_step (struct index_cursor *cu, size_t max, struct step *s)
     nr_read++;
     if (sum != 0 && array_push (&s->e, &s->nr, e) == -1)
       return -1;
+    /* The same content came to the same place again, and a run that has no part
+     * in the merge has what was between.
+     */
+    for (; sum < -1 || sum > 1; sum += sum < 0 ? 1 : -1)
+      if (array_push (&s->more, &s->nr_more, e) == -1)
+        return -1;
   }
   s->end = UINT64_MAX;
   return 0;
@@ -417,6 +425,31 @@ cut_input (struct meta_conn *c, struct index_cursor *cu, unsigned run,
     return 0;
   index_entry_unpack (rest, &e);
   return meta_index_put (c, run, e.prefix, rest, len);
+}
+
+/* A run has no entry twice: give each one of these a run that has it not. */
+static int
+put_more (struct meta_conn *c, struct index_merges *merges, struct step *s)
+{
+  struct index_runs runs, busy = busy_runs (merges);
+  size_t i, n, left = s->nr_more;
+  struct index_entry e;
+  unsigned run;
+
+  for (; left > 0; left = n) {
+    if (meta_index_runs (c, &runs) == -1)
+      return -1;
+    run = choose_run (&runs, &busy, 0);
+    for (i = n = 0; i < left; ++i) {
+      e = s->more[i];
+      if (i > 0 && index_entry_compare (&e, &s->more[i - 1]) == 0)
+        s->more[n++] = e;
+      else if (add_to_run (c, run, &e, 1) == -1)
+        return -1;
+    }
+    merges->due = true;
+  }
+  return 0;
 }
 
 /* Move entries from the inputs to the output.  The rows are deleted first: what
@@ -446,6 +479,8 @@ merge_step (struct meta_conn *c, struct index_merges *merges,
   meta_index_cursor_free (cu);
   if (r == 0)
     r = add_to_run (c, m->output, s->e, s->nr);
+  if (r == 0)
+    r = put_more (c, merges, s);
   merges->entries[m->output] += s->nr;
   return r;
 }
@@ -465,6 +500,7 @@ merge_some (struct meta_conn *c, struct index_merges *merges,
     r = merge_step (c, merges, m, &s);
   }
   free (s.e);
+  free (s.more);
   return r;
 }
 
@@ -551,9 +587,8 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
     if (!is_active (m))
       begin_merge (merges, m, &runs, i * INDEX_LEVEL_RUNS,
                    (i + 1) * INDEX_LEVEL_RUNS - 1, nr_entries);
-    if (is_active (m))
-      index_runs_add (&runs, m->output);
-    if (merge_some (c, merges, m, nr, &max) == -1)
+    if (merge_some (c, merges, m, nr, &max) == -1 ||
+        meta_index_runs (c, &runs) == -1)
       return -1;
   }
   return merge_some (c, merges, &merges->all, nr, &max);

@@ -186,7 +186,8 @@ do_anything (void *arg, struct meta_conn *c, struct meta_state *state)
   (void) arg;
   begin_empty (c, state);
   for (round = 0; round < 150; ++round) {
-    nr = 1 + (unsigned) rng_below (&rng, rng_below (&rng, 3) ? 300 : 9000);
+    nr = 1 + (unsigned) rng_below (&rng, rng_below (&rng, 3) ? 300 :
+                                   rng_below (&rng, 3) ? 9000 : 40000);
     in_place = rng_below (&rng, 3) == 0;
     change (c, state, 0, nr, true, &rng);
     if (rng_below (&rng, 4))
