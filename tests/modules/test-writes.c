@@ -245,6 +245,8 @@ test_what_shrinking_dropped_stays_dropped (void)
   write_blocks (0, 20, 1);
   settle ();
   resize (10);
+  settle ();
+  expect (pool_figure ("records") == 10);
   resize (NR_BLOCKS);
   expect_content (9, 10);
   expect_content (10, 0);
