@@ -27,7 +27,7 @@
  * size that pool.db-wal had, the server's memory, and for each new block in
  * image order the bytes that the device read and wrote.
  *
- * bench-ddt DATA=1 starts the server, with MEMORY=1G in a cgroup of that size.
+ * bench-fill starts the server, with MEMORY=1G in a cgroup of that size.
  */
 
 #include <config.h>
