@@ -21,7 +21,7 @@
 #define VACUUM_MIN_UNUSED 2048u
 #define VACUUM_MAX_USED 4096u
 #define VACUUM_TIMES 4u
-#define VACUUM_RETRY_MS 60000
+#define VACUUM_RETRY_MS 15000
 
 static void
 get_pages (void *opaque, struct room_pages *pages)
@@ -368,15 +368,16 @@ vacuum (struct txg *t)
       p.used > VACUUM_MAX_USED || now < t->vacuum_after_ms ||
       txg_check (t) == -1)
     return;
-  t->vacuum_after_ms = now + VACUUM_RETRY_MS;
   r = meta_vacuum (t->parts.meta);
   if (r == 1) {
     txg_keep_room (t);
     room_give_back (t->room);
   }
+  if (r != -1)                  /* a frozen reader ends soon */
+    return;
   /* Without room, or beside a damaged page, pool.db stays as it is. */
-  else if (r == -1 && errno == EIO &&
-           meta_has_write_failed (meta_writer (t->parts.meta)))
+  t->vacuum_after_ms = now + VACUUM_RETRY_MS;
+  if (errno == EIO && meta_has_write_failed (meta_writer (t->parts.meta)))
     txg_fail (t);
 }
 

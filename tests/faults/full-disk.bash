@@ -266,7 +266,8 @@ many_records ()
     timeout 60 nbdedup destroy v --force --wait
     assert_eq "$(pool_stat records)" 0
     # An idle pool merges what is left of its index, and gives the pages back.
-    wait_for 90 is_small "$pool/pool.db"
+    wait_for 180 is_small "$pool/pool.db" ||
+        fail "$(ls -l "$pool"; df -k "$small"; cat "$server_log")"
     stop
     nbdedup check
 }
