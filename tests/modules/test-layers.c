@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A server frees the structs of layers that are gone once no reader can use
- * them, however many snapshots and rollbacks there were.
+ * them, however many snapshots and rollbacks there were.  Readers of what goes
+ * get the data or an error.
  */
 
 #include <config.h>
@@ -163,6 +164,76 @@ test_a_reader_stays (void)
   job_end (&job);
   expect (nr_layers () < nr - TOO_FEW / 2);
   attach_again ();
+  end ();
+}
+
+static void
+read_in_vain (uint64_t arg)
+{
+  uint8_t buf[2 * BLOCK];
+
+  expect (nbdedup_volume_read (handle, buf, sizeof buf, arg) == -1 &&
+          errno == ESHUTDOWN);
+}
+
+static int
+ignore_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
+{
+  (void) opaque;
+  (void) offset;
+  (void) len;
+  (void) hole;
+  return 0;
+}
+
+static void
+ask_in_vain (uint64_t arg)
+{
+  expect (nbdedup_volume_extents (handle, 2 * BLOCK, arg, ignore_extent,
+                                  NULL) == -1 && errno == ESHUTDOWN);
+}
+
+static bool
+both_have_begun (void)
+{
+  return pool->quiesce.inside[0] + pool->quiesce.inside[1] == 2;
+}
+
+static void
+destroy_volume (uint64_t arg)
+{
+  (void) arg;
+  run ("destroy", json_pack ("{s:s, s:b}", "name", "v", "force", 1));
+}
+
+static bool
+is_cut_off (void)
+{
+  return volume->gone;
+}
+
+/* From the first leaf to the next a request lets folds go on, so it may find
+ * holes where a destroyed volume had data.  It must fail.
+ */
+static void
+test_readers_during_a_destroy (void)
+{
+  const uint64_t offset = (LEAF_BLOCKS - 1) * BLOCK;
+  struct job reads, asks, destroys;
+
+  start (1);
+  write_blocks (LEAF_BLOCKS - 1, 2, 1);
+  reopen_pool ();               /* no leaf is in memory */
+  stall ();
+  job_start (&reads, read_in_vain, offset);
+  job_start (&asks, ask_in_vain, offset);
+  wait_until (both_have_begun);
+  job_start (&destroys, destroy_volume, 0);
+  wait_until (is_cut_off);
+  unstall ();
+  job_end (&reads);
+  job_end (&asks);
+  job_end (&destroys);
   end ();
 }
 
@@ -550,6 +621,7 @@ static const struct engine_case cases[] = {
   CASE (heads_that_were_rolled_back),
   CASE (layers_that_were_merged),
   CASE (a_reader_stays),
+  CASE (readers_during_a_destroy),
   CASE (a_reader_during_a_rebase),
   CASE (a_reader_during_a_merge),
   CASE (a_reader_at_the_end_of_a_merge),
