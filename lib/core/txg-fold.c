@@ -19,7 +19,7 @@
 #include "core/txg-int.h"
 
 /* If a reader keeps the WAL from being restarted, the fold enlarges it up to
- * this size.
+ * this size, or, for a frozen reader, as far as meta_throttle lets it.
  */
 #define WAL_GROW_BYTES (UINT64_C (96) << 20)
 /* Retry interval after a fold that failed for lack of space. */
@@ -176,6 +176,17 @@ pages_of (const struct requests *taken)
   return pages;
 }
 
+/* May the WAL get so large before it is restarted?  That would expel frozen
+ * readers.
+ */
+static bool
+may_grow (struct txg *t, uint64_t pages)
+{
+  return meta_is_frozen (t->parts.meta) ||
+    (pages <= WAL_GROW_BYTES / META_PAGE_BYTES &&
+     pages <= t->parts.wal_max_bytes / META_PAGE_BYTES);
+}
+
 /* Make room in the WAL for the fold: behind its content, or from its start. */
 static void
 prepare_wal (struct txg *t, uint64_t extra)
@@ -190,9 +201,7 @@ prepare_wal (struct txg *t, uint64_t extra)
    */
   if (t->has_thread && p.wal_used + need <= p.wal_allocated)
     return;
-  if (t->has_thread &&
-      p.wal_used + need <= WAL_GROW_BYTES / META_PAGE_BYTES &&
-      p.wal_used + need <= t->parts.wal_max_bytes / META_PAGE_BYTES &&
+  if (t->has_thread && may_grow (t, p.wal_used + need) &&
       meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0)
     return;
   meta_restart_wal (t->parts.meta, true);

@@ -723,8 +723,8 @@ let_readers (struct meta *m, bool restarted)
     wal_begins_locked (m);
 }
 
-static bool
-is_frozen (struct meta *m)
+bool
+meta_is_frozen (struct meta *m)
 {
   WITH_LOCK (&m->lock);
   return m->nr_frozen > 0;
@@ -748,7 +748,7 @@ meta_restart_wal (struct meta *m, bool truncate)
    */
   WITH_LOCK (&m->copying);
   copy_locked (m, &m->writer);
-  if (is_frozen (m)) {
+  if (meta_is_frozen (m)) {
     /* The WAL cannot restart.  Only a full file system is a reason to expel
      * readers.
      */
@@ -824,7 +824,7 @@ meta_throttle (struct meta *m, uint64_t need)
   bytes = pages * META_PAGE_BYTES;
   if (pages == 0 || (bytes < limit && has_room (m, pages + need, limit)))
     return;
-  if (is_frozen (m) &&
+  if (meta_is_frozen (m) &&
       (!is_too_large (m, bytes, db) || !expel_frozen (m)))
     return;
   meta_restart_wal (m, false);
@@ -897,7 +897,7 @@ meta_vacuum (struct meta *m)
   const uint64_t used = m->used_pages;
   uint64_t wal;
 
-  if (is_frozen (m))
+  if (meta_is_frozen (m))
     return 0;
   {
     WITH_LOCK (&m->lock);

@@ -217,6 +217,8 @@ extern void meta_frozen_close (struct meta *m, struct meta_conn *c);
  * commits wait for that (though not for long).
  */
 extern int meta_frozen_check (struct meta *m);
+/* Is there a frozen reader? */
+extern bool meta_is_frozen (struct meta *m);
 
 /* SQLite's own check of pages and trees; 'fn' gets each problem. */
 extern int meta_quick_check (struct meta_conn *c,
