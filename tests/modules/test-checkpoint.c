@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A caller copies the WAL into pool.db while the background thread is in the
- * middle of doing so; and when the WAL starts again at its beginning.
+ * middle of doing so; when the WAL starts again at its beginning; and a WAL that
+ * is new.
  *
  * The background thread begins when a commit has left more than 1,024 pages in
  * the WAL.  This program replaces libc's pwrite64, so that the thread's writes
@@ -323,6 +324,28 @@ test_first_open_after_a_kill (void)
   end ();
 }
 
+/* A WAL whose name is not durable is lost when the power fails, with all that
+ * was committed in it.  Here pool.db has no copy, which would sync the directory
+ * for the name of its own WAL.
+ */
+static void
+test_a_new_wal_keeps_its_name (void)
+{
+  char wal[PATH_MAX + 16];
+  unsigned syncs;
+
+  start (1);
+  run ("set", json_pack ("{s:s, s:s}", "property", "metadata-copy", "value",
+                         "off"));
+  close_pool ();
+  snprintf (wal, sizeof wal, "%s/pool.db-wal", directory);
+  expect (unlink (wal) == 0);
+  syncs = syncs_names;
+  open_and_attach ();           /* commits */
+  expect (syncs_names > syncs);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   /* First, because it forks: no thread may run yet. */
   CASE (first_open_after_a_kill),
@@ -331,6 +354,7 @@ static const struct engine_case cases[] = {
   CASE (space_of_the_wal_is_given_back),
   CASE (the_wal_starts_again_at_its_limit),
   CASE (closing),
+  CASE (a_new_wal_keeps_its_name),
   { NULL, NULL },
 };
 

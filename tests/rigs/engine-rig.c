@@ -27,9 +27,18 @@ struct volume *volume;
  * These functions replace libc's, to count the syncs of each file.
  */
 
-atomic_uint syncs_records, syncs_journal, syncs_wal;
+atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
 atomic_uint crash_at_sync;
 void (*_Atomic at_sync_of_records) (void);
+
+/* Compare the name only: the path may have had a symbolic link in it. */
+static bool
+is_directory (int fd)
+{
+  const char *slash = strrchr (directory, '/');
+
+  return slash && is_file (fd, slash + 1);
+}
 
 static int
 count_sync (int fd, long call)
@@ -46,6 +55,8 @@ count_sync (int fd, long call)
     syncs_journal++;
   else if (is_file (fd, "pool.db-wal"))
     syncs_wal++;
+  else if (is_directory (fd))
+    syncs_names++;
   if (crash_at_sync > 0 && --crash_at_sync == 0)
     crash ();
   return (int) syscall (call, fd);

@@ -72,8 +72,8 @@ extern void expect_content_at (int line, uint64_t block, uint64_t content);
 /* The address of the block's record. */
 extern uint64_t address_of (uint64_t block);
 
-/* The number of syncs of each file. */
-extern atomic_uint syncs_records, syncs_journal, syncs_wal;
+/* The number of syncs of each file, and of the directory. */
+extern atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
 extern atomic_uint crash_at_sync;       /* counts down; 0: do not crash */
 /* Called once, in the thread that syncs "records". */
 extern void (*_Atomic at_sync_of_records) (void);
