@@ -22,7 +22,9 @@ import sys
 import tempfile
 
 # Words that follow "nbdedup" in sentences of messages.
-PROSE = set("command does knows needs pool".split())
+PROSE = set("begins can cannot command compares could does emptied is keeps "
+            "knows made makes needs pool put reads renamed stores took tries "
+            "wrote".split())
 
 # Options of other programs, and these programs.
 OTHERS = {
