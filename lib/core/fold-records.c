@@ -72,8 +72,8 @@ load_group (struct pass *p, uint64_t id)
     return -1;
   for (off = 0; off < p->row.len; off += (size_t) n) {
     n = g->nr == RECORD_GROUP_SECTORS
-      ? nbdedup_fail (EIO, "pool.db: records of group %" PRIu64
-                      " are damaged", id)
+      ? nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
+                      "damaged", id)
       : record_unpack (id, p->row.p + off, p->row.len - off,
                        &g->records[g->nr]);
     if (n == -1 && note_contradiction (p->f) == -1)
@@ -294,9 +294,9 @@ change_record (struct pass *p, struct record *r, int64_t delta)
   int given;
 
   if ((delta < 0 && (uint64_t) -delta > old) || new > RECORD_REFCOUNT_MAX) {
-    nbdedup_fail (EIO, "pool.db: record at %" PRIu64 " has %" PRIu64
-                  " references, %" PRId64 " more cannot be", r->ptr.addr, old,
-                  delta);
+    nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " has %" PRIu64 " "
+                  "references, so its count cannot change by %" PRId64,
+                  r->ptr.addr, old, delta);
     if (note_contradiction (f) == -1)
       return -1;
     new = COUNT_UNKNOWN;        /* too high, so that nothing frees it */
@@ -338,8 +338,8 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
   unsigned i;
 
   if (delta < 0)
-    return nbdedup_fail (EIO, "fold: new record at %" PRIu64 " has %" PRId64
-                         " references", ch->addr, delta);
+    return nbdedup_fail (EIO, "fold: the new record at %" PRIu64 " cannot have "
+                         "%" PRId64 " references", ch->addr, delta);
   r.refcount = (uint64_t) delta;
   if (delta == 0) {
     if (ddt_try_kill (f->parts->ddt, r.ptr.addr, &r.digest))
@@ -356,8 +356,8 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
     ;
   if (g->nr == RECORD_GROUP_SECTORS ||
       (i < g->nr && g->records[i].ptr.addr == r.ptr.addr))
-    return nbdedup_fail (EIO, "pool.db: there is a record at %" PRIu64
-                         " already: run nbdedup check", r.ptr.addr);
+    return nbdedup_fail (EIO, "pool.db: a record at %" PRIu64 " already "
+                         "exists: run nbdedup check", r.ptr.addr);
   memmove (&g->records[i + 1], &g->records[i],
            (g->nr - i) * sizeof g->records[0]);
   g->records[i] = r;
@@ -408,8 +408,8 @@ is_copy (const struct record *r, uint64_t addr)
 {
   if (r != NULL && r->flags & RECORD_COPY && r->refcount == 1)
     return true;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: there is no copy of a record at "
-               "%" PRIu64 ": run nbdedup check", addr);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: table copy names sector %" PRIu64
+               ", where there is no copy of a record: run nbdedup check", addr);
   return false;
 }
 

@@ -258,9 +258,9 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
       return fail_reading (f);
     if (r == 1 && !*logged) {
       *logged = true;
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: pool.db has all that it said, and "
-                   "it is rewritten; run nbdedup scrub to find others",
-                   nbdedup_error ());
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the fold writes this summary "
+                   "again from pool.db, which has all of its data; run nbdedup "
+                   "scrub to look for more damage", nbdedup_error ());
     }
   }
   for (i = 0; i < nr; ++i)

@@ -216,9 +216,9 @@ read_leaf (struct fold *f, const struct map_change *mc, const uint8_t *buf,
     return 0;
   if (!f->repairing)
     return -1;
-  nbdedup_log (NBDEDUP_LOG_ERROR, "pool.db: %s: all blocks of leaf %" PRIu64
-               " of layer %" PRIu64 " that have not been written since are "
-               "lost", nbdedup_error (), mc->leaf, mc->layer->id);
+  nbdedup_log (NBDEDUP_LOG_ERROR, "pool.db: %s: leaf %" PRIu64 " of layer %"
+               PRIu64 " is lost, except for the blocks that were written since",
+               nbdedup_error (), mc->leaf, mc->layer->id);
   memset (leaf, 0, sizeof *leaf);
   memset (leaf->state, MAP_LOST, sizeof leaf->state);
   return 0;

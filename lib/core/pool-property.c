@@ -124,8 +124,8 @@ check_rate (const char *name, const char *value)
   if (pool_property_parse_size (name, value, &bytes) == -1)
     return -1;
   if (bytes == 0)
-    return nbdedup_fail (EINVAL, "%s '%.64s': at 0 bytes a second it would not "
-                         "end; use none for no limit", name, value);
+    return nbdedup_fail (EINVAL, "%s '%.64s': a scrub at 0 bytes a second "
+                         "would never end: use none for no limit", name, value);
   return 0;
 }
 

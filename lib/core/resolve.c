@@ -46,8 +46,9 @@ take_row (void *opaque, uint64_t seq, const uint8_t *buf, size_t len)
       run->limit = overlap;
     run->layer = run->layer->parent;
     if (run->layer == NULL)
-      return nbdedup_fail (EIO, "pool.db: a map row of layer %" PRIu64
-                           " in a run that has ended: run nbdedup check", seq);
+      return nbdedup_fail (EIO, "pool.db: a map row names layer %" PRIu64 ", "
+                           "which is not in the lineage of the volume or "
+                           "snapshot: run nbdedup check", seq);
   }
   take (run, &row);
   return run->left == 0;

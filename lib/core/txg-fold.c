@@ -349,8 +349,9 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
       with_index = false;
     }
     else if (errno == EIO && fold_copies_are_damaged (f))
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: space of copies may stay in use "
-                   "until \"nbdedup check --repair\"", nbdedup_error ());
+      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: the space of copies may stay in use "
+                   "until you run \"nbdedup check --repair\"",
+                   nbdedup_error ());
     else if (errno == EIO && meta_is_damaged (meta_writer (t->parts.meta)) &&
              mend_for_fold (t, f))
       continue;

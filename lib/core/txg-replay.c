@@ -106,8 +106,9 @@ record_is_there (struct txg *t, const struct record *r)
   n = store_read_most (t->parts.store, r->ptr.addr, buf, r->ptr.psize);
   if (n == -1) {
     snprintf (why, sizeof why, "%s", nbdedup_error ());
-    return nbdedup_fail (EIO, "%s: recovery cannot tell whether it was ever "
-                         "written; nothing was changed: try again", why);
+    return nbdedup_fail (EIO, "%s: recovery cannot tell whether this record "
+                         "was ever written, and has changed nothing: try again",
+                         why);
   }
   return n == r->ptr.psize &&
     XXH3_64bits (buf, r->ptr.psize) == r->ptr.cksum;

@@ -113,7 +113,7 @@ txg_fail (struct txg *t)
     t->no_memory = true;
   /* While the pool is being opened or closed the caller gets the error. */
   if (!atomic_exchange (&t->failed, true) && t->has_thread && !t->stop)
-    nbdedup_log (NBDEDUP_LOG_ERROR, "the pool stops, nothing is written any "
+    nbdedup_log (NBDEDUP_LOG_ERROR, "the pool has stopped and writes nothing "
                  "more: %s%s", nbdedup_error (),
                  t->inconsistent ? ", once this server has stopped"
                  : ": restart the server, or run the command again");

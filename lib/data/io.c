@@ -60,8 +60,8 @@ check_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset,
   if (mutates && h->readonly)
     return refuse (v, EROFS, "is read-only");
   if (offset > h->size || len > h->size - offset) {
-    snprintf (why, sizeof why, "has %" PRIu64 " bytes: %" PRIu64 "+%" PRIu64
-              " are past its end", h->size, offset, len);
+    snprintf (why, sizeof why, "has %" PRIu64 " bytes: %" PRIu64 "+%" PRIu64 " "
+              "is past its end", h->size, offset, len);
     return refuse (v, EINVAL, why);
   }
   return 0;

@@ -144,9 +144,9 @@ note_copy (struct nbdedup_pool *pool, uint64_t addr)
 {
   /* Log only the first; "status" has the count. */
   if (pool->copy_reads++ == 0)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the record at sector %" PRIu64
-                 " is damaged, and its copy was read: run nbdedup scrub",
-                 pool->path, addr);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the record at sector %" PRIu64 " is "
+                 "damaged: its copy answered the read; run nbdedup scrub to "
+                 "repair it", pool->path, addr);
 }
 
 /* The record is damaged: read a copy.  0, or -1 with the error of the record
@@ -170,8 +170,8 @@ read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
       return 0;
     }
   }
-  return nbdedup_fail (EIO, "%s: run nbdedup scrub, which prints the volumes "
-                       "that are affected", text);
+  return nbdedup_fail (EIO, "%s: run nbdedup scrub to list the affected "
+                       "volumes", text);
 }
 
 int
@@ -204,9 +204,9 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 int
 read_lost (uint64_t block)
 {
-  return nbdedup_fail (EIO, "block %" PRIu64 " was lost by damage to the "
-                       "pool: it cannot be read until it is written whole, "
-                       "or zeroed", block);
+  return nbdedup_fail (EIO, "block %" PRIu64 " is lost to damage in the pool: "
+                       "reads fail until a client writes or zeroes the whole "
+                       "block", block);
 }
 
 int

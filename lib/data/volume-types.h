@@ -135,7 +135,7 @@ extern void volume_label (const struct volume *v,
                           char label[VOLUME_LABEL_MAX]);
 
 /* Follows "volume NAME" in the error text if its layer is lost. */
-#define VOLUME_LOST_TEXT "cannot be read: damage in pool.db has cost its " \
-  "map: restore the pool from a backup"
+#define VOLUME_LOST_TEXT "cannot be read: its map is lost to damage in " \
+  "pool.db: restore the pool from a backup"
 
 #endif /* NBDEDUP_VOLUME_TYPES_H */

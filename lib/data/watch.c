@@ -122,7 +122,7 @@ watch_refused (struct nbdedup_pool *pool)
   int err = errno;
 
   if (pool->watch->on && !atomic_exchange (&pool->watch->full, true))
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the pool is full, new data is "
-                 "refused: %s", pool->path, nbdedup_error ());
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the pool is full and refuses new "
+                 "data: %s", pool->path, nbdedup_error ());
   errno = err;
 }

@@ -79,10 +79,10 @@ writers_note (struct nbdedup_volume *h)
     WITH_LOCK (&h->volume->pool->volumes->lock);        /* against renaming */
     volume_full_name (h->volume, volume);
   }
-  nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s: %s writes to it, and so does "
-               "%s: that spoils a file system unless it is made for it; "
-               "attach=exclusive refuses a second client", volume, names[0],
-               names[1]);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "volume %s: both %s and %s write to it, "
+               "which corrupts any file system that is not made for sharing: "
+               "use attach=exclusive to refuse a second client", volume,
+               names[0], names[1]);
 }
 
 void

@@ -124,18 +124,18 @@ space_add_segment (struct space *space, uint64_t segment, uint32_t nr_free,
     return -1;
   if (segment >= NONE || segment >= length / SEGMENT_BYTES)
     return nbdedup_fail (EIO, "space: pool.db knows segment %" PRIu64 ", but "
-                         "records has only %" PRIu64 " bytes: it is "
-                         "truncated, or of another pool: restore it",
-                         segment, length);
+                         "records has only %" PRIu64 " bytes: records is "
+                         "truncated or belongs to another pool: restore it "
+                         "from a backup", segment, length);
   if (segment < space->nr_segs)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is out of order",
                          segment);
   if (nr_free > seg_usable_sectors (space, segment) || largest_run > nr_free ||
       (nr_free > 0 && largest_run == 0)) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "space: segment %" PRIu64 ": %" PRIu32
-                 " free sectors, longest run %" PRIu32 ": cannot be: nothing "
-                 "is stored there before \"nbdedup check --repair\"", segment,
-                 nr_free, largest_run);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "space: segment %" PRIu64 " cannot have %"
+                 PRIu32 " free sectors and a longest run of %" PRIu32 ": the "
+                 "pool stores nothing there until you run \"nbdedup check "
+                 "--repair\"", segment, nr_free, largest_run);
     nr_free = largest_run = 0;
     is_known = false;
   }
@@ -244,8 +244,8 @@ space_claim (struct space *space, const struct placement *p,
                          ", far past the end of records", p->addr);
   if (nr_sectors == 0 || nr_sectors > space->nr_sectors - sector ||
       p->chunk_addr / space->nr_sectors != segment)
-    return nbdedup_fail (EIO, "space: the journal names sectors %" PRIu64
-                         " + %" PRIu32 ", chunk %" PRIu64 ": cannot be",
+    return nbdedup_fail (EIO, "space: the journal names sectors %" PRIu64 " + %"
+                         PRIu32 ", chunk %" PRIu64 ", which cannot exist",
                          p->addr, nr_sectors, p->chunk_addr);
   if (segment >= space->nr_segs && seg_extend_locked (space, segment + 1) == -1)
     return -1;

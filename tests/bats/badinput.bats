@@ -166,7 +166,7 @@ compare_reads ()
         case $status in
             0) grep -q ' 0 EIO' "$BATS_TEST_TMPDIR/read" || outcome=noticed ;;
             3) outcome=noticed ;;
-            1) grep -q "open: volume $name: damage in pool.db has cost" \
+            1) grep -q "open: volume $name cannot be read: its map is lost" \
                     "$BATS_TEST_TMPDIR/log" ||
                    fail "opening $name:" "$(cat "$BATS_TEST_TMPDIR/read")"
                outcome=noticed ;;

@@ -394,7 +394,7 @@ many_volumes ()
             # Before the command looks at the file, which it could not make.
             run -1 nbdedup --read-only export "$lost" \
                 "$BATS_TEST_TMPDIR/none/image"
-            [[ ${lines[-1]} == *"export: volume $lost "*"cost its map"* ]]
+            [[ ${lines[-1]} == *"export: volume $lost "*"its map is lost"* ]]
         fi
         nothing_written
     done
@@ -411,7 +411,7 @@ many_volumes ()
     spoil layer "AND pagetype = 'leaf' ORDER BY path LIMIT 1"
     for name in w2499 w2499@t x; do
         run -1 nbdedup --read-only export "$name" /dev/null
-        [[ $output == *"cost its map"* ]]
+        [[ $output == *"its map is lost"* ]]
     done
     # Over NBD: an I/O error, as for a lost block; the export exists.
     need nbdcopy --version
@@ -422,7 +422,7 @@ many_volumes ()
         run ! nbdinfo --map "$(uri_of "$name")"
         [[ $output == *"Input/output error"* ]] || fail "$output"
         run ! nbdcopy "$(uri_of "$name")" "$BATS_TEST_TMPDIR/copy"
-        grep -q "volume $name cannot be read: .* cost its map: restore" \
+        grep -q "volume $name cannot be read: its map is lost .*: restore" \
              "$server_log" || fail "$(cat "$server_log")"
     done
     run ! nbdinfo "$(uri_of none)"

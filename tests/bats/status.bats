@@ -266,10 +266,10 @@ print(records.index(image[:64]))' "$BATS_TEST_TMPDIR/img" "$pool/records")
     [[ $output == *$'\n'nbdedup_pool_writable_min_bytes\ * ]]
     run ! qemu-io -f raw -c "write -s $BATS_TEST_TMPDIR/data 20M 20M" "$uri"
     qemu-io -f raw -c flush "$uri" >/dev/null
-    logged 'is full, new data is refused: .*max-size' 1
+    logged 'is full and refuses new data: .*max-size' 1
     run ! qemu-io -f raw -c "write -P 9 50M 1M" -c 'write -P 8 40M 1M' \
         -c 'write -P 7 60M 1M' "$uri"
-    logged 'is full, new data is refused' 1
+    logged 'is full and refuses new data' 1
     status 2 '.space.full' '.problems[0].level == "critical"'
     nbdedup set max-size=64M
     logged 'there is room for new data again' 1

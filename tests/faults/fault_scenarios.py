@@ -343,7 +343,7 @@ class Run:
         if self.server:
             self.end(sig)
             for line in self.server.said().splitlines():
-                if "the pool stops" in line:
+                if "the pool has stopped and writes" in line:
                     self.note(line)
                     if self.must_go_on:
                         raise Wrong("stopped", line)

@@ -383,7 +383,7 @@ status_when_full ()
         fail "it fit"
     fi
     status_is 2 '.space.full and .state == "critical"'
-    assert_eq "$(grep -c 'is full, new data is refused' "$server_log")" 1
+    assert_eq "$(grep -c 'is full and refuses new data' "$server_log")" 1
     wait_for 20 grep -q 'more than full-warn (90 %)' "$server_log"
     assert_eq "$(grep -c 'more than full-warn' "$server_log")" 1
     stop
