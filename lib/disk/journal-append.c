@@ -101,7 +101,7 @@ grow_locked (struct journal *j, uint64_t new_end)
 
  fail:
   j->dead = true;
-  return nbdedup_fail (EIO, "%s: extending it: %s", j->path,
+  return nbdedup_fail (EIO, "%s: cannot extend it: %s", j->path,
                        strerror (errno));
 }
 

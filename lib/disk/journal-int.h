@@ -23,8 +23,8 @@
 
 #define RESTORE "restore all files of the pool from one backup"
 /* The advice if only the journal is damaged. */
-#define RESTORE_OR_DROP RESTORE ", or give up what was flushed last: " \
-  "\"nbdedup recover --without-journal\""
+#define RESTORE_OR_DROP RESTORE ", or run \"nbdedup recover " \
+  "--without-journal\", which gives up the last flushed writes"
 
 struct journal {
   int fd;                       /* constant */

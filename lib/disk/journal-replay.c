@@ -188,9 +188,9 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
   if (r != 0)
     return r == 1 ? 0 : -1;
  lost:
-  return nbdedup_fail (EIO, "%s: batch %" PRIu64 " is damaged, in more than "
-                       "one place, but was durable: " RESTORE_OR_DROP, j->path,
-                       seq);
+  return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was durable, but is now "
+                       "damaged in more than one place: " RESTORE_OR_DROP,
+                       j->path, seq);
 }
 
 /* The state of a walk through the log. */
@@ -282,7 +282,8 @@ journal_replay (struct journal *journal, uint64_t position,
   if (position < RING_START || position % JOURNAL_ALIGN != 0 ||
       position > ring_end (j) - JOURNAL_ALIGN)
     return nbdedup_fail (EIO, "%s: pool.db names position %" PRIu64 ", which "
-                         "is not in it: " RESTORE_OR_DROP, j->path, position);
+                         "this journal does not have: " RESTORE_OR_DROP,
+                         j->path, position);
   body = malloc (JOURNAL_BODY_MAX);
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
@@ -301,16 +302,16 @@ journal_replay (struct journal *journal, uint64_t position,
   if (scan_ring (j, body, gather_evidence, &e) == -1)
     return -1;
   if (e.epoch > epoch)
-    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was written in session "
-                         "%" PRIu64 ", but the pool knows only %" PRIu64 ": "
-                         "pool.db is older than the journal: " RESTORE,
+    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was written in session %"
+                         PRIu64 ", but pool.db is still at session %" PRIu64
+                         ": pool.db is older than the journal: " RESTORE,
                          j->path, e.epoch_by, e.epoch, epoch);
   if (e.folded > folded)
-    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " knows everything up to "
-                         "batch %" PRIu64 " folded into pool.db, which has "
-                         "only %" PRIu64 ": pool.db or its WAL is older than "
-                         "the journal: " RESTORE,
-                         j->path, e.folded_by, e.folded, folded);
+    return nbdedup_fail (EIO, "%s: batch %" PRIu64 " says that pool.db has all "
+                         "batches up to %" PRIu64 ", but pool.db has only "
+                         "those up to %" PRIu64 ": pool.db or its WAL is older "
+                         "than the journal: " RESTORE, j->path, e.folded_by,
+                         e.folded, folded);
 
   w.seq = folded;
   w.position = position;

@@ -120,8 +120,9 @@ put_aside (const char *path)
   struct stat st;
 
   if (lstat (path, &st) == -1 && errno == ENOENT) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: was missing, and a new one is "
-                 "begun: what was flushed after the last fold is lost", path);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the journal was missing: nbdedup "
+                 "begins a new one, and the writes flushed after the last fold "
+                 "are lost", path);
     return 0;
   }
   snprintf (aside, sizeof aside, "%s.damaged", path);
@@ -130,8 +131,9 @@ put_aside (const char *path)
   if (rename (path, aside) == -1)
     return nbdedup_fail (errno, "%s: cannot be renamed: %s", path,
                          strerror (errno));
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is renamed %s, and a new one begun: "
-               "what was flushed after the last fold is lost", path, aside);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: nbdedup renamed it %s and begins a "
+               "new journal: the writes flushed after the last fold are lost",
+               path, aside);
   return 0;
 }
 

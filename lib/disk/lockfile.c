@@ -231,8 +231,8 @@ write_text (int fd, const char *path, bool server, const char *who)
   if (full_pwrite (fd, text, len, 0) == -1 || ftruncate (fd, len) == -1) {
     if (errno == ENOSPC || errno == EDQUOT)
       return 0;
-    return nbdedup_fail (errno, "%s: cannot write who has the pool open: %s",
-                         path, strerror (errno));
+    return nbdedup_fail (errno, "%s: cannot record which process has the pool "
+                         "open: %s", path, strerror (errno));
   }
   r = try_lock (fd, TEXT_BYTE, F_WRLCK);
   if (r == -1)
@@ -306,7 +306,7 @@ fail_open (const char *pool, const char *path, int err,
     if (err == EROFS)
       return nbdedup_fail (EROFS, "%s: cannot lock the pool: its file system "
                            "is read-only; mount it read-write, or only read "
-                           "it (--read-only)", path);
+                           "the pool (--read-only)", path);
     return nbdedup_fail (err, "%s: cannot lock the pool: %s; run this as a "
                          "user who may write to %s, or only read "
                          "it (--read-only)", path, strerror (err), pool);
@@ -374,8 +374,8 @@ lockfile_share (const char *pool, bool server, int *fd,
     return -1;
   if (mine == -1) {
     if (fd)
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: other processes are "
-                   "not kept from writing to the pool", path);
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: is missing: nothing keeps other "
+                   "processes from writing to the pool", path);
     return 0;
   }
 
@@ -390,8 +390,8 @@ lockfile_share (const char *pool, bool server, int *fd,
   if (r == 1 && server)
     r = try_lock (mine, READING_SERVER_BYTE, F_RDLCK);
   if (r != 1) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: other processes "
-                 "are not kept from writing to the pool", path,
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot lock: %s: nothing keeps "
+                 "other processes from writing to the pool", path,
                  strerror (errno));
     return 0;
   }

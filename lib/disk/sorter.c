@@ -77,8 +77,8 @@ sorter_new (const char *dir, size_t item_len, sorter_compare_fn *compare,
   s->spare = malloc (s->cap);
   if (s->buf == NULL || s->spare == NULL) {
     sorter_free (s);
-    return nbdedup_fail_null (ENOMEM, "cannot get %" PRIu64 " bytes of memory "
-                              "to sort in: allow less", memory_bytes);
+    return nbdedup_fail_null (ENOMEM, "cannot allocate %" PRIu64 " bytes of "
+                              "memory for sorting: allow less", memory_bytes);
   }
   return s;
 }
@@ -147,7 +147,7 @@ append (struct sorter *s, const void *buf, size_t len)
   if (full_pwrite (s->fd, buf, len, s->file_end) == -1)
     return nbdedup_fail (errno, "%s: writing a temporary file: %s%s", s->dir,
                          strerror (errno), errno == ENOSPC ?
-                         ": allow more memory, or make room" : "");
+                         ": allow more memory, or free some space there" : "");
   s->file_end += len;
   return 0;
 }

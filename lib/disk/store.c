@@ -455,7 +455,7 @@ store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
   if (get_offset (store, addr, len, &offset) == -1)
     return -1;
   if (offset < STORE_HEADER_BYTES)
-    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " is the header's",
+    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " belongs to the header",
                          store->path, addr);
   if (store->overlay)
     return overlay_put (store->overlay, addr, buf, len);
@@ -600,7 +600,7 @@ store_punch (struct store *store, uint64_t addr, uint64_t nr_sectors)
   if (get_offset (store, addr, len, &offset) == -1)
     return -1;
   if (offset < STORE_HEADER_BYTES)
-    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " is the header's",
+    return nbdedup_fail (EIO, "%s: sector %" PRIu64 " belongs to the header",
                          store->path, addr);
   if (len == 0 || store->overlay)
     return 0;

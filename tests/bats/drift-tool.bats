@@ -748,7 +748,7 @@ END
     # A sanitizer reports this as an error.
     if [ -z "$sanitizer_preload" ]; then
         run -1 nbdedup drift --memory 1000T
-        [[ $output == "nbdedup: drift: cannot get "*" bytes of memory to sort in: allow less" ]]
+        [[ $output == "nbdedup: drift: cannot allocate "*" bytes of memory for sorting: allow less" ]]
     fi
     run -0 nbdedup drift --memory 2M golden@v1
 }

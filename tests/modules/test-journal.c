@@ -234,7 +234,7 @@ test_middle (void)
   }
   /* Two sectors of a durable batch. */
   put (zeroes, 1024, pos[2]);
-  expect_damage ("batch 2 is damaged, in more than one place");
+  expect_damage ("batch 2 was durable, but is now damaged");
   put (all + pos[2], 1024, pos[2]);
   /* Only the number in the list is wrong. */
   flipped = all[pos[2] + 512 + 104] ^ 1;
@@ -242,7 +242,7 @@ test_middle (void)
   expect_last (6);
   flipped = all[pos[2] + 100] ^ 1;
   put (&flipped, 1, pos[2] + 100);
-  expect_damage ("batch 2 is damaged, in more than one place");
+  expect_damage ("batch 2 was durable, but is now damaged");
   put (all + pos[2], 1024, pos[2]);
   expect_last (6);
 
@@ -293,7 +293,7 @@ test_mark (void)
     put (all + i, 1, i);
   }
   put (zeroes, sizeof zeroes, JOURNAL_HEADER_BYTES);
-  expect_damage ("batch 1 is damaged");
+  expect_damage ("batch 1 was durable, but is now damaged");
   put (all, len, 0);
   /* A mark in the place of the next batch is not taken for one. */
   put (all + RING_PAGE, 512, end);
@@ -421,7 +421,7 @@ test_stale_pool (void)
   pool.folded = 2;
   pool.position = pos2;
   pool.epoch = 1;
-  expect_damage ("session 2, but the pool knows only 1");
+  expect_damage ("session 2, but pool.db is still at session 1");
 
   /* The same after many laps, when the old batches are gone. */
   j = start ();
