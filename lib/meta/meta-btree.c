@@ -104,8 +104,8 @@ header_of (const struct btree_page *page)
 static int
 not_understood (uint32_t number)
 {
-  return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " cannot be understood",
-                       number);
+  return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is not a valid b-tree "
+                       "page", number);
 }
 
 int

@@ -262,7 +262,7 @@ meta_probe (const char *path)
   int64_t n;
 
   if (fd == -1 && errno == ELOOP)
-    return nbdedup_fail (EIO, "%s: a symbolic link: only records may be one",
+    return nbdedup_fail (EIO, "%s: is a symbolic link: only records may be one",
                          path);
   if (fd == -1 || fstat (fd, &st) == -1)
     return nbdedup_fail (errno == ENOENT ? ENOENT : EIO, "%s: %s", path,
@@ -281,8 +281,7 @@ meta_probe (const char *path)
   id = be32toh (*(uint32_t *) (h + 68));
   version = be32toh (*(uint32_t *) (h + 60));
   if (id != FORMAT_APPLICATION_ID)
-    return nbdedup_fail (EIO, "%s: not the database of a nbdedup pool",
-                         path);
+    return nbdedup_fail (EIO, "%s: not the database of an nbdedup pool", path);
   if (version > FORMAT_VERSION)
     return nbdedup_fail (EINVAL, "%s: the pool was made by a newer nbdedup "
                          "(format %" PRIu32 ", this one knows %d): upgrade "

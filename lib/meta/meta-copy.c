@@ -157,10 +157,10 @@ wake (void *opaque)
 static void
 tell_event (const struct meta_copy *c, const struct cksum_mirror_event *e)
 {
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s%s: %s %" PRIu64 " is damaged: it was "
-               "taken from the copy%s", c->db, e->wal ? "-wal" : "",
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s%s: %s %" PRIu64 " is damaged: nbdedup "
+               "took it from the copy%s", c->db, e->wal ? "-wal" : "",
                e->wal ? "frame" : "page", e->number,
-               e->repaired ? ", and written again" : "");
+               e->repaired ? " and wrote it again" : "");
 }
 
 static void
@@ -185,8 +185,8 @@ tell (struct meta_copy *c)
   if (unmarked[0] != '\0')
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", unmarked);
   if (untold)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): one is "
-                 "made as soon as that is possible", c->db, why);
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: has no second copy now (%s): "
+                 "nbdedup makes one as soon as it can", c->db, why);
 }
 
 /*----------------------------------------------------------------------
@@ -198,8 +198,8 @@ tell_damaged (void *opaque, const struct cksum_page_report *r)
 {
   const struct meta_copy *c = opaque;
 
-  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: page %" PRIu64 " is damaged, and there "
-               "is no second copy of it yet", c->db, r->number);
+  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: page %" PRIu64 " is damaged and has no "
+               "second copy yet", c->db, r->number);
 }
 
 static bool
@@ -227,7 +227,7 @@ check_room (const char *path, uint64_t pages)
     need -= need < (uint64_t) st.st_blocks * 512 ? need
       : (uint64_t) st.st_blocks * 512;
   if ((uint64_t) fs.f_bavail * fs.f_frsize < need)
-    return nbdedup_fail (ENOSPC, "%s: no room", path);
+    return nbdedup_fail (ENOSPC, "%s: not enough free space", path);
   return 0;
 }
 
@@ -239,8 +239,8 @@ begin (struct meta_copy *c, uint64_t *first)
   uint64_t pages, resume;
 
   if (cksum_mirror_is_distrusted (c->mirror))
-    return nbdedup_fail (EIO, "something else wrote to pool.db while it was "
-                         "open, and to its copy: restore a backup");
+    return nbdedup_fail (EIO, "another program wrote to pool.db and to its "
+                         "copy while they were open: restore a backup");
 
   {
     WITH_LOCK (&c->lock);
@@ -299,7 +299,7 @@ finish (struct meta_copy *c)
     return -1;
   /* The copy may contain what the other program wrote. */
   if (cksum_mirror_foreign_changes (c->mirror) > 0)
-    return nbdedup_fail (EIO, "something else wrote to pool.db meanwhile");
+    return nbdedup_fail (EIO, "another program wrote to pool.db meanwhile");
   /* If the copy is lost now, "lost" waits for the lock and writes the mark
    * last.
    */
@@ -416,11 +416,11 @@ static void
 tell_touched (struct meta_copy *c, bool distrusted)
 {
   nbdedup_log (distrusted ? NBDEDUP_LOG_ERROR : NBDEDUP_LOG_WARNING,
-               "%s: something else wrote to it while it is in use, and it has "
+               "%s: another program wrote to it while it is in use, and it has "
                "no second copy: %s", c->db, distrusted
-               ? "what is not in memory cannot be read: stop the server, and "
-                 "restore a backup"
-               : "pages that are damaged by that cannot be put right");
+               ? "nbdedup can read only what is in memory: stop the server, "
+                 "and restore a backup"
+               : "nbdedup cannot repair pages that this has damaged");
 }
 
 /* Another program wrote to pool.db, or to its copy: compare and repair.  If
@@ -454,9 +454,9 @@ put_right (struct meta_copy *c)
       tell_touched (c, distrusted);
     return;
   }
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: something else wrote to it, or to its "
-               "copy, while it is in use: its pages are compared with the copy",
-               c->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: another program wrote to it or to its "
+               "copy while they are in use: nbdedup compares its pages with "
+               "the copy", c->db);
   /* Writes of other programs are hard to notice while we write (cksum-own.h).
    * After the first pass every page's checksum is known.  So another pass,
    * which writes nothing, shows whether there was such a write meanwhile.
@@ -471,8 +471,8 @@ put_right (struct meta_copy *c)
   } while (n == 0 && !lost && p.damaged == 0 && p.repaired > repaired &&
            ++passes < PASSES_MAX);
   if (n == -1 || lost || p.damaged > 0 || p.repaired > repaired) {
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: not all of its pages could be "
-                 "compared with the copy%s%s", c->db, n == -1 ? ": " : "",
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: nbdedup could not compare all of its "
+                 "pages with the copy%s%s", c->db, n == -1 ? ": " : "",
                  n == -1 ? nbdedup_error () : "");
     return;
   }
@@ -483,8 +483,8 @@ put_right (struct meta_copy *c)
   if (r == -1)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s", nbdedup_error ());
   else if (r == 1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %" PRIu64 " pages were not those "
-                 "that this server wrote: they were written again from the "
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %" PRIu64 " pages were not as this "
+                 "server had written them: nbdedup wrote them again from the "
                  "other copy", c->db, p.repaired);
 }
 
@@ -758,8 +758,9 @@ ends_copy (struct meta_copy *c, const char *value, bool *moves)
   if ((*moves || strcmp (value, "off") == 0) &&
       cksum_mirror_state (c->mirror) == CKSUM_MIRROR_SYNCED &&
       cksum_mirror_is_touched (c->mirror))
-    return nbdedup_fail (EBUSY, "%s: something else wrote to it, and its pages "
-                         "are compared with the copy: try again later", c->db);
+    return nbdedup_fail (EBUSY, "%s: another program wrote to it, and nbdedup "
+                         "is comparing its pages with the copy: try again "
+                         "later", c->db);
   return 0;
 }
 

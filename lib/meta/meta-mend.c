@@ -104,8 +104,8 @@ mark (struct mend *md, uint32_t number)
   uint8_t *p = &md->seen[number / 8], bit = (uint8_t) (1u << number % 8);
 
   if (number == 0 || number > md->nr_pages || *p & bit)
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is used twice, or is "
-                         "not there", number);
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is used twice, or "
+                         "does not exist", number);
   *p |= bit;
   return 0;
 }
@@ -122,7 +122,7 @@ read_whole (struct mend *md, uint32_t number, uint8_t *buf)
     return -1;
   r = cksum_page_probe (md->c->db, number, buf);
   return r == 1 ? 0 : r == -1 ? -1
-    : nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is lost, too", number);
+    : nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is lost as well", number);
 }
 
 static int
@@ -175,8 +175,7 @@ mark_free (struct mend *md, uint32_t trunk)
       return -1;
     nr = btree_number (buf, 1);
     if (nr > META_PAGE_BYTES / 4 - 2)
-      return nbdedup_fail (EIO, "pool.db: the list of free pages cannot be "
-                           "understood");
+      return nbdedup_fail (EIO, "pool.db: the list of free pages is not valid");
     for (i = 0; i < nr; ++i)
       if (mark (md, btree_number (buf, 2 + i)) == -1)
         return -1;
@@ -248,8 +247,8 @@ walk_row (struct mend *md, const struct btree_page *page,
   if (btree_leaf_row (cell, key, &data, &len) == -1 ||
       (low && leaf_key_compare (low, key) >= 0) ||
       (high && leaf_key_compare (key, high) >= 0))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 ", of maps, cannot be "
-                         "understood", page->number);
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " of the maps is not "
+                         "valid", page->number);
   return md->ops->row (md->ops->opaque, key, data, len);
 }
 
@@ -270,8 +269,8 @@ walk_cell (struct mend *md, const struct btree_page *page, unsigned depth,
   *key = (struct leaf_key) { 0, 0, btree_rowid (cell->rowid) };
   if ((low && leaf_key_compare (low, key) >= 0) ||
       (high && leaf_key_compare (key, high) >= 0))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " cannot be understood",
-                         page->number);
+    return nbdedup_fail (EIO, "pool.db: the keys of page %" PRIu32 " are out "
+                         "of order", page->number);
   return page->interior ? walk (md, cell->child, depth + 1, low,
                                 end.seq > 0 ? &end : NULL)
     : walk_overflow (md, cell, key, depth);
@@ -301,8 +300,8 @@ walk (struct mend *md, uint32_t number, unsigned depth,
     return -1;
   if (page.index != md->table->index || (page.nr_cells == 0 && depth > 1) ||
       (!page.interior && md->bottom != 0 && md->bottom != depth))
-    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " is not one of table "
-                         "%s", number, md->table->name);
+    return nbdedup_fail (EIO, "pool.db: page %" PRIu32 " does not belong to "
+                         "table %s", number, md->table->name);
   if (!page.interior)
     md->bottom = depth;
   for (i = 0; i < page.nr_cells; ++i) {
@@ -466,8 +465,8 @@ add_row (struct mend *md, const struct lost *l, struct leaf_key *last)
 
   last->seq++;
   if (l->range.has_high && leaf_key_compare (last, &l->range.high) >= 0)
-    return nbdedup_fail_null (EIO, "pool.db: page %" PRIu32 " was lost, but "
-                              "could have no row", l->number);
+    return nbdedup_fail_null (EIO, "pool.db: page %" PRIu32 " is lost, but no "
+                              "row can belong to it", l->number);
   key = array_add (&md->rows, &md->nr_rows, sizeof *key);
   if (key)
     *key = *last;
@@ -588,8 +587,8 @@ make_graft (struct mend *md)
   for (i = 0; i < md->nr_lost; ++i)
     need += pages_of (md, &md->lost[i]);
   if (md->nr_orphans < need)
-    return nbdedup_fail (EIO, "pool.db: what was below a lost page cannot be "
-                         "found");
+    return nbdedup_fail (EIO, "pool.db: the repair cannot find the pages below "
+                         "a lost page");
   md->nr_spare = md->nr_orphans - need;
   for (i = 0; i < md->nr_lost; ++i) {
     if (md->lost[i].overflow) {
@@ -627,12 +626,12 @@ check_tables (struct mend *md)
 
   if (sqlite3_prepare_v2 (md->c->db, md->with_orphans ? "PRAGMA quick_check"
                           : md->table->check, -1, &st, NULL) != SQLITE_OK)
-    return meta_fail (md->c, "checking what was repaired");
+    return meta_fail (md->c, "checking the repair");
   if (sqlite3_step (st) == SQLITE_ROW)
     text = (const char *) sqlite3_column_text (st, 0);
-  r = text == NULL ? meta_fail (md->c, "checking what was repaired")
+  r = text == NULL ? meta_fail (md->c, "checking the repair")
     : strcmp (text, "ok") == 0 ? 0
-    : nbdedup_fail (EIO, "pool.db: not repaired: %s", text);
+    : nbdedup_fail (EIO, "pool.db: the repair failed: %s", text);
   sqlite3_finalize (st);
   return r;
 }
@@ -752,7 +751,7 @@ meta_mend (struct meta *m, const struct meta_mend_ops *ops,
   int r, err;
 
   r = empty_wal (&md) ? find (&md)
-    : nbdedup_fail (EBUSY, "pool.db: its log is in use: try again");
+    : nbdedup_fail (EBUSY, "pool.db: a reader still uses its WAL: try again");
   if (r == 0 && md.nr_lost > 0) {
     r = make_graft (&md);
     if (r == 0)

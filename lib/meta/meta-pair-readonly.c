@@ -58,8 +58,8 @@ merge_wals (const struct pair *p, int i, int k)
   if (fd == -1 || (p->fds[i] != -1 && pair_copy_bytes (p->fds[i], fd) == -1) ||
       cksum_chain_repair (fds, (unsigned) i, &p->logs[k].chain) == -1) {
     nbdedup_fail (errno == ENOMEM || errno == ENOSPC ? ENOMEM : EIO,
-                  "%s: it cannot be put together with its copy: %s",
-                  p->sides[i].wal, strerror (errno));
+                  "%s: cannot be merged with its copy: %s", p->sides[i].wal,
+                  strerror (errno));
     if (fd != -1)
       close (fd);
     return -1;

@@ -402,7 +402,7 @@ write_wal (struct pair *p, int i, int k)
   /* It is normal that a crash leaves the last commit in one WAL only. */
   nbdedup_log (i == FIRST ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
                "%s: %" PRIu64 " of %" PRIu64 " pages were damaged or missing: "
-               "they were taken from the other copy", s->wal, chain->bad[i],
+               "nbdedup took them from the other copy", s->wal, chain->bad[i],
                chain->nr_frames);
   return 0;
 }
@@ -413,8 +413,9 @@ drop_wal (struct side *s)
 {
   if (s->wal_fd == -1)
     return 0;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: of another moment than pool.db: it "
-               "is not used, and renamed %s.damaged", s->wal, s->wal);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: from another time than pool.db: "
+               "nbdedup does not use it, and renames it %s.damaged", s->wal,
+               s->wal);
   return set_aside (s->wal);
 }
 
@@ -435,8 +436,8 @@ write_first_pages (const struct pair *p, int i)
                    (number - 1) * PAGE_BYTES) == -1 ||
       full_datasync (s->db_fd) == -1)
     return fail_file (s->db);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: it was "
-               "written again from the other copy", s->db, number);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: page %" PRIu64 " was damaged: nbdedup "
+               "wrote it again from the other copy", s->db, number);
   return 0;
 }
 
@@ -506,11 +507,11 @@ promote (struct pair *p, struct meta_mark *mark, bool *stays)
     return -1;
   if (rename (name, first->db) == -1 || sync_directory_of (first->db) == -1)
     return fail_file (first->db);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: its copy %s took its place",
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: nbdedup put its copy %s there",
                first->db, first->missing ? "it was missing"
-               : first->db_fd == -1 ? "it could not be opened, and is renamed "
+               : first->db_fd == -1 ? "it could not be opened, and is now "
                "pool.db.damaged"
-               : "it was damaged, or of an older moment, and is renamed "
+               : "it was damaged, or older than its copy, and is now "
                "pool.db.damaged", second->db);
   return 0;
 }
@@ -568,13 +569,13 @@ leave_foreign (struct pair *p)
   /* The pool's other files decide which one belongs to this pool. */
   if (memcmp (second->stamp.uuid, p->session->uuid, UUID_LEN) == 0) {
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than the "
-                 "files beside it: it is not used", first->db);
+                 "files beside it: nbdedup does not use it", first->db);
     first->header = first->state = first->newer = false;
     first->size = 0;
     return;
   }
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than "
-               "pool.db: it is not used", second->db);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: belongs to another pool than pool.db: "
+               "nbdedup does not use it", second->db);
   p->has_copy = false;
 }
 
@@ -592,9 +593,9 @@ leave_distrusted (struct pair *p, const struct meta_mark *mark)
 int
 pair_fail_distrusted (int err, const char *db)
 {
-  return nbdedup_fail (err, "%s: something else wrote to it while it was in "
-                       "use, and its copy cannot be used: restore all files "
-                       "of the pool from the same backup", db);
+  return nbdedup_fail (err, "%s: another program wrote to it while it was in "
+                       "use, and its copy cannot be used: restore all files of "
+                       "the pool from the same backup", db);
 }
 
 int
@@ -675,7 +676,7 @@ decide (struct pair *p, struct meta_mark *mark, enum meta_pair_has *has)
   /* Without a mark ('force') there need not be a copy. */
   if (!current && has_copy && (mark->current || p->sides[SECOND].db_fd != -1))
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copy of pool.db is missing, "
-                 "damaged, or of another moment: it will be made again",
+                 "damaged, or from another time: nbdedup makes it again",
                  p->sides[SECOND].db);
   return 0;
 }
@@ -750,8 +751,8 @@ drop_cached_wals (struct pair *p)
   if (drop_cached (p->sides[FIRST].wal_fd) == -1)
     return fail_file (p->sides[FIRST].wal);
   if (p->has_copy && drop_cached (p->sides[SECOND].wal_fd) == -1) {
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot be synced: %s: the copy of "
-                 "pool.db is not used", p->sides[SECOND].wal,
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot be synced: %s: nbdedup does "
+                 "not use the copy of pool.db", p->sides[SECOND].wal,
                  strerror (errno));
     p->has_copy = false;
   }

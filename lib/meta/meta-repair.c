@@ -47,17 +47,19 @@ static const struct salvage_table {
   bool may_lose;                /* rows */
   const char *loss;             /* what that means; for the log */
 } tables[] = {
-  { "property", true, "the pool's properties have their defaults again" },
+  { "property", true, "the properties that were lost are back at their "
+    "defaults" },
   { "domain", false, NULL },
   { "layer", false, NULL },
   { "volume", false, NULL },
   { "snapshot", false, NULL },
-  { "limbo", true, "some space may stay in use until it is looked for" },
+  { "limbo", true, "some space may stay in use until \"nbdedup check "
+    "--repair\" finds it" },
   { "copy", true, "the space of some records' copies may stay in use until "
-    "\"nbdedup check --repair\"" },
+    "\"nbdedup check --repair\" finds it" },
   { "ddt", true, "known data may be stored again when it is written again" },
   { "drift", true, "a part of the drift history is lost" },
-  { "report", true, "what the last recovery and scrub found is forgotten" },
+  { "report", true, "the reports of the last recovery and scrub are lost" },
 };
 
 struct salvage {
@@ -249,8 +251,8 @@ salvage_table (struct salvage *s, const struct salvage_table *t)
   if (r == -1)
     return -1;
   nbdedup_log (r ? NBDEDUP_LOG_ERROR : NBDEDUP_LOG_WARNING,
-               "pool.db: table %s was damaged: it is made again%s%s", t->name,
-               r ? ": " : " with all its rows", r ? t->loss : "");
+               "pool.db: table %s was damaged: nbdedup made it again%s%s",
+               t->name, r ? ": " : " with all its rows", r ? t->loss : "");
   return 0;
 }
 
@@ -302,8 +304,8 @@ drop_old (struct salvage *s, struct meta *m)
       run_sql (c, "PRAGMA writable_schema = RESET", NULL, NULL) == -1 ||
       meta_blank_damage (m) == -1 ||
       run_sql (c, "VACUUM", NULL, NULL) == -1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the damaged pages stay in it: "
-                 "%s", nbdedup_error ());
+    nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: the damaged pages could not be "
+                 "removed: %s", nbdedup_error ());
 }
 
 static int

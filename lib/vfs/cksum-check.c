@@ -392,12 +392,12 @@ judge_loss (struct cksum_mirror *m, const struct mirror_page *p,
   if (p->got[0] == -1 ||
       (p->got[1] == -1 && cksum_mirror_state (m) == CKSUM_MIRROR_SYNCED))
     return nbdedup_fail (EIO, "pool.db: page %" PRIu64 " cannot be read: try "
-                         "again when the disk gives it", number);
+                         "again when the disk can read it", number);
   return 0;
 
  unknown:
-  return nbdedup_fail (EIO, "pool.db: something else wrote to it, and page %"
-                       PRIu64 " is not known: restore a backup", number);
+  return nbdedup_fail (EIO, "pool.db: another program wrote to it, and page %"
+                       PRIu64 " cannot be trusted: restore a backup", number);
 }
 
 int

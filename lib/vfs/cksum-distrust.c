@@ -138,7 +138,7 @@ mirror_judge_locked (struct cksum_mirror *m, struct cksum_file *f)
   judge ((struct judged) { m, f }, &m->first, 0);
   mirror_judge_copy_locked (m);
   if (has_copy (m) && touch_of (m, 1) == FOREIGN)
-    mirror_lose (m, "reading: something else wrote to it");
+    mirror_lose (m, "reading: another program wrote to it");
 }
 
 /*----------------------------------------------------------------------

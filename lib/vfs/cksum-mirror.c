@@ -155,7 +155,7 @@ lose_errno (struct cksum_mirror *m, struct mirror_file *file,
   char why[160];
 
   snprintf (why, sizeof why, "%s: %s", what, is_foreign (file)
-            ? "something else wrote to it" : strerror (errno));
+            ? "another program wrote to it" : strerror (errno));
   mirror_lose (m, why);
   close_locked (file);
 }

@@ -133,8 +133,8 @@ cksum_readonly_read_page (struct cksum_file *f, uint8_t *page,
     return false;
   if (cksum_is_first_help (f->shared))
     nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: page %" PRIu64 " is damaged in "
-                 "one of its two copies, and is read from the other one: run "
-                 "nbdedup scrub, without --read-only, to repair such pages",
+                 "one of its two copies: nbdedup reads it from the other one; "
+                 "run nbdedup scrub without --read-only to repair such pages",
                  (uint64_t) offset / page_size + 1);
   return true;
 }
