@@ -237,7 +237,8 @@ held_done (struct repair *rp)
     else
       nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: segment %" PRIu64
                    ": its records overlap, or its summaries are unclear: "
-                   "nothing more is stored there", rp->pool->path, h->segment);
+                   "nbdedup stores nothing more there", rp->pool->path,
+                   h->segment);
   }
 }
 

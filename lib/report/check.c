@@ -329,7 +329,7 @@ check_pointer (struct check *ck, struct layer_count *lc, uint64_t block,
   s = find_seen (ck, ptr->addr);
   if (s == NULL) {
     problem (ck, "layer %" PRIu64 " block %" PRIu64 ": points to sector %"
-             PRIu64 ", where no record is", lc->id, block, ptr->addr);
+             PRIu64 ", where there is no record", lc->id, block, ptr->addr);
     return;
   }
   s->found++;
@@ -530,8 +530,8 @@ check_limbo (void *opaque, uint64_t addr)
   if (found == 1 && r.refcount == 0)
     ck->in_limbo++;
   else if (found != -1)
-    problem (ck, "limbo, sector %" PRIu64 ": no record without references is "
-             "there", addr);
+    problem (ck, "limbo, sector %" PRIu64 ": there is no record without "
+             "references", addr);
   return found == -1 ? -1 : step (ck);
 }
 
@@ -616,7 +616,7 @@ check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
     problem (ck, "segment %" PRIu64 ": %s", segment, nbdedup_error ());
   else if ((uint32_t) (map->nr_sectors - map->nr_used) != nr_free ||
            segment_map_largest_run (map, &start) != largest_run)
-    problem (ck, "segment %" PRIu64 ": its free space is counted wrong",
+    problem (ck, "segment %" PRIu64 ": its count of free space is wrong",
              segment);
   else if (segment_map_is_empty (map))
     problem (ck, "segment %" PRIu64 ": has a space map, but no record",

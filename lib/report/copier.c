@@ -343,8 +343,8 @@ copying_failed (struct copier *s)
   bool full = errno == ENOSPC;
 
   if (!full)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: a record was not copied, and will "
-                 "be looked at again: %s", s->pool->path, nbdedup_error ());
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the copier could not copy a record, "
+                 "and will try again: %s", s->pool->path, nbdedup_error ());
   /* The scan finds the record again. */
   copier_look_again (s);
   pause_ms (s, full ? FULL_MS : RETRY_MS);

@@ -72,8 +72,8 @@ static void
 log_full (const struct mend *md)
 {
   if (md->nr_full > 0)
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %" PRIu64 " segments are not used "
-                 "until \"nbdedup check --repair\"", md->pool->path,
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %" PRIu64 " segments stay unused "
+                 "until you run \"nbdedup check --repair\"", md->pool->path,
                  md->nr_full);
 }
 
@@ -240,8 +240,9 @@ mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state,
   if (r == 0 && bad.nr > 0) {
     meta_committed (pool->meta);
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: %zu space maps were "
-                 "damaged%s: they are made again from the records", pool->path,
-                 bad.nr, compare ? ", or contradicted the records" : "");
+                 "damaged%s: nbdedup made them again from the records",
+                 pool->path, bad.nr,
+                 compare ? ", or contradicted the records" : "");
     log_full (&md);
   }
   err = errno;
@@ -262,12 +263,12 @@ mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
                  const struct meta_lost_range *range);
     const char *what, *loss;
   } tables[] = {
-    { META_MEND_RECORD, lose_records, "the records' list", "what is freed of "
-      "it stays in use until \"nbdedup check --repair\" has counted again" },
-    { META_MEND_SEGMENT, lose_segments, "the space maps", "it is made again "
-      "from the records" },
+    { META_MEND_RECORD, lose_records, "the list of records", "space freed "
+      "there stays in use until \"nbdedup check --repair\" counts again" },
+    { META_MEND_SEGMENT, lose_segments, "the space maps", "nbdedup makes it "
+      "again from the records" },
     { META_MEND_INDEX, lose_index, "the hash index", "known data may be stored "
-      "again until \"nbdedup check --repair\"" },
+      "again until you run \"nbdedup check --repair\"" },
   };
   struct mend md = { .pool = pool, .state = state };
   char text[512];

@@ -382,20 +382,20 @@ log_loss (struct mend *md, int pages)
   json_t *places = json_array (), *p;
   size_t i;
 
-  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: a part of the maps is "
-               "damaged in all copies (pages: %d): what it may have held is "
-               "lost, %" PRIu64 " blocks; \"nbdedup check --repair\" counts "
-               "again what it referred to", md->pool->path, pages, md->blocks);
+  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: a part of the maps is damaged "
+               "in all copies (pages: %d): the %" PRIu64 " blocks that it may "
+               "have held are lost; run \"nbdedup check --repair\" to count "
+               "references again", md->pool->path, pages, md->blocks);
   describe_ranges (md->pool, md->lost, md->nr_lost, places);
   json_array_foreach (places, i, p) {
     if (i == LOG_LINES_MAX) {
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: and other places: \"nbdedup scrub\" "
-                   "lists them", md->pool->path);
+      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: other places are lost, too: "
+                   "\"nbdedup scrub\" lists them", md->pool->path);
       break;
     }
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %s: %" PRId64 " bytes at offset %"
-                 PRId64 " cannot be read until they are written whole, or "
-                 "zeroed", md->pool->path,
+                 PRId64 " cannot be read until a client writes or zeroes whole "
+                 "blocks there", md->pool->path,
                  json_string_value (json_object_get (p, "name")),
                  (int64_t) json_integer_value (json_object_get (p, "length")),
                  (int64_t) json_integer_value (json_object_get (p,

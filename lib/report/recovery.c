@@ -114,7 +114,8 @@ log_places (const struct recovery *rec, enum nbdedup_log_level level,
 
   json_array_foreach (json_object_get (rec->document, key), i, place) {
     if (i == LOG_LINES_MAX) {
-      nbdedup_log (level, "%s: recovery: and other places", rec->pool->path);
+      nbdedup_log (level, "%s: recovery: other places are affected, too",
+                   rec->pool->path);
       return;
     }
     nbdedup_log (level, "%s: recovery: %s: %" PRId64 " bytes at offset %"
@@ -137,20 +138,21 @@ log_recovery (const struct recovery *rec)
                " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f s%s",
                path, r->batches, r->records, r->blocks,
                seconds_of (rec), r->cut_short ?
-               "; a batch behind them was being written" : "");
+               "; the crash interrupted the batch after them" : "");
   if (r->dropped.blocks > 0)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
                  " blocks are lost: no flush had been answered since, and "
                  "their data did not reach the disk", path,
                  r->dropped.blocks);
   log_places (rec, NBDEDUP_LOG_WARNING, "dropped",
-              "have their content from before");
+              "have their previous content");
   if (r->damaged > 0)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: recovery: %" PRIu64 " batches of the "
                  "journal are damaged: the content of %" PRIu64 " blocks is "
                  "lost", path, r->damaged, r->lost.blocks);
   log_places (rec, NBDEDUP_LOG_ERROR, "lost",
-              "cannot be read until they are written whole, or zeroed");
+              "cannot be read until a client writes or zeroes whole blocks "
+              "there");
 }
 
 int

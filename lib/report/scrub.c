@@ -434,7 +434,7 @@ scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
   int r;
 
   if (len > BLOCK_SIZE_MAX || addr > ADDR_MAX)
-    return nbdedup_fail (EINVAL, "no record at sector %" PRIu64 " can have %"
+    return nbdedup_fail (EINVAL, "a record at sector %" PRIu64 " cannot have %"
                          PRIu32 " bytes", addr, len);
   if (verifier_init (&v, pool) == -1)
     return -1;
@@ -596,8 +596,8 @@ keep_report (struct scrub *s, const json_t *result)
     text = json_dumps (report, JSON_COMPACT);
   }
   if (text == NULL || scrub_state_finish (s, text) == -1)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the result of the scrub cannot be "
-                 "kept for \"status\": %s", pool->path,
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: cannot keep the result of the scrub "
+                 "for \"status\": %s", pool->path,
                  text ? nbdedup_error () : "no memory");
 }
 
@@ -652,8 +652,8 @@ keep_position (struct scrub *s)
   snprintf (text, sizeof text, "%s", nbdedup_error ());
   if (s->next_group > 0 && repair_summaries (s) == 0 &&
       scrub_state_note (s, true) == 0 && err == EINTR)
-    snprintf (text, sizeof text, "interrupted; the next scrub goes on where "
-              "this one has stopped");
+    snprintf (text, sizeof text, "interrupted; the next scrub continues where "
+              "this one stopped");
   nbdedup_fail (err, "%s", text);
 }
 

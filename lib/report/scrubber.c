@@ -110,7 +110,7 @@ log_places (const struct nbdedup_pool *pool, const json_t *result)
   json_array_foreach (places, i, p) {
     if (i == PLACES_MAX) {
       nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %zu other places are damaged: "
-                   "\"nbdedup scrub\" names all", pool->path,
+                   "\"nbdedup scrub\" lists them all", pool->path,
                    json_array_size (places) - i);
       return;
     }
@@ -146,8 +146,8 @@ scrub (struct scrubber *s)
   uint64_t interval_ms = s->pool->scrub->interval_s * 1000;
   CLEANUP_JSON json_t *before = scrub_progress (s->pool), *result = NULL;
 
-  nbdedup_log (NBDEDUP_LOG_INFO, "%s: a scrub %s, as scrub-interval says",
-               s->pool->path, json_is_object (before) ? "goes on" : "begins");
+  nbdedup_log (NBDEDUP_LOG_INFO, "%s: a scheduled scrub %s (scrub-interval)",
+               s->pool->path, json_is_object (before) ? "continues" : "begins");
   result = scrub_run (s->pool, &args, go_on, s);
   if (result) {
     log_result (s->pool, result);
@@ -159,8 +159,8 @@ scrub (struct scrubber *s)
     return;
   }
   s->not_before_ms = clock_ms () + least (interval_ms, RETRY_MS);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the scrub failed, and will be tried "
-               "again: %s", s->pool->path, nbdedup_error ());
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the scrub failed, and the server will "
+               "try again: %s", s->pool->path, nbdedup_error ());
 }
 
 static void *

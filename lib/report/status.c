@@ -82,7 +82,7 @@ add_space (struct nbdedup_pool *pool, json_t *status)
 
   if (capacity_get (pool, &cap) == -1) {
     json_object_set_new (status, "space", json_null ());
-    status_add_problem (status, false, "space cannot be told: %s",
+    status_add_problem (status, false, "the space in use is unknown: %s",
                         nbdedup_error ());
     return;
   }
@@ -110,13 +110,14 @@ add_space (struct nbdedup_pool *pool, json_t *status)
                        "damaged_segments",
                        json_integer ((json_int_t) cap.nr_damaged));
   if (full)
-    status_add_problem (status, true, "the pool is full: new data is refused");
+    status_add_problem (status, true, "the pool is full and refuses new data");
   else if (cap.used_percent > warn)
     status_add_problem (status, false, "%.0f %% of the space is used, more "
                         "than full-warn (%u %%)", cap.used_percent, warn);
   if (cap.nr_damaged > 0)
-    status_add_problem (status, true, "%" PRIu64 " segments whose map is "
-                        "damaged are not used any more", cap.nr_damaged);
+    status_add_problem (status, true, "the pool no longer uses %" PRIu64 " "
+                        "segments, because their maps are damaged",
+                        cap.nr_damaged);
 }
 
 /* A read-only pool makes no copy, and knows nothing of one: null. */
@@ -141,13 +142,13 @@ add_copy (struct nbdedup_pool *pool, json_t *status)
                         "pages_repaired", (json_int_t) copy.repaired));
   if (copy.state == META_COPY_LOST)
     status_add_problem (status, false, "%s: there is no second copy of "
-                        "pool.db%s%s; it is tried again each minute",
+                        "pool.db%s%s; nbdedup tries again every minute",
                         copy.path, copy.why[0] ? ": " : "", copy.why);
   if (copy.taken > 0)
-    status_add_problem (status, false, "pool.db: %" PRIu64 " damaged pages "
-                        "were taken from the other copy since the pool was "
-                        "opened, %" PRIu64 " of them written again: look at "
-                        "the disk", copy.taken, copy.repaired);
+    status_add_problem (status, false, "pool.db: %" PRIu64 " pages have been "
+                        "damaged since the pool was opened: nbdedup took them "
+                        "from the other copy, and wrote %" PRIu64 " of them "
+                        "again: check the disk", copy.taken, copy.repaired);
 }
 
 /* A read-only pool, or a command, makes none: null. */
@@ -215,20 +216,19 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
                         " blocks is lost", lost);
   if (pages > 0)
     status_add_problem (status, true, "the last scrub found %"
-                        JSON_INTEGER_FORMAT " pages of pool.db damaged, and "
-                        "no copy of them: run nbdedup check --repair", pages);
+                        JSON_INTEGER_FORMAT " damaged pages of pool.db that "
+                        "have no good copy: run nbdedup check --repair", pages);
   if (summaries > 0)
-    status_add_problem (status, false, "the last scrub found, and wrote "
-                        "again, %" JSON_INTEGER_FORMAT " damaged summaries",
-                        summaries);
+    status_add_problem (status, false, "the last scrub found and rewrote %"
+                        JSON_INTEGER_FORMAT " damaged summaries", summaries);
   if (repaired > 0)
-    status_add_problem (status, false, "the last scrub found, and wrote "
-                        "again, %" JSON_INTEGER_FORMAT " damaged record%s: "
-                        "look at the disk", repaired,
+    status_add_problem (status, false, "the last scrub found and rewrote %"
+                        JSON_INTEGER_FORMAT " damaged record%s: check the "
+                        "disk", repaired,
                         repaired == 1 ? "" : "s");
   if (number (progress, "errors") > 0)
-    status_add_problem (status, true, "the scrub that has not ended yet has "
-                        "found %" JSON_INTEGER_FORMAT " damaged records",
+    status_add_problem (status, true, "the unfinished scrub has found %"
+                        JSON_INTEGER_FORMAT " damaged records",
                         number (progress, "errors"));
   if (dropped > 0)
     status_add_problem (status, false, "the last recovery dropped the writes "
@@ -243,9 +243,9 @@ add_tables (struct nbdedup_pool *pool, json_t *status)
 
   txg_get_state (pool->txg, &state);
   if (state.features_compat & FEATURE_COMPAT_RECORDS_LOST)
-    status_add_problem (status, false, "pool.db: a part of the records' list "
-                        "was damaged in all copies: what is freed of it stays "
-                        "in use until nbdedup check --repair");
+    status_add_problem (status, false, "pool.db: a part of the list of records "
+                        "was damaged in all copies: space freed there stays in "
+                        "use until you run nbdedup check --repair");
 }
 
 json_t *

@@ -22,7 +22,7 @@ damaged_pool ()
 # expect_repaired TEXT: it names the damage, and all of it was repaired.
 expect_repaired ()
 {
-    grep -q 'where no record is: repaired$' <<<"$1"
+    grep -q 'where there is no record: repaired$' <<<"$1"
     grep -q ' references counted, 1 found: repaired$' <<<"$1"
     grep -q '^record bytes: .*: repaired$' <<<"$1"
     grep -q '^The content of 1 block is lost: ' <<<"$1"

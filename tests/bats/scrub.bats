@@ -158,7 +158,7 @@ with open(sys.argv[2], "r+b") as f:
     run -0 nbdedup scrub
     [[ $output == *"1 record was damaged, and was written again"* ]]
     run -1 nbdedup status
-    [[ $output == *"wrote again, 1 damaged record"* ]]
+    [[ $output == *"found and rewrote 1 damaged record"* ]]
     nbdedup scrub
     nbdedup export v - | cmp - "$BATS_TEST_TMPDIR/img"
 }
@@ -208,7 +208,7 @@ print(offset)' "$BATS_TEST_TMPDIR/img" "$pool/records")
     begin_scrub
     kill -TERM "$scrub"
     expect_failure "$scrub"
-    [[ $(<"$BATS_TEST_TMPDIR/err") == *"interrupted; the next scrub goes on"* ]]
+    [[ $(<"$BATS_TEST_TMPDIR/err") == *"interrupted; the next scrub continues"* ]]
     progress '.running == false' '.records < 512' '.total == 512'
     begun=$(jq .scrub_progress.begun "$BATS_TEST_TMPDIR/status")
     run -0 nbdedup status
@@ -348,7 +348,7 @@ has_scrubbed ()
     assert_eq "$(nbdedup get scrub-interval)" off
     serve "$pool" record-cache=0
     nbdedup set scrub-interval=5s
-    wait_for 60 has_logged "a scrub begins, as scrub-interval says"
+    wait_for 60 has_logged "a scheduled scrub begins (scrub-interval)"
     wait_for 60 has_scrubbed '.records == 128 and .errors == 0'
     wait_for 60 has_logged "128 records verified, 0 errors, 0 records and 0"
     # It finds the damage, and names the place.
@@ -397,7 +397,7 @@ scheduled_scrub_begins ()
     nbdedup set scrub-rate=none
     serve "$pool" record-cache=0
     wait_for 60 has_scrubbed '.records == 512 and .errors == 0'
-    has_logged "a scrub goes on, as"
+    has_logged "a scheduled scrub continues"
     nbdedup scrub --from "$BATS_TEST_TMPDIR/img"
 }
 
