@@ -19,8 +19,8 @@
 static int
 fail_syntax (void)
 {
-  return nbdedup_fail (EINVAL, "not a size: a number, and K, M, G or T, as in "
-                       "512M, 1.5G, 10GiB (powers of 1024)");
+  return nbdedup_fail (EINVAL, "not a size: give a number and, if needed, K, "
+                       "M, G or T (powers of 1024), as in 512M, 1.5G or 10GiB");
 }
 
 static int
@@ -44,9 +44,9 @@ parse_unit (const char *s, unsigned *shift)
     return fail_syntax ();
   *shift = 10 * (unsigned) (u - units + 1);
   if (strcasecmp (s + 1, "B") == 0)
-    return nbdedup_fail (EINVAL, "%s means powers of 1000 to some and of 1024 "
-                         "to others: write %c or %ciB, which are powers of "
-                         "1024", s, *u, *u);
+    return nbdedup_fail (EINVAL, "%s is ambiguous (powers of 1000 or of 1024): "
+                         "write %c or %ciB, which mean powers of 1024", s, *u,
+                         *u);
   return s[1] == '\0' || strcasecmp (s + 1, "iB") == 0 ? 0 : fail_syntax ();
 }
 
@@ -77,7 +77,8 @@ nbdedup_parse_size (const char *s, uint64_t *bytes)
   if (parse_unit (s, &shift) == -1)
     return -1;
   if (has_fraction && shift == 0)
-    return nbdedup_fail (EINVAL, "not a size: a fraction of a byte");
+    return nbdedup_fail (EINVAL, "not a size: a fraction needs a unit (K, M, G "
+                         "or T)");
   if (whole > SIZE_MAX_BYTES >> shift)
     return fail_too_large ();
   *bytes = whole << shift;

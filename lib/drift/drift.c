@@ -203,8 +203,8 @@ count_blocks (struct comparison *f)
     member->logical = member->name->layer->blocks;
     if (member->own > member->logical ||
         (i == 0 && member->own != member->logical))
-      return nbdedup_fail (EIO, "pool.db: %s has %" PRIu64 " blocks and counts "
-                           "%" PRIu64 ": run nbdedup check",
+      return nbdedup_fail (EIO, "pool.db: %s has %" PRIu64 " blocks, but its "
+                           "layer counts %" PRIu64 ": run nbdedup check",
                            member->name->name, member->own, member->logical);
   }
   return 0;
@@ -240,9 +240,9 @@ scan (struct comparison *f)
 
   for (i = 0; i < f->nr; ++i) {
     if (!stands_on (f->members[i].name->layer, f->members[0].name->layer))
-      return nbdedup_fail (EIO, "pool.db: %s does not stand on %s, its golden "
-                           "image: run nbdedup check", f->members[i].name->name,
-                           f->members[0].name->name);
+      return nbdedup_fail (EIO, "pool.db: %s does not descend from %s, its "
+                           "golden image: run nbdedup check",
+                           f->members[i].name->name, f->members[0].name->name);
     if (add_contents (f, i) == -1)
       return -1;
   }
@@ -441,8 +441,8 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
       *memory_bytes = most;
   }
   if (*memory_bytes < DRIFT_MEMORY_MIN)
-    return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too "
-                         "few: %" PRIu64 " are needed", *memory_bytes,
+    return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too few: at "
+                         "least %" PRIu64 " are needed", *memory_bytes,
                          DRIFT_MEMORY_MIN);
   return 0;
 }

@@ -77,8 +77,8 @@ add_content (void *opaque, const struct record *r, uint32_t who,
   (void) who;
   (void) block;
   if (r->refcount == 0)
-    return nbdedup_fail (EIO, "pool.db: a record without references is "
-                         "referred to: run nbdedup check");
+    return nbdedup_fail (EIO, "pool.db: a map refers to a record whose "
+                         "reference count is 0: run nbdedup check");
   if (r->ptr.addr != h->addr)
     add_record (h, r);
   h->addr = r->ptr.addr;

@@ -43,8 +43,8 @@ encode (struct codec_ctx *ctx, json_t *document, struct sample *s)
     return nbdedup_fail (ENOMEM, "no memory for a sample");
   s->row.length = strlen (text);
   if (s->row.length > SAMPLE_LENGTH_MAX)
-    return nbdedup_fail (EFBIG, "a document of %" PRIu64 " bytes cannot "
-                         "be recorded", s->row.length);
+    return nbdedup_fail (EFBIG, "a drift sample of %" PRIu64 " bytes is too "
+                         "large to record", s->row.length);
   packed = malloc (s->row.length);
   if (packed == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a sample");
@@ -86,8 +86,8 @@ decode_text (struct codec_ctx *ctx, const struct meta_sample *s)
       (uint64_t) json_integer_value (json_object_get (document, "time")) !=
       s->time) {
     json_decref (document);
-    return nbdedup_fail_null (EIO, "not the document of a golden image at "
-                              "%" PRIu64, s->time);
+    return nbdedup_fail_null (EIO, "not the sample of a golden image at the "
+                              "time %" PRIu64, s->time);
   }
   return document;
 }
@@ -492,8 +492,9 @@ check_sample (void *opaque, const struct meta_sample *s)
     ch->wrong (ch->opaque, nbdedup_error ());
   json_decref (document);
   if (s->golden == 0 || s->golden >= ch->next_id || s->id >= ch->next_id) {
-    snprintf (text, sizeof text, "drift sample %" PRIu64 ", of snapshot %"
-              PRIu64 ": ids end at %" PRIu64, s->id, s->golden, ch->next_id);
+    snprintf (text, sizeof text, "drift sample %" PRIu64 " of snapshot %"
+              PRIu64 ": both ids must be below %" PRIu64, s->id, s->golden,
+              ch->next_id);
     ch->wrong (ch->opaque, text);
   }
   return ch->step (ch->opaque);

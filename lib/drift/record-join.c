@@ -160,9 +160,9 @@ end_record (struct record_join *t)
     who = t->seen[i];
     if (who != 0) {
       if (t->counts[who] + anyway > refcount)
-        return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " has "
-                             "more references than it counts: run nbdedup "
-                             "check", t->record.ptr.addr);
+        return nbdedup_fail (EIO, "pool.db: the maps refer to the record at %"
+                             PRIu64 " more often than its reference count "
+                             "says: run nbdedup check", t->record.ptr.addr);
       if (t->counts[who] + anyway == refcount)
         t->freed[who] += sectors_of (t->record.ptr.psize, t->v->sector_bytes);
     }

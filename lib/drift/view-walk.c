@@ -106,8 +106,8 @@ walk_new (struct view *v, struct view_layer *top,
   for (l = top; l != bottom && l; l = l->parent)
     if (++nr > v->nr_layers) {
       walk_free (w);
-      return nbdedup_fail_null (EIO, "pool.db: layer %" PRIu64 " stands on "
-                                "itself: run nbdedup check", top->id);
+      return nbdedup_fail_null (EIO, "pool.db: layer %" PRIu64 " is its own "
+                                "ancestor: run nbdedup check", top->id);
     }
   w->v = v;
   w->layers = malloc ((nr + 1) * sizeof *w->layers);
@@ -158,9 +158,9 @@ take_row (const struct walk_run *run, struct leaf *out, uint64_t *said)
   unsigned i;
 
   if (layer == NULL)
-    return nbdedup_fail (EIO, "pool.db: a map row of layer %" PRIu64
-                         " in a run that does not have it: run nbdedup check",
-                         run->row.seq);
+    return nbdedup_fail (EIO, "pool.db: a map row names layer %" PRIu64 ", "
+                         "which is not in the lineage of the volume or "
+                         "snapshot: run nbdedup check", run->row.seq);
   if (leaf_unpack (run->row.buf, run->row.len, &leaf) == -1)
     return -1;
   for (i = 0; i < LEAF_BLOCKS && first + i < layer->limit; ++i) {

@@ -82,8 +82,8 @@ check_orphans (const struct view *v)
   for (i = 0; i < v->nr_names; ++i)
     for (l = v->names[i].layer; l; l = l->parent)
       if (l->is_orphan)
-        return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " stands on one "
-                             "that is missing: run nbdedup check", l->id);
+        return nbdedup_fail (EIO, "pool.db: the parent of layer %" PRIu64 " is "
+                             "missing: run nbdedup check", l->id);
   return 0;
 }
 

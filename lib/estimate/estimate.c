@@ -128,8 +128,8 @@ check_settings (struct nbdedup_estimate *e,
                          SECTOR_MAX);
   e->sector_bytes = s->sector_bytes;
   if (s->memory_bytes < NBDEDUP_ESTIMATE_MEMORY_MIN)
-    return nbdedup_fail (EINVAL, "memory %" PRIu64 ": at least %" PRIu64
-                         " are needed", s->memory_bytes,
+    return nbdedup_fail (EINVAL, "memory %" PRIu64 ": at least %" PRIu64 " "
+                         "bytes are needed", s->memory_bytes,
                          NBDEDUP_ESTIMATE_MEMORY_MIN);
   e->budget.max_bytes = s->memory_bytes;
   e->exact = s->exact;

@@ -57,9 +57,9 @@ header_unpack (const struct header_kind *kind, const char *path,
   uint64_t unknown;
 
   if (get_le32 (buf + 8) != kind->version)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (format "
-                         "%" PRIu32 "; this one knows %" PRIu32 "): install "
-                         "that", path, get_le32 (buf + 8), kind->version);
+    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (format %"
+                         PRIu32 "; this one knows %" PRIu32 "): upgrade "
+                         "nbdedup", path, get_le32 (buf + 8), kind->version);
   h->own32 = get_le32 (buf + 12);
   h->features_incompat = get_le64 (buf + 16);
   h->features_compat = get_le64 (buf + 24);
@@ -69,9 +69,9 @@ header_unpack (const struct header_kind *kind, const char *path,
   h->own64 = get_le64 (buf + 64);
   unknown = h->features_incompat & ~kind->known_incompat;
   if (unknown != 0)
-    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (feature "
-                         "0x%" PRIx64 " is not known here): install that",
-                         path, unknown);
+    return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (this one "
+                         "does not know feature 0x%" PRIx64 "): upgrade "
+                         "nbdedup", path, unknown);
   return kind->check (path, h);
 }
 

@@ -92,14 +92,14 @@ check_tier (const struct retention_tier *before, const struct retention_tier *t,
   uint64_t from = before ? before->age_s : 0;
 
   if (before && t->grain_s <= before->grain_s)
-    return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must be coarser than "
-                         "what stands before it: all, hourly, daily, weekly",
+    return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must be coarser than the "
+                         "entry before it: all, hourly, daily, weekly",
                          (int) len, s);
   if (from == RETENTION_FOREVER || t->age_s <= from ||
       t->age_s - from < t->grain_s)
-    return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must reach further than "
-                         "what stands before it, by one hour, day or week "
-                         "at least", (int) len, s);
+    return nbdedup_fail (EINVAL, "drift-keep: '%.*s' must cover at least one "
+                         "hour, day or week beyond the entry before it",
+                         (int) len, s);
   return 0;
 }
 

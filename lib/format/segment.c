@@ -266,10 +266,9 @@ segment_map_unpack (uint64_t id, uint32_t sector_bytes,
   unsigned i, nr_chunks;
 
   if (len < PACKED_HEADER_LEN || len > PACKED_MAX)
-    return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map has "
-                              "%zu bytes, which cannot be: run nbdedup check "
-                              "--repair",
-                              id, len);
+    return nbdedup_fail_null (EIO, "segment %" PRIu64 ": its space map cannot "
+                              "have %zu bytes: run nbdedup check --repair", id,
+                              len);
   map = segment_map_new (id, sector_bytes);
   if (map == NULL)
     return NULL;

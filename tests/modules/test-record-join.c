@@ -193,7 +193,7 @@ test_damage (void)
 
   for (i = 0; i < 3; ++i)
     if (try (&r[i], 1, freed) != -1 || errno != EIO ||
-        !strstr (nbdedup_error (), "more references than it counts"))
+        !strstr (nbdedup_error (), "more often than its reference count"))
       fatal ("references that are not there: case %zu", i);
   addr[1]++;
   if (try (&(struct releases) { 1, { 0, 1, 0, 0 } }, 1, freed) != -1 ||
