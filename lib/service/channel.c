@@ -76,7 +76,8 @@ channel_recv (struct channel *ch, struct control_frame *f)
     return 0;
   default:
     shutdown (ch->fd, SHUT_RDWR);
-    return nbdedup_fail (EIO, "the server's answer is not nbdedup's protocol");
+    return nbdedup_fail (EIO, "the server's answer does not follow nbdedup's "
+                         "protocol");
   }
 }
 
@@ -114,8 +115,8 @@ channel_greet (struct channel *ch, const char *who)
     return take_error (ch, &f);
   if (f.type != CONTROL_REPLY || f.payload != 0 || f.cookie != ch->cookie ||
       f.offset != CONTROL_VERSION)
-    return nbdedup_fail (EPROTO, "the server's answer is not nbdedup's "
-                         "protocol");
+    return nbdedup_fail (EPROTO, "the server's answer does not follow "
+                         "nbdedup's protocol");
   return 0;
 }
 

@@ -90,8 +90,8 @@ busy_status (const char *path, const struct lockfile_holder *holder)
   if (status == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   if (since && now > since && now - since > BUSY_LONG_S) {
-    status_add_problem (status, false, "%s (PID %ld) has had the pool for %ld "
-                        "hours: how the pool is cannot be told until it ends",
+    status_add_problem (status, false, "%s (PID %ld) has had the pool open for "
+                        "%ld hours: the pool's health is unknown until it ends",
                         holder->who, (long) holder->pid,
                         (long) (now - since) / 3600);
     json_object_set_new (status, "state", json_string ("warning"));

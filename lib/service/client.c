@@ -89,8 +89,8 @@ try_open (struct nbdedup_client *client,
   if (!holder->server) {
     if (holder->reader_is_server)
       return nbdedup_fail (EBUSY, "pool %s is in use by a server that was "
-                           "started with read-only=on: end that first, or "
-                           "use --read-only", client->path);
+                           "started with read-only=on: stop that server first, "
+                           "or use --read-only", client->path);
     if (holder->reader)
       nbdedup_fail (EBUSY, "pool %s is in use by a command that reads it with "
                     "--read-only", client->path);
@@ -144,8 +144,8 @@ keep_waiting (nbdedup_wait_fn *on_wait, const struct lockfile_holder *holder,
     return 0;
   case EDEADLK:
     return nbdedup_fail (EDEADLK, "%s, which waits for this command at the "
-                         "other end of a pipe: let a server have the pool, "
-                         "or put a file in between", wait.why);
+                         "other end of a pipe: start a server for the pool, or "
+                         "use a file instead of the pipe", wait.why);
   default:
     return nbdedup_fail (EINTR, "interrupted");
   }
@@ -297,8 +297,8 @@ remote_call (struct channel *ch, const char *command, json_t *args,
     return nbdedup_fail_null (ENOMEM, "%s: no memory for the arguments",
                               command);
   if (text == NULL)
-    return nbdedup_fail_null (EINVAL, "%s: the arguments have no JSON form",
-                              command);
+    return nbdedup_fail_null (EINVAL, "%s: the arguments cannot be written as "
+                              "JSON", command);
   if (strlen (text) > CONTROL_COMMAND_MAX)
     return nbdedup_fail_null (EINVAL, "%s: the arguments are too long",
                               command);
@@ -398,7 +398,7 @@ nbdedup_client_repair (struct nbdedup_client *client, uint64_t address,
   if (client->pool != NULL)
     return scrub_offer (client->pool, address, content, len);
   if (len > CONTROL_PAYLOAD_MAX)
-    return nbdedup_fail (EINVAL, "no record has so much content");
+    return nbdedup_fail (EINVAL, "no record is that large");
   ch = channel_get (client);
   if (ch == NULL)
     return -1;

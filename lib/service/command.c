@@ -256,8 +256,8 @@ wait_for_freeing (const struct call *c)
     if (left > total)
       total = left;
     if (c->progress && c->progress (c->opaque, total - left, total) != 0)
-      return nbdedup_fail (EINTR, "interrupted: the space is still being "
-                           "freed, in the background");
+      return nbdedup_fail (EINTR, "interrupted: the pool continues to free the "
+                           "space in the background");
     /* Each fold does a part; other commands may run in between. */
     lock_release (&c->pool->admin);
     r = txg_run (c->pool->txg, NULL, NULL, NULL);
@@ -454,7 +454,8 @@ run_drift_history (const struct call *c, json_t **result)
       arg_bool (c, "newest", &newest) == -1)
     return -1;
   if (newest && name)
-    return nbdedup_fail (EINVAL, "name: the newest are those of all");
+    return nbdedup_fail (EINVAL, "name: cannot be used with newest, which "
+                         "covers all golden images");
   lock_release (&c->pool->admin);
   *result = newest
     ? history_newest (c->pool, after, c->progress, c->opaque)
@@ -672,10 +673,10 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
     result = json_object ();
   if (piece_missing) {
     json_decref (result);
-    return nbdedup_fail_null (ENOMEM, "no memory for all of the result%s",
+    return nbdedup_fail_null (ENOMEM, "no memory for the whole result%s",
                               !command_changes (command, args) ? ""
-                              : r == -1 ? ", it may be done"
-                              : ", but it is done");
+                              : r == -1 ? ", and the command may be done"
+                              : ", but the command is done");
   }
   return result;
 }

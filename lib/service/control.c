@@ -283,7 +283,7 @@ serve_command (struct connection *conn, const struct control_frame *f)
     return -1;
   if (result == NULL && errno == EINTR &&
       atomic_load (&conn->control->stopping))
-    return reply_error (conn, EINTR, "the server is going down");
+    return reply_error (conn, EINTR, "the server is shutting down");
   if (result == NULL)
     return reply_failure (conn);
   return reply_json (conn, result);
@@ -419,7 +419,7 @@ serve_request (struct connection *conn, const struct control_frame *f)
     return -1;
   }
   if (atomic_load (&conn->control->stopping)) {
-    reply_error (conn, ESHUTDOWN, "the server is going down");
+    reply_error (conn, ESHUTDOWN, "the server is shutting down");
     return -1;
   }
 
@@ -475,7 +475,8 @@ serve_one (struct connection *conn)
   if (r != 1) {
     conn->cookie = 0;
     if (r == -1 && errno == EPROTO)
-      reply_error (conn, EPROTO, "control: this is not nbdedup's protocol");
+      reply_error (conn, EPROTO, "control: the client does not speak nbdedup's "
+                   "protocol");
     return -1;
   }
   conn->cookie = f.cookie;

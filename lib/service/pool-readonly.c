@@ -81,9 +81,9 @@ doubt (struct opening *o)
     return 0;
   }
   describe_time (o->pool, time, sizeof time);
-  return nbdedup_fail (EIO, "%s; or read what there is (--read-only=force, "
-                       "or a server with read-only=force): the state of %s, "
-                       "in which flushed data may be missing", text, time);
+  return nbdedup_fail (EIO, "%s; or use --read-only=force, or a server with "
+                       "read-only=force, to read the state of %s, in which "
+                       "flushed data may be missing", text, time);
 }
 
 static int
@@ -210,18 +210,18 @@ replay (struct opening *o)
            txg_follow (pool->txg, &last) == -1)
     return -1;
   if (last > o->state.folded)
-    nbdedup_log (NBDEDUP_LOG_INFO, "%s: the journal's batches %" PRIu64
-                 " to %" PRIu64 " are kept in memory, and %" PRIu64 " KiB of "
-                 "records; figures of the whole pool, and drift, are without "
+    nbdedup_log (NBDEDUP_LOG_INFO, "%s: nbdedup keeps the journal's batches %"
+                 PRIu64 " to %" PRIu64 " and %" PRIu64 " KiB of records in "
+                 "memory; figures of the whole pool, and drift, do not include "
                  "them", pool->path, o->state.folded + 1, last,
                  (store_overlay_bytes (pool->store) + 1023) / 1024);
   if (!o->is_stale)
     return 0;
   describe_time (pool, time, sizeof time);
   nbdedup_log (NBDEDUP_LOG_WARNING, "%s: opened in the state of fold %" PRIu64
-               " (pool.db was last written at %s) and the journal up to batch "
-               "%" PRIu64 ": what is read may be old, what was flushed later "
-               "is missing", pool->path, o->state.fold, time, last);
+               " (pool.db was last written at %s) and the journal up to batch %"
+               PRIu64 ": reads may return old data, and data flushed later is "
+               "missing", pool->path, o->state.fold, time, last);
   return 0;
 }
 

@@ -188,9 +188,9 @@ add_segment (void *opaque, uint64_t segment, uint32_t nr_free,
   if (store_length (pool->store, &length) == -1)
     return -1;
   if ((segment + 1) * SEGMENT_BYTES > length)
-    return nbdedup_fail (EIO, "%s/records: %" PRIu64 " bytes, shorter than "
-                         "pool.db says: it was truncated; restore it from a "
-                         "backup", pool->path, length);
+    return nbdedup_fail (EIO, "%s/records: has only %" PRIu64 " bytes, fewer "
+                         "than pool.db says: it was truncated; restore it from "
+                         "a backup", pool->path, length);
   return space_add_segment (pool->space, segment, nr_free, largest_run);
 }
 
@@ -263,7 +263,7 @@ pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
   if (pool_check_sector (state->sector_bytes) == -1 ||
       hash_name (state->hash) == NULL)
     return nbdedup_fail (EIO, "%s/pool.db: damaged, or its hash (%d) is not "
-                         "built in", pool->path, state->hash);
+                         "built into this nbdedup", pool->path, state->hash);
   return 0;
 }
 
@@ -294,9 +294,9 @@ renew_index (struct nbdedup_pool *pool, struct meta_state *state)
   if (r != 1)
     return r;
   state->index_entries = 0;
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: pool.db: the hash index had an older "
-               "form, and is empty now: known data may be stored again until "
-               "\"nbdedup check --repair\" has filled it", pool->path);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: pool.db: nbdedup emptied the hash "
+               "index, which had an older form: known data may be stored again "
+               "until \"nbdedup check --repair\" fills it", pool->path);
   return 0;
 }
 
@@ -846,7 +846,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   if (damage.any && repair_damage (path, settings, who, damage.contradicted))
     return try_open (path, settings, who, flags, &damage);
   return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
-                            "; what is whole may still be read "
+                            "; intact data can still be read "
                             "(--read-only, or a server with read-only=on)"
                             : "");
 }

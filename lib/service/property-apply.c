@@ -120,8 +120,8 @@ check_max_size (struct nbdedup_pool *pool, uint64_t bytes)
     return -1;
   if (bytes < cap.used_bytes)
     return nbdedup_fail (EBUSY, "max-size %" PRIu64 ": %" PRIu64 " bytes are "
-                         "in use already: destroy or trim some first", bytes,
-                         cap.used_bytes);
+                         "in use already: destroy volumes or trim data first",
+                         bytes, cap.used_bytes);
   return 0;
 }
 
@@ -159,8 +159,7 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   if (strcmp (name, "copies") == 0 && value[0] != '1' &&
       txg_check_copies (pool->txg) == -1)
     return nbdedup_fail (ENOSPC, "copies: the pool's file system has no room "
-                         "for what they need in pool.db: free some space on "
-                         "it");
+                         "for their rows in pool.db: free some space on it");
   if (pool_property_get (pool, name, &before) == -1 ||
       txg_run (pool->txg, set_in_transaction, NULL, &s) == -1)
     return -1;

@@ -66,7 +66,8 @@ allow_check (const char *allow)
 
   for (p = allow; *p; ++p)
     if (iscntrl ((unsigned char) *p))
-      return nbdedup_fail (EINVAL, "allow: control characters");
+      return nbdedup_fail (EINVAL, "allow: control characters are not "
+                           "permitted");
   if (strcmp (allow, "all") == 0)
     return 0;
   for (p = allow; ; p = end + 1) {

@@ -267,7 +267,7 @@ copy_all (struct rebase *rb)
 
   while (r == 1) {
     if (rb->progress && rb->progress (rb->opaque, leaf, end) != 0)
-      return nbdedup_fail (EINTR, "interrupted; the volume is as it was");
+      return nbdedup_fail (EINTR, "interrupted; the volume is unchanged");
     if (txg_check (pool->txg) == -1)
       return -1;
     leaves = txg_leaves_at_once (pool->txg);
@@ -387,9 +387,8 @@ check_rebase (struct volume *v, struct volume *onto)
     return nbdedup_fail (ENOTSUP, "volume %s and the snapshot are of "
                          "different domains, which never share", v->name);
   if (v == onto->of)
-    return nbdedup_fail (EINVAL, "volume %s: a volume cannot be a clone of "
-                         "its own snapshot; rollback goes back to it",
-                         v->name);
+    return nbdedup_fail (EINVAL, "volume %s: a volume cannot be a clone of its "
+                         "own snapshot; use rollback to return to it", v->name);
   return 0;
 }
 

@@ -506,7 +506,8 @@ check_is_empty (struct volume *v)
     return -1;
   if (v->layer->blocks > 0 || v->layer->parent || v->snapshots.nr > 0)
     return nbdedup_fail (EBUSY, "domain: can only be set while volume %s is "
-                         "empty, no clone, and without snapshots", v->name);
+                         "empty, is not a clone, and has no snapshots",
+                         v->name);
   return 0;
 }
 
@@ -581,8 +582,8 @@ volume_set (struct nbdedup_pool *pool, const char *name,
   {
     WITH_LOCK (&pool->volumes->lock);
     if (v->nr_clients > 0)
-      return nbdedup_fail (EBUSY, "domain: can only be set while volume %s "
-                           "has no client, it has %u", name, v->nr_clients);
+      return nbdedup_fail (EBUSY, "domain: can only be set while volume %s has "
+                           "no clients, but it has %u", name, v->nr_clients);
     v->exclusive = true;        /* no client may attach, and write, meanwhile */
   }
   r = set_property (pool, v, property, value);

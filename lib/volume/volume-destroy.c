@@ -137,8 +137,8 @@ check_clones (struct destroy *d)
     n = d->victims[i]->is_snapshot ? clones_left (d, d->victims[i]) : 0;
     if (n > 0) {
       volume_full_name (d->victims[i], name);
-      if (need (d, "--force", "%s has %u clone%s: --force destroys it, "
-                "they live on", name, n, n == 1 ? "" : "s") == -1)
+      if (need (d, "--force", "%s has %u clone%s: --force destroys only the "
+                "snapshot", name, n, n == 1 ? "" : "s") == -1)
         return -1;
     }
   }
@@ -155,7 +155,7 @@ check_clients_locked (struct destroy *d)
     if (d->victims[i]->nr_clients > 0) {
       volume_full_name (d->victims[i], name);
       volume_describe_clients_locked (d->victims[i], clients, sizeof clients);
-      if (need (d, "--force", "%s is in use by %s; --force cuts them off",
+      if (need (d, "--force", "%s is in use by %s: --force disconnects them",
                 name, clients) == -1)
         return -1;
     }

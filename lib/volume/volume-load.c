@@ -76,8 +76,8 @@ load_layer (void *opaque, const struct meta_layer *ml)
   struct layer *l;
 
   if (check_block_size (ml->block_size, 0) == -1)
-    return damaged (ld, "layer %" PRIu64 " has block size %" PRIu32, ml->id,
-                    ml->block_size);
+    return damaged (ld, "layer %" PRIu64 " has the wrong block size %" PRIu32,
+                    ml->id, ml->block_size);
   if (layers_reserve (ld->vs, 1) == -1 || (l = layer_new (ml)) == NULL)
     return -1;
   WITH_LOCK (&ld->vs->lock);
@@ -112,8 +112,8 @@ link_layer (void *opaque, const struct meta_layer *ml)
       ld->nr_orphans++;
       return 0;
     }
-    return damaged (ld, "layer %" PRIu64 " has a parent that is missing or "
-                    "cannot be one", ml->id);
+    return damaged (ld, "the parent of layer %" PRIu64 " is missing, or cannot "
+                    "be its parent", ml->id);
   }
   WITH_LOCK (&ld->vs->lock);
   l->parent = parent;
@@ -145,8 +145,8 @@ check_circles (struct volumes *vs)
       }
     }
     if (l)
-      return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " is below "
-                           "itself", l->id);
+      return nbdedup_fail (EIO, "pool.db: layer %" PRIu64 " is its own "
+                           "ancestor", l->id);
   }
   return 0;
 }
@@ -177,8 +177,8 @@ check_orphans (struct load *ld)
   for (i = 0; i < vs->layers.nr; ++i) {
     l = vs->layers.p[i];
     if (l->nr_names > 0 && !is_whole_locked (vs, l))
-      return damaged (ld, "layer %" PRIu64 " stands on one that is missing or "
-                      "cannot be there", l->id);
+      return damaged (ld, "an ancestor of layer %" PRIu64 " is missing, or "
+                      "cannot be its ancestor", l->id);
   }
   for (i = 0; i < vs->layers.nr; ++i)
     vs->layers.p[i]->lost = false;
@@ -473,7 +473,7 @@ load_names (struct load *ld, int r)
   else if (r == 0) {
     r = meta_snapshot_salvage (ld->c, load_snapshot, ld);
     if (r == 1)
-      r = damaged (ld, "a damaged page of snapshots: some may be missing");
+      r = damaged (ld, "a page of snapshots is damaged: some may be missing");
   }
   if (r == 0)
     r = set_origins (ld);
@@ -513,14 +513,14 @@ volumes_salvage (struct volumes *vs, struct meta_conn *c)
 
   r = meta_layer_salvage (c, load_layer, &ld);
   if (r == 1)
-    r = damaged (&ld, "a damaged page of layers: some are missing");
+    r = damaged (&ld, "a page of layers is damaged: some are missing");
   if (r == 0 && meta_layer_salvage (c, link_layer, &ld) == -1)
     r = -1;
   spread_loss (vs);
   if (r == 0) {
     r = meta_volume_salvage (c, load_volume, &ld);
     if (r == 1)
-      r = damaged (&ld, "a damaged page of volumes: some may be missing");
+      r = damaged (&ld, "a page of volumes is damaged: some may be missing");
   }
   if (load_names (&ld, r) == -1)
     return -1;

@@ -481,7 +481,7 @@ volume_describe_clients_locked (const struct volume *v, char *buf, size_t len)
       n += (size_t) snprintf (buf + n, len - n, "%s%s", separator,
                               h->tls_identity);
     else if (h->is_admin)
-      n += (size_t) snprintf (buf + n, len - n, "%sa nbdedup command",
+      n += (size_t) snprintf (buf + n, len - n, "%san nbdedup command",
                               separator);
     else if (h->uid >= 0)
       n += (size_t) snprintf (buf + n, len - n, "%suid %" PRId64, separator,

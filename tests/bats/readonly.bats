@@ -380,7 +380,7 @@ many_volumes ()
         files=$(note_files)
         nbdedup --read-only list --json >"$BATS_TEST_TMPDIR/list" \
             2>"$BATS_TEST_TMPDIR/log"
-        grep -q "damaged page of ${table}s" "$BATS_TEST_TMPDIR/log"
+        grep -q "a page of ${table}s is damaged" "$BATS_TEST_TMPDIR/log"
         nbdedup --read-only export w1000 - 2>/dev/null | cmp - "$one"
         nbdedup --read-only export w2499 - 2>/dev/null | cmp - "$one"
         left=$(jq '.volumes | length' "$BATS_TEST_TMPDIR/list")
@@ -498,7 +498,7 @@ END
     [[ $stderr == *"read-only=force"* ]]
     run -1 nbdedup --read-only export a /dev/null
     run -0 --separate-stderr nbdedup --read-only=force list
-    [[ $stderr == *"what is read may be old"* ]]
+    [[ $stderr == *"reads may return old data"* ]]
     exported a "$BATS_TEST_TMPDIR/a-second.img" --read-only=force
     exported b "$b" --read-only=force
     nothing_written

@@ -131,7 +131,7 @@ release ()
     status 1 '.state == "warning"' '.problems | length == 1' \
            '.problems[0].text | contains ("nbdedup import")' '.damage == null'
     run -1 nbdedup status
-    [[ $output == *"warning: nbdedup import (PID $holder) has had the pool for 25 hours"* ]]
+    [[ $output == *"warning: nbdedup import (PID $holder) has had the pool open for 25 hours"* ]]
     release
     status 0 '.state == "ok"' '.open == null'
 }

@@ -743,7 +743,7 @@ $pool is in use by nbdedup import (PID $importer) since $time"
             nbdedup import web2 - 2>"$1.import"' bash "$err"
     [ "$status" != 124 ]
     assert_eq "$(cat "$err.export" "$err.import" |
-                 grep -c "other end of a pipe: let a server have the pool")" 1
+                 grep -c "other end of a pipe: start a server for the pool")" 1
     assert_eq "$(json list | jq -c '[.volumes[].name]')" '["web1"]'
 
     # It waits for a command that only writes to the same pipe.
