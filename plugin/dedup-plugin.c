@@ -250,9 +250,9 @@ plugin_get_ready (void)
     return -1;
   }
   if (keys.threads == KEYS_THREADS_PARALLEL && !server_survives_parallel ())
-    nbdkit_error ("threads=parallel: a client that hangs up while its "
-                  "requests are at work can end this server, for all "
-                  "clients: nbdkit 1.34 fixed that");
+    nbdkit_error ("threads=parallel: a client that hangs up during its "
+                  "requests can end this server, for all clients: nbdkit 1.34 "
+                  "fixed that");
   listeners_note ();
   return startup_prepare ();
 }
@@ -483,15 +483,15 @@ plugin_open (int readonly)
   if (name[0] == '\0' && keys.volume != NULL)
     name = keys.volume;
   if (name[0] == '\0') {
-    nbdkit_error ("the client asked for the default export, and the pool has "
-                  "not exactly one volume: the client must name one of them, "
-                  "or this server be started with volume=NAME");
+    nbdkit_error ("the client asked for the default export, but the pool does "
+                  "not have exactly one volume: name a volume in the client, "
+                  "or start this server with volume=NAME");
     errno = ENOENT;
     return NULL;
   }
   if (keys.only && strcmp (name, keys.volume) != 0) {
-    nbdkit_error ("the client asked for another export than '%s', and "
-                  "only=on hides all others", keys.volume);
+    nbdkit_error ("the client asked for an export other than '%s', but only=on "
+                  "hides all others", keys.volume);
     errno = ENOENT;
     return NULL;
   }

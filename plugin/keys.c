@@ -250,7 +250,7 @@ static int
 parse_pool (const char *value, char **r)
 {
   if (*r != NULL) {
-    nbdkit_error ("pool=%s: pool=%s was given before, and one server has "
+    nbdkit_error ("pool=%s: pool=%s was given before, and a server has only "
                   "one pool", value, *r);
     return -1;
   }
@@ -358,7 +358,7 @@ keys_check (const struct keys *keys)
     return -1;
   }
   if (keys->only && keys->volume == NULL) {
-    nbdkit_error ("only=on needs volume=NAME: the one to serve");
+    nbdkit_error ("only=on needs volume=NAME, the volume to serve");
     return -1;
   }
   return 0;

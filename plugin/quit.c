@@ -142,8 +142,8 @@ static void
 shut_clients (void)
 {
   if (each_descriptor (shut_client) == -1)
-    nbdkit_error ("/proc/self/fd: %s: clients will be told that the server "
-                  "shuts down", strerror (errno));
+    nbdkit_error ("/proc/self/fd: %s: the server will tell clients that it is "
+                  "shutting down", strerror (errno));
 }
 
 static void

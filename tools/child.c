@@ -402,8 +402,8 @@ child_fail (struct child *child, const char *name)
   if (why != NULL) {
     /* QEMU's text is only about its locks: replace it. */
     if (strstr (why, "Failed to get shared \"write\" lock") != NULL)
-      image_fail ("%s: is in use by another process: shut the guest down, or "
-                  "stop whatever has it open", name);
+      image_fail ("%s: is in use by another process: shut down the guest, or "
+                  "stop the process that has it open", name);
     else
       image_fail ("%s: %s", name, why);
   }

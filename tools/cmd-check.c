@@ -74,7 +74,8 @@ cmd_check (int argc, char **argv, const char *pool)
                  "figure. Exits 1 if there are errors, and prints them.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.repair && opts.read_only != NBDEDUP_READ_ONLY_OFF)
-    usage_error (&opts, "--repair changes the pool: not with --read-only");
+    usage_error (&opts, "--repair changes the pool: it cannot be used with "
+                 "--read-only");
   result = run (&opts, opts.repair ? pack_args (&opts, "{s:b}", "repair", 1)
                 : NULL);
   if (result == NULL)

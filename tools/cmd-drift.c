@@ -180,7 +180,7 @@ check_options (const struct drift_options *opts)
   const char *at = name == NULL ? NULL : strchr (name, '@');
 
   if (name != NULL && at == NULL)
-    usage_error (common, "'%s' is no golden image: give its snapshot, as in "
+    usage_error (common, "'%s' is not a golden image: give a snapshot, as in "
                  "%s@v1, or no name for all golden images", name, name);
   if (name != NULL) {
     check_snapshot_name (common, name);
@@ -190,7 +190,7 @@ check_options (const struct drift_options *opts)
     usage_error (common, "--json or --csv, not both");
   if (opts->names != NULL &&
       (opts->history || opts->csv || makes_files (opts)))
-    usage_error (common, "--if-destroyed does not go with --history, --csv, "
+    usage_error (common, "--if-destroyed cannot be used with --history, --csv, "
                  "--html or --svg");
   if (opts->names != NULL && opts->record && name == NULL)
     usage_error (common, "--if-destroyed with --record needs the name of a "
@@ -199,10 +199,10 @@ check_options (const struct drift_options *opts)
     usage_error (common, "only one report can go to standard output");
   if (opts->html != NULL && opts->svg != NULL &&
       strcmp (opts->html, opts->svg) == 0)
-    usage_error (common, "--html and --svg need a file each");
+    usage_error (common, "--html and --svg need different files");
   if (opts->memory > 0 && !needs_present (opts) && opts->names == NULL)
-    usage_error (common, "--memory does not go with --history: samples are "
-                 "only read");
+    usage_error (common, "--memory cannot be used with --history, which only "
+                 "reads samples");
 }
 
 /* The requested data; NULL: not requested. */

@@ -160,8 +160,8 @@ open_source (struct estimate *es, struct source *s, bool first)
     return fail_image ();
   is_qemu |= detected != NULL;
   if (first && detected != NULL)
-    note ("estimate: %s: is read as %s (with --format raw: as it is)",
-          s->file, detected);
+    note ("estimate: %s: is read as %s; --format raw reads its bytes as they "
+          "are", s->file, detected);
   free (detected);
   if (s->image->is_stream)
     return 0;

@@ -221,8 +221,8 @@ destroy_volume (struct import *im)
   }
   json_decref (args);
   if (r == -1 && errno != ENOENT)
-    fail ("import: volume '%s' is left behind: destroy it: %s",
-          im->temp, nbdedup_error ());
+    fail ("import: cannot destroy the incomplete volume '%s': %s: destroy it "
+          "by hand", im->temp, nbdedup_error ());
 }
 
 /*----------------------------------------------------------------------
@@ -347,8 +347,8 @@ open_source (struct import *im, const char *file)
    * check the result.
    */
   if (detected != NULL)
-    note ("import: %s: is read as %s (with --format raw: as it is)", file,
-          detected);
+    note ("import: %s: is read as %s; --format raw reads its bytes as they are",
+          file, detected);
   free (detected);
   return 0;
 }

@@ -86,7 +86,7 @@ cmd_init (int argc, char **argv, const char *pool)
     opts.common.pool = opts.common.args[0];
   }
   if (opts.common.pool == NULL)
-    usage_error (&opts.common, "which directory is to be the pool?");
+    usage_error (&opts.common, "no directory for the pool was given");
 
   r = nbdedup_pool_create (opts.common.pool, opts.properties);
   json_decref (opts.properties);

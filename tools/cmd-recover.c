@@ -17,7 +17,7 @@ print_recover (const char *pool, const json_t *result)
             json_size (result, "volumes"));
     return EXIT_SUCCESS;
   }
-  printf ("records: %" PRIu64 " records are named there, of %s, which take "
+  printf ("records: its summaries name %" PRIu64 " records of %s, which take "
           "%s\n", json_size (result, "records"),
           human_bytes (json_size (result, "record_bytes"), bytes),
           human_bytes (json_size (result, "stored_bytes"), stored));

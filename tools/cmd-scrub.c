@@ -80,7 +80,7 @@ parse (int key, char *arg, struct argp_state *state)
     if (strcmp (arg, "none") != 0) {
       sc->rate = options_size (state, "rate", arg);
       if (sc->rate == 0)
-        usage_error (&sc->common, "rate 0: no byte would be read: use none "
+        usage_error (&sc->common, "rate 0: the scrub would never end: use none "
                      "for no limit");
     }
     return 0;
@@ -217,8 +217,8 @@ open_sources (struct scrub *sc)
     if (sc->sources[i] == NULL)
       return fail_image ();
     if (detected != NULL)
-      note ("scrub: %s: is read as %s (with --format raw: as it is)",
-            sc->files[i], detected);
+      note ("scrub: %s: is read as %s; --format raw reads its bytes as they "
+            "are", sc->files[i], detected);
     free (detected);
   }
   return 0;
@@ -323,7 +323,8 @@ cmd_scrub (int argc, char **argv, const char *pool)
                  "damaged, and prints which parts of volumes are affected.",
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (sc.nr_sources > 0 && sc.common.read_only != NBDEDUP_READ_ONLY_OFF)
-    usage_error (&sc.common, "--from repairs: not with --read-only");
+    usage_error (&sc.common, "--from repairs the pool: it cannot be used with "
+                 "--read-only");
   if (sc.nr_sources == 0 && (sc.format != NULL || sc.allow_backing))
     usage_error (&sc.common, "--format and --allow-backing need --from");
   for (i = 0; i < sc.nr_sources; ++i)

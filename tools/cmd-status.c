@@ -154,7 +154,7 @@ print_busy (const json_t *open, const json_t *space)
 
   print_open (open);
   if (json_is_integer (json_object_get (open, "since")))
-    printf ("            since %s; until it ends no more can be told\n",
+    printf ("            since %s; nothing more is known until it ends\n",
             describe_time (open, "since", buf));
   printf ("files       %s of records, %s of metadata\n",
           size_or_dash (space, "file_bytes", a),

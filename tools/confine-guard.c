@@ -258,8 +258,8 @@ guard_start (struct confine *c, int sock, const char *argv0)
   if (g->listener != -1 && g->stopfd != -1 && get_sizes (g) == 0 &&
       start_thread (g) == 0)
     return g;
-  image_fail ("cannot confine %s (seccomp: %s), so it is not run: use raw "
-              "images, or Linux 5.9 or later", argv0, strerror (errno));
+  image_fail ("cannot confine %s (seccomp: %s), so nbdedup does not run it: "
+              "use raw images, or Linux 5.9 or later", argv0, strerror (errno));
   guard_free (g);
   return NULL;
 }

@@ -236,14 +236,14 @@ fail_refers (const struct chain *chain, const struct link *link,
              const char *what)
 {
   if (strcmp (what, "the network") == 0)
-    return image_fail ("%s: refers to a server: this is not followed: copy it "
-                       "with 'qemu-img convert' if you trust it", link->path);
+    return image_fail ("%s: refers to a server, which nbdedup does not read: "
+                       "copy the image with 'qemu-img convert' if you trust it",
+                       link->path);
   if (!chain->allow_backing)
-    return image_fail ("%s: refers to another file, '%s': if that is to be "
-                       "read, too, give --allow-backing", link->path, what);
-  return image_fail ("%s: refers to '%s', which is no disk image that can be "
-                     "read: give a regular file or a block device",
-                     link->path, what);
+    return image_fail ("%s: refers to another file, '%s': give --allow-backing "
+                       "to read that, too", link->path, what);
+  return image_fail ("%s: refers to '%s', which is not a readable disk image: "
+                     "give a regular file or a block device", link->path, what);
 }
 
 /* A program failed on 'link'.  Returns true if that was because of an access
@@ -457,8 +457,8 @@ follow (struct chain *chain, const struct link *link, const char *name)
   }
   path = resolve (link, name);
   if (path == NULL)
-    image_fail ("%s: refers to '%s', which is no file of this machine: copy "
-                "it with 'qemu-img convert' if you trust it", link->path,
+    image_fail ("%s: refers to '%s', which is not a file on this machine: copy "
+                "the image with 'qemu-img convert' if you trust it", link->path,
                 name);
   else
     next = add_file (chain, path);
@@ -548,7 +548,7 @@ examine (struct chain *chain, unsigned nr, bool *is_unreadable)
     chain->virtual_size = json_size (info, "virtual-size");
   if (chain->virtual_size > virtual_max (chain->links[0].format))
     r = image_fail ("%s: says that its disk has %" PRIu64 " bytes, which is "
-                    "too much for %s: it is damaged, or convert it to raw "
+                    "too much for %s: if it is not damaged, convert it to raw "
                     "first", link->path, chain->virtual_size, link->format);
   else if (json_is_true (json_object_get (info, "encrypted")))
     r = image_fail ("%s: is encrypted: decrypt it first ('qemu-img convert' "

@@ -265,8 +265,8 @@ static int
 fail_kind (const char *file, mode_t mode)
 {
   return S_ISDIR (mode) ? image_fail ("%s: Is a directory", file)
-    : image_fail ("%s: is a %s, no disk image: give a file, a block device, or "
-                  "'-' and redirect standard input", file,
+    : image_fail ("%s: is a %s, not a disk image: give a file, a block device, "
+                  "or '-' and redirect standard input", file,
                   S_ISFIFO (mode) ? "FIFO" : S_ISSOCK (mode) ? "socket"
                   : "character device");
 }

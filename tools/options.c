@@ -253,7 +253,8 @@ options_parse (struct options *opts, int argc, char **argv,
     usage_error (opts, "--pool is empty: give the pool's directory");
   if (opts->read_only != NBDEDUP_READ_ONLY_OFF &&
       (children & OPTIONS_READS) == OPTIONS_POOL)
-    usage_error (opts, "it changes the pool, which --read-only forbids");
+    usage_error (opts, "this command changes the pool, which --read-only "
+                 "forbids");
 }
 
 const char *

@@ -719,23 +719,23 @@ END
         [[ $stderr == "nbdedup: drift: "$expected" (see 'nbdedup drift --help')" ]] ||
             fail "$*: $stderr"
     }
-    usage "'golden' is no golden image: give its snapshot, as in golden@v1, or no name for all golden images" golden
+    usage "'golden' is not a golden image: give a snapshot, as in golden@v1, or no name for all golden images" golden
     usage "'@v1' is not a snapshot's name, NAME@SNAP" @v1
     usage "'golden@' is not a snapshot's name, NAME@SNAP" golden@
     usage "unexpected argument 'web1'" golden@v1 web1
     usage "--json or --csv, not both" --json --csv
     usage "--if-destroyed needs the names of volumes or snapshots" --if-destroyed --json
     for option in --history --csv --html=x --svg=x; do
-        usage "--if-destroyed does not go with --history, --csv, --html or --svg" \
+        usage "--if-destroyed cannot be used with --history, --csv, --html or --svg" \
               --if-destroyed web1 "$option"
     done
     usage "--if-destroyed with --record needs the name of a golden image" \
           --if-destroyed web1 --record
-    usage "--html and --svg need a file each" --html - --svg -
+    usage "--html and --svg need different files" --html - --svg -
     usage "only one report can go to standard output" --html - --json
     usage "only one report can go to standard output" --svg - --history
-    usage "--html and --svg need a file each" --svg same --html same
-    usage "--memory does not go with --history: samples are only read" --history --memory 1M
+    usage "--html and --svg need different files" --svg same --html same
+    usage "--memory cannot be used with --history, which only reads samples" --history --memory 1M
     usage "--memory 'much'*" --memory much
     for size in 0 1K 1023K; do
         usage "--memory '$size': at least 1.00 MiB is needed" --memory $size

@@ -244,8 +244,8 @@ near ()
         qemu-img convert -f raw -O "$f" c.raw "other.$f"
         estimate --exact --block-size 4K,64K "other.$f"
         assert_eq "$estimate" "$expected" "$f"
-        assert_eq "$(cat err)" "nbdedup: estimate: other.$f: is read as $f\
- (with --format raw: as it is)"
+        assert_eq "$(cat err)" "nbdedup: estimate: other.$f: is read as $f;\
+ --format raw reads its bytes as they are"
     done
     estimate --exact --block-size 4K,64K - <c.raw
     assert_eq "$estimate" "$expected" "standard input"

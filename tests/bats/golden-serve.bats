@@ -136,7 +136,7 @@ gets_shutdown ()
 }
 
 @test "an empty export name with several volumes: the client sees the reason" {
-    local reason="must name one of them"
+    local reason="name a volume in the client"
 
     need qemu-img --version
     make_pool

@@ -69,8 +69,8 @@ both_ways ()
         [ "$f" != vpc ] || options=(-o force_size=on)
         qemu-img convert -f raw -O "$f" "${options[@]}" disk.raw "in.$f"
         run -0 nbdedup import "v-$f" "in.$f"
-        assert_eq "$output" "nbdedup: import: in.$f: is read as $f (with\
- --format raw: as it is)"
+        assert_eq "$output" "nbdedup: import: in.$f: is read as $f;\
+ --format raw reads its bytes as they are"
         run -0 nbdedup import "w-$f" "in.$f" --format "$f"
         assert_eq "$output" ""
         nbdedup export "v-$f" - | cmp - disk.raw
@@ -440,7 +440,7 @@ EOF
         # shellcheck disable=SC2086
         run -1 nbdedup $command in.qcow2 --format qcow2
         assert_eq "$output" "nbdedup: ${command% *}: in.qcow2: is in use by\
- another process: shut the guest down, or stop whatever has it open"
+ another process: shut down the guest, or stop the process that has it open"
     done
     exec 5>&-
     wait $pid

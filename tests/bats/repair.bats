@@ -83,8 +83,8 @@ expect_whole ()
 @test "check --repair is refused where nothing may be written" {
     damaged_pool
     run -2 nbdedup --read-only check --repair
-    assert_eq "$output" "nbdedup: check: --repair changes the pool: not with \
---read-only (see 'nbdedup check --help')"
+    assert_eq "$output" "nbdedup: check: --repair changes the pool: it cannot be \
+used with --read-only (see 'nbdedup check --help')"
     run -1 nbdedup --read-only check
     nbdedup check --repair
 }

@@ -70,8 +70,8 @@ with_data_file ()
 
 @test "an image that refers to other files is refused unless they may be read" {
     overlay backing.qcow2 "$PWD/secret" raw
-    both_refuse "backing.qcow2: refers to another file, '$PWD/secret': if that\
- is to be read, too, give --allow-backing" backing.qcow2
+    both_refuse "backing.qcow2: refers to another file, '$PWD/secret': give\
+ --allow-backing to read that, too" backing.qcow2
     overlay relative.qcow2 secret raw
     both_refuse "refers to another file, 'secret'" relative.qcow2
     both_refuse "refers to another file" relative.qcow2 --format qcow2
@@ -127,7 +127,7 @@ EOF
     mkfifo fifo
     for type in /dev/zero "$PWD/fifo" fifo /proc/self/environ-not; do
         sed "s,$PWD/secret,$type," evil.vmdk >x.vmdk
-        both_refuse "${type##*/}', which is no disk image" \
+        both_refuse "${type##*/}', which is not a readable disk image" \
                     x.vmdk --allow-backing
     done
     sed "s,$PWD/secret,nbd+unix:///?socket=$PWD/sock," evil.vmdk >x.vmdk
@@ -146,12 +146,12 @@ EOF
     wait_for 30 test -s other.pid
     overlay x.qcow2 "$other" raw
     both_refuse "refers to another file, '$other'" x.qcow2
-    both_refuse "refers to '$other', which is no file of this machine" \
+    both_refuse "refers to '$other', which is not a file on this machine" \
                 x.qcow2 --allow-backing
     for name in "json:{\"driver\":\"nbd\",\"path\":\"$PWD/other.sock\"}" \
                     nbd:unix:other.sock http://127.0.0.1:1/x ssh://h/x; do
         overlay x.qcow2 "$name" raw
-        both_refuse "which is no file of this machine" x.qcow2 --allow-backing
+        both_refuse "which is not a file on this machine" x.qcow2 --allow-backing
     done
     # Not an image format: QEMU has drivers for everything that can be reached.
     both_misuse "'nbd' is not an image format" "$PWD/other.sock" --format nbd
@@ -224,7 +224,7 @@ EOF
 @test "what is no file and no device is refused at once" {
     mkfifo fifo
     overlay x.qcow2 "$PWD/fifo" raw
-    both_refuse "fifo: is a FIFO, no disk image: give a file, a block device,\
+    both_refuse "fifo: is a FIFO, not a disk image: give a file, a block device,\
  or '-' and redirect standard input" fifo
     both_refuse "is a FIFO" fifo --format qcow2
     both_refuse "fifo: is a FIFO" x.qcow2 --allow-backing
@@ -281,7 +281,7 @@ break_out ()
     cp secret bin/before
     run -1 env PATH="$PWD/bin:$PATH" nbdedup import v bin/in.qcow2 9<secret
     assert_eq "$output" "nbdedup: import: bin/in.qcow2: refers to another file,\
- 'reached: nothing': if that is to be read, too, give --allow-backing"
+ 'reached: nothing': give --allow-backing to read that, too"
     nbdedup import v disk.raw
     run -1 env PATH="$PWD/bin:$PATH" nbdedup export v out.qcow2 \
         --format qcow2 9<secret
@@ -306,7 +306,7 @@ break_out ()
     run -1 env PATH="$PWD/first:$PATH" timeout 30 \
         nbdedup import v bin/in.qcow2
     assert_eq "$output" "nbdedup: import: bin/in.qcow2: refers to another file,\
- '/usr/bin/env': if that is to be read, too, give --allow-backing"
+ '/usr/bin/env': give --allow-backing to read that, too"
     nothing_left
 }
 
@@ -318,7 +318,7 @@ break_out ()
         # shellcheck disable=SC2086
         run -1 "$test_programs/bats/break-out" --without-seccomp nbdedup $command
         [[ $output == "nbdedup: ${command%% *}: "*.qcow2": cannot confine\
- qemu-img (seccomp: Operation not permitted), so it is not run: "* ]] ||
+ qemu-img (seccomp: Operation not permitted), so nbdedup does not run it: "* ]] ||
             fail "$output"
         assert_eq "${#lines[@]}" 1
     done
