@@ -19,25 +19,42 @@
 #include "base/log.h"
 #include "core/fold-index.h"
 #include "core/fold-int.h"
+#include "format/counts.h"
 
 /* The repair recounts such a record. */
 #define COUNT_UNKNOWN (RECORD_REFCOUNT_MAX / 2)
 
-/* One group's row in memory, and the segment that it lies in. */
+/* The group's row is written without its dead records when they are a quarter
+ * of them, or it is written for another reason.
+ */
+#define DEAD_SHARE 4
+
+/* Growth by one entry, alone in its row, in pages that are half empty. */
+#define COUNTS_ROOM_BYTES 32
+
+/* One group in memory. */
 struct group {
   uint64_t id;
   unsigned nr;
   struct record records[RECORD_GROUP_SECTORS];  /* ascending by address */
+
+  /* The two rows in pool.db: */
+  bool write_row;               /* that of table "record" is to change */
+  bool write_counts;            /* that of table "count" is */
+  unsigned nr_dead;             /* dead records that table "record" has */
+  bool dead[RECORD_GROUP_SECTORS];      /* ... by sector */
+  uint64_t own[RECORD_GROUP_SECTORS];   /* counts that it has, by sector */
 };
 
 struct pass {
   struct fold *f;
   struct meta_conn *c;
   struct group *group;
-  struct blob row;
+  struct blob row, counts;      /* buffers */
   struct segment_map *map;      /* of the current segment; NULL: untouched */
   bool has_chunks;              /* ... with the allocator's chunks */
   bool copies;                  /* only copies may lose references */
+  bool tight;                   /* table "count" must not grow */
 };
 
 /* The tables contradict each other, as the error text says.  0: a repair is
@@ -59,30 +76,90 @@ note_contradiction (struct fold *f)
   return nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
 }
 
+/* The counts contradict the records, or are damaged: the group's records are
+ * lost to the fold, as if their row were missing.
+ */
+static int
+lose_group (struct pass *p)
+{
+  p->group->nr = 0;
+  p->group->write_row = true;
+  return note_contradiction (p->f);
+}
+
+static int
+add_to_group (struct pass *p, const struct counts *counts, size_t off)
+{
+  struct group *g = p->group;
+  struct record *r = &g->records[g->nr];
+  unsigned sector;
+  int n;
+
+  n = g->nr == RECORD_GROUP_SECTORS
+    ? nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
+                    "damaged", g->id)
+    : record_unpack (g->id, p->row.p + off, p->row.len - off, r);
+  if (n == -1)
+    return -1;
+  sector = r->ptr.addr % RECORD_GROUP_SECTORS;
+  g->own[sector] = r->refcount;
+  if (counts->of[sector] == COUNT_DEAD) {
+    g->dead[sector] = true;
+    g->nr_dead++;
+    return n;
+  }
+  if (counts->of[sector] != COUNT_SAME)
+    r->refcount = counts->of[sector];
+  g->nr++;
+  return n;
+}
+
 static int
 load_group (struct pass *p, uint64_t id)
 {
   struct group *g = p->group;
+  struct counts counts;
   size_t off;
   int n;
 
   g->id = id;
-  g->nr = 0;
-  if (meta_record_get (p->c, id, &p->row) == -1)
+  g->nr = g->nr_dead = 0;
+  g->write_row = g->write_counts = false;
+  memset (g->dead, 0, sizeof g->dead);
+  if (meta_record_get_parts (p->c, id, &p->row, &p->counts) == -1)
     return -1;
+  if (counts_unpack (id, p->counts.p, p->counts.len, &counts) == -1)
+    return lose_group (p);
   for (off = 0; off < p->row.len; off += (size_t) n) {
-    n = g->nr == RECORD_GROUP_SECTORS
-      ? nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
-                      "damaged", id)
-      : record_unpack (id, p->row.p + off, p->row.len - off,
-                       &g->records[g->nr]);
-    if (n == -1 && note_contradiction (p->f) == -1)
-      return -1;
-    if (n == -1)                /* pointers to the rest find it missing */
-      break;
-    g->nr++;
+    n = add_to_group (p, &counts, off);
+    if (n == -1) {              /* pointers to the rest find it missing */
+      g->write_row = true;
+      return note_contradiction (p->f);
+    }
   }
   return 0;
+}
+
+/* Only counts have changed, or records have died. */
+static int
+store_counts (struct pass *p)
+{
+  const struct group *g = p->group;
+  uint8_t buf[COUNTS_LEN_MAX];
+  struct counts counts;
+  unsigned i, sector;
+
+  counts_clear (&counts);
+  for (i = 0; i < RECORD_GROUP_SECTORS; ++i)
+    if (g->dead[i])
+      counts.of[i] = COUNT_DEAD;
+  for (i = 0; i < g->nr; ++i) {
+    sector = g->records[i].ptr.addr % RECORD_GROUP_SECTORS;
+    if (g->records[i].refcount != g->own[sector])
+      counts.of[sector] = g->records[i].refcount;
+  }
+  p->f->state.features_incompat |= FEATURE_INCOMPAT_COUNTS;
+  return meta_count_put (p->c, g->id, buf, counts_pack (&counts, buf));
 }
 
 static int
@@ -94,6 +171,8 @@ store_group (struct pass *p)
 
   if (g->nr == 0)
     return meta_record_delete (p->c, g->id);
+  if (!g->write_row && g->nr_dead * DEAD_SHARE < g->nr + g->nr_dead)
+    return g->write_counts ? store_counts (p) : 0;
   if (blob_reserve (&p->row, g->nr * RECORD_ENTRY_MAX) == -1)
     return -1;
   for (i = 0; i < g->nr; ++i)
@@ -285,6 +364,16 @@ note_reached (struct fold *f, const struct record *r, uint64_t old)
   return array_push (&f->reached.p, &f->reached.nr, r->ptr.addr);
 }
 
+/* The record is dead; squeeze_group drops it. */
+static void
+bury (struct group *g, struct record *r)
+{
+  g->dead[r->ptr.addr % RECORD_GROUP_SECTORS] = true;
+  g->nr_dead++;
+  g->write_counts = true;
+  r->ptr.addr = 0;
+}
+
 /* A record of pool.db gains or loses references. */
 static int
 change_record (struct pass *p, struct record *r, int64_t delta)
@@ -302,6 +391,8 @@ change_record (struct pass *p, struct record *r, int64_t delta)
     new = COUNT_UNKNOWN;        /* too high, so that nothing frees it */
   }
   r->refcount = new;
+  p->group->write_counts |= new != old;
+  p->group->write_row |= p->tight && new < old;
   if ((old > 0) != (new > 0))
     count_record (f, r, new > 0 ? 1 : -1);
   if (note_reached (f, r, old) == -1)
@@ -325,7 +416,7 @@ change_record (struct pass *p, struct record *r, int64_t delta)
     return -1;
   if (add_gone (f, r) == -1 || add_index_op (f, r, false) == -1)
     return -1;
-  r->ptr.addr = 0;              /* to be dropped from the row */
+  bury (p->group, r);
   return 0;
 }
 
@@ -362,6 +453,7 @@ insert_record (struct pass *p, const struct ddt_change *ch, int64_t delta)
            (g->nr - i) * sizeof g->records[0]);
   g->records[i] = r;
   g->nr++;
+  g->write_row = true;
   if (array_push (&f->inserted.p, &f->inserted.nr, r.ptr.addr) == -1 ||
       add_index_op (f, &r, true) == -1)
     return -1;
@@ -413,47 +505,111 @@ is_copy (const struct record *r, uint64_t addr)
   return false;
 }
 
-/* Both lists are ascending by address: merge them, a group at a time.
- * Within a group, remove dead records before adding new ones.  Their sectors
+/* Positions in the fold's two lists, of the DDT's changes and of displaced
+ * addresses.  Both are ascending: merge them.
+ */
+struct place {
+  size_t i, j;
+};
+
+static uint64_t
+next_addr (const struct fold *f, const struct place *at)
+{
+  uint64_t x = at->i < f->nr_changes ? f->changes[at->i].addr : UINT64_MAX;
+  uint64_t y = at->j < f->displaced.nr ? f->displaced.p[at->j] : UINT64_MAX;
+
+  return x < y ? x : y;
+}
+
+/* What the next address of the group loses or gets; false: there is none. */
+static bool
+next_change (const struct fold *f, uint64_t id, struct place *at,
+             uint64_t *addr, const struct ddt_change **ch, int64_t *delta)
+{
+  *addr = next_addr (f, at);
+  if (*addr == UINT64_MAX || *addr / RECORD_GROUP_SECTORS != id)
+    return false;
+  *ch = NULL;
+  *delta = 0;
+  if (at->i < f->nr_changes && f->changes[at->i].addr == *addr) {
+    *ch = &f->changes[at->i++];
+    *delta = (*ch)->delta;
+  }
+  for (; at->j < f->displaced.nr && f->displaced.p[at->j] == *addr; ++at->j)
+    --*delta;
+  return true;
+}
+
+/* A record with this noted count gets a new one, if its own entry need not be
+ * read for that: it is not dead now or then, and its copies are right.
+ */
+static bool
+change_noted (const struct pass *p, uint64_t *count, int64_t delta)
+{
+  const struct copies *copies = p->f->parts->copies;
+  const uint64_t old = *count, new = old + (uint64_t) delta;
+
+  if (old == COUNT_SAME || old == COUNT_DEAD || old == 0 ||
+      (delta < 0 && (uint64_t) -delta >= old) || new > RECORD_REFCOUNT_MAX ||
+      (copies_wanted (copies, new) > 0 && copies_wanted (copies, old) == 0))
+    return false;
+  *count = new;
+  return true;
+}
+
+/* References to records that had others before mostly need the group's counts
+ * only, which are much less to read: 1, and '*at' is behind the group; 0, and
+ * nothing is changed; -1.
+ */
+static int
+fold_noted_counts (struct pass *p, uint64_t id, struct place *at)
+{
+  uint8_t buf[COUNTS_LEN_MAX];
+  const struct ddt_change *ch;
+  struct place next = *at;
+  struct counts counts;
+  uint64_t addr;
+  int64_t delta;
+  int r;
+
+  if (p->copies || p->f->repairing)
+    return 0;
+  r = meta_count_get (p->c, id, &p->counts);
+  if (r != 1 || counts_unpack (id, p->counts.p, p->counts.len, &counts) == -1)
+    return r == -1 ? -1 : 0;
+  while (next_change (p->f, id, &next, &addr, &ch, &delta))
+    if ((ch && ch->record) ||
+        !change_noted (p, &counts.of[addr % RECORD_GROUP_SECTORS], delta))
+      return 0;
+  *at = next;
+  return meta_count_put (p->c, id, buf, counts_pack (&counts, buf)) == -1 ? -1
+    : 1;
+}
+
+/* Within a group, remove dead records before adding new ones.  Their sectors
  * cannot be the same (freed space is reused only after this fold), so the
  * order matters only for the row's size limit, which always holds this way.
  */
 static int
-fold_group (struct pass *p, size_t *pi, size_t *pj)
+fold_group (struct pass *p, struct place *at)
 {
   struct fold *f = p->f;
-  const uint64_t *disp = f->displaced.p;
-  size_t i = *pi, j = *pj;
-  uint64_t addr, id;
-  struct record *r;
-  int64_t delta;
+  const uint64_t id = next_addr (f, at) / RECORD_GROUP_SECTORS;
   const struct ddt_change *ch;
+  struct record *r;
+  uint64_t addr;
+  int64_t delta;
+  int done;
 
-  id = j >= f->displaced.nr ||
-    (i < f->nr_changes && f->changes[i].addr < disp[j])
-    ? f->changes[i].addr / RECORD_GROUP_SECTORS
-    : disp[j] / RECORD_GROUP_SECTORS;
   if (p->map && p->map->id != id * RECORD_GROUP_SECTORS / f->segment_sectors
       && store_segment (p) == -1)
     return -1;
+  done = fold_noted_counts (p, id, at);
+  if (done != 0)
+    return done == 1 ? 0 : -1;
   if (load_group (p, id) == -1)
     return -1;
-  for (;;) {
-    addr = UINT64_MAX;
-    ch = NULL;
-    delta = 0;
-    if (i < f->nr_changes)
-      addr = f->changes[i].addr;
-    if (j < f->displaced.nr && disp[j] < addr)
-      addr = disp[j];
-    if (addr == UINT64_MAX || addr / RECORD_GROUP_SECTORS != id)
-      break;
-    if (i < f->nr_changes && f->changes[i].addr == addr) {
-      ch = &f->changes[i++];
-      delta = ch->delta;
-    }
-    for (; j < f->displaced.nr && disp[j] == addr; ++j)
-      delta--;
+  while (next_change (f, id, at, &addr, &ch, &delta)) {
     if (ch && ch->record) {
       if (insert_record (p, ch, delta) == -1)
         return -1;
@@ -474,8 +630,6 @@ fold_group (struct pass *p, size_t *pi, size_t *pj)
       return -1;
   }
   squeeze_group (p->group);
-  *pi = i;
-  *pj = j;
   return store_group (p);
 }
 
@@ -502,24 +656,38 @@ sort_displaced (struct fold *f)
     qsort (f->displaced.p, f->displaced.nr, sizeof *p, compare_u64);
 }
 
+/* New blocks have reserved room for counts, but what gives references back has
+ * not.  On a full file system it changes the records' rows, which shrink.
+ */
+static bool
+is_tight (const struct fold *f)
+{
+  const uint64_t bytes = (f->displaced.nr + f->nr_changes) * COUNTS_ROOM_BYTES;
+
+  return room_check (f->room, bytes / META_PAGE_BYTES + 1) == -1;
+}
+
 /* Apply f->displaced, and the changes from 'i' on. */
 static int
 fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
 {
-  struct pass p = { .f = f, .c = c, .copies = copies };
-  size_t j = 0;
+  struct pass p = {
+    .f = f, .c = c, .copies = copies, .tight = is_tight (f),
+  };
+  struct place at = { i, 0 };
   int r = 0;
 
   sort_displaced (f);
   p.group = malloc (sizeof *p.group);
   if (p.group == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a fold");
-  while (r == 0 && (i < f->nr_changes || j < f->displaced.nr))
-    r = fold_group (&p, &i, &j);
+  while (r == 0 && next_addr (f, &at) != UINT64_MAX)
+    r = fold_group (&p, &at);
   if (r == 0)
     r = store_segment (&p);
   segment_map_free (p.map);
   blob_free (&p.row);
+  blob_free (&p.counts);
   free (p.group);
   return r;
 }
@@ -558,6 +726,7 @@ fold_find_record (struct fold *f, struct meta_conn *c, uint64_t addr,
       *r = *found;
   }
   blob_free (&p.row);
+  blob_free (&p.counts);
   free (p.group);
   return ret;
 }

@@ -85,6 +85,13 @@ record_pack (const struct record *r, uint8_t buf[RECORD_ENTRY_MAX])
   return RECORD_ENTRY_MAX;
 }
 
+void
+record_put_refcount (uint8_t *entry, uint64_t refcount)
+{
+  assert (refcount <= RECORD_REFCOUNT_MAX);
+  put_le64 (entry + 8, refcount | (uint64_t) get_le16 (entry + 14) << 48);
+}
+
 static int
 record_unpack_extension (const uint8_t *buf, size_t len, struct record *r)
 {

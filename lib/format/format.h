@@ -18,6 +18,10 @@
 #define FORMAT_VERSION 1        /* of pool.db: PRAGMA user_version */
 #define FORMAT_APPLICATION_ID 0x4e424444        /* "NBDD" */
 
+/* pool.db's features_incompat: table "count" has or had rows. */
+#define FEATURE_INCOMPAT_COUNTS 1
+#define FEATURES_INCOMPAT FEATURE_INCOMPAT_COUNTS
+
 /* pool.db's features_compat: a map has had a lost block. */
 #define FEATURE_COMPAT_LOST 1
 /* The same: rows of table "record" are missing; "check --repair" clears it. */
@@ -104,6 +108,8 @@ sectors_of (uint32_t psize, uint32_t sector_bytes)
 /* Returns the bytes used. */
 extern size_t record_pack (const struct record *r,
                            uint8_t buf[RECORD_ENTRY_MAX]);
+/* Change the count of a packed entry. */
+extern void record_put_refcount (uint8_t *entry, uint64_t refcount);
 /* Unpack the entry at the front of a row's remaining bytes.  Returns the bytes
  * used, or -1 (EIO).
  */

@@ -28,7 +28,10 @@ enum meta_stmt {
   ST_SNAPSHOT_SCAN_DOWN,
   ST_LEAF_GET, ST_LEAF_PUT, ST_LEAF_DELETE, ST_LEAF_RESOLVE, ST_LEAF_NEXT,
   ST_LEAF_SCAN, ST_LEAF_SCAN_ALL,
-  ST_RECORD_GET, ST_RECORD_PUT, ST_RECORD_DELETE, ST_RECORD_SCAN,
+  ST_RECORD_GET, ST_RECORD_GET_OLD, ST_RECORD_PUT, ST_RECORD_DELETE,
+  ST_RECORD_DELETE_RANGE, ST_RECORD_SCAN, ST_RECORD_SCAN_OLD,
+  ST_COUNT_TABLE, ST_COUNT_GET, ST_COUNT_PUT, ST_COUNT_DELETE, ST_COUNT_SCAN_STRAYS,
+  ST_COUNT_DELETE_STRAYS,
   ST_INDEX_RUN, ST_INDEX_GET, ST_INDEX_FROM, ST_INDEX_PUT, ST_INDEX_DELETE,
   ST_INDEX_SCAN,
   ST_SEGMENT_GET, ST_SEGMENT_PUT, ST_SEGMENT_DELETE, ST_SEGMENT_SCAN,
@@ -44,6 +47,7 @@ struct meta_conn {
   bool damaged;                 /* the last failure was a damaged page */
   bool write_failed;            /* something but reading or memory failed */
   bool saw_damage;              /* a failure was a damaged page */
+  bool has_counts;              /* table "count" was seen */
   atomic_bool sync_failed;      /* the writer's: a sync of pool.db; permanent */
   sqlite3_stmt *stmts[NR_STMTS];        /* prepared at first use */
 };

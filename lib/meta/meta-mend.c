@@ -60,6 +60,7 @@ static const struct mended_table {
   [META_MEND_LEAF] = TABLE ("leaf", true,
                             "branch = ? AND leaf = ? AND seq = ?"),
   [META_MEND_RECORD] = TABLE ("record", false, "rowid = ?"),
+  [META_MEND_COUNT] = TABLE ("count", false, "rowid = ?"),
   [META_MEND_SEGMENT] = TABLE ("segment", false, "rowid = ?"),
   [META_MEND_INDEX] = TABLE ("ddt", false, "rowid = ?"),
 #undef TABLE
@@ -385,6 +386,7 @@ pages_of (const struct mend *md, const struct lost *l)
     : ((size_t) 2 << height_of (md, l)) - 2;
 }
 
+/* 1; 0: an older pool does not have the table; -1. */
 static int
 find_root (struct mend *md)
 {
@@ -396,8 +398,7 @@ find_root (struct mend *md)
   if (sqlite3_step (st) == SQLITE_ROW)
     md->root = (uint32_t) sqlite3_column_int64 (st, 0);
   sqlite3_finalize (st);
-  return md->root > 0 ? 0 : nbdedup_fail (EIO, "pool.db: no table %s",
-                                          md->table->name);
+  return md->root > 0;
 }
 
 static int
@@ -405,10 +406,14 @@ find (struct mend *md)
 {
   CLEANUP_FREE uint8_t *first = malloc (META_PAGE_BYTES);
   size_t i;
+  int r;
 
   if (first == NULL)
     return nbdedup_fail (ENOMEM, "no memory to repair");
-  if (find_root (md) == -1 || cksum_page_probe (md->c->db, 1, first) != 1)
+  r = find_root (md);
+  if (r != 1)
+    return r;
+  if (cksum_page_probe (md->c->db, 1, first) != 1)
     return -1;
   md->nr_pages = btree_number (first, 7);
   md->seen = calloc (md->nr_pages / 8 + 1, 1);

@@ -19,7 +19,8 @@ struct meta_lost_range {
 
 enum meta_mend_table {
   META_MEND_LEAF,
-  META_MEND_RECORD, META_MEND_SEGMENT, META_MEND_INDEX, /* an integer key */
+  /* With an integer key: */
+  META_MEND_RECORD, META_MEND_COUNT, META_MEND_SEGMENT, META_MEND_INDEX,
 };
 
 struct meta_mend_ops {

@@ -16,7 +16,7 @@
  *
  * and for automatic indexes, whose tables have all their rows.  Of domain,
  * layer, volume and snapshot no row may be missing; and nothing here can
- * restore the content of leaf, record and segment.
+ * restore the content of leaf, record, count and segment.
  *
  * An error while reading ends SQLite's transaction, so the repair reads damaged
  * tables through a different connection than the writer's.  All is one commit:
@@ -274,11 +274,11 @@ finish (struct salvage *s)
 static bool
 is_rest_whole (struct salvage *s)
 {
-  static const char *const others[] = { "leaf", "record", "segment" };
+  static const char *const others[] = { "leaf", "record", "count", "segment" };
   size_t i;
 
   for (i = 0; i < sizeof others / sizeof others[0]; ++i)
-    if (is_table_damaged (s, others[i]) != 0)
+    if (has_table (s, others[i]) != 0 && is_table_damaged (s, others[i]) != 0)
       return false;
   return true;
 }

@@ -97,11 +97,26 @@ static const char *const sql[NR_STMTS] = {
     " ORDER BY leaf, seq",
   [ST_LEAF_SCAN_ALL] =
     "SELECT branch, leaf, seq, data FROM leaf ORDER BY branch, leaf, seq",
-  [ST_RECORD_GET] = "SELECT data FROM record WHERE grp = ?",
+  [ST_RECORD_GET] =
+    "SELECT record.data, count.data FROM record LEFT JOIN count"
+    " ON count.grp = record.grp WHERE record.grp = ?",
+  [ST_RECORD_GET_OLD] = "SELECT data, NULL FROM record WHERE grp = ?",
   [ST_RECORD_PUT] = "INSERT OR REPLACE INTO record VALUES (?, ?)",
   [ST_RECORD_DELETE] = "DELETE FROM record WHERE grp = ?",
+  [ST_RECORD_DELETE_RANGE] = "DELETE FROM record WHERE grp BETWEEN ? AND ?",
   [ST_RECORD_SCAN] =
-    "SELECT grp, data FROM record WHERE grp >= ? ORDER BY grp",
+    "SELECT record.data, count.data, record.grp FROM record LEFT JOIN count"
+    " ON count.grp = record.grp WHERE record.grp >= ? ORDER BY record.grp",
+  [ST_RECORD_SCAN_OLD] =
+    "SELECT data, NULL, grp FROM record WHERE grp >= ? ORDER BY grp",
+  [ST_COUNT_TABLE] = "SELECT 1 FROM sqlite_schema WHERE name = 'count'",
+  [ST_COUNT_GET] = "SELECT data FROM count WHERE grp = ?",
+  [ST_COUNT_PUT] = "INSERT OR REPLACE INTO count VALUES (?, ?)",
+  [ST_COUNT_DELETE] = "DELETE FROM count WHERE grp = ?",
+  [ST_COUNT_SCAN_STRAYS] =
+    "SELECT grp FROM count WHERE grp NOT IN (SELECT grp FROM record)",
+  [ST_COUNT_DELETE_STRAYS] =
+    "DELETE FROM count WHERE grp NOT IN (SELECT grp FROM record)",
   [ST_INDEX_RUN] =
     "SELECT key FROM ddt WHERE key >= ? ORDER BY key LIMIT 1",
   [ST_INDEX_GET] =
@@ -691,50 +706,6 @@ blob_get (struct meta_conn *c, enum meta_stmt which, uint64_t key,
   if (r == 1 && col_blob (st, 0, b) == -1)
     return -1;
   return r;
-}
-
-static int
-blob_put (struct meta_conn *c, enum meta_stmt which, uint64_t key,
-          const uint8_t *buf, size_t len, const char *what)
-{
-  USING_STMT (st, c, which);
-
-  bind_u64 (st, 1, key);
-  bind_blob (st, 2, buf, len);
-  return meta_run (c, st, what);
-}
-
-int
-meta_record_get (struct meta_conn *c, uint64_t group, struct blob *b)
-{
-  return blob_get (c, ST_RECORD_GET, group, "reading records", b);
-}
-
-int
-meta_record_put (struct meta_conn *c, uint64_t group,
-                 const uint8_t *buf, size_t len)
-{
-  return blob_put (c, ST_RECORD_PUT, group, buf, len, "writing records");
-}
-
-int
-meta_record_delete (struct meta_conn *c, uint64_t group)
-{
-  return meta_run_key (c, ST_RECORD_DELETE, group, "deleting records");
-}
-
-int
-meta_record_scan (struct meta_conn *c, uint64_t first_group,
-                  int (*fn) (void *opaque, uint64_t group,
-                             const uint8_t *buf, size_t len),
-                  void *opaque)
-{
-  USING_STMT (st, c, ST_RECORD_SCAN);
-
-  bind_u64 (st, 1, first_group);
-  return SCAN (c, st, "reading records",
-               fn (opaque, col (st, 0), sqlite3_column_blob (st, 1),
-                   (size_t) sqlite3_column_bytes (st, 1)));
 }
 
 int

@@ -397,16 +397,38 @@ extern int meta_leaf_scan_all (struct meta_conn *c,
                                           const uint8_t *buf, size_t len),
                                void *opaque);
 
-/* Rows of records: 1 found, 0 not. */
+/* Records, by group, with their present reference counts (counts.h): 1 found,
+ * 0 not.  A group whose counts are damaged ends after a byte.
+ */
 extern int meta_record_get (struct meta_conn *c, uint64_t group,
                             struct blob *b);
+/* The row of table "record" and that of table "count", if there is one. */
+extern int meta_record_get_parts (struct meta_conn *c, uint64_t group,
+                                  struct blob *b, struct blob *counts);
+/* The row has all counts: the functions delete that of table "count". */
 extern int meta_record_put (struct meta_conn *c, uint64_t group,
                             const uint8_t *buf, size_t len);
 extern int meta_record_delete (struct meta_conn *c, uint64_t group);
+/* The same for many groups, but rows of table "count" stay. */
+extern int meta_record_delete_range (struct meta_conn *c, uint64_t first,
+                                     uint64_t last);
+/* The row of table "count" alone: 1 found, 0 not. */
+extern int meta_count_get (struct meta_conn *c, uint64_t group,
+                           struct blob *counts);
+/* Change only the row of table "count".  A pool with such a row has the
+ * feature FEATURE_INCOMPAT_COUNTS.
+ */
+extern int meta_count_put (struct meta_conn *c, uint64_t group,
+                           const uint8_t *buf, size_t len);
 extern int meta_record_scan (struct meta_conn *c, uint64_t first_group,
                              int (*fn) (void *opaque, uint64_t group,
                                         const uint8_t *buf, size_t len),
                              void *opaque);
+/* Groups with counts and without records. */
+extern int meta_count_scan_strays (struct meta_conn *c,
+                                   int (*fn) (void *opaque, uint64_t group),
+                                   void *opaque);
+extern int meta_count_delete_strays (struct meta_conn *c);
 
 /* Segments' space maps. */
 extern int meta_segment_get (struct meta_conn *c, uint64_t segment,

@@ -27,5 +27,11 @@ CREATE TABLE IF NOT EXISTS copy (
                                     -- row 0: sectors of all copies
 ) STRICT;
 
+-- Reference counts that are newer than the records.
+CREATE TABLE IF NOT EXISTS count (
+  grp INTEGER PRIMARY KEY,          -- as in table record
+  data BLOB NOT NULL
+) STRICT;
+
 -- Every column that thinning reads.
 CREATE INDEX IF NOT EXISTS drift_golden ON drift (golden, id, time, flags);

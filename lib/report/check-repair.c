@@ -411,7 +411,8 @@ fix_totals (struct repair *rp)
 
   free (t->blocks);
   *t = (struct totals) { .rp = rp };
-  if (meta_record_scan (rp->c, 0, add_group, t) == -1 ||
+  if (meta_count_delete_strays (rp->c) == -1 ||
+      meta_record_scan (rp->c, 0, add_group, t) == -1 ||
       meta_index_count (rp->c, &t->index_entries) == -1 ||
       meta_leaf_scan_all (rp->c, add_leaf, t) == -1 ||
       check_blocks (rp->pool, rp->c, go_on, wrong_blocks, t) == -1 ||

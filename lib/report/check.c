@@ -626,6 +626,13 @@ check_segment_row (void *opaque, uint64_t segment, uint32_t nr_free,
 }
 
 static int
+stray_counts (void *opaque, uint64_t group)
+{
+  problem (opaque, "counts of group %" PRIu64 ": there are no records", group);
+  return step (opaque);
+}
+
+static int
 step_through (void *opaque)
 {
   return step (opaque);
@@ -682,6 +689,7 @@ check_all (struct check *ck)
                ck->layers[i].found);
   if (check_blocks (ck->pool, ck->c, step_through, wrong_blocks, ck) == -1 ||
       meta_segment_scan (ck->c, check_segment_row, ck) == -1 ||
+      meta_count_scan_strays (ck->c, stray_counts, ck) == -1 ||
       check_index (ck) == -1 ||
       meta_limbo_scan (ck->c, check_limbo, ck) == -1 ||
       history_check (ck->c, ck->state.next_id, step_through, wrong_sample,

@@ -7,6 +7,7 @@
  *            recounted.  Until then folds tolerate missing records, and free
  *            nothing that could be in use.  A flag in the state records this
  *            (FEATURE_COMPAT_RECORDS_LOST).
+ *   count    The records of a lost page's groups are lost, too.
  *   segment  Space maps are rebuilt at once, from the records and the
  *            summaries' chunks.  A map that cannot be rebuilt marks everything
  *            as used.  A map never marks sectors as free that are not known
@@ -41,6 +42,18 @@ struct mend {
   uint64_t nr_full;             /* segments that are not used */
 };
 
+/* The keys of a table of segments or groups that the lost range has. */
+static void
+get_keys (const struct meta_lost_range *range, uint64_t *first, uint64_t *end)
+{
+  *first = 0;
+  if (range->has_low && range->low.seq >= btree_rowid (0))
+    *first = btree_rowid (range->low.seq) + 1;
+  if (range->has_high && range->high.seq < btree_rowid (*end))
+    *end = range->high.seq < btree_rowid (0) ? 0
+      : btree_rowid (range->high.seq);
+}
+
 static int
 lose_records (void *opaque, struct meta_conn *c,
               const struct meta_lost_range *range)
@@ -51,6 +64,21 @@ lose_records (void *opaque, struct meta_conn *c,
   (void) range;
   md->state->features_compat |= FEATURE_COMPAT_RECORDS_LOST;
   return 0;
+}
+
+/* Dead records may be among these, whose sectors are in use again, or will be:
+ * so all of them are lost, and what is found of them is made again.
+ */
+static int
+lose_counts (void *opaque, struct meta_conn *c,
+             const struct meta_lost_range *range)
+{
+  uint64_t first, end = ADDR_MAX / RECORD_GROUP_SECTORS + 1;
+
+  get_keys (range, &first, &end);
+  if (first < end && meta_record_delete_range (c, first, end - 1) == -1)
+    return -1;
+  return lose_records (opaque, c, range);
 }
 
 /* A map in which all is used, with the chunks that can be found. */
@@ -110,18 +138,14 @@ lose_segments (void *opaque, struct meta_conn *c,
                const struct meta_lost_range *range)
 {
   struct mend *md = opaque;
-  uint64_t first = 0, end, bytes;
+  uint64_t first, end, bytes;
 
   if (md->derive == NULL)
     md->derive = derive_new (md->pool);
   if (md->derive == NULL || store_length (md->pool->store, &bytes) == -1)
     return -1;
   end = (bytes + SEGMENT_BYTES - 1) / SEGMENT_BYTES;
-  if (range->has_low && range->low.seq >= btree_rowid (0))
-    first = btree_rowid (range->low.seq) + 1;
-  if (range->has_high && range->high.seq < btree_rowid (end))
-    end = range->high.seq < btree_rowid (0) ? 0
-      : btree_rowid (range->high.seq);
+  get_keys (range, &first, &end);
   for (; first < end; ++first)
     if (make_segment (md, c, first) == -1)
       return -1;
@@ -265,6 +289,9 @@ mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
   } tables[] = {
     { META_MEND_RECORD, lose_records, "the list of records", "space freed "
       "there stays in use until \"nbdedup check --repair\" counts again" },
+    { META_MEND_COUNT, lose_counts, "the reference counts", "space freed of "
+      "these records stays in use until \"nbdedup check --repair\" counts "
+      "again" },
     { META_MEND_SEGMENT, lose_segments, "the space maps", "nbdedup makes it "
       "again from the records" },
     { META_MEND_INDEX, lose_index, "the hash index", "known data may be stored "

@@ -256,7 +256,7 @@ pool_check_epoch (const char *path, const char *file, uint64_t epoch,
 int
 pool_check_state (struct nbdedup_pool *pool, const struct meta_state *state)
 {
-  if (state->features_incompat != 0)
+  if (state->features_incompat & ~(uint64_t) FEATURES_INCOMPAT)
     return nbdedup_fail (EINVAL, "%s: the pool uses features that this "
                          "nbdedup does not know (%" PRIx64 "): upgrade "
                          "nbdedup", pool->path, state->features_incompat);

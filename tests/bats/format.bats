@@ -463,6 +463,13 @@ small_pool ()
     nbdedup import a "$data" --block-size 4K
     text_data 1M >text
     nbdedup import b text
+    # References that come and go later: rows of table count, with dead records.
+    nbdedup import c text
+    serve "$pool"
+    io "$(uri_of a)" 'discard -q 200k 40k' 'discard -q 600k 4k' flush
+    dd if=/dev/zero of="$data" bs=4k seek=50 count=10 conv=notrunc status=none
+    dd if=/dev/zero of="$data" bs=4k seek=150 count=1 conv=notrunc status=none
+    stop
     decode "$pool" a image >/dev/null
     cmp image "$data"
     cp -a "$pool" good
@@ -663,7 +670,14 @@ SCRIPT
     spoil "UPDATE state SET index_entries = index_entries + 1" index_entries
     spoil "UPDATE state SET records = records - 1" "state: records"
     spoil "UPDATE state SET epoch = epoch + 1" "session"
-    spoil "UPDATE state SET features_incompat = 1" feature
+    spoil "UPDATE state SET features_incompat = 3" feature
+    spoil "UPDATE state SET features_incompat = 0" feature
+    spoil "UPDATE count SET data = at (data, 1, 9)" references
+    spoil "UPDATE count SET data = at (data, 0, 255)" "counts"
+    spoil "UPDATE count SET data = at (data, length (data) - 1, 128)" counts
+    spoil "UPDATE count SET grp = grp + 1000" counts
+    spoil "UPDATE count SET data = x'0000'" "points to no record"
+    spoil "DELETE FROM count" references
     spoil "UPDATE state SET uuid = at (uuid, 0, 1)" "another pool"
     spoil "UPDATE volume SET size = 4096 WHERE name = 'a'" "past its end"
     spoil "UPDATE layer SET pointers = pointers + 1" pointers

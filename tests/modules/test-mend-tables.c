@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* A page is damaged in both copies of pool.db, in a table that can be rebuilt
- * from others: the list of records, the space maps, the hash index, or a small
+ * from others: the list of records, their counts, the space maps, the hash index, or a small
  * table or index.
  *
  * Nothing is lost: all data can be read, written and destroyed, in the damaged
@@ -21,6 +21,8 @@
  */
 #define PACKED 4096u
 #define PLAIN 6144u
+/* Blocks of "plain" in another volume, written later: rows of table "count". */
+#define TWIN (PLAIN - PLAIN / 4)
 
 static unsigned generation;     /* of the overwritten blocks */
 static unsigned sweep;          /* SWEEP_STEP, see page-rig.h */
@@ -57,6 +59,12 @@ in_plain (unsigned block)
   return generation > 0 && block % 4 == 1 ? 1 + block : 700000 + block;
 }
 
+static uint64_t
+in_twin (unsigned block)
+{
+  return 700000 + block;
+}
+
 static const struct {
   const char *name;
   uint64_t (*content) (unsigned block);
@@ -67,6 +75,7 @@ static const struct {
   { "packed@a", in_snapshot, PACKED, true },
   { "clone", in_clone, PACKED, true },
   { "plain", in_plain, PLAIN, false },
+  { "twin", in_twin, TWIN, false },
 };
 #define NR_NAMES (sizeof names / sizeof names[0])
 
@@ -104,6 +113,8 @@ put_all (size_t name, bool (*which) (unsigned block))
 static void
 make_pool (void)
 {
+  unsigned i;
+
   create_volume ("packed", PACKED);
   create_volume ("plain", PLAIN);
   put_all (0, NULL);
@@ -112,6 +123,12 @@ make_pool (void)
                            "clone"));
   put_all (2, is_diverged);
   put_all (3, NULL);
+  write_blocks (600, 300, 600000);
+  settle ();
+  create_volume ("twin", TWIN);
+  put_all (4, NULL);
+  for (i = 600; i < 900; i += 10)
+    trim_block (i);
   settle ();
   check_pool ();
 }
@@ -215,6 +232,7 @@ use_and_end (void)
                              "force", 1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "clone", "wait", 1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "plain", "wait", 1));
+  run ("destroy", json_pack ("{s:s,s:b}", "name", "twin", "wait", 1));
   run ("destroy", json_pack ("{s:s,s:b}", "name", "v", "wait", 1));
   settle ();
   settle ();
@@ -264,6 +282,12 @@ test_records_list (void)
 }
 
 static void
+test_counts (void)
+{
+  each_page ("count", 1, go_on);
+}
+
+static void
 test_space_maps (void)
 {
   each_page ("segment", 1, go_on);
@@ -304,6 +328,7 @@ static void
 test_repair_in_use (void)
 {
   each_page ("record", 29, repair_page);
+  each_page ("count", 1, repair_page);
   each_page ("segment", 2, repair_page);
   each_page ("ddt", 29, repair_page);
 }
@@ -327,6 +352,7 @@ test_replay (void)
   } pages[] = {
     { "record", PAGE_BOTTOM }, { "record", PAGE_OVERFLOW },
     { "segment", PAGE_BOTTOM }, { "segment", PAGE_BOTTOM },
+    { "count", PAGE_BOTTOM },
   };
   size_t i;
 
@@ -418,6 +444,7 @@ test_killed_while_repairing (void)
     { some_page ("record", PAGE_BOTTOM), 7 },
     { some_page ("record", PAGE_OVERFLOW), 17 },
     { root_page ("record"), 17 },
+    { some_page ("count", PAGE_BOTTOM), 17 },
     { root_page ("segment"), 9 },
   };
   size_t i;
@@ -432,6 +459,7 @@ static const struct engine_case cases[] = {
   CASE (replay),
   CASE (records_and_space),
   CASE (records_list),
+  CASE (counts),
   CASE (space_maps),
   CASE (hash_index),
   CASE (small_tables),

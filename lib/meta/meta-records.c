@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Tables "record" and "count" of pool.db: the records, and those reference
+ * counts that are kept apart from them (counts.h).
+ */
+
+#include <config.h>
+
+#include "format/counts.h"
+#include "meta/meta-conn.h"
+
+/* An older pool that is open read-only has no table "count", nor has another
+ * before it is fully open: 1; 0; -1.  A statement asks, because a connection
+ * learns of a new table only when it runs one.
+ */
+static int
+has_counts (struct meta_conn *c)
+{
+  int r;
+
+  if (c->has_counts)
+    return 1;
+  USING_STMT (st, c, ST_COUNT_TABLE);
+  r = step_one (c, st, "reading the list of tables");
+  c->has_counts = r == 1;
+  return r;
+}
+
+/* The statement for both tables, or that for older pools. */
+static sqlite3_stmt *
+record_stmt (struct meta_conn *c, enum meta_stmt both, enum meta_stmt old)
+{
+  int r = has_counts (c);
+
+  return r == -1 ? NULL : meta_stmt (c, r ? both : old);
+}
+#define USING_RECORD_STMT(st, c, which)                                 \
+  __attribute__ ((cleanup (meta_reset))) sqlite3_stmt *st =             \
+    record_stmt (c, which, which##_OLD);                                \
+  if (st == NULL)                                                       \
+    return -1
+
+int
+meta_record_get_parts (struct meta_conn *c, uint64_t group, struct blob *b,
+                       struct blob *counts)
+{
+  USING_RECORD_STMT (st, c, ST_RECORD_GET);
+  int r;
+
+  b->len = counts->len = 0;
+  bind_u64 (st, 1, group);
+  r = step_one (c, st, "reading records");
+  if (r == 1 && (col_blob (st, 0, b) == -1 || col_blob (st, 1, counts) == -1))
+    return -1;
+  return r;
+}
+
+/* Turn a row of both tables into a group's records. */
+static int
+take_row (sqlite3_stmt *st, uint64_t group, struct blob *b)
+{
+  size_t len = (size_t) sqlite3_column_bytes (st, 1);
+
+  if (col_blob (st, 0, b) == -1)
+    return -1;
+  if (len > 0)
+    counts_apply (group, b->p, &b->len, sqlite3_column_blob (st, 1), len);
+  return 0;
+}
+
+int
+meta_record_get (struct meta_conn *c, uint64_t group, struct blob *b)
+{
+  USING_RECORD_STMT (st, c, ST_RECORD_GET);
+  int r;
+
+  b->len = 0;
+  bind_u64 (st, 1, group);
+  r = step_one (c, st, "reading records");
+  return r == 1 && take_row (st, group, b) == -1 ? -1 : r;
+}
+
+static int
+delete_counts (struct meta_conn *c, uint64_t group)
+{
+  int r = has_counts (c);
+
+  return r == 1 ? meta_run_key (c, ST_COUNT_DELETE, group, "writing counts")
+    : r;
+}
+
+static int
+put_row (struct meta_conn *c, enum meta_stmt which, uint64_t group,
+         const uint8_t *buf, size_t len, const char *doing)
+{
+  USING_STMT (st, c, which);
+
+  bind_u64 (st, 1, group);
+  bind_blob (st, 2, buf, len);
+  return meta_run (c, st, doing);
+}
+
+int
+meta_record_put (struct meta_conn *c, uint64_t group,
+                 const uint8_t *buf, size_t len)
+{
+  return put_row (c, ST_RECORD_PUT, group, buf, len, "writing records") == -1
+    ? -1 : delete_counts (c, group);
+}
+
+int
+meta_record_delete (struct meta_conn *c, uint64_t group)
+{
+  return meta_run_key (c, ST_RECORD_DELETE, group, "deleting records") == -1
+    ? -1 : delete_counts (c, group);
+}
+
+int
+meta_record_delete_range (struct meta_conn *c, uint64_t first, uint64_t last)
+{
+  USING_STMT (st, c, ST_RECORD_DELETE_RANGE);
+
+  bind_u64 (st, 1, first);
+  bind_u64 (st, 2, last);
+  return meta_run (c, st, "deleting records");
+}
+
+int
+meta_count_get (struct meta_conn *c, uint64_t group, struct blob *counts)
+{
+  int r = has_counts (c);
+
+  counts->len = 0;
+  if (r != 1)
+    return r;
+  USING_STMT (st, c, ST_COUNT_GET);
+  bind_u64 (st, 1, group);
+  r = step_one (c, st, "reading counts");
+  return r == 1 && col_blob (st, 0, counts) == -1 ? -1 : r;
+}
+
+int
+meta_count_put (struct meta_conn *c, uint64_t group,
+                const uint8_t *buf, size_t len)
+{
+  return len == 0 ? delete_counts (c, group)
+    : put_row (c, ST_COUNT_PUT, group, buf, len, "writing counts");
+}
+
+static int
+lend_row (sqlite3_stmt *st, struct blob *b,
+          int (*fn) (void *opaque, uint64_t group, const uint8_t *buf,
+                     size_t len),
+          void *opaque)
+{
+  const uint64_t group = col (st, 2);
+
+  if (sqlite3_column_bytes (st, 1) == 0)
+    return fn (opaque, group, sqlite3_column_blob (st, 0),
+               (size_t) sqlite3_column_bytes (st, 0));
+  return take_row (st, group, b) == -1 ? -1 : fn (opaque, group, b->p, b->len);
+}
+
+int
+meta_record_scan (struct meta_conn *c, uint64_t first_group,
+                  int (*fn) (void *opaque, uint64_t group,
+                             const uint8_t *buf, size_t len),
+                  void *opaque)
+{
+  struct blob b CLEANUP_BLOB = { NULL };
+  USING_RECORD_STMT (st, c, ST_RECORD_SCAN);
+
+  bind_u64 (st, 1, first_group);
+  return SCAN (c, st, "reading records", lend_row (st, &b, fn, opaque));
+}
+
+int
+meta_count_scan_strays (struct meta_conn *c,
+                        int (*fn) (void *opaque, uint64_t group),
+                        void *opaque)
+{
+  int r = has_counts (c);
+
+  if (r != 1)
+    return r;
+  USING_STMT (st, c, ST_COUNT_SCAN_STRAYS);
+
+  return SCAN (c, st, "reading counts", fn (opaque, col (st, 0)));
+}
+
+int
+meta_count_delete_strays (struct meta_conn *c)
+{
+  int r = has_counts (c);
+
+  if (r != 1)
+    return r;
+  USING_STMT (st, c, ST_COUNT_DELETE_STRAYS);
+  return meta_run (c, st, "writing counts");
+}
