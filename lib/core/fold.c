@@ -157,6 +157,13 @@ fold_copies_are_damaged (struct fold *f)
 }
 
 bool
+fold_index_is_in_place (const struct fold *f, bool before)
+{
+  return f->repairing ||
+    (f->has_runs ? index_runs_count (&f->runs) > INDEX_RUNS / 2 : before);
+}
+
+bool
 fold_has_more (struct fold *f)
 {
   return f->has_more;

@@ -453,6 +453,7 @@ run_fold (struct txg *t, struct requests *taken,
       assert (fold_state (f)->next_id >= t->state.next_id);
       t->state = *fold_state (f);
       t->more = fold_has_more (f);
+      t->index_in_place = fold_index_is_in_place (f, t->index_in_place);
     }
     only_here = txg_log_folded (t->log);
     journal_trim (t->parts.journal, state->folded, state->journal_position);

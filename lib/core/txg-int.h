@@ -61,6 +61,7 @@ struct txg {
   atomic_bool no_memory;        /* ... for lack of memory */
   atomic_bool inconsistent;     /* ... because of pool.db's content */
   atomic_bool repairing;        /* as in txg_parts */
+  atomic_bool index_in_place;   /* fold_index_is_in_place, of the last fold */
 };
 
 /* True whenever the lock is not held:

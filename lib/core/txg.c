@@ -70,6 +70,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
   t->parts = *parts;
   t->parts.merges = &t->merges;
   t->repairing = parts->repairing;
+  t->index_in_place = true;     /* not known before the first fold */
   t->state = *state;
   t->budget = budget_bytes;
   lock_init (&t->lock);
@@ -220,6 +221,13 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
 }
 
 void
+txg_return (struct txg *t, uint64_t pages, const struct room_touched *touched)
+{
+  if (!t->index_in_place && !t->repairing)
+    room_return (t->room, pages, touched);
+}
+
+void
 txg_leave (struct txg *t)
 {
   WITH_LOCK (&t->lock);
@@ -238,7 +246,7 @@ txg_log_record (struct txg *t, const struct record *record,
 
 int
 txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
-                 const struct pointer *ptr)
+                 const struct pointer *ptr, struct room_touched *touched)
 {
   uint64_t displaced;
   int r;
@@ -247,8 +255,11 @@ txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
   if (txg_log_add_pointer (t->log, layer->id, block, ptr) == -1)
     return -1;
   r = map_set (t->parts.map, layer, block, ptr, &displaced);
-  if (r == 1)
+  if (r == 1) {
     ddt_unref (t->parts.ddt, displaced);
+    if (touched)
+      room_touch_lost (touched, displaced);
+  }
   if (r == -1)
     txg_fail (t);           /* journal and memory differ now */
   return r == -1 ? -1 : 0;
@@ -257,7 +268,7 @@ txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
 /* The part of a hole that lies in one leaf. */
 static int
 set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
-                unsigned count)
+                unsigned count, struct room_touched *touched)
 {
   uint64_t displaced[LEAF_BLOCKS];
   unsigned i;
@@ -276,14 +287,17 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
     return -1;
   if (t->parts.readonly)
     return 0;
-  while (nr > 0)
+  while (nr > 0) {
     ddt_unref (t->parts.ddt, displaced[--nr]);
+    if (touched)
+      room_touch_lost (touched, displaced[nr]);
+  }
   return 0;
 }
 
-int
-txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
-                 uint64_t count)
+static int
+set_holes (struct txg *t, struct layer *layer, uint64_t block,
+           uint64_t count, struct room_touched *touched)
 {
   unsigned n;
 
@@ -291,7 +305,7 @@ txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
     n = LEAF_BLOCKS - block % LEAF_BLOCKS;
     if (n > count)
       n = (unsigned) count;
-    if (set_leaf_holes (t, layer, block, n) == -1) {
+    if (set_leaf_holes (t, layer, block, n, touched) == -1) {
       txg_fail (t);
       return -1;
     }
@@ -300,12 +314,19 @@ txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
 }
 
 int
+txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
+                 uint64_t count)
+{
+  return set_holes (t, layer, block, count, NULL);
+}
+
+int
 txg_set_holes (struct txg *t, struct layer *layer, uint64_t block,
-               uint64_t count)
+               uint64_t count, struct room_touched *touched)
 {
   if (txg_log_add_holes (t->log, layer->id, block, count) == -1)
     return -1;
-  return txg_apply_holes (t, layer, block, count);
+  return set_holes (t, layer, block, count, touched);
 }
 
 int

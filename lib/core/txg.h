@@ -146,6 +146,11 @@ extern void txg_throttle (struct txg *txg);
  * pool.db (ROOM_*).  Waits for folds while the WAL has no room for them.
  */
 extern void txg_enter (struct txg *txg, unsigned nr, uint64_t pages);
+/* Before txg_leave: the caller knows now what its changes touch, instead of
+ * 'pages'.
+ */
+extern void txg_return (struct txg *txg, uint64_t pages,
+                        const struct room_touched *touched);
 extern void txg_leave (struct txg *txg);
 
 /* Inside a txg: log a record that has been written to the store.  The caller
@@ -155,12 +160,15 @@ extern int txg_log_record (struct txg *txg, const struct record *record,
                            uint64_t chunk_addr);
 
 /* Inside a txg: set a block's pointer, whose reference the caller has taken.
+ * Adds the pointers that it displaces to 'touched', if not NULL.
  */
 extern int txg_set_pointer (struct txg *txg, struct layer *layer,
-                            uint64_t block, const struct pointer *ptr);
-/* Inside a txg: set 'count' blocks to holes. */
+                            uint64_t block, const struct pointer *ptr,
+                            struct room_touched *touched);
+/* The same: set 'count' blocks to holes. */
 extern int txg_set_holes (struct txg *txg, struct layer *layer,
-                          uint64_t block, uint64_t count);
+                          uint64_t block, uint64_t count,
+                          struct room_touched *touched);
 
 /* Inside a txg: mark the content of 'count' blocks as lost (MAP_LOST). */
 extern int txg_set_lost (struct txg *txg, struct layer *layer,

@@ -316,7 +316,8 @@ refer_to_same (struct worker *w, const struct dirty_batch *b)
 }
 
 static int
-install_locked (struct worker *w, const struct dirty_batch *b)
+install_locked (struct worker *w, const struct dirty_batch *b,
+                struct room_touched *touched)
 {
   struct nbdedup_pool *pool = w->pool;
   struct layer *layer = b->volume->layer;
@@ -331,16 +332,16 @@ install_locked (struct worker *w, const struct dirty_batch *b)
         ddt_unref (pool->ddt, it->ptr.addr);
     }
     else if (it->outcome == ZERO)
-      r = txg_set_holes (pool->txg, layer, b->blocks[i]->block, 1);
+      r = txg_set_holes (pool->txg, layer, b->blocks[i]->block, 1, touched);
     else
-      r = txg_set_pointer (pool->txg, layer, b->blocks[i]->block, &it->ptr);
+      r = txg_set_pointer (pool->txg, layer, b->blocks[i]->block, &it->ptr,
+                           touched);
   }
   return r;
 }
 
-/* The most pages of pool.db that the batch touches. */
 static uint64_t
-pages_of (const struct dirty_batch *b)
+leaves_of (const struct dirty_batch *b)
 {
   uint64_t leaf, last = UINT64_MAX;
   uint64_t leaves = 0;
@@ -351,20 +352,39 @@ pages_of (const struct dirty_batch *b)
     leaves += leaf != last;
     last = leaf;
   }
-  return b->nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES;
+  return leaves;
+}
+
+/* What the blocks touch besides what they displace. */
+static void
+touch_items (const struct worker *w, const struct dirty_batch *b,
+             struct room_touched *touched)
+{
+  const struct item *it;
+  unsigned i;
+
+  for (i = 0; i < b->nr; ++i) {
+    it = &w->items[i];
+    if (it->outcome == NEW)
+      room_touch_new (touched, it->ptr.addr);
+    else if (it->outcome != ZERO)
+      room_touch_ref (touched, it->ptr.addr);
+  }
 }
 
 static void
 write_some (struct worker *w, struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
+  struct room_touched touched = { .leaves = leaves_of (b) };
+  uint64_t pages = b->nr * ROOM_BLOCK_PAGES + touched.leaves * ROOM_LEAF_PAGES;
   int r = txg_check (pool->txg);
 
   if (r == 0) {
     txg_throttle (pool->txg);
     r = hash_batch (w, b);
   }
-  txg_enter (pool->txg, b->nr, pages_of (b));
+  txg_enter (pool->txg, b->nr, pages);
   if (r == 0) {
     deduplicate (w, b);
     r = store_new (w, b);
@@ -374,11 +394,15 @@ write_some (struct worker *w, struct dirty_batch *b)
   {
     WITH_LOCK (&w->wb->lock);
     if (r == 0)
-      r = install_locked (w, b);
+      r = install_locked (w, b, &touched);
     /* Answered writes are lost, so no flush may succeed any more. */
     if (r == -1)
       txg_fail (pool->txg);
     writeback_done_locked (w->wb, b);
+  }
+  if (r == 0) {
+    touch_items (w, b, &touched);
+    txg_return (pool->txg, pages, &touched);
   }
   txg_leave (pool->txg);
 }

@@ -553,19 +553,21 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
            uint64_t count)
 {
   struct nbdedup_pool *pool = wb->pool;
-  uint64_t leaves = (first + count - 1) / LEAF_BLOCKS - first / LEAF_BLOCKS +
-    1;
+  struct room_touched touched = {
+    .leaves = (first + count - 1) / LEAF_BLOCKS - first / LEAF_BLOCKS + 1,
+  };
+  uint64_t pages = touched.leaves * ROOM_LEAF_PAGES +
+    count * ROOM_POINTER_PAGES;
   int r;
 
   txg_throttle (pool->txg);
-  txg_enter (pool->txg, 0, leaves * ROOM_LEAF_PAGES +
-             count * ROOM_POINTER_PAGES);
+  txg_enter (pool->txg, 0, pages);
   {
     WITH_LOCK (&wb->lock);
     WITH_CONSISTENT (writeback, wb);
     r = can_accept_locked (wb, v);
     if (r == 0) {
-      r = txg_set_holes (pool->txg, v->layer, first, count);
+      r = txg_set_holes (pool->txg, v->layer, first, count, &touched);
       /* From here on no worker installs an older version.  If txg_set_holes
        * fails the older versions stay, because they were answered.
        */
@@ -574,6 +576,8 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
       pthread_cond_broadcast (&wb->installed);
     }
   }
+  if (r == 0)
+    txg_return (pool->txg, pages, &touched);
   txg_leave (pool->txg);
   return r;
 }

@@ -9,13 +9,14 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "disk/room.h"
+#include "format/format.h"
 
 /* The growth of pool.db by one block, without split pages: record 56, index
  * entry 16, leaf row 56 bytes, in pages and rows that are half empty.
  */
 #define GROWTH_BYTES 512
-/* Pages that a block's change can split: one of the leaves, one of the
- * index.
+/* Pages that a block's change can split: one of the leaves, one of the counts.
+ * Entries of the index fill pages of their own.
  */
 #define SPLIT_PAGES 2
 #define GROWTH_SLACK 16
@@ -66,8 +67,12 @@ room_free (struct room *room)
 void
 room_set_copies (struct room *room, unsigned nr)
 {
-  if (nr > room->copies)
-    room->copies = nr;
+  WITH_LOCK (&room->lock);
+  if (nr <= room->copies)
+    return;
+  /* What has entered is multiplied as what will be, for room_return. */
+  room->open_pages = room->open_pages / room->copies * nr;
+  room->copies = nr;
 }
 
 int
@@ -319,8 +324,8 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   uint64_t inside;
   struct room_pages p;
 
-  pages *= room->copies;
   WITH_LOCK (&room->lock);
+  pages *= room->copies;
   inside = room->open_pages + room->folding_pages;
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
@@ -333,6 +338,51 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   }
   room->open_pages += pages;
   return true;
+}
+
+static void
+touch_group (uint64_t addr, uint64_t *nr, uint64_t *last)
+{
+  const uint64_t group = addr / RECORD_GROUP_SECTORS;
+
+  if (*nr == 0 || group != *last)
+    ++*nr;
+  *last = group;
+}
+
+void
+room_touch_new (struct room_touched *t, uint64_t addr)
+{
+  t->added++;
+  touch_group (addr, &t->groups, &t->last_group);
+}
+
+void
+room_touch_lost (struct room_touched *t, uint64_t addr)
+{
+  t->removed++;
+  touch_group (addr, &t->groups, &t->last_group);
+}
+
+void
+room_touch_ref (struct room_touched *t, uint64_t addr)
+{
+  touch_group (addr, &t->counts, &t->last_counted);
+}
+
+void
+room_return (struct room *room, uint64_t pages, const struct room_touched *t)
+{
+  uint64_t touched = t->leaves * ROOM_LEAF_PAGES +
+    t->groups * ROOM_GROUP_PAGES + t->counts * ROOM_COUNT_PAGES +
+    t->removed * ROOM_CANCEL_PAGES +
+    (t->added + ROOM_ENTRIES_PER_PAGE - 1) / ROOM_ENTRIES_PER_PAGE;
+
+  if (touched >= pages)
+    return;
+  WITH_LOCK (&room->lock);
+  assert ((pages - touched) * room->copies <= room->open_pages);
+  room->open_pages -= (pages - touched) * room->copies;
 }
 
 /* How many items that touch 'pages' pages each can enter at once. */

@@ -42,15 +42,24 @@ struct room;
  * empty.  That cannot happen for each of many rows, so these numbers exceed
  * the average cost, not the worst case of one row.
  *
- *   new pointer    ddt 3, record 1
+ *   new pointer    ddt 3 and record 1, or count 1
  *   old pointer    record 4 (a group's row may have two overflow pages),
- *                  ddt 3, segment 2
+ *                  count 1, ddt 3, segment 2
  */
-#define ROOM_POINTER_PAGES 9    /* to remove an old pointer */
+#define ROOM_POINTER_PAGES 10   /* to remove an old pointer */
 #define ROOM_BLOCK_PAGES (4 + ROOM_POINTER_PAGES)
 #define ROOM_LEAF_PAGES 4
 /* A leaf whose blocks all lose their pointers. */
 #define ROOM_HOLES_PAGES (ROOM_LEAF_PAGES + 64 * ROOM_POINTER_PAGES)
+/* The same, when it is known what many changes together touch (room_return):
+ * a group that gets new records, or loses some (its row 3, count 1, segment 2,
+ * and balancing); a group whose records get references (count); an index entry
+ * that is taken out of the runs, and those that come in a run of their own.
+ */
+#define ROOM_GROUP_PAGES 12
+#define ROOM_COUNT_PAGES 4
+#define ROOM_CANCEL_PAGES 3
+#define ROOM_ENTRIES_PER_PAGE 128
 /* State, layers, and the changes of a small command. */
 #define ROOM_FOLD_PAGES 48
 
@@ -69,6 +78,22 @@ enum room_use {
   ROOM_NEW,                     /* new data */
   ROOM_OVERWRITE,               /* data that replace other data */
 };
+
+/* What changes that have entered a txg touch. */
+struct room_touched {
+  uint64_t leaves;
+  uint64_t groups;              /* that get new records, or lose some */
+  uint64_t counts;              /* groups whose records get references */
+  uint64_t added, removed;      /* entries of the index */
+  uint64_t last_group, last_counted;    /* for the functions below */
+};
+
+/* The txg adds a record at this address; drops a reference to one, which may
+ * die; adds a reference to one.
+ */
+extern void room_touch_new (struct room_touched *touched, uint64_t addr);
+extern void room_touch_lost (struct room_touched *touched, uint64_t addr);
+extern void room_touch_ref (struct room_touched *touched, uint64_t addr);
 
 /* The pages of pool.db and its WAL. */
 struct room_pages {
@@ -129,6 +154,11 @@ extern int room_check (struct room *room, uint64_t pages);
  * they must wait for a fold.
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
+/* Changes that have entered the open txg with 'pages' are known now; what they
+ * do not touch is free for others.  Call it before the cut of that txg.
+ */
+extern void room_return (struct room *room, uint64_t pages,
+                         const struct room_touched *touched);
 
 /* Pages that both files together lack for 'nr' new blocks, in a pool whose
  * records have up to 'copies' copies.

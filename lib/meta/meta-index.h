@@ -37,6 +37,13 @@ index_runs_has (const struct index_runs *runs, unsigned run)
   return runs->bits[run / 64] >> run % 64 & 1;
 }
 
+static inline unsigned
+index_runs_count (const struct index_runs *runs)
+{
+  return (unsigned) (__builtin_popcountll (runs->bits[0]) +
+                     __builtin_popcountll (runs->bits[1]));
+}
+
 static inline void
 index_runs_add (struct index_runs *runs, unsigned run)
 {

@@ -188,13 +188,13 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
         return -1;
     }
     else if (s.old_states[i] != MAP_POINTER) {
-      if (txg_set_holes (pool->txg, rb->new, block + i, 1) == -1)
+      if (txg_set_holes (pool->txg, rb->new, block + i, 1, NULL) == -1)
         return -1;
     }
     /* H's own pointer keeps the record alive until the fold counts R's. */
     else if (ddt_ref (pool->ddt, s.old[i].addr, 1) == -1 ||
              txg_set_pointer (pool->txg, rb->new, block + i,
-                              &s.old[i]) == -1) {
+                              &s.old[i], NULL) == -1) {
       txg_fail (pool->txg);     /* a reference without a pointer */
       return -1;
     }

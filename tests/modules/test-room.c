@@ -146,6 +146,47 @@ fold (void)
   room_keep (room);
 }
 
+/* Changes have entered with 'pages', and touch fewer: returns how many. */
+static uint64_t
+give_pages (uint64_t pages, const struct room_touched *t)
+{
+  uint64_t touched = t->leaves * ROOM_LEAF_PAGES +
+    t->groups * ROOM_GROUP_PAGES + t->removed * ROOM_CANCEL_PAGES +
+    t->added / 256;
+
+  room_return (room, pages, t);
+  return touched < pages ? touched : pages;
+}
+
+static uint64_t
+pages_touched (unsigned nr, uint64_t pages)
+{
+  struct room_touched t = { .leaves = rng_between (&rng, 1, nr) };
+  unsigned i;
+
+  for (i = 0; i < nr; ++i) {
+    room_touch_new (&t, rng_below (&rng, 100000));
+    if (rng_percent (&rng, 50))
+      room_touch_lost (&t, rng_below (&rng, 100000));
+  }
+  return give_pages (pages, &t);
+}
+
+static void
+trim_some (void)
+{
+  struct room_touched t = { .leaves = rng_between (&rng, 1, 64) };
+  uint64_t pages = t.leaves * ROOM_HOLES_PAGES, i;
+
+  if (t.leaves > room_leaves_at_once (room))
+    return;
+  while (!room_enter (room, 0, pages))
+    fold ();
+  for (i = 0; i < t.leaves * 64; ++i)
+    room_touch_lost (&t, i);
+  open_pages += give_pages (pages, &t);
+}
+
 static void
 write_some (void)
 {
@@ -169,7 +210,7 @@ write_some (void)
   while (!room_enter (room, nr, pages))
     fold ();
   open_blocks += nr;
-  open_pages += pages;
+  open_pages += rng_percent (&rng, 50) ? pages : pages_touched (nr, pages);
   room_unreserve (room, nr);
   waiting -= nr;
 }
@@ -200,6 +241,9 @@ random_life (uint64_t used, uint64_t free_pages, unsigned steps)
         files.used = 1;
       if (full_pages > files.used)
         full_pages = files.used;
+      break;
+    case 4:
+      trim_some ();
       break;
     default:
       write_some ();
