@@ -49,7 +49,7 @@ struct txg {
   pthread_cond_t folded;        /* a fold ended, or a request did */
   unsigned nr_inside;
   bool cutting, kicked, more;
-  bool folding;                 /* from a cut to the end of its fold */
+  atomic_bool folding;          /* from a cut to the end of its fold */
   bool give_back;               /* room that nothing needs */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -17,6 +18,10 @@
 
 /* Fold at most this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
+/* Writers wait from this part of the budget on; half-way to the end so long. */
+#define PACE_EIGHTHS 5
+#define PACE_US 500
+#define PACE_MAX_US 50000
 /* Pages of pool.db; 16 and 32 MiB. */
 #define VACUUM_MIN_UNUSED 2048u
 #define VACUUM_MAX_USED 4096u
@@ -181,6 +186,26 @@ journal_is_half_full (struct txg *t)
   return live > ring / 2 && live > JOURNAL_MAX_BYTES / 4;
 }
 
+/* While a fold runs, slow the writers down before they meet the budget, so that
+ * each waits a little instead of one for the whole fold.  The pause grows
+ * without bound as the budget fills: the writers' rate becomes that of the
+ * folds (ZFS's write throttle works like this).
+ */
+static void
+pace (struct txg *t, size_t bytes)
+{
+  const size_t begin = t->budget / 8 * PACE_EIGHTHS;
+  const uint64_t left = bytes < t->budget ? t->budget - bytes : 1;
+  uint64_t us;
+
+  if (bytes <= begin || !t->folding || t->stop)
+    return;
+  us = PACE_US * (bytes - begin) / left;
+  if (us > PACE_MAX_US)
+    us = PACE_MAX_US;
+  usleep ((useconds_t) us);
+}
+
 void
 txg_throttle (struct txg *t)
 {
@@ -188,6 +213,7 @@ txg_throttle (struct txg *t)
 
   if (bytes > t->budget / 2 || journal_is_half_full (t))
     kick (t);
+  pace (t, bytes);
   if (bytes <= t->budget)
     return;
   WITH_LOCK (&t->lock);
