@@ -243,44 +243,37 @@ set_chunks (struct pass *p)
   return 0;
 }
 
-/* If the map differs, a repair makes it from the records. */
+/* If the map differs, a repair makes it from the records.  Until then the
+ * record's sectors are in use but its slot is not, so give_space leaves them:
+ * in a map that shows all sectors as used, because it is not known which are,
+ * free slots mean nothing, so no sector of it may become free (mend-tables.c).
+ */
 static int
 take_space (struct pass *p, const struct record *r)
 {
   struct fold *f = p->f;
+  const unsigned sector = r->ptr.addr % f->segment_sectors;
+  const unsigned nr = sectors_of (r->ptr.psize, f->sector_bytes);
   int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
 
   if (ret == 1 &&
-      (set_chunks (p) == -1 || segment_map_set_slot (p->map, r->slot) == -1 ||
-       segment_map_set (p->map, r->ptr.addr % f->segment_sectors,
-                        sectors_of (r->ptr.psize, f->sector_bytes)) == -1))
-    ret = errno == EIO ? 0 : -1;
+      (set_chunks (p) == -1 ||
+       segment_map_set_record (p->map, sector, nr, r->slot) == -1)) {
+    if (errno != EIO)
+      return -1;
+    segment_map_cover (p->map, sector, nr);
+    ret = 0;
+  }
   return ret == 0 ? note_contradiction (f) : ret == 1 ? 0 : -1;
 }
 
 static void
 put_back_space (struct pass *p, const struct record *r)
 {
-  if (segment_map_set_slot (p->map, r->slot) == -1 ||
-      segment_map_set (p->map, r->ptr.addr % p->f->segment_sectors,
-                       sectors_of (r->ptr.psize,
-                                   p->f->sector_bytes)) == -1)
+  if (segment_map_set_record (p->map, r->ptr.addr % p->f->segment_sectors,
+                              sectors_of (r->ptr.psize, p->f->sector_bytes),
+                              r->slot) == -1)
     abort ();                   /* give_space cleared them */
-}
-
-static int
-clear_space (struct pass *p, const struct record *r)
-{
-  struct fold *f = p->f;
-
-  if (segment_map_clear_slot (p->map, r->slot) == -1)
-    return -1;
-  if (segment_map_clear (p->map, r->ptr.addr % f->segment_sectors,
-                         sectors_of (r->ptr.psize, f->sector_bytes)) == 0)
-    return 0;
-  if (segment_map_set_slot (p->map, r->slot) == -1)
-    abort ();
-  return -1;
 }
 
 /* 1; 0: the space maps differ, and nothing is changed; -1. */
@@ -292,7 +285,9 @@ give_space (struct pass *p, const struct record *r)
 
   if (ret != 1)
     return ret;
-  if (clear_space (p, r) == -1)
+  if (segment_map_clear_record (p->map, r->ptr.addr % f->segment_sectors,
+                                sectors_of (r->ptr.psize, f->sector_bytes),
+                                r->slot) == -1)
     return 0;
   if (array_push (&f->unlinked.p, &f->unlinked.nr, r->ptr.addr) == -1)
     return -1;

@@ -218,6 +218,25 @@ fail_reading (struct fold *f)
   return -1;
 }
 
+/* Begin a chunk in which pool.db has no record.  While records are lost it may
+ * have some whose only description is their slots: keep those.
+ */
+static void
+start_chunk (const struct fold *f, const struct summary_chunk *chunk,
+             uint8_t *buf)
+{
+  const unsigned len = summary_chunk_bytes (chunk->sector_bytes);
+  uint8_t header[SUMMARY_SLOT_BYTES];
+
+  pack_header (chunk, header);
+  if (f->base.features_compat & FEATURE_COMPAT_RECORDS_LOST &&
+      store_read (f->parts->store, chunk->addr, buf, len) == 0 &&
+      memcmp (buf, header, sizeof header) == 0)
+    return;
+  memset (buf, 0, len);
+  memcpy (buf, header, sizeof header);
+}
+
 /* Write the slots of 'nr' records of one chunk.  The function reads the chunk
  * first, and writes its other slots back with the same bytes, so a torn write
  * cannot harm them.
@@ -247,10 +266,8 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
    * records.  The last fold has stored its place already if the allocator took
    * it before that fold wrote the segment's row.
    */
-  if (!in_use || addr != chunk.addr) {
-    memset (buf, 0, len);
-    pack_header (&chunk, buf);
-  }
+  if (!in_use || addr != chunk.addr)
+    start_chunk (f, &chunk, buf);
   else {
     r = read_known (c, f->parts->store, &chunk, f->base.fold + 1, false, buf,
                     &nr_bad);

@@ -423,6 +423,45 @@ segment_map_clear_slot (struct segment_map *map, unsigned slot)
   return 0;
 }
 
+int
+segment_map_set_record (struct segment_map *map, unsigned sector,
+                        unsigned nr_sectors, unsigned slot)
+{
+  if (segment_map_set_slot (map, slot) == -1)
+    return -1;
+  if (segment_map_set (map, sector, nr_sectors) == 0)
+    return 0;
+  clear_bit (map->slots, slot);
+  map->nr_slots_used--;
+  return -1;
+}
+
+int
+segment_map_clear_record (struct segment_map *map, unsigned sector,
+                          unsigned nr_sectors, unsigned slot)
+{
+  if (segment_map_clear_slot (map, slot) == -1)
+    return -1;
+  if (segment_map_clear (map, sector, nr_sectors) == 0)
+    return 0;
+  set_bit (map->slots, slot);
+  map->nr_slots_used++;
+  return -1;
+}
+
+void
+segment_map_cover (struct segment_map *map, unsigned sector,
+                   unsigned nr_sectors)
+{
+  unsigned i;
+
+  for (i = sector; i < map->nr_sectors && i - sector < nr_sectors; ++i)
+    if (!get_bit (map->bitmap, i)) {
+      set_bit (map->bitmap, i);
+      map->nr_used++;
+    }
+}
+
 /* Append chunks without a place. */
 static int
 add_lost_chunks (struct segment_map *map, unsigned nr_chunks)

@@ -87,6 +87,16 @@ extern int segment_map_clear (struct segment_map *map, unsigned sector,
 extern int segment_map_set_slot (struct segment_map *map, unsigned slot);
 extern int segment_map_clear_slot (struct segment_map *map, unsigned slot);
 
+/* The same for a record's sectors and slot: both, or neither (EIO). */
+extern int segment_map_set_record (struct segment_map *map, unsigned sector,
+                                   unsigned nr_sectors, unsigned slot);
+extern int segment_map_clear_record (struct segment_map *map, unsigned sector,
+                                     unsigned nr_sectors, unsigned slot);
+
+/* Mark those of the sectors as used that are free. */
+extern void segment_map_cover (struct segment_map *map, unsigned sector,
+                               unsigned nr_sectors);
+
 /* Record that chunk number 'index' is at 'sector', and mark its sectors and
  * header slot used: add it if it is new (chunks skipped are lost), place it if
  * it was lost, else compare (EIO).

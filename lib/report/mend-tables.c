@@ -10,8 +10,8 @@
  *   count    The records of a lost page's groups are lost, too.
  *   segment  Space maps are rebuilt at once, from the records and the
  *            summaries' chunks.  A map that cannot be rebuilt marks everything
- *            as used.  A map never marks sectors as free that are not known
- *            to be.
+ *            as used, and nothing of it becomes free before the repair.  A
+ *            map never marks sectors as free that are not known to be.
  *   ddt      Existing data may be stored a second time.
  */
 

@@ -228,7 +228,7 @@ space_claim (struct space *space, const struct placement *p,
   const unsigned sector = p->addr % space->nr_sectors;
   uint64_t known;
   struct entry *e;
-  unsigned chunk, nr_chunks, i;
+  unsigned chunk, nr_chunks;
   bool lost;
   int err;
   WITH_LOCK (&space->lock);
@@ -266,15 +266,13 @@ space_claim (struct space *space, const struct placement *p,
     goto contradicted;
   if (lost || chunk >= nr_chunks)
     e->chunks_dirty = true;
-  if (lenient) {                /* set those that are still free */
-    for (i = 0; i < nr_sectors; ++i)
-      (void) segment_map_set (e->map, sector + i, 1);
-    (void) segment_map_set_slot (e->map, p->slot);
-  }
-  else if (segment_map_set (e->map, sector, nr_sectors) == -1 ||
-           segment_map_set_slot (e->map, p->slot) == -1) {
-    seg_refresh_locked (space, e->map);
-    goto contradicted;
+  if (segment_map_set_record (e->map, sector, nr_sectors, p->slot) == -1) {
+    if (!lenient) {
+      seg_refresh_locked (space, e->map);
+      goto contradicted;
+    }
+    /* Without its slot the record is not freed, see take_space of a fold. */
+    segment_map_cover (e->map, sector, nr_sectors);
   }
   space_entry_pin_locked (space, e);
   seg_refresh_locked (space, e->map);
@@ -347,9 +345,9 @@ release_in_segment (struct space *space, const struct space_freed *freed,
    * finds, but never two records in one place.
    */
   for (i = 0; i < nr; ++i)
-    if (segment_map_clear (e->map, freed[i].addr % space->nr_sectors,
-                           freed[i].nr_sectors) == 0)
-      segment_map_clear_slot (e->map, freed[i].slot);
+    (void) segment_map_clear_record (e->map,
+                                     freed[i].addr % space->nr_sectors,
+                                     freed[i].nr_sectors, freed[i].slot);
   seg_refresh_locked (space, e->map);
   for (i = 0; i < nr; ++i)      /* the last call may drop the map */
     space_entry_unpin_locked (space, e);

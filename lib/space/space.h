@@ -111,7 +111,8 @@ extern void space_undo (struct space *space, const struct placement *p,
 /* During replay: the record at 'p' was allocated before the crash, after
  * the last fold.  Marks it used (EIO if it overlaps), pins like
  * space_alloc, and makes sure that the segment is BACKED.  'lenient': the map
- * may mark free space as used, so overlaps are no error.
+ * may mark free space as used, so overlaps are no error; a record that
+ * overlaps keeps its sectors when it is released.
  */
 extern int space_claim (struct space *space, const struct placement *p,
                         uint32_t nr_sectors, bool lenient);

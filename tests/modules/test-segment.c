@@ -8,6 +8,7 @@
  * 3. Packed maps with a right checksum and wrong contents: EIO.
  * 4. A segment full of one-sector records, each with a slot.
  * 5. Lost chunks.
+ * 6. A record's sectors and slot: both or neither.
  */
 
 #include <config.h>
@@ -16,6 +17,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -428,6 +430,40 @@ test_lost (uint32_t sector)
   segment_map_free (map);
 }
 
+static void
+test_record (uint32_t sector)
+{
+  struct segment_map *map = segment_map_new (3, sector);
+  const unsigned cs = map->chunk_sectors, at = 4 * cs;
+  unsigned i;
+
+  assert (segment_map_place_chunk (map, 0, 0) == 0);
+  assert (segment_map_set_record (map, at, 4, 1) == 0);
+  assert (segment_map_set_record (map, at + 3, 4, 2) == -1);
+  assert (segment_map_set_record (map, at + 4, 4, 1) == -1);
+  assert (segment_map_set_record (map, map->nr_sectors - 1, 2, 2) == -1);
+  assert (map->nr_used == cs + 4 && map->nr_slots_used == 1);
+  assert (segment_map_find_slot (map) == 2);
+
+  segment_map_cover (map, at + 3, 4);
+  assert (map->nr_used == cs + 7);
+  assert (segment_map_clear_record (map, at + 3, 4, 2) == -1);
+  assert (segment_map_clear_record (map, at, 8, 1) == -1);
+  assert (segment_map_clear_record (map, 0, 1, 1) == -1);
+  assert (map->nr_used == cs + 7 && map->nr_slots_used == 1);
+  map = repack (map);
+
+  assert (segment_map_clear_record (map, at, 4, 1) == 0);
+  assert (map->nr_used == cs + 3 && map->nr_slots_used == 0);
+  segment_map_cover (map, map->nr_sectors - 1, UINT_MAX);
+  assert (map->nr_used == cs + 4);
+  segment_map_cover (map, 0, map->nr_sectors);
+  assert (map->nr_used == map->nr_sectors);
+  assert (segment_map_next_run (map, 0, &i) == -1);
+  map = repack (map);
+  segment_map_free (map);
+}
+
 int
 main (void)
 {
@@ -444,6 +480,7 @@ main (void)
     test_damage (5, sector);
     test_fill (sector);
     test_lost (sector);
+    test_record (sector);
   }
   return 0;
 }

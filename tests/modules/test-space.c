@@ -436,6 +436,32 @@ test_lost_chunks (uint32_t sector)
   close_space ();
 }
 
+/* The map shows some of a record's sectors as used by another: neither is given
+ * to a third, and the death of the one frees nothing of the other.
+ */
+static void
+test_unclear_claim (void)
+{
+  const uint64_t base = 9 * 8192;
+  struct placement p = { base + 100, 1, base };
+  struct space_info info;
+  uint64_t used;
+
+  assert (space_claim (space, &p, 10, true) == 0);
+  space_get_info (space, &info);
+  used = info.used_bytes;
+  p = (struct placement) { base + 104, 2, base };
+  assert (space_claim (space, &p, 10, true) == 0);
+  space_get_info (space, &info);
+  assert (info.used_bytes == used + 4 * 512);
+  release (p.addr, 10, 2);
+  space_get_info (space, &info);
+  assert (info.used_bytes == used + 4 * 512);
+  release (base + 100, 10, 1);
+  space_get_info (space, &info);
+  assert (info.used_bytes == used - 6 * 512);
+}
+
 static void
 test_damage (void)
 {
@@ -496,6 +522,7 @@ test_damage (void)
   assert (space_claim (space, &p, 10, false) == 0);
   assert (length_of (store) == 10 * (uint64_t) SEGMENT_BYTES);
   release (p.addr, 10, 1);
+  test_unclear_claim ();
   close_space ();
 }
 
