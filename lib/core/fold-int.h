@@ -73,6 +73,12 @@ extern int fold_add_displaced (struct fold *f, const uint64_t *addrs,
  */
 extern struct layer_delta *fold_delta (struct fold *f, struct layer *layer);
 
+/* The tables contradict each other, as the error text says.  0: a repair is
+ * running and corrects them; -1: the fold fails, because the pool must not
+ * rely on them.
+ */
+extern int fold_note_contradiction (struct fold *f);
+
 /* Write a leaf's row, or, if the leaf is empty and the row 'exists', delete
  * the row.
  */

@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/fold-group.h"
 #include "core/fold-index.h"
 #include "core/fold-int.h"
 #include "format/counts.h"
@@ -24,161 +25,18 @@
 /* The repair recounts such a record. */
 #define COUNT_UNKNOWN (RECORD_REFCOUNT_MAX / 2)
 
-/* The group's row is written without its dead records when they are a quarter
- * of them, or it is written for another reason.
- */
-#define DEAD_SHARE 4
-
 /* Growth by one entry, alone in its row, in pages that are half empty. */
 #define COUNTS_ROOM_BYTES 32
-
-/* One group in memory. */
-struct group {
-  uint64_t id;
-  unsigned nr;
-  struct record records[RECORD_GROUP_SECTORS];  /* ascending by address */
-
-  /* The two rows in pool.db: */
-  bool write_row;               /* that of table "record" is to change */
-  bool write_counts;            /* that of table "count" is */
-  unsigned nr_dead;             /* dead records that table "record" has */
-  bool dead[RECORD_GROUP_SECTORS];      /* ... by sector */
-  uint64_t own[RECORD_GROUP_SECTORS];   /* counts that it has, by sector */
-};
 
 struct pass {
   struct fold *f;
   struct meta_conn *c;
   struct group *group;
-  struct blob row, counts;      /* buffers */
   struct segment_map *map;      /* of the current segment; NULL: untouched */
   bool has_chunks;              /* ... with the allocator's chunks */
   bool copies;                  /* only copies may lose references */
   bool tight;                   /* table "count" must not grow */
 };
-
-/* The tables contradict each other, as the error text says.  0: a repair is
- * running and corrects them; -1: the fold fails, because the pool must not
- * rely on them.
- */
-static int
-note_contradiction (struct fold *f)
-{
-  char text[512];
-
-  if (f->repairing) {
-    if (f->nr_contradictions++ == 0)
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
-    return 0;
-  }
-  snprintf (text, sizeof text, "%s", nbdedup_error ());
-  f->inconsistent = true;
-  return nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
-}
-
-/* The counts contradict the records, or are damaged: the group's records are
- * lost to the fold, as if their row were missing.
- */
-static int
-lose_group (struct pass *p)
-{
-  p->group->nr = 0;
-  p->group->write_row = true;
-  return note_contradiction (p->f);
-}
-
-static int
-add_to_group (struct pass *p, const struct counts *counts, size_t off)
-{
-  struct group *g = p->group;
-  struct record *r = &g->records[g->nr];
-  unsigned sector;
-  int n;
-
-  n = g->nr == RECORD_GROUP_SECTORS
-    ? nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
-                    "damaged", g->id)
-    : record_unpack (g->id, p->row.p + off, p->row.len - off, r);
-  if (n == -1)
-    return -1;
-  sector = r->ptr.addr % RECORD_GROUP_SECTORS;
-  g->own[sector] = r->refcount;
-  if (counts->of[sector] == COUNT_DEAD) {
-    g->dead[sector] = true;
-    g->nr_dead++;
-    return n;
-  }
-  if (counts->of[sector] != COUNT_SAME)
-    r->refcount = counts->of[sector];
-  g->nr++;
-  return n;
-}
-
-static int
-load_group (struct pass *p, uint64_t id)
-{
-  struct group *g = p->group;
-  struct counts counts;
-  size_t off;
-  int n;
-
-  g->id = id;
-  g->nr = g->nr_dead = 0;
-  g->write_row = g->write_counts = false;
-  memset (g->dead, 0, sizeof g->dead);
-  if (meta_record_get_parts (p->c, id, &p->row, &p->counts) == -1)
-    return -1;
-  if (counts_unpack (id, p->counts.p, p->counts.len, &counts) == -1)
-    return lose_group (p);
-  for (off = 0; off < p->row.len; off += (size_t) n) {
-    n = add_to_group (p, &counts, off);
-    if (n == -1) {              /* pointers to the rest find it missing */
-      g->write_row = true;
-      return note_contradiction (p->f);
-    }
-  }
-  return 0;
-}
-
-/* Only counts have changed, or records have died. */
-static int
-store_counts (struct pass *p)
-{
-  const struct group *g = p->group;
-  uint8_t buf[COUNTS_LEN_MAX];
-  struct counts counts;
-  unsigned i, sector;
-
-  counts_clear (&counts);
-  for (i = 0; i < RECORD_GROUP_SECTORS; ++i)
-    if (g->dead[i])
-      counts.of[i] = COUNT_DEAD;
-  for (i = 0; i < g->nr; ++i) {
-    sector = g->records[i].ptr.addr % RECORD_GROUP_SECTORS;
-    if (g->records[i].refcount != g->own[sector])
-      counts.of[sector] = g->records[i].refcount;
-  }
-  p->f->state.features_incompat |= FEATURE_INCOMPAT_COUNTS;
-  return meta_count_put (p->c, g->id, buf, counts_pack (&counts, buf));
-}
-
-static int
-store_group (struct pass *p)
-{
-  struct group *g = p->group;
-  size_t len = 0;
-  unsigned i;
-
-  if (g->nr == 0)
-    return meta_record_delete (p->c, g->id);
-  if (!g->write_row && g->nr_dead * DEAD_SHARE < g->nr + g->nr_dead)
-    return g->write_counts ? store_counts (p) : 0;
-  if (blob_reserve (&p->row, g->nr * RECORD_ENTRY_MAX) == -1)
-    return -1;
-  for (i = 0; i < g->nr; ++i)
-    len += record_pack (&g->records[i], p->row.p + len);
-  return meta_record_put (p->c, g->id, p->row.p, len);
-}
 
 /* 1; 0: the map is damaged; -1. */
 static int
@@ -264,7 +122,7 @@ take_space (struct pass *p, const struct record *r)
     segment_map_cover (p->map, sector, nr);
     ret = 0;
   }
-  return ret == 0 ? note_contradiction (f) : ret == 1 ? 0 : -1;
+  return ret == 0 ? fold_note_contradiction (f) : ret == 1 ? 0 : -1;
 }
 
 static void
@@ -359,16 +217,6 @@ note_reached (struct fold *f, const struct record *r, uint64_t old)
   return array_push (&f->reached.p, &f->reached.nr, r->ptr.addr);
 }
 
-/* The record is dead; squeeze_group drops it. */
-static void
-bury (struct group *g, struct record *r)
-{
-  g->dead[r->ptr.addr % RECORD_GROUP_SECTORS] = true;
-  g->nr_dead++;
-  g->write_counts = true;
-  r->ptr.addr = 0;
-}
-
 /* A record of pool.db gains or loses references. */
 static int
 change_record (struct pass *p, struct record *r, int64_t delta)
@@ -381,7 +229,7 @@ change_record (struct pass *p, struct record *r, int64_t delta)
     nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " has %" PRIu64 " "
                   "references, so its count cannot change by %" PRId64,
                   r->ptr.addr, old, delta);
-    if (note_contradiction (f) == -1)
+    if (fold_note_contradiction (f) == -1)
       return -1;
     new = COUNT_UNKNOWN;        /* too high, so that nothing frees it */
   }
@@ -411,7 +259,7 @@ change_record (struct pass *p, struct record *r, int64_t delta)
     return -1;
   if (add_gone (f, r) == -1 || add_index_op (f, r, false) == -1)
     return -1;
-  bury (p->group, r);
+  group_bury (p->group, r);
   return 0;
 }
 
@@ -464,29 +312,7 @@ note_missing (struct fold *f, uint64_t addr, int64_t delta)
     return 0;
   nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing",
                 addr);
-  return note_contradiction (f);
-}
-
-static struct record *
-find_in_group (struct group *g, uint64_t addr)
-{
-  unsigned i;
-
-  for (i = 0; i < g->nr; ++i)
-    if (g->records[i].ptr.addr == addr)
-      return &g->records[i];
-  return NULL;
-}
-
-static void
-squeeze_group (struct group *g)
-{
-  unsigned i, n = 0;
-
-  for (i = 0; i < g->nr; ++i)
-    if (g->records[i].ptr.addr != 0)
-      g->records[n++] = g->records[i];
-  g->nr = n;
+  return fold_note_contradiction (f);
 }
 
 /* Table "copy" may be wrong, and must not free a record that is no copy. */
@@ -559,6 +385,7 @@ change_noted (const struct pass *p, uint64_t *count, int64_t delta)
 static int
 fold_noted_counts (struct pass *p, uint64_t id, struct place *at)
 {
+  struct blob *row = &p->group->counts;
   uint8_t buf[COUNTS_LEN_MAX];
   const struct ddt_change *ch;
   struct place next = *at;
@@ -569,8 +396,8 @@ fold_noted_counts (struct pass *p, uint64_t id, struct place *at)
 
   if (p->copies || p->f->repairing)
     return 0;
-  r = meta_count_get (p->c, id, &p->counts);
-  if (r != 1 || counts_unpack (id, p->counts.p, p->counts.len, &counts) == -1)
+  r = meta_count_get (p->c, id, row);
+  if (r != 1 || counts_unpack (id, row->p, row->len, &counts) == -1)
     return r == -1 ? -1 : 0;
   while (next_change (p->f, id, &next, &addr, &ch, &delta))
     if ((ch && ch->record) ||
@@ -602,7 +429,7 @@ fold_group (struct pass *p, struct place *at)
   done = fold_noted_counts (p, id, at);
   if (done != 0)
     return done == 1 ? 0 : -1;
-  if (load_group (p, id) == -1)
+  if (group_load (p->group, f, p->c, id) == -1)
     return -1;
   while (next_change (f, id, at, &addr, &ch, &delta)) {
     if (ch && ch->record) {
@@ -610,7 +437,7 @@ fold_group (struct pass *p, struct place *at)
         return -1;
       continue;
     }
-    r = find_in_group (p->group, addr);
+    r = group_find (p->group, addr);
     if (p->copies) {
       if (!is_copy (r, addr))
         continue;
@@ -624,8 +451,7 @@ fold_group (struct pass *p, struct place *at)
     if (change_record (p, r, delta) == -1)
       return -1;
   }
-  squeeze_group (p->group);
-  return store_group (p);
+  return group_store (p->group, f, p->c);
 }
 
 static int
@@ -673,17 +499,15 @@ fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
   int r = 0;
 
   sort_displaced (f);
-  p.group = malloc (sizeof *p.group);
+  p.group = group_new ();
   if (p.group == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for a fold");
+    return -1;
   while (r == 0 && next_addr (f, &at) != UINT64_MAX)
     r = fold_group (&p, &at);
   if (r == 0)
     r = store_segment (&p);
   segment_map_free (p.map);
-  blob_free (&p.row);
-  blob_free (&p.counts);
-  free (p.group);
+  group_free (p.group);
   return r;
 }
 
@@ -707,21 +531,18 @@ int
 fold_find_record (struct fold *f, struct meta_conn *c, uint64_t addr,
                   struct record *r)
 {
-  struct pass p = { .f = f, .c = c };
+  struct group *g = group_new ();
   const struct record *found;
   int ret = -1;
 
-  p.group = malloc (sizeof *p.group);
-  if (p.group == NULL)
-    return nbdedup_fail (ENOMEM, "no memory for a fold");
-  if (load_group (&p, addr / RECORD_GROUP_SECTORS) == 0) {
-    found = find_in_group (p.group, addr);
+  if (g == NULL)
+    return -1;
+  if (group_load (g, f, c, addr / RECORD_GROUP_SECTORS) == 0) {
+    found = group_find (g, addr);
     ret = found != NULL;
     if (found)
       *r = *found;
   }
-  blob_free (&p.row);
-  blob_free (&p.counts);
-  free (p.group);
+  group_free (g);
   return ret;
 }
