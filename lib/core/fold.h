@@ -82,8 +82,8 @@ extern struct meta_state *fold_state (struct fold *f);
 extern void fold_finish (struct fold *f);
 
 /* May the next fold change the index all over, instead of adding a run?  It
- * does while records are lost, and when there are too many runs.  'before': what
- * this function said of the last fold.
+ * does while records are lost, and when there are too many runs.  'before':
+ * what this function said of the last fold.
  */
 extern bool fold_index_is_in_place (const struct fold *f, bool before);
 
