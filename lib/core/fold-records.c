@@ -483,9 +483,13 @@ sort_displaced (struct fold *f)
 static bool
 is_tight (const struct fold *f)
 {
-  const uint64_t bytes = (f->displaced.nr + f->nr_changes) * COUNTS_ROOM_BYTES;
+  uint64_t nr = f->displaced.nr;
+  size_t i;
 
-  return room_check (f->room, bytes / META_PAGE_BYTES + 1) == -1;
+  for (i = 0; i < f->nr_changes; ++i)
+    nr += f->changes[i].delta < 0;
+  return nr > 0 &&
+    room_check (f->room, nr * COUNTS_ROOM_BYTES / META_PAGE_BYTES + 1) == -1;
 }
 
 /* Apply f->displaced, and the changes from 'i' on. */

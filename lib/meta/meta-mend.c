@@ -405,6 +405,7 @@ static int
 find (struct mend *md)
 {
   CLEANUP_FREE uint8_t *first = malloc (META_PAGE_BYTES);
+  bool unknown;
   size_t i;
   int r;
 
@@ -422,17 +423,18 @@ find (struct mend *md)
   if (walk (md, md->root, 1, NULL, NULL) == -1)
     return -1;
   /* If no page at the bottom can be read, take the lowest known ones for the
-   * bottom.
+   * bottom.  What was below them leaks if another tree cannot be read.
    */
-  md->with_orphans = md->bottom == 0;
-  for (i = 0; md->with_orphans && i < md->nr_lost; ++i)
+  unknown = md->bottom == 0;
+  for (i = 0; unknown && i < md->nr_lost; ++i)
     if (md->lost[i].depth > md->bottom)
       md->bottom = md->lost[i].depth;
   for (i = 0; i < md->nr_lost; ++i)
     md->with_orphans |= pages_of (md, &md->lost[i]) > 0;
   return md->nr_lost == 0 ? 0
     : md->with_orphans ? find_orphans (md, btree_number (first, 8))
-    : md->table->index ? 0 : find_leaked (md, btree_number (first, 8));
+    : unknown || !md->table->index
+    ? find_leaked (md, btree_number (first, 8)) : 0;
 }
 
 /*----------------------------------------------------------------------

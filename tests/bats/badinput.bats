@@ -207,7 +207,7 @@ try_pool ()
         assert_eq "$server_status" 1 \
                   "status of the server ($(cat "$BATS_TEST_TMPDIR/log"))"
         one_line "$BATS_TEST_TMPDIR/log" "error: "
-        assert_eq "$(fingerprint "$1")" "$before" "files after refusal"
+        assert_eq "$(fingerprint "$1")" "$before" "files after refusal ($(cat "$BATS_TEST_TMPDIR/log"))"
         command_may_fail -p "$1" list
         assert_eq "$command_status" 1 "status of list"
         outcome=refused
