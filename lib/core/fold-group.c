@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,21 +69,28 @@ lose_group (struct group *g, struct fold *f)
 }
 
 static int
+fail_damaged (const struct group *g)
+{
+  return nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
+                       "damaged", g->id);
+}
+
+static int
 add_record (struct group *g, const struct counts *counts, size_t off)
 {
   struct record *r = &g->records[g->nr];
   unsigned sector;
   int n;
 
-  n = g->nr == RECORD_GROUP_SECTORS
-    ? nbdedup_fail (EIO, "pool.db: the records of group %" PRIu64 " are "
-                    "damaged", g->id)
+  n = g->nr == RECORD_GROUP_SECTORS ? fail_damaged (g)
     : record_unpack (g->id, g->row.p + off, g->row.len - off, r);
   if (n == -1)
     return -1;
   sector = r->ptr.addr % RECORD_GROUP_SECTORS;
   g->own[sector] = r->refcount;
   if (counts->of[sector] == COUNT_DEAD) {
+    if (g->dead[sector])
+      return fail_damaged (g);
     g->dead[sector] = true;
     g->nr_dead++;
     return n;
@@ -132,6 +140,8 @@ group_find (struct group *g, uint64_t addr)
 void
 group_bury (struct group *g, struct record *r)
 {
+  assert (r >= g->records && r < g->records + g->nr && r->refcount == 0);
+  assert (!g->dead[r->ptr.addr % RECORD_GROUP_SECTORS]);
   g->dead[r->ptr.addr % RECORD_GROUP_SECTORS] = true;
   g->nr_dead++;
   g->write_counts = true;
@@ -177,6 +187,8 @@ group_store (struct group *g, struct fold *f, struct meta_conn *c)
   unsigned i;
 
   squeeze (g);
+  assert (g->nr <= RECORD_GROUP_SECTORS);
+  assert (g->nr_dead <= RECORD_GROUP_SECTORS);
   if (g->nr == 0)
     return meta_record_delete (c, g->id);
   if (!g->write_row && g->nr_dead * DEAD_SHARE < g->nr + g->nr_dead)

@@ -374,6 +374,7 @@ change_noted (const struct pass *p, uint64_t *count, int64_t delta)
       (delta < 0 && (uint64_t) -delta >= old) || new > RECORD_REFCOUNT_MAX ||
       (copies_wanted (copies, new) > 0 && copies_wanted (copies, old) == 0))
     return false;
+  assert (new > 0);
   *count = new;
   return true;
 }

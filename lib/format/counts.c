@@ -37,6 +37,7 @@ counts_pack (const struct counts *counts, uint8_t buf[COUNTS_LEN_MAX])
       buf[used++] = (uint8_t) (v | MORE);
     buf[used++] = (uint8_t) v;
   }
+  assert (used <= COUNTS_LEN_MAX);
   return used;
 }
 
@@ -106,5 +107,6 @@ counts_apply (uint64_t group, uint8_t *records, size_t *len,
     memmove (records + kept, records + off, (size_t) n);
     kept += (size_t) n;
   }
+  assert (kept <= *len);
   *len = kept;
 }
