@@ -239,8 +239,9 @@ begin (struct meta_copy *c, uint64_t *first)
   uint64_t pages, resume;
 
   if (cksum_mirror_is_distrusted (c->mirror))
-    return nbdedup_fail (EIO, "another program wrote to pool.db and to its "
-                         "copy while they were open: restore a backup");
+    return nbdedup_fail (EIO, "another program wrote to pool.db while it was "
+                         "open, and it has no good copy: restore the pool "
+                         "from a backup");
 
   {
     WITH_LOCK (&c->lock);
