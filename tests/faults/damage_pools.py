@@ -15,6 +15,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 
 from nbd_client import Hangup, Nbd, NbdError, TIMEOUT, UNIT, connect
 
@@ -271,9 +272,11 @@ class Base:
 # The meaning of a damaged place
 
 def load_reader():
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                        os.pardir, "models", "format-reader.py")
-    spec = importlib.util.spec_from_file_location("format_reader", path)
+    models = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                          os.pardir, "models")
+    sys.path.insert(0, models)          # for what it imports
+    spec = importlib.util.spec_from_file_location(
+        "format_reader", os.path.join(models, "format-reader.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
