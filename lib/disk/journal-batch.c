@@ -159,6 +159,13 @@ batch_unpack_trailer (const struct journal *j, const uint8_t *buf,
     b->position + batch_trailer_offset (b) == position;
 }
 
+bool
+batch_unpack_moved (const struct journal *j, const uint8_t *buf,
+                    struct journal_batch *b)
+{
+  return unpack (j, buf, BATCH_MAGIC, b) || unpack (j, buf, TRAILER_MAGIC, b);
+}
+
 int
 journal_read (struct journal *j, uint64_t position, void *buf, size_t len)
 {

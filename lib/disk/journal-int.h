@@ -109,6 +109,12 @@ extern bool batch_unpack_trailer (const struct journal *j,
                                   const uint8_t *buf, uint64_t position,
                                   struct journal_batch *b);
 
+/* True if 'buf' has a header or a trailer that is valid but for its place: the
+ * fields are what the pool wrote, somewhere else.
+ */
+extern bool batch_unpack_moved (const struct journal *j, const uint8_t *buf,
+                                struct journal_batch *b);
+
 /* Read the body of a batch into 'body' (JOURNAL_BODY_MAX bytes) and check it.
  * Returns 1 if it is valid, 0 if not, -1 on error.
  */

@@ -28,6 +28,14 @@
  *     pool.db went back in time; nor can one have an epoch above E.  Batches of
  *     earlier laps have lower values of all three: they are normal.
  *
+ *     One damage can hit the last batch and the only mark behind it, if it
+ *     exchanges places in the file.  So "durable" of a header, trailer or mark
+ *     of session E counts also if it is valid but for its place, and either
+ *     does not exceed the last batch's number, or is between the first batch to
+ *     replay and the end of the last one.  Elsewhere, behind the last one, it
+ *     may be in the body of a torn batch: a copy of this journal that a client
+ *     has written to a volume.
+ *
  * (d) A batch is overwritten only after journal_trim, so the batch that
  *     overwrites it has folded >= its number.  If pool.db is too old, replay
  *     finds the proof (c) in that batch.  A mark is written where a batch
@@ -60,11 +68,13 @@
 struct place {
   uint64_t position;
   bool trailer;                 /* it is a trailer, no header */
+  bool moved;                   /* damage has brought it here */
   struct journal_batch b;
 };
 
 /* Call 'fn' for every valid batch header of the ring, of any session and
- * number, and for every valid trailer except those of wholly valid batches.
+ * number, and for every valid trailer except those of wholly valid batches;
+ * and for those that are in a wrong place.
  */
 static int
 scan_ring (struct journal *j, uint8_t *body,
@@ -93,13 +103,14 @@ scan_ring (struct journal *j, uint8_t *body,
     }
     buf = window + (p.position - window_pos);
     p.trailer = batch_unpack_trailer (j, buf, p.position, &p.b);
-    if (!p.trailer && !batch_unpack (j, buf, p.position, &p.b)) {
+    p.moved = !p.trailer && !batch_unpack (j, buf, p.position, &p.b);
+    if (p.moved && !batch_unpack_moved (j, buf, &p.b)) {
       p.position += JOURNAL_ALIGN;
       continue;
     }
     if (fn (j, &p, opaque) == -1)
       return -1;
-    r = p.trailer ? 0 : batch_read_body (j, &p.b, body);
+    r = p.trailer || p.moved ? 0 : batch_read_body (j, &p.b, body);
     if (r == -1)
       return -1;
     p.position += r == 1 ? batch_size (&p.b) : JOURNAL_ALIGN;
@@ -115,7 +126,10 @@ struct evidence {
 
   uint64_t of_epoch;            /* the highest number in this one */
   uint64_t seq;
+  uint64_t end;                 /* where that batch ends */
   uint64_t settled;             /* the highest value in this one */
+  uint64_t begin;               /* position of the first batch to replay */
+  bool moved;                   /* there are moved ones in this epoch */
 };
 
 static int
@@ -125,6 +139,10 @@ gather_evidence (struct journal *j, const struct place *p, void *opaque)
   struct evidence *e = opaque;
 
   (void) j;
+  if (p->moved) {
+    e->moved |= b->epoch == e->of_epoch;
+    return 0;
+  }
   if (b->epoch > e->epoch) {
     e->epoch = b->epoch;
     e->epoch_by = b->seq;
@@ -139,11 +157,45 @@ gather_evidence (struct journal *j, const struct place *p, void *opaque)
   }
   if (b->epoch != e->of_epoch)
     return 0;
-  if (b->kind == BATCH_DATA && b->seq > e->seq)
+  if (b->kind == BATCH_DATA && b->seq > e->seq) {
     e->seq = b->seq;
+    e->end = b->position + batch_size (b);
+  }
   if (b->settled > e->settled)
     e->settled = b->settled;
   return 0;
+}
+
+/* Between the first batch to replay and the end of the last one? */
+static bool
+is_live (const struct evidence *e, uint64_t position)
+{
+  return e->begin <= e->end
+    ? position >= e->begin && position < e->end
+    : position >= e->begin || position < e->end;
+}
+
+static int
+gather_moved (struct journal *j, const struct place *p, void *opaque)
+{
+  const struct journal_batch *b = &p->b;
+  struct evidence *e = opaque;
+
+  (void) j;
+  if (!p->moved || b->epoch != e->of_epoch || b->durable <= e->durable ||
+      (b->durable > e->seq && !is_live (e, p->position)))
+    return 0;
+  e->durable = b->durable;
+  e->durable_by = b->seq;
+  return 0;
+}
+
+static int
+gather (struct journal *j, uint8_t *body, struct evidence *e)
+{
+  if (scan_ring (j, body, gather_evidence, e) == -1)
+    return -1;
+  return e->moved ? scan_ring (j, body, gather_moved, e) : 0;
 }
 
 struct search {
@@ -158,7 +210,7 @@ match (struct journal *j, const struct place *p, void *opaque)
   struct search *s = opaque;
 
   (void) j;
-  if (p->b.kind == BATCH_DATA && p->b.epoch == s->epoch &&
+  if (!p->moved && p->b.kind == BATCH_DATA && p->b.epoch == s->epoch &&
       p->b.seq == s->seq) {
     s->found = true;
     s->b = p->b;
@@ -299,7 +351,8 @@ journal_replay (struct journal *journal, uint64_t position,
   /* Scan before any effect: never replay onto a pool.db that is too old, or
    * from a journal with a gap.
    */
-  if (scan_ring (j, body, gather_evidence, &e) == -1)
+  e.begin = position;
+  if (gather (j, body, &e) == -1)
     return -1;
   if (e.epoch > epoch)
     return nbdedup_fail (EIO, "%s: batch %" PRIu64 " was written in session %"
@@ -365,9 +418,9 @@ journal_follow (struct journal *journal, uint64_t position,
   *last = folded;
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
-  w.position = position == 0 ? RING_START : position;
+  w.position = e.begin = position == 0 ? RING_START : position;
   /* A failed scan proves nothing: then all batches are suspect. */
-  if (scan_ring (j, body, gather_evidence, &e) == -1 && errno == ENOMEM)
+  if (gather (j, body, &e) == -1 && errno == ENOMEM)
     return -1;
   w.durable = e.durable;
   w.settled = e.settled > e.durable ? e.settled : e.durable;
@@ -383,7 +436,8 @@ wipe_one (struct journal *j, const struct place *p, void *opaque)
   const uint64_t trailer = p->b.position + batch_trailer_offset (&p->b);
 
   (void) opaque;
-  if (p->b.epoch != j->replayed_epoch || p->b.seq <= j->appended)
+  if (p->moved || p->b.epoch != j->replayed_epoch ||
+      p->b.seq <= j->appended)
     return 0;
   if (full_pwrite (j->fd, zeroes, sizeof zeroes, p->position) == -1)
     return -1;

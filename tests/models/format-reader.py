@@ -241,6 +241,7 @@ class Batch:
         self.valid = (
             len(h) == 104 and (self.trailer or h[:4] == b"NBJB") and
             u64(h, 88) == xxh3(h[:88]) and h[8:24] == uuid)
+        self.moved = False
         if not self.valid:
             return
         self.kind, self.len, self.list_len = u32(h, 4), u32(h, 64), u32(h, 68)
@@ -249,8 +250,7 @@ class Batch:
         self.settled = u64(h, 80)
         data = (96 + self.len + 511) & ~511
         self.size = data + ((104 + self.list_len + 511) & ~511)
-        self.valid = self.seq > 0 and self.settled <= self.seq and \
-            at == self.pos + (data if self.trailer else 0)
+        self.valid = self.seq > 0 and self.settled <= self.seq
         if self.kind == 1:
             self.valid &= (self.len <= BODY_MAX and
                            self.list_len <= BODY_MAX and
@@ -260,6 +260,10 @@ class Batch:
             self.valid &= (self.kind in (2, 3) and not self.trailer and
                            self.len == self.list_len == 0)
             self.size = 512
+        self.at = at
+        self.moved = self.valid and \
+            at != self.pos + (data if self.trailer else 0)
+        self.valid &= not self.moved
         if self.valid:
             self.body = journal[self.pos + 96:self.pos + 96 + self.len]
             self.good_body = (len(self.body) == self.len and
@@ -277,12 +281,13 @@ class Batch:
         return None
 
 
-def scan(journal, uuid, ring_end):
+def scan(journal, uuid, ring_end, moved=False):
+    """Valid headers and trailers, or those that are only in a wrong place."""
     pos = RING_START
     while pos < ring_end:
         b = Batch(journal, pos, uuid, ring_end)
         pos += b.size if b.valid and not b.trailer and b.good_body else 512
-        if b.valid:
+        if b.moved if moved else b.valid:
             yield b
 
 
@@ -297,6 +302,16 @@ def read_journal(journal, uuid, ring_end, state):
         folded = max(folded, b.folded)
         if b.epoch == state["epoch"]:
             settled = max(settled, b.settled)
+    begin = state["journal_position"] or RING_START
+    last, end = max([(b.seq, b.pos + b.size)
+                     for b in scan(journal, uuid, ring_end)
+                     if b.kind == 1 and b.epoch == state["epoch"]] +
+                    [(0, 0)])
+    for b in scan(journal, uuid, ring_end, moved=True):
+        live = begin <= b.at < end if begin <= end else \
+            not end <= b.at < begin
+        if b.epoch == state["epoch"] and (live or b.durable <= last):
+            durable = max(durable, b.durable)
     need(epoch <= state["epoch"], "journal: is from a later session")
     need(folded <= state["folded"], "journal: pool.db is older")
 

@@ -513,6 +513,37 @@ test_copy_inside (void)
   free (after);
 }
 
+/* Two pages of the file have changed places: one has the end of the last batch,
+ * or all of it, and the mark behind it.
+ */
+static void
+test_exchanged (void)
+{
+  unsigned nr;
+
+  for (nr = 1; nr < 9; ++nr) {
+    struct journal *j = start ();
+    uint64_t seq, end, page;
+    uint8_t *all;
+    size_t len;
+    unsigned b;
+
+    for (b = 1; b <= 9; ++b)
+      assert (append (j, b < 9 ? 5000 : nr * 700, b) == 0);
+    assert (journal_sync (j, 9) == 0);
+    journal_get_end (j, &seq, &end);
+    journal_close (j);
+    all = slurp (&len);
+    page = (end + 4095) / 4096 * 4096;
+    assert (memcmp (all + page, "NBJB\3", 5) == 0);
+    page -= page % 8192;
+    put (all + RING_PAGE + 4096, 8192, page);
+    put (all + page, 8192, RING_PAGE + 4096);
+    expect_damage ("was durable, but is now damaged");
+    free (all);
+  }
+}
+
 /* If the callback fails the replay stops with its error. */
 static int
 refuse (void *opaque, uint64_t seq, enum journal_trust trust,
@@ -550,6 +581,7 @@ main (void)
   test_leftovers (3);
   test_leftovers (2);
   test_copy_inside ();
+  test_exchanged ();
   test_refused ();
   journal_end ();
   return 0;
