@@ -23,6 +23,10 @@ struct hashtable {
   size_t nr_entries;
 };
 
+/* There are never fewer buckets. */
+#define HASHTABLE_BITS 6u
+#define HASHTABLE_MIN ((size_t) 1 << HASHTABLE_BITS)
+
 #define hashtable_entry(link, type, member) \
   ((type *) ((char *) (link) - offsetof (type, member)))
 
@@ -30,7 +34,7 @@ struct hashtable {
 static inline int
 hashtable_init (struct hashtable *t)
 {
-  t->nr_buckets = 64;
+  t->nr_buckets = HASHTABLE_MIN;
   t->nr_entries = 0;
   t->buckets = calloc (t->nr_buckets, sizeof *t->buckets);
   return t->buckets ? 0 : -1;
@@ -110,13 +114,30 @@ hashtable_visit (struct hashtable *t, void (*fn) (void *opaque,
     }
 }
 
+/* The same for those whose hash has these lowest bits, at most HASHTABLE_BITS.
+ */
+static inline void
+hashtable_visit_some (struct hashtable *t, uint64_t lowest, unsigned bits,
+                      void (*fn) (void *opaque, struct hashtable_link *l),
+                      void *opaque)
+{
+  struct hashtable_link *l, *next;
+  size_t i;
+
+  for (i = lowest; i < t->nr_buckets; i += (size_t) 1 << bits)
+    for (l = t->buckets[i]; l; l = next) {
+      next = l->next;
+      fn (opaque, l);
+    }
+}
+
 /* Forget all links, and shrink the array to its initial size. */
 static inline void
 hashtable_clear (struct hashtable *t)
 {
   struct hashtable fresh;
 
-  if (t->nr_buckets > 64 && hashtable_init (&fresh) == 0) {
+  if (t->nr_buckets > HASHTABLE_MIN && hashtable_init (&fresh) == 0) {
     free (t->buckets);
     *t = fresh;
     return;

@@ -17,38 +17,60 @@
  * a moment, reads no index.
  */
 #define LOOKUPS_BEFORE 4096u
-/* For fewer entries a filter is not made smaller. */
-#define ENTRIES_MIN (UINT64_C (1) << 12)
+/* For fewer entries a part is not made smaller. */
+#define ENTRIES_MIN UINT64_C (64)
 /* Entries read before the connection is given back, so that it keeps no old
  * state of pool.db alive.
  */
 #define ENTRIES_AT_ONCE 16384u
 
+struct part {
+  struct filter *used;          /* complete; NULL: none */
+  uint64_t nr;                  /* numbers added to it, some of them twice */
+  uint64_t nr_most;             /* before the next one is made */
+  bool wanted;                  /* the thread shall make one */
+};
+
 struct ddt_filter {
   struct meta *meta;            /* not owned */
   struct lock *lock;            /* the ddt's */
-  uint64_t max_bytes;
+  uint64_t max_bytes;           /* of a part */
   struct ddt_filter_ops ops;
 
   /* Written under the lock.  The thread reads the atomic ones without it, and
    * adds numbers to 'made' without it: it has a low priority, and must not keep
    * workers waiting.
    */
-  struct filter *used;          /* complete; NULL: none */
+  struct part parts[DDT_FILTER_PARTS];
+  unsigned nr_used;             /* parts that are complete */
+  size_t bytes;                 /* theirs */
   struct filter *made;          /* being made; NULL: none */
-  /* Numbers added, some of them twice. */
-  uint64_t nr_used;
-  atomic_uint_fast64_t nr_made;
-  uint64_t nr_most;             /* in 'used', before the next one is made */
+  unsigned made_part;           /* of 'made' */
+  atomic_uint_fast64_t nr_made; /* numbers added to it */
+  unsigned nr_wanted;
   uint64_t lookups;             /* that no filter answered */
   atomic_uint resets;
-  bool wanted;                  /* the thread shall make one */
   bool failed;                  /* it could not: until the next reset */
   bool has_thread;
   atomic_bool stop;
   pthread_t thread;
-  pthread_cond_t wake;          /* wanted, or stop */
+  pthread_cond_t wake;          /* nr_wanted > 0, or stop */
 };
+
+static unsigned
+part_of (uint64_t prefix)
+{
+  return (unsigned) (prefix >> (64 - DDT_FILTER_BITS));
+}
+
+/* The filters take the place of a number from its highest bits, which are the
+ * same in all of a part.
+ */
+static uint64_t
+number_of (uint64_t prefix)
+{
+  return prefix << DDT_FILTER_BITS;
+}
 
 static uint64_t
 bytes_for (uint64_t entries)
@@ -60,7 +82,7 @@ bytes_for (uint64_t entries)
  * The thread
  */
 
-/* Add the entries from '*prefix' on. */
+/* Add the part's entries from '*prefix' on. */
 static int
 add_entries (struct ddt_filter *f, struct filter *made, struct meta_conn *c,
              uint64_t *prefix)
@@ -68,6 +90,7 @@ add_entries (struct ddt_filter *f, struct filter *made, struct meta_conn *c,
   struct index_cursor *cu;
   struct index_runs runs;
   struct index_entry e;
+  const unsigned part = part_of (*prefix);
   unsigned i = 0;
   int r = 1, sum;
 
@@ -77,19 +100,22 @@ add_entries (struct ddt_filter *f, struct filter *made, struct meta_conn *c,
   if (cu == NULL)
     return -1;
   while (i++ < ENTRIES_AT_ONCE &&
-         (r = meta_index_cursor_next (cu, &e, &sum)) == 1)
+         (r = meta_index_cursor_next (cu, &e, &sum)) == 1 &&
+         part_of (e.prefix) == part)
     if (sum > 0) {
-      filter_add (made, e.prefix);
+      filter_add (made, number_of (e.prefix));
       f->nr_made++;
     }
-  if (r == 1 && meta_index_cursor_at (cu, prefix) == 0)
+  if (r == 1 && (part_of (e.prefix) != part ||
+                 meta_index_cursor_at (cu, prefix) == 0 ||
+                 part_of (*prefix) != part))
     r = 0;
   meta_index_cursor_free (cu);
   return r == -1 ? -1 : !r;
 }
 
-/* 1: all of the index is in the filter; 0: not yet; -1: it cannot be read, or
- * the filter is not wanted any more.
+/* 1: all entries of the part are in the filter; 0: not yet; -1: the index
+ * cannot be read, or the filter is not wanted any more.
  */
 static int
 add_some_entries (struct ddt_filter *f, struct filter *made, unsigned resets,
@@ -123,34 +149,57 @@ new_filter (struct ddt_filter *f)
     WITH_LOCK (f->lock);
     entries += f->ops.nr_new_locked (f->ops.opaque);
   }
+  entries /= DDT_FILTER_PARTS;
   bytes = bytes_for (2 * (entries < ENTRIES_MIN ? ENTRIES_MIN : entries));
   return filter_new (bytes < f->max_bytes ? bytes : f->max_bytes);
 }
 
 static void
-end_locked (struct ddt_filter *f, bool complete)
+drop_part_locked (struct ddt_filter *f, struct part *part)
 {
   assert_held (f->lock);
-  if (complete) {
-    filter_free (f->used);
-    f->used = f->made;
-    f->nr_used = f->nr_made;
-    f->nr_most = filter_bytes (f->used) * 8 / FILTER_BITS;
-    if (f->nr_most < 2 * f->nr_used)    /* it is as large as it may be */
-      f->nr_most = 2 * f->nr_used;
-  }
-  else {
-    filter_free (f->made);
-    f->failed = true;
-  }
+  if (part->used == NULL)
+    return;
+  f->bytes -= filter_bytes (part->used);
+  f->nr_used--;
+  filter_free (part->used);
+  part->used = NULL;
+}
+
+static void
+use_locked (struct ddt_filter *f)
+{
+  struct part *part = &f->parts[f->made_part];
+
+  assert_held (f->lock);
+  drop_part_locked (f, part);
+  part->used = f->made;
+  part->nr = f->nr_made;
+  part->nr_most = filter_bytes (f->made) * 8 / FILTER_BITS;
+  if (part->nr_most < 2 * part->nr)     /* it is as large as it may be */
+    part->nr_most = 2 * part->nr;
+  f->bytes += filter_bytes (f->made);
+  f->nr_used++;
   f->made = NULL;
 }
 
 static void
-make_one (struct ddt_filter *f)
+fail_locked (struct ddt_filter *f)
 {
+  unsigned i;
+
+  assert_held (f->lock);
+  f->failed = true;
+  for (i = 0; i < DDT_FILTER_PARTS; ++i)
+    f->parts[i].wanted = false;
+  f->nr_wanted = 0;
+}
+
+static void
+make_part (struct ddt_filter *f, unsigned part)
+{
+  uint64_t prefix = (uint64_t) part << (64 - DDT_FILTER_BITS);
   struct filter *made = new_filter (f);
-  uint64_t prefix = 0;
   unsigned resets;
   int r;
 
@@ -158,46 +207,64 @@ make_one (struct ddt_filter *f)
     WITH_LOCK (f->lock);
     resets = f->resets;
     if (made == NULL) {
-      f->failed = true;
+      fail_locked (f);
       return;
     }
     f->made = made;
+    f->made_part = part;
     f->nr_made = 0;
-    f->ops.add_new_locked (f->ops.opaque);
+    f->ops.add_new_locked (f->ops.opaque, part);
   }
   do
     r = add_some_entries (f, made, resets, &prefix);
   while (r == 0);
   WITH_LOCK (f->lock);
-  end_locked (f, r == 1 && f->resets == resets);
-  if (f->resets != resets)
-    f->failed = false;          /* a later lookup may ask for one */
+  if (r == 1 && f->resets == resets) {
+    use_locked (f);
+    return;
+  }
+  filter_free (f->made);
+  f->made = NULL;
+  if (f->resets == resets)      /* else a later lookup may ask for one */
+    fail_locked (f);
+}
+
+/* Wait until a part is wanted.  False: stop. */
+static bool
+get_wanted (struct ddt_filter *f, unsigned *part)
+{
+  WITH_LOCK (f->lock);
+  while (!f->stop && f->nr_wanted == 0)
+    lock_wait (f->lock, &f->wake);
+  if (f->stop)
+    return false;
+  for (*part = 0; !f->parts[*part].wanted; ++*part)
+    assert (*part < DDT_FILTER_PARTS - 1);
+  f->parts[*part].wanted = false;
+  f->nr_wanted--;
+  return true;
 }
 
 static void *
 filter_thread (void *arg)
 {
   struct ddt_filter *f = arg;
+  unsigned part = 0;
 
   thread_lower_priority ();
-  for (;;) {
-    {
-      WITH_LOCK (f->lock);
-      while (!f->stop && !f->wanted)
-        lock_wait (f->lock, &f->wake);
-      if (f->stop)
-        return NULL;
-      f->wanted = false;
-    }
-    make_one (f);
-  }
+  while (get_wanted (f, &part))
+    make_part (f, part);
+  return NULL;
 }
 
 /* Without a thread there is no filter. */
 static void
-want_one_locked (struct ddt_filter *f)
+want_locked (struct ddt_filter *f, unsigned part)
 {
   assert_held (f->lock);
+  if (f->failed || f->parts[part].wanted ||
+      (f->made && f->made_part == part))
+    return;
   if (!f->has_thread) {
     if (pthread_create (&f->thread, NULL, filter_thread, f) != 0) {
       f->failed = true;
@@ -205,8 +272,21 @@ want_one_locked (struct ddt_filter *f)
     }
     f->has_thread = true;
   }
-  f->wanted = true;
+  f->parts[part].wanted = true;
+  f->nr_wanted++;
   pthread_cond_signal (&f->wake);
+}
+
+/* Lookups went to pool.db so often that all parts are wanted. */
+static void
+want_all_locked (struct ddt_filter *f)
+{
+  unsigned i;
+
+  assert_held (f->lock);
+  for (i = 0; i < DDT_FILTER_PARTS; ++i)
+    if (f->parts[i].used == NULL)
+      want_locked (f, i);
 }
 
 /*----------------------------------------------------------------------*/
@@ -221,9 +301,10 @@ ddt_filter_new (struct meta *meta, struct lock *lock, uint64_t max_bytes,
     return nbdedup_fail_null (ENOMEM, "no memory for the dedup table");
   f->meta = meta;
   f->lock = lock;
-  f->max_bytes = max_bytes;
+  /* One more: the part that is being made. */
+  f->max_bytes = max_bytes / (DDT_FILTER_PARTS + 1);
   f->ops = *ops;
-  f->failed = max_bytes == 0;
+  f->failed = f->max_bytes == 0;
   cond_init (&f->wake);
   return f;
 }
@@ -231,6 +312,8 @@ ddt_filter_new (struct meta *meta, struct lock *lock, uint64_t max_bytes,
 void
 ddt_filter_free (struct ddt_filter *f)
 {
+  unsigned i;
+
   if (f == NULL)
     return;
   {
@@ -240,7 +323,8 @@ ddt_filter_free (struct ddt_filter *f)
   }
   if (f->has_thread)
     pthread_join (f->thread, NULL);
-  filter_free (f->used);
+  for (i = 0; i < DDT_FILTER_PARTS; ++i)
+    filter_free (f->parts[i].used);
   filter_free (f->made);
   pthread_cond_destroy (&f->wake);
   free (f);
@@ -249,38 +333,42 @@ ddt_filter_free (struct ddt_filter *f)
 void
 ddt_filter_add_locked (struct ddt_filter *f, uint64_t prefix)
 {
+  const unsigned nr = part_of (prefix);
+  struct part *part = &f->parts[nr];
+
   assert_held (f->lock);
-  if (f->made) {
-    filter_add (f->made, prefix);
+  if (f->made && f->made_part == nr) {
+    filter_add (f->made, number_of (prefix));
     f->nr_made++;
   }
-  if (f->used) {
-    filter_add (f->used, prefix);
-    f->nr_used++;
-    if (!f->made && !f->wanted && !f->failed && f->nr_used > f->nr_most)
-      want_one_locked (f);
+  if (part->used) {
+    filter_add (part->used, number_of (prefix));
+    if (++part->nr > part->nr_most)
+      want_locked (f, nr);
   }
 }
 
 bool
 ddt_filter_may_have_locked (struct ddt_filter *f, uint64_t prefix)
 {
+  const struct part *part = &f->parts[part_of (prefix)];
+
   assert_held (f->lock);
-  if (f->used)
-    return filter_may_have (f->used, prefix);
-  if (!f->made && !f->wanted && !f->failed &&
-      ++f->lookups >= LOOKUPS_BEFORE)
-    want_one_locked (f);
+  if (part->used)
+    return filter_may_have (part->used, number_of (prefix));
+  if (!f->failed && ++f->lookups % LOOKUPS_BEFORE == 0)
+    want_all_locked (f);
   return true;
 }
 
 void
 ddt_filter_reset_locked (struct ddt_filter *f)
 {
+  unsigned i;
+
   assert_held (f->lock);
-  filter_free (f->used);
-  f->used = NULL;
-  f->nr_used = 0;
+  for (i = 0; i < DDT_FILTER_PARTS; ++i)
+    drop_part_locked (f, &f->parts[i]);
   f->resets++;
   f->failed = f->max_bytes == 0;
 }
@@ -289,11 +377,12 @@ size_t
 ddt_filter_bytes_locked (const struct ddt_filter *f)
 {
   assert_held (f->lock);
-  return f->used ? filter_bytes (f->used) : 0;
+  return f->nr_used == DDT_FILTER_PARTS ? f->bytes : 0;
 }
 
 size_t
 ddt_filter_memory_locked (const struct ddt_filter *f)
 {
-  return ddt_filter_bytes_locked (f) + (f->made ? filter_bytes (f->made) : 0);
+  assert_held (f->lock);
+  return f->bytes + (f->made ? filter_bytes (f->made) : 0);
 }

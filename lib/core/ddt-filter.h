@@ -3,22 +3,24 @@
 /* Which digests the hash index does not have: a new block then needs no look
  * at pool.db.
  *
- * A thread makes the filter (filter.h) from the index, in steps, in the
- * background, when lookups have gone to pool.db often enough; until it is
- * complete every digest may be there.  It is in memory only, and made again
- * after an open.  When more entries were added than it has bits for, or, at its
- * largest size, as many as it had at first, the thread makes the next one.
+ * There is a filter (filter.h) for each of DDT_FILTER_PARTS ranges of prefixes,
+ * so that the next one needs memory for one part only.  A thread makes them
+ * from the index, one after the other, in the background, when lookups have
+ * gone to pool.db often enough; until a part is complete every digest in its
+ * range may be there.  They are in memory only, and made again after an open.
+ * When more entries were added to a part than it has bits for, or, at its
+ * largest size, as many as it had at first, the thread makes it again.
  *
  * A removed entry stays in the filter until then.  An entry that the filter
  * lacks costs a second record of the same content, never data; there is none,
  * because
  *
- *  - ddt.c adds each record when it becomes visible, to the filter in use and
- *    to the one that is being made;
+ *  - ddt.c adds each record when it becomes visible, to the part in use and to
+ *    the one that is being made;
  *
- *  - the thread adds the records that are in memory only when it begins, then
- *    all entries of the index, and an entry never leaves its place in the
- *    order of prefixes, in which the thread reads;
+ *  - the thread adds the records that are in memory only when it begins a part,
+ *    then all entries of the index in its range, and an entry never leaves its
+ *    place in the order of prefixes, in which the thread reads;
  *
  *  - a repair that adds entries calls ddt_filter_reset after it.
  *
@@ -36,17 +38,21 @@
 #include "base/lock.h"
 #include "meta/meta.h"
 
+/* The part of a prefix is its highest bits. */
+#define DDT_FILTER_BITS 6u
+#define DDT_FILTER_PARTS (1u << DDT_FILTER_BITS)
+
 struct ddt_filter;
 
 struct ddt_filter_ops {
   /* How many records are in memory only, at most. */
   uint64_t (*nr_new_locked) (void *opaque);
-  /* Call ddt_filter_add_locked for the prefix of each of them. */
-  void (*add_new_locked) (void *opaque);
+  /* Call ddt_filter_add_locked for the prefix of each of them in this part. */
+  void (*add_new_locked) (void *opaque, unsigned part);
   void *opaque;
 };
 
-/* 'lock' is the ddt's.  'max_bytes': what a filter may take; 0: there is never
+/* 'lock' is the ddt's.  'max_bytes': what all parts may take; 0: there is never
  * one.  NULL: ENOMEM.
  */
 extern struct ddt_filter *ddt_filter_new (struct meta *meta,
@@ -65,8 +71,9 @@ extern bool ddt_filter_may_have_locked (struct ddt_filter *f,
 /* The index has entries that were not added: begin again. */
 extern void ddt_filter_reset_locked (struct ddt_filter *f);
 
-/* Bytes of the filter in use (0: none); the same with one that is made. */
+/* Bytes of the parts in use (0: one is missing). */
 extern size_t ddt_filter_bytes_locked (const struct ddt_filter *f);
+/* Bytes of all parts that there are, and of the one that is being made. */
 extern size_t ddt_filter_memory_locked (const struct ddt_filter *f);
 
 #endif /* NBDEDUP_DDT_FILTER_H */

@@ -83,10 +83,10 @@ struct ddt {
  * Checking (5) to (7), and invariant (1) of ddt.h, visits all refs.
  */
 
-/* The filter's part of the budget: it takes twice that while the next one is
- * made.
- */
-#define FILTER_BUDGET(bytes) ((bytes) / 8 * 3)
+/* The most that the filter takes of the budget. */
+#define FILTER_BUDGET(bytes) ((bytes) / 8 * 7)
+_Static_assert (DDT_FILTER_BITS <= HASHTABLE_BITS,
+                "the buckets of a part of the filter");
 #define REF_BYTES (sizeof (struct ref) + 16)
 #define NEW_BYTES (sizeof (struct ddt_entry) + 16)
 /* 16: the allocator's and the bucket array's share of an entry. */
@@ -156,23 +156,32 @@ nr_new_locked (void *opaque)
   return ddt->refs.nr_entries;
 }
 
-static void
-add_ref_to_filter_locked (void *opaque, struct hashtable_link *l)
+/* In by_digest, so that the lowest bits are the filter's part. */
+static uint64_t
+hash_of (const struct digest *digest)
 {
-  const struct ref *r = hashtable_entry (l, struct ref, link);
-  struct ddt *ddt = opaque;
+  const uint64_t prefix = digest_prefix (digest);
 
-  if (r->entry && r->entry->record.flags & RECORD_INDEXED)
-    ddt_filter_add_locked (ddt->filter,
-                           digest_prefix (&r->entry->record.digest));
+  return prefix << DDT_FILTER_BITS | prefix >> (64 - DDT_FILTER_BITS);
 }
 
 static void
-add_new_to_filter_locked (void *opaque)
+add_entry_to_filter_locked (void *opaque, struct hashtable_link *l)
+{
+  const struct ddt_entry *e = hashtable_entry (l, struct ddt_entry, link);
+  struct ddt *ddt = opaque;
+
+  if (e->is_new)
+    ddt_filter_add_locked (ddt->filter, digest_prefix (&e->record.digest));
+}
+
+static void
+add_new_to_filter_locked (void *opaque, unsigned part)
 {
   struct ddt *ddt = opaque;
 
-  hashtable_visit (&ddt->refs, add_ref_to_filter_locked, ddt);
+  hashtable_visit_some (&ddt->by_digest, part, DDT_FILTER_BITS,
+                        add_entry_to_filter_locked, ddt);
 }
 
 struct ddt *
@@ -287,7 +296,7 @@ static struct ddt_entry *
 find_entry_locked (struct ddt *ddt, const struct digest *digest,
                    uint32_t lsize, uint64_t domain)
 {
-  uint64_t hash = digest_prefix (digest);
+  uint64_t hash = hash_of (digest);
   struct hashtable_link *l;
   struct ddt_entry *e;
 
@@ -346,7 +355,7 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
   if (e == NULL)
     return;                     /* a cache may drop entries */
   e->record = *r;
-  hashtable_insert (&ddt->by_digest, &e->link, digest_prefix (&r->digest));
+  hashtable_insert (&ddt->by_digest, &e->link, hash_of (&r->digest));
   add_clean_locked (ddt, e);
 }
 
@@ -562,8 +571,7 @@ insert (struct ddt *ddt, const struct record *record, uint64_t chunk_addr,
     return r;
   }
   if (record->flags & RECORD_INDEXED) {
-    hashtable_insert (&ddt->by_digest, &e->link,
-                      digest_prefix (&record->digest));
+    hashtable_insert (&ddt->by_digest, &e->link, hash_of (&record->digest));
     ddt_filter_add_locked (ddt->filter, digest_prefix (&record->digest));
   }
   ref->delta[ddt->open] = 1;
@@ -716,7 +724,7 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   if (r == NULL || r->taken[ddt->open])
     return false;               /* without memory a later fold kills it */
   r->dead = true;
-  for (l = hashtable_chain (&ddt->by_digest, digest_prefix (digest)); l;
+  for (l = hashtable_chain (&ddt->by_digest, hash_of (digest)); l;
        l = l->next) {
     e = hashtable_entry (l, struct ddt_entry, link);
     if (e->record.ptr.addr != addr)

@@ -59,12 +59,13 @@
 #include "volume/volume-layers.h"
 #include "volume/volume.h"
 
-/* Shares of ddt-cache.  SQLite's page caches and the pending txgs matter
- * most for writes, DDT entries and leaves for hits and reads.
+/* Shares of ddt-cache, with POOL_SHARE_SQLITE.  The pending txgs matter most
+ * for writes, DDT entries and leaves for hits and reads.  In a large pool most
+ * of the DDT's share is its filter.
  */
 #define SHARE_PENDING 4
-#define SHARE_DDT 4
-#define SHARE_LEAVES 8
+#define SHARE_DDT 2
+#define SHARE_LEAVES 16
 #define SHARE_SPACE 16
 
 #define WAL_MAX_BYTES (UINT64_C (1) << 30)

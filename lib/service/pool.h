@@ -14,7 +14,7 @@ struct nbdedup_pool;
 struct meta_state;
 
 /* SQLite's page caches get one part in so many of ddt-cache. */
-#define POOL_SHARE_SQLITE 4
+#define POOL_SHARE_SQLITE 8
 
 /* Opening, in pool.c and pool-readonly.c. */
 struct lockfile_holder;
