@@ -31,6 +31,7 @@ struct fold {
   struct meta_state base, state;
   uint32_t sector_bytes, segment_sectors;
   unsigned background_rows;     /* maximum, for layers */
+  uint64_t background_pages;    /* the same; room.h */
   uint64_t merge_pages;         /* maximum, for merges of the hash index */
 
   struct map_change *map_changes;

@@ -27,6 +27,7 @@
 
 struct budget {
   unsigned work, scan;
+  uint64_t pages;
 };
 
 /* A row to work on after the scan: a scan must not write its table. */
@@ -38,6 +39,7 @@ struct row {
 
 struct scan {
   struct layer **layers;        /* of one branch, ascending by seq */
+  bool push;                    /* rows move to another layer */
   size_t nr;
   struct budget *budget;
   struct row *rows;
@@ -65,6 +67,56 @@ find_seq (struct layer **layers, size_t nr, uint64_t seq)
   return i < nr && layers[i]->seq == seq ? layers[i] : NULL;
 }
 
+/* Pages that the work on a row touches, ROOM_HOLES_PAGES at most.  A row that
+ * moves displaces what the other layer has there, which is not known yet.
+ */
+static int
+row_pages (const struct scan *s, const struct row *row, uint64_t *pages)
+{
+  struct room_touched touched = { .leaves = 1 };
+  struct pointer ptr;
+  unsigned i;
+
+  *pages = ROOM_HOLES_PAGES;
+  if (s->push)
+    return 0;
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (row->content.state[i] == MAP_POINTER) {
+      if (pointer_unpack (row->content.ptr[i], row->layer->block_size,
+                          &ptr) == -1)
+        return -1;
+      room_touch_lost (&touched, ptr.addr);
+    }
+  if (room_touched_pages (&touched) < *pages)
+    *pages = room_touched_pages (&touched);
+  return 0;
+}
+
+static int
+add_row (struct scan *s, struct layer *layer, uint64_t leaf_nr,
+         const uint8_t *buf, size_t len)
+{
+  struct row *row = array_add (&s->rows, &s->nr_rows, sizeof *row);
+  uint64_t pages;
+
+  if (row == NULL)
+    return -1;
+  row->layer = layer;
+  row->leaf = leaf_nr;
+  if (leaf_unpack (buf, len, &row->content) == -1 ||
+      row_pages (s, row, &pages) == -1)
+    return -1;
+  if (pages > s->budget->pages) {
+    s->nr_rows--;
+    s->stopped = true;
+    s->stopped_at = leaf_nr;
+    return 1;
+  }
+  s->budget->pages -= pages;
+  s->budget->work--;
+  return 0;
+}
+
 static int
 scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
           size_t len)
@@ -72,7 +124,6 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
   struct scan *s = opaque;
   struct layer *layer = find_seq (s->layers, s->nr, seq);
   bool is_ours = layer != NULL && leaf_nr >= layer->cursor;
-  struct row *row;
 
   /* Do not stop at a row of another layer: that may be of the same leaf as the
    * last row found, and then the scan would find that one forever.
@@ -83,15 +134,7 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
     return 1;
   }
   s->budget->scan--;
-  if (!is_ours)
-    return 0;
-  s->budget->work--;
-  row = array_add (&s->rows, &s->nr_rows, sizeof *row);
-  if (row == NULL)
-    return -1;
-  row->layer = layer;
-  row->leaf = leaf_nr;
-  return leaf_unpack (buf, len, &row->content);
+  return is_ours ? add_row (s, layer, leaf_nr, buf, len) : 0;
 }
 
 /* Collect rows of these layers, all of one branch, from their cursors on. */
@@ -261,7 +304,9 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
 {
   bool trim = layer->merge_state == MERGE_TRIM;
   struct layer *source = trim ? layer : layer->merging;
-  struct scan s = { .layers = &source, .nr = 1, .budget = budget };
+  struct scan s = {
+    .layers = &source, .nr = 1, .push = !trim, .budget = budget,
+  };
   struct layer_delta *ld;
   struct row *row;
   size_t i;
@@ -314,7 +359,9 @@ collect (void *arg, struct layer *layer)
 int
 fold_background (struct fold *f, struct meta_conn *c)
 {
-  struct budget budget = { f->background_rows, SCAN_ROWS };
+  struct budget budget = {
+    f->background_rows, SCAN_ROWS, f->background_pages,
+  };
   struct work w = { .failed = false };
   struct layer **p;
   size_t i, j;

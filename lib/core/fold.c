@@ -110,9 +110,10 @@ fold_set_features (struct fold *f, uint64_t features_compat)
 }
 
 void
-fold_set_background_rows (struct fold *f, unsigned rows)
+fold_set_background (struct fold *f, unsigned rows, uint64_t pages)
 {
   f->background_rows = rows;
+  f->background_pages = pages;
 }
 
 void

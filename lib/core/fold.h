@@ -47,7 +47,8 @@ extern int fold_write_tables (struct fold *f, struct meta_conn *c,
 /* Free or move so many leaves in the background, besides the txg's changes:
  * as many as the WAL has room for.
  */
-extern void fold_set_background_rows (struct fold *f, unsigned rows);
+extern void fold_set_background (struct fold *f, unsigned rows,
+                                 uint64_t pages);
 
 /* Let merges of the hash index write so many pages.  They need not go on in
  * each fold, and a pool without room for them has none.

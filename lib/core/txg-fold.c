@@ -18,14 +18,14 @@
 #include "core/fold.h"
 #include "core/txg-int.h"
 
-/* If a reader keeps the WAL from being restarted, the fold enlarges it up to
- * this size, or, for a frozen reader, as far as meta_throttle lets it.
- */
-#define WAL_GROW_BYTES (UINT64_C (96) << 20)
 /* Retry interval after a fold that failed for lack of space. */
 #define FULL_RETRY_MS 1000
 /* The same for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
+/* So many pages the WAL has at most, unless a frozen reader is in it: 256 MiB.
+ * What the fold is promised is less than that (parts.wal_max_bytes).
+ */
+#define WAL_MAX_PAGES 32768u
 /* 2 and 128 MiB; and the part of the free space that they may take. */
 #define MERGE_PAGES_MIN 256u
 #define MERGE_PAGES_MAX 16384u
@@ -177,32 +177,40 @@ pages_of (const struct requests *taken)
 }
 
 /* May the WAL get so large before it is restarted?  That would expel frozen
- * readers.
+ * readers, for which it gets as large as meta_throttle lets it.
  */
 static bool
 may_grow (struct txg *t, uint64_t pages)
 {
   return meta_is_frozen (t->parts.meta) ||
-    (pages <= WAL_GROW_BYTES / META_PAGE_BYTES &&
-     pages <= t->parts.wal_max_bytes / META_PAGE_BYTES);
+    pages <= t->parts.wal_max_bytes / META_PAGE_BYTES;
+}
+
+/* Is there room behind the WAL's content, or can there be? */
+static bool
+wal_has_room (struct txg *t, uint64_t need)
+{
+  struct meta_pages p;
+
+  meta_get_pages (t->parts.meta, &p);
+  return p.wal_used + need <= p.wal_allocated ||
+    (may_grow (t, p.wal_used + need) &&
+     meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0);
 }
 
 /* Make room in the WAL for the fold: behind its content, or from its start. */
 static void
 prepare_wal (struct txg *t, uint64_t extra)
 {
-  struct meta_pages p;
-  uint64_t need = room_fold_pages (t->room, extra);
+  const uint64_t need = room_fold_pages (t->room, extra);
 
   meta_throttle (t->parts.meta, need);
-  meta_get_pages (t->parts.meta, &p);
   /* Replay does not count its changes, and the WAL's content is not known:
    * restart it, which makes room.
    */
-  if (t->has_thread && p.wal_used + need <= p.wal_allocated)
-    return;
-  if (t->has_thread && may_grow (t, p.wal_used + need) &&
-      meta_allocate (t->parts.meta, 0, p.wal_used + need) == 0)
+  if (t->has_thread &&
+      (wal_has_room (t, need) ||
+       (meta_restart_wal (t->parts.meta, false) && wal_has_room (t, need))))
     return;
   meta_restart_wal (t->parts.meta, true);
   /* If this fails, the transaction reports it. */
@@ -226,7 +234,7 @@ postpone_merges (struct txg *t)
 static uint64_t
 get_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
 {
-  const uint64_t now = clock_ms ();
+  const uint64_t now = clock_ms (), fold = room_fold_pages (t->room, extra);
   struct meta_pages p;
   uint64_t most;
 
@@ -234,9 +242,14 @@ get_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
     return 0;
   if (wanted > MERGE_PAGES_MAX)
     wanted = MERGE_PAGES_MAX;
+  if (fold + wanted > WAL_MAX_PAGES)
+    wanted = fold < WAL_MAX_PAGES ? WAL_MAX_PAGES - fold : 0;
   meta_get_pages (t->parts.meta, &p);
-  if (p.wal_used + room_fold_pages (t->room, extra) + wanted <=
-      p.wal_allocated)
+  if (p.wal_used + fold + wanted > WAL_MAX_PAGES &&
+      !meta_is_frozen (t->parts.meta) &&
+      meta_restart_wal (t->parts.meta, false))
+    meta_get_pages (t->parts.meta, &p);
+  if (p.wal_used + fold + wanted <= p.wal_allocated)
     return wanted;
   most = meta_free_pages (t->parts.meta) / MERGE_SHARE;
   if (wanted <= most || most >= MERGE_PAGES_MIN)
@@ -318,17 +331,16 @@ static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
-  unsigned rows, tries = 0;
-  uint64_t merge_pages;
+  unsigned rows = t->parts.background_rows, tries = 0;
+  uint64_t pages, merge_pages;
   int r;
 
   prepare_wal (t, pages_of (taken));
-  rows = room_background_leaves (t->room, pages_of (taken),
-                                 t->parts.background_rows);
+  pages = room_background_pages (t->room, pages_of (taken));
   merge_pages = get_merge_room (t, pages_of (taken),
                                 fold_wanted_merge_pages (f));
   for (;;) {
-    fold_set_background_rows (f, rows);
+    fold_set_background (f, rows, pages);
     fold_set_merge_pages (f, merge_pages);
     fold_set_repairing (f, t->repairing);
     r = try_transaction (t, f, taken, with_index);
@@ -369,8 +381,10 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
       meta_restart_wal (t->parts.meta, true);
       if (merge_pages > 0)
         postpone_merges (t);
-      else
+      else {
         rows /= 2;
+        pages /= 2;
+      }
       merge_pages = 0;
     }
     else if (!restarted) {
@@ -485,13 +499,17 @@ run_fold (struct txg *t, struct requests *taken,
   return r;
 }
 
+/* A frozen reader that has gone can leave the WAL too large. */
 static bool
 take_give_back (struct txg *t)
 {
+  struct meta_pages p;
   bool wanted;
 
+  meta_get_pages (t->parts.meta, &p);
   WITH_LOCK (&t->lock);
-  wanted = t->give_back;
+  wanted = t->give_back || (p.wal_allocated > WAL_MAX_PAGES &&
+                            !meta_is_frozen (t->parts.meta));
   t->give_back = false;
   return wanted;
 }

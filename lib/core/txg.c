@@ -54,11 +54,19 @@ give_back_pages (void *opaque, uint64_t db_pages, uint64_t wal_pages)
   meta_give_back (t->parts.meta, db_pages, wal_pages);
 }
 
+static uint64_t
+get_free_pages (void *opaque)
+{
+  struct txg *t = opaque;
+
+  return meta_free_pages (t->parts.meta);
+}
+
 static struct room *
 new_room (struct txg *t, uint64_t wal_max_bytes)
 {
   const struct room_ops ops = {
-    get_pages, allocate_pages, give_back_pages, t,
+    get_pages, allocate_pages, give_back_pages, get_free_pages, t,
   };
 
   return room_new (&ops, wal_max_bytes / META_PAGE_BYTES);

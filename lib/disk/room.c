@@ -307,6 +307,13 @@ room_check (struct room *room, uint64_t pages)
                       pages, &p);
 }
 
+static bool
+is_ample (const struct room *room, uint64_t pages)
+{
+  return pages <= ROOM_AMPLE_PAGES &&
+    room->ops.get_free (room->ops.opaque) >= ROOM_AMPLE_TIMES * pages;
+}
+
 /* Allocate room for 'pages' in the WAL, up to its maximum. */
 static bool
 extend_wal_locked (struct room *room, uint64_t pages,
@@ -314,8 +321,10 @@ extend_wal_locked (struct room *room, uint64_t pages,
 {
   if (pages <= p->wal_allocated)
     return true;
-  return pages <= room->wal_max &&
-    allocate_step (room, true, pages, room->wal_max, &room->wal_step) == 0;
+  if (pages > room->wal_max)
+    return is_ample (room, pages);
+  return allocate_step (room, true, pages, room->wal_max,
+                        &room->wal_step) == 0;
 }
 
 bool
@@ -370,13 +379,18 @@ room_touch_ref (struct room_touched *t, uint64_t addr)
   touch_group (addr, &t->counts, &t->last_counted);
 }
 
+uint64_t
+room_touched_pages (const struct room_touched *t)
+{
+  return t->leaves * ROOM_LEAF_PAGES + t->groups * ROOM_GROUP_PAGES +
+    t->counts * ROOM_COUNT_PAGES + t->removed * ROOM_CANCEL_PAGES +
+    (t->added + ROOM_ENTRIES_PER_PAGE - 1) / ROOM_ENTRIES_PER_PAGE;
+}
+
 void
 room_return (struct room *room, uint64_t pages, const struct room_touched *t)
 {
-  uint64_t touched = t->leaves * ROOM_LEAF_PAGES +
-    t->groups * ROOM_GROUP_PAGES + t->counts * ROOM_COUNT_PAGES +
-    t->removed * ROOM_CANCEL_PAGES +
-    (t->added + ROOM_ENTRIES_PER_PAGE - 1) / ROOM_ENTRIES_PER_PAGE;
+  const uint64_t touched = room_touched_pages (t);
 
   if (touched >= pages)
     return;
@@ -435,26 +449,30 @@ uint64_t
 room_fold_pages (struct room *room, uint64_t extra)
 {
   struct room_pages p;
+  uint64_t pages;
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
-  return bound_locked (room, room->folding_pages + extra, p.used);
+  pages = bound_locked (room, room->folding_pages + extra, p.used);
+  return is_ample (room, pages) ? pages / ROOM_AMPLE_SHARE + ROOM_FOLD_PAGES
+    : pages;
 }
 
-unsigned
-room_background_leaves (struct room *room, uint64_t extra, unsigned max)
+uint64_t
+room_background_pages (struct room *room, uint64_t extra)
 {
   struct room_pages p;
-  uint64_t pages, n;
+  uint64_t pages, most, n;
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
-    return max;
+    return UINT64_MAX;
   pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
-  n = p.wal_allocated > pages ?
-    (p.wal_allocated - pages) / (ROOM_HOLES_PAGES * room->copies) : 0;
-  if (n == 0 && room->folding_pages == 0)
-    n = 1;                      /* alone it has room in the kept pages */
-  return n < max ? (unsigned) n : max;
+  most = is_ample (room, ROOM_AMPLE_PAGES) ? ROOM_AMPLE_PAGES
+    : p.wal_allocated;
+  n = most > pages ? (most - pages) / room->copies : 0;
+  if (n < ROOM_HOLES_PAGES && room->folding_pages == 0)
+    n = ROOM_HOLES_PAGES;       /* a leaf alone has room in the kept pages */
+  return n;
 }

@@ -15,6 +15,13 @@
  *    change together (replay folds both at once).  Changes without room wait
  *    for the fold: txgs become small when space is short.
  *
+ * The second guarantee is far from what a fold writes: about a tenth of it is
+ * the most that was measured, because many changes share their pages.  So the
+ * WAL is not made larger than wal_max for it.  Changes that could touch more
+ * enter only while the file system has several times as many free pages.  If
+ * other programs fill it before the fold, and the fold needs more than wal_max,
+ * it waits until there is space; the journal and memory keep its changes.
+ *
  * The number of pages that a change touches is bounded per block
  * (ROOM_*_PAGES), and by the pages that pool.db has and may grow by.  The
  * second bound makes the guarantee affordable for a small pool on a small
@@ -60,6 +67,12 @@ struct room;
 #define ROOM_COUNT_PAGES 4
 #define ROOM_CANCEL_PAGES 3
 #define ROOM_ENTRIES_PER_PAGE 128
+/* A file system with so many times as many free pages as the fold may write is
+ * ample; then it gets room for one page in so many; and so much may enter.
+ */
+#define ROOM_AMPLE_TIMES 4
+#define ROOM_AMPLE_SHARE 8
+#define ROOM_AMPLE_PAGES 131072u        /* 1 GiB */
 /* State, layers, and the changes of a small command. */
 #define ROOM_FOLD_PAGES 48
 
@@ -94,6 +107,8 @@ struct room_touched {
 extern void room_touch_new (struct room_touched *touched, uint64_t addr);
 extern void room_touch_lost (struct room_touched *touched, uint64_t addr);
 extern void room_touch_ref (struct room_touched *touched, uint64_t addr);
+/* Pages that they touch. */
+extern uint64_t room_touched_pages (const struct room_touched *touched);
 
 /* The pages of pool.db and its WAL. */
 struct room_pages {
@@ -110,10 +125,12 @@ struct room_ops {
   int (*allocate) (void *opaque, uint64_t db_pages, uint64_t wal_pages);
   /* Free the pages beyond these.  May wait for readers of the WAL. */
   void (*give_back) (void *opaque, uint64_t db_pages, uint64_t wal_pages);
+  /* Free pages of the file system. */
+  uint64_t (*get_free) (void *opaque);
   void *opaque;
 };
 
-/* The WAL never gets more than 'wal_max' pages. */
+/* The WAL never gets more than 'wal_max' pages in advance. */
 extern struct room *room_new (const struct room_ops *ops, uint64_t wal_max);
 extern void room_free (struct room *room);
 
@@ -178,11 +195,15 @@ extern uint64_t room_blocks_at_once (struct room *room);
 extern void room_cut (struct room *room);
 extern void room_folded (struct room *room);
 
-/* Pages that the fold may write, including 'extra' ones for commands. */
+/* Pages for which the WAL should have room, so that the fold can write them,
+ * including 'extra' ones for commands.
+ */
 extern uint64_t room_fold_pages (struct room *room, uint64_t extra);
 
-/* How many leaves the fold may give back in addition to the txg's changes. */
-extern unsigned room_background_leaves (struct room *room, uint64_t extra,
-                                        unsigned max);
+/* Pages that the fold may touch in addition to the txg's changes and 'extra'
+ * ones for commands, while records have no copies: UINT64_MAX, or as many as
+ * the WAL has room for.
+ */
+extern uint64_t room_background_pages (struct room *room, uint64_t extra);
 
 #endif /* NBDEDUP_ROOM_H */

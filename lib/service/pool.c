@@ -68,7 +68,8 @@
 #define SHARE_LEAVES 16
 #define SHARE_SPACE 16
 
-#define WAL_MAX_BYTES (UINT64_C (1) << 30)
+/* The rest of 256 MiB is for merges of the hash index (txg-fold.c). */
+#define WAL_MAX_BYTES (UINT64_C (192) << 20)
 #define FS_PER_WAL 16
 
 /* 30 s, in tenths. */

@@ -73,7 +73,19 @@ give_back (void *opaque, uint64_t db_pages, uint64_t wal_pages)
   give (&files.wal_allocated, wal_pages);
 }
 
-static const struct room_ops ops = { get, allocate, give_back, NULL };
+/* Is the file system ample?  The model has no other programs then. */
+static bool shows_free;
+
+static uint64_t
+get_free (void *opaque)
+{
+  (void) opaque;
+  return shows_free ? fs_free : 0;
+}
+
+static const struct room_ops ops = {
+  get, allocate, give_back, get_free, NULL,
+};
 
 /* The model's figures of the txgs. */
 static uint64_t waiting;        /* blocks, accepted */
@@ -281,11 +293,38 @@ full (uint64_t used)
   assert (room_reserve (room, 1, ROOM_OVERWRITE) == 0);
   waiting++;
   for (i = 0; i < 100; ++i) {
-    assert (room_background_leaves (room, 0, 2048) > 0);
+    assert (room_background_pages (room, 0) >= ROOM_HOLES_PAGES);
     assert (room_leaves_at_once (room) > 0);
     fold ();
   }
   assert (room_check (room, 12) == -1 && errno == ENOSPC);
+  end ();
+}
+
+/* An ample file system lets more enter than the WAL gets room for, until there
+ * is less free space.  A fold gets a share of it, or all when space is short.
+ */
+static void
+ample (void)
+{
+  const uint64_t pages = 64 * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES);
+  uint64_t inside = 0;
+
+  begin (1000000, 10 * ROOM_AMPLE_PAGES);
+  shows_free = true;
+  while (room_enter (room, 64, pages))
+    inside += pages;
+  assert (inside > ROOM_AMPLE_PAGES / 2 && inside <= ROOM_AMPLE_PAGES);
+  assert (files.wal_allocated <= 100000);
+  room_cut (room);
+  assert (room_fold_pages (room, 0) <= ROOM_AMPLE_PAGES / 4);
+  fs_free = ROOM_AMPLE_PAGES;
+  assert (room_fold_pages (room, 0) >= inside);
+  assert (!room_enter (room, 64, pages));
+  assert (room_background_pages (room, 0) == 0);
+  room_folded (room);
+  assert (room_enter (room, 64, pages));
+  shows_free = false;
   end ();
 }
 
@@ -309,6 +348,7 @@ main (void)
   full (20);
   full (1000);
   full (100000);
+  ample ();
   seed = seed_text ? strtoull (seed_text, NULL, 0) : (uint64_t) time (NULL);
   printf ("SEED=%" PRIu64 "\n", seed);
   for (i = 0; i < 200; ++i, ++seed) {
