@@ -25,7 +25,8 @@
  *                BLOCKS blocks behind the last fold;
  *
  * and for each record: bytes in pool.db, on all disks, and in memory; for each
- * new block in image order: bytes that the device read and wrote.
+ * new block in image order since the last size: bytes that the device read and
+ * wrote.
  *
  * bench-ddt limits the page cache (MEMORY=1G).  The pool is below $TMPDIR, or a
  * new one in POOL, an empty directory, and is kept there.  Each size gives a
@@ -38,6 +39,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -479,10 +481,10 @@ measure (uint64_t millions)
   FILE *fp;
 
   longest = 0;
-  if (nr > nr_probe)
-    fill (nr - nr_probe);
   read = proc_figure ("/proc/self/io", "read_bytes");
   written = proc_figure ("/proc/self/io", "write_bytes");
+  if (nr > nr_probe)
+    fill (nr - nr_probe);
   f[k++] = fill (nr_probe);
   read = proc_figure ("/proc/self/io", "read_bytes") - read;
   written = proc_figure ("/proc/self/io", "write_bytes") - written;
@@ -503,8 +505,10 @@ measure (uint64_t millions)
   f[k++] = time_open ();
   f[k++] = (double) bytes_of ("pool.db") / (nr_v + nr_w);
   f[k++] = (double) bytes_of ("") / (nr_v + nr_w);
-  f[15] = (double) read / nr_probe;
-  f[16] = (double) written / nr_probe;
+  if (nr < nr_probe)
+    nr = nr_probe;
+  f[15] = (double) read / nr;
+  f[16] = (double) written / nr;
 
   for (i = 0; i < NR_COLUMNS; ++i)
     printf ("%*.*f", (int) strlen (columns[i]) < 9 ? 10
@@ -539,6 +543,10 @@ main (void)
     snprintf (directory, sizeof directory, "%s", given);
   else
     make_directory (directory, usual_directory (), "ddt-scale");
+  /* As the plugin does. */
+  mallopt (M_ARENA_MAX, 2);
+  mallopt (M_MMAP_THRESHOLD, 128 << 10);
+  mallopt (M_TRIM_THRESHOLD, 256 << 10);
   next_content = UINT64_C (1) << 48;    /* none of "v" */
   make_pool ();
   open_volumes ();
