@@ -582,6 +582,71 @@ map_owns (struct map *map, struct layer *layer, uint64_t block)
   return get_own (map, &g) == -1 ? -1 : state == MAP_POINTER;
 }
 
+struct search {
+  struct layer *layer;
+  uint64_t first, next;
+};
+
+static void
+search_change_locked (void *opaque, struct hashtable_link *l)
+{
+  const struct leaf_changes *lc = hashtable_entry (l, struct leaf_changes,
+                                                   link);
+  struct search *s = opaque;
+
+  if (lc->layer == s->layer && lc->leaf >= s->first && lc->leaf < s->next)
+    s->next = lc->leaf;
+}
+
+/* The first leaf from 'first' on that a txg changes, or 'end'. */
+static uint64_t
+next_change (struct map *map, struct layer *layer, uint64_t first,
+             uint64_t end)
+{
+  struct search s = { .layer = layer, .first = first, .next = end };
+  struct hashtable *t;
+  uint64_t leaf;
+  unsigned i;
+
+  WITH_LOCK (&map->lock);
+  for (i = 0; i < 2; ++i) {
+    t = &map->changes[i];
+    if (s.next - first > t->nr_entries) {
+      hashtable_visit (t, search_change_locked, &s);
+      continue;
+    }
+    for (leaf = first; leaf < s.next; ++leaf)
+      if (find_changes_locked (t, layer, leaf))
+        s.next = leaf;
+  }
+  return s.next;
+}
+
+/* Memory first: a fold moves changes to pool.db.  But a look at the first leaf
+ * alone can save the search.
+ */
+int
+map_next (struct map *map, struct layer *layer, uint64_t first, uint64_t last,
+          uint64_t *leaf)
+{
+  struct meta_conn *c = meta_reader_get (map->meta);
+  uint64_t changed = last + 1;
+  int r;
+
+  assert (first <= last && last < UINT64_MAX);
+  r = resolve_next_leaf (c, layer, first, leaf);
+  if (r != -1 && (r == 0 || *leaf > first)) {
+    changed = next_change (map, layer, first, last + 1);
+    r = resolve_next_leaf (c, layer, first, leaf);
+  }
+  meta_reader_put (map->meta, c);
+  if (r == -1)
+    return -1;
+  if (r == 0 || *leaf > changed)
+    *leaf = changed;
+  return *leaf <= last;
+}
+
 /*----------------------------------------------------------------------
  * The fold
  */

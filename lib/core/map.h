@@ -58,6 +58,13 @@ extern int map_get (struct map *map, struct layer *layer, uint64_t block,
  */
 extern int map_owns (struct map *map, struct layer *layer, uint64_t block);
 
+/* The first leaf from 'first' to 'last' in which the layer may show or have
+ * anything but holes that nothing has set.  The caller is inside quiesce.
+ * 1; 0: there is none; -1: EIO, ENOMEM.
+ */
+extern int map_next (struct map *map, struct layer *layer, uint64_t first,
+                     uint64_t last, uint64_t *leaf);
+
 /* 'layer' does not change any more (unless it merges). */
 extern void map_freeze (struct map *map, struct layer *layer);
 /* The layer is a head again. */

@@ -253,18 +253,52 @@ zero_part (struct volume *v, uint64_t block, size_t offset, size_t len)
   return write_block (pool, v, block, buf, 0, v->block_size);
 }
 
+/* The first block from 'first' to 'last' that may not be a hole, or 'last' + 1.
+ * So a request takes time by what is there, not by its length.
+ */
+static int
+next_used (struct volume *v, uint64_t first, uint64_t last, uint64_t *next)
+{
+  struct nbdedup_pool *pool = v->pool;
+  unsigned ticket = quiesce_enter (&pool->quiesce);
+  uint64_t leaf;
+  int r;
+
+  /* In the order in which a write moves. */
+  *next = writeback_next (pool->writeback, v, first, last);
+  r = map_next (pool->map, v->layer, first / LEAF_BLOCKS, last / LEAF_BLOCKS,
+                &leaf);
+  quiesce_leave (&pool->quiesce, ticket);
+  if (r == 1 && leaf * LEAF_BLOCKS < *next)
+    *next = leaf * LEAF_BLOCKS < first ? first : leaf * LEAF_BLOCKS;
+  return r == -1 ? -1 : 0;
+}
+
 /* Large requests are split into pieces: each holds the writeback's lock while
  * it records its leaves.
  */
 #define HOLES_AT_ONCE (UINT64_C (1) << 16)
 
+/* A piece behind a hole is one leaf, because the next hole may follow. */
 static int
 zero_blocks (struct volume *v, uint64_t first, uint64_t count)
 {
-  uint64_t n;
+  const uint64_t end = first + count;
+  uint64_t piece = LEAF_BLOCKS, n, next;
 
-  for (; count > 0; first += n, count -= n) {
-    n = count < HOLES_AT_ONCE ? count : HOLES_AT_ONCE;
+  for (; first < end; first += n) {
+    n = end - first;
+    /* The change of a map that cannot be read fails later, or not. */
+    if (n > LEAF_BLOCKS && next_used (v, first, end - 1, &next) == 0 &&
+        next > first) {
+      n = next - first;
+      piece = LEAF_BLOCKS;
+      continue;
+    }
+    if (n > piece - first % LEAF_BLOCKS)
+      n = piece - first % LEAF_BLOCKS;
+    if (piece < HOLES_AT_ONCE)
+      piece *= 2;
     if (writeback_holes (v->pool->writeback, v, first, n) == -1)
       return -1;
   }
@@ -369,54 +403,80 @@ nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
  */
 
 struct extents {
+  struct volume *volume;
+  uint64_t start, end;          /* of the request */
   int (*fn) (void *opaque, uint64_t offset, uint64_t len, bool hole);
   void *opaque;
   uint64_t offset, len;         /* not yet reported */
   bool hole;
+  bool saw_data;
 };
 
+/* 'nr' blocks, cut to the request. */
 static int
-add_extent (struct extents *e, uint64_t offset, uint64_t len, bool hole)
+add_blocks (struct extents *e, uint64_t block, uint64_t nr, bool hole)
 {
+  uint64_t from = block * e->volume->block_size;
+  uint64_t to = from + nr * e->volume->block_size;
   int r = 0;
 
+  if (from < e->start)
+    from = e->start;
+  if (to > e->end)
+    to = e->end;
   if (e->len > 0 && e->hole != hole) {
     r = e->fn (e->opaque, e->offset, e->len, e->hole);
     e->len = 0;
   }
   if (e->len == 0) {
-    e->offset = offset;
+    e->offset = from;
     e->hole = hole;
   }
-  e->len += len;
+  e->len += to - from;
+  e->saw_data |= !hole;
   return r;
 }
 
-/* The extents of one leaf's blocks, cut to the request. */
+/* Blocks of one leaf. */
 static int
-leaf_extents (struct volume *v, struct extents *e, uint64_t block,
-              unsigned nr, uint64_t start, uint64_t end)
+add_leaf (struct extents *e, uint64_t block, unsigned nr)
 {
+  struct volume *v = e->volume;
   struct nbdedup_pool *pool = v->pool;
   unsigned ticket = quiesce_enter (&pool->quiesce), i;
   struct pointer ptrs[LEAF_BLOCKS];
   uint8_t states[LEAF_BLOCKS];
-  uint64_t here, from, to;
+  uint64_t here;
   int r;
 
   here = writeback_present (pool->writeback, v, block, nr);
   r = map_get (pool->map, v->layer, block, nr, states, ptrs);
   quiesce_leave (&pool->quiesce, ticket);
-  for (i = 0; i < nr && r == 0; ++i) {
-    from = (block + i) * v->block_size;
-    to = from + v->block_size;
-    if (from < start)
-      from = start;
-    if (to > end)
-      to = end;
-    r = add_extent (e, from, to - from,
+  for (i = 0; i < nr && r == 0; ++i)
+    r = add_blocks (e, block + i, 1,
                     !(here >> i & 1) && states[i] == MAP_HOLE);
-  }
+  return r;
+}
+
+/* The next blocks up to 'last': those of a leaf, and the hole behind them. */
+static int
+add_next (struct extents *e, uint64_t *block, uint64_t last)
+{
+  uint64_t next = (*block / LEAF_BLOCKS + 1) * LEAF_BLOCKS, end;
+  int r;
+
+  if (next > last + 1)
+    next = last + 1;
+  e->saw_data = false;
+  r = add_leaf (e, *block, (unsigned) (next - *block));
+  *block = next;
+  if (r != 0 || e->saw_data || next > last)
+    return r;
+  r = next_used (e->volume, next, last, &end);
+  if (r == 0 && end > next)
+    r = add_blocks (e, next, end - next, true);
+  if (r == 0)
+    *block = end;
   return r;
 }
 
@@ -427,22 +487,20 @@ nbdedup_volume_extents (struct nbdedup_volume *h, uint64_t len,
                                    uint64_t len, bool hole), void *opaque)
 {
   struct volume *v = h->volume;
-  struct extents e = { .fn = fn, .opaque = opaque };
-  uint64_t block, last;
-  unsigned nr;
+  struct extents e = {
+    .volume = v, .start = offset, .end = offset + len, .fn = fn,
+    .opaque = opaque,
+  };
+  uint64_t block = offset / v->block_size;
+  const uint64_t last = (offset + len - 1) / v->block_size;
   int r = 0;
 
   if (check_request (h, len, offset, false) == -1)
     return -1;
   if (len == 0)
     return 0;
-  last = (offset + len - 1) / v->block_size;
-  for (block = offset / v->block_size; block <= last && r == 0; block += nr) {
-    nr = LEAF_BLOCKS - block % LEAF_BLOCKS;
-    if (nr > last - block + 1)
-      nr = (unsigned) (last - block + 1);
-    r = leaf_extents (v, &e, block, nr, offset, offset + len);
-  }
+  while (block <= last && r == 0)
+    r = add_next (&e, &block, last);
   if (r == 0 && e.len > 0)
     r = fn (opaque, e.offset, e.len, e.hole);
   return check_gone (v) == -1 ? -1 : r;

@@ -295,6 +295,31 @@ writeback_present (struct writeback *wb, struct volume *v, uint64_t first,
   return bits;
 }
 
+uint64_t
+writeback_next (struct writeback *wb, struct volume *v, uint64_t first,
+                uint64_t last)
+{
+  uint64_t next = last + 1;
+  const struct dirty *d;
+
+  WITH_LOCK (&wb->lock);
+  if (TAILQ_EMPTY (&v->open_list) && TAILQ_EMPTY (&v->inflight_list))
+    return next;
+  if (last - first < wb->table.nr_entries) {
+    for (; first <= last; ++first)
+      if (find_locked (wb, v, first))
+        return first;
+    return next;
+  }
+  TAILQ_FOREACH (d, &v->open_list, vlink)
+    if (d->block >= first && d->block < next)
+      next = d->block;
+  TAILQ_FOREACH (d, &v->inflight_list, flink)
+    if (d->block >= first && d->block < next)
+      next = d->block;
+  return next;
+}
+
 static void
 drop_if_empty_locked (struct writeback *wb, struct dirty *d)
 {

@@ -64,6 +64,10 @@ extern bool writeback_read (struct writeback *wb, struct volume *v,
 extern uint64_t writeback_present (struct writeback *wb, struct volume *v,
                                    uint64_t first, unsigned nr);
 
+/* The first block from 'first' to 'last' that is dirty, or 'last' + 1. */
+extern uint64_t writeback_next (struct writeback *wb, struct volume *v,
+                                uint64_t first, uint64_t last);
+
 /* Write 'len' bytes at 'offset' of a block.  The caller holds its range.
  *
  * 0; 1: the block is not dirty, and these bytes are only part of it: the
