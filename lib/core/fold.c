@@ -325,7 +325,7 @@ reset (struct fold *f)
 /* And so many more, for folds that add few. */
 #define MERGE_ENTRIES_MIN 16384
 /* A fold that adds none has the time to end merges. */
-#define MERGE_ENTRIES_IDLE (1u << 20)
+#define MERGE_ENTRIES_IDLE (1u << 18)
 /* Entries for each page that merges may write: half of what a page holds, as
  * each step also changes pages at its ends.
  */

@@ -22,6 +22,10 @@
 #define FULL_RETRY_MS 1000
 /* The same for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
+/* How long a fold shall take: writers may have to wait for all of it. */
+#define FOLD_TARGET_MS 100
+/* A fold of fewer pages says nothing about the rate. */
+#define FOLD_PAGES_KNOWN 256u
 /* So many pages the WAL has at most, unless a frozen reader is in it: 256 MiB.
  * What the fold is promised is less than that (parts.wal_max_bytes).
  */
@@ -57,7 +61,29 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   t->cutting = false;
   t->folding = true;
   pthread_cond_broadcast (&t->may_enter);
+  pthread_cond_broadcast (&t->folded);  /* for those that met the limit */
   return r;
+}
+
+/* A fold of so many pages has taken 'ms': let the next txgs take as many as
+ * folds write in FOLD_TARGET_MS.  Pages in memory and pages on a slow disk
+ * differ a hundredfold, so the limit follows the last fold; up, step by step.
+ */
+static void
+set_limit (struct txg *t, uint64_t pages, uint64_t ms)
+{
+  const uint64_t most = ROOM_AMPLE_PAGES / 2;
+  uint64_t limit = pages * FOLD_TARGET_MS / (ms > 0 ? ms : 1);
+
+  if (pages < FOLD_PAGES_KNOWN ||
+      (pages < t->limit / 4 && ms < FOLD_TARGET_MS))
+    return;
+  if (limit > 2 * t->limit)
+    limit = 2 * t->limit;
+  if (limit > most)
+    limit = most;
+  t->limit = limit > FOLD_PAGES_MIN ? limit : FOLD_PAGES_MIN;
+  room_set_limit (t->room, t->limit);
 }
 
 /* Record why a request fails: the text is the last one of this thread. */
@@ -452,6 +478,7 @@ static int
 run_fold (struct txg *t, struct requests *taken,
           const struct meta_state *state)
 {
+  const uint64_t start = clock_ms ();
   bool inconsistent = false;
   struct fold *f = begin_fold (t, taken, state, &inconsistent);
   bool only_here;               /* the journal does not have all of it */
@@ -488,6 +515,7 @@ run_fold (struct txg *t, struct requests *taken,
       t->more |= more;
     }
     t->stuck = false;
+    set_limit (t, room_folding_pages (t->room), clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);
   }

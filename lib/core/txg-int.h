@@ -18,6 +18,9 @@
 #include "core/fold-index.h"
 #include "disk/room.h"
 
+/* A txg may always take so many pages (room.h). */
+#define FOLD_PAGES_MIN UINT64_C (1024)
+
 /* A thread waits for a fold. */
 struct request {
   TAILQ_ENTRY (request) link;
@@ -39,6 +42,7 @@ struct txg {
   uint64_t merge_after_ms;      /* the same; no room for merges until then */
   uint64_t vacuum_after_ms;     /* the same; no VACUUM before */
   struct room *room;            /* of pool.db and its WAL; locks by itself */
+  uint64_t limit;               /* the folding thread's: pages of a txg */
   pthread_t thread;
   bool has_thread;
 

@@ -98,6 +98,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
     txg_free (t);
     return NULL;
   }
+  t->limit = FOLD_PAGES_MIN * 4;
   if (state->copy_sectors > 0)
     room_set_copies (t->room, COPIES_MAX);
   return t;

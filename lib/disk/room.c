@@ -37,6 +37,7 @@ struct room {
   uint64_t reserved;            /* blocks, accepted and not yet installed */
   uint64_t open, folding;       /* blocks in the txgs */
   uint64_t open_pages, folding_pages;   /* the most that they can touch */
+  uint64_t limit;               /* of open_pages */
 };
 
 struct room *
@@ -50,6 +51,7 @@ room_new (const struct room_ops *ops, uint64_t wal_max)
   room->wal_max = wal_max < ROOM_WAL_MIN_PAGES * COPIES_MAX
     ? ROOM_WAL_MIN_PAGES * COPIES_MAX : wal_max;
   room->copies = 1;
+  room->limit = UINT64_MAX;
   room->step = room->wal_step = STEP_PAGES;
   lock_init (&room->lock);
   return room;
@@ -327,6 +329,13 @@ extend_wal_locked (struct room *room, uint64_t pages,
                         &room->wal_step) == 0;
 }
 
+void
+room_set_limit (struct room *room, uint64_t pages)
+{
+  WITH_LOCK (&room->lock);
+  room->limit = pages;
+}
+
 bool
 room_enter (struct room *room, unsigned nr, uint64_t pages)
 {
@@ -339,9 +348,10 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
   /* A batch that is alone has room: see reserve_overwrite_locked. */
-  if (inside > 0 &&
-      !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
-                          &p)) {
+  if ((room->open_pages > 0 && room->open_pages + pages > room->limit) ||
+      (inside > 0 &&
+       !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
+                           &p))) {
     room->open -= nr;
     return false;
   }
@@ -443,6 +453,13 @@ room_folded (struct room *room)
 {
   WITH_LOCK (&room->lock);
   room->folding = room->folding_pages = 0;
+}
+
+uint64_t
+room_folding_pages (struct room *room)
+{
+  WITH_LOCK (&room->lock);
+  return room->folding_pages;
 }
 
 uint64_t

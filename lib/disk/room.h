@@ -67,12 +67,14 @@ struct room;
 #define ROOM_COUNT_PAGES 4
 #define ROOM_CANCEL_PAGES 3
 #define ROOM_ENTRIES_PER_PAGE 128
-/* A file system with so many times as many free pages as the fold may write is
- * ample; then it gets room for one page in so many; and so much may enter.
+/* A fold usually writes a tenth of what it may write, because many changes
+ * share their pages.  If the file system has so many times as many free pages,
+ * the fold gets room for this share behind the WAL's content.
  */
 #define ROOM_AMPLE_TIMES 4
 #define ROOM_AMPLE_SHARE 8
-#define ROOM_AMPLE_PAGES 131072u        /* 1 GiB */
+/* And so many may enter then: 1 GiB. */
+#define ROOM_AMPLE_PAGES 131072u
 /* State, layers, and the changes of a small command. */
 #define ROOM_FOLD_PAGES 48
 
@@ -167,6 +169,10 @@ extern void room_unreserve (struct room *room, unsigned nr);
 /* Check that a command may let pool.db grow by 'pages'.  -1: ENOSPC. */
 extern int room_check (struct room *room, uint64_t pages);
 
+/* The open txg takes no more when it has entered 'pages' pages, so that its
+ * fold ends soon.
+ */
+extern void room_set_limit (struct room *room, uint64_t pages);
 /* Add the changes of 'nr' blocks, 'pages' in all, to the open txg.  False:
  * they must wait for a fold.
  */
@@ -195,8 +201,11 @@ extern uint64_t room_blocks_at_once (struct room *room);
 extern void room_cut (struct room *room);
 extern void room_folded (struct room *room);
 
-/* Pages for which the WAL should have room, so that the fold can write them,
- * including 'extra' ones for commands.
+/* Pages of the txg that is folded. */
+extern uint64_t room_folding_pages (struct room *room);
+/* Pages for which the WAL should have room behind its content, for the fold and
+ * 'extra' pages for commands.  If the fold needs more, and the file system is
+ * full by then, the WAL has it from its start.
  */
 extern uint64_t room_fold_pages (struct room *room, uint64_t extra);
 

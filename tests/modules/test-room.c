@@ -301,29 +301,46 @@ full (uint64_t used)
   end ();
 }
 
+#define BATCH_PAGES (64 * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES))
+
+/* The open txg has a limit.  A batch that is alone may exceed it. */
+static void
+limit (void)
+{
+  begin (1000000, 100000);
+  room_set_limit (room, 10 * BATCH_PAGES - 1);
+  while (room_enter (room, 64, BATCH_PAGES))
+    open_pages += BATCH_PAGES;
+  assert (open_pages == 9 * BATCH_PAGES);
+  room_cut (room);
+  assert (room_folding_pages (room) == open_pages);
+  assert (room_enter (room, 64, 20 * BATCH_PAGES));
+  assert (!room_enter (room, 64, BATCH_PAGES));
+  end ();
+}
+
 /* An ample file system lets more enter than the WAL gets room for, until there
  * is less free space.  A fold gets a share of it, or all when space is short.
  */
 static void
 ample (void)
 {
-  const uint64_t pages = 64 * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES);
   uint64_t inside = 0;
 
   begin (1000000, 10 * ROOM_AMPLE_PAGES);
   shows_free = true;
-  while (room_enter (room, 64, pages))
-    inside += pages;
+  while (room_enter (room, 64, BATCH_PAGES))
+    inside += BATCH_PAGES;
   assert (inside > ROOM_AMPLE_PAGES / 2 && inside <= ROOM_AMPLE_PAGES);
   assert (files.wal_allocated <= 100000);
   room_cut (room);
   assert (room_fold_pages (room, 0) <= ROOM_AMPLE_PAGES / 4);
   fs_free = ROOM_AMPLE_PAGES;
   assert (room_fold_pages (room, 0) >= inside);
-  assert (!room_enter (room, 64, pages));
+  assert (!room_enter (room, 64, BATCH_PAGES));
   assert (room_background_pages (room, 0) == 0);
   room_folded (room);
-  assert (room_enter (room, 64, pages));
+  assert (room_enter (room, 64, BATCH_PAGES));
   shows_free = false;
   end ();
 }
@@ -348,6 +365,7 @@ main (void)
   full (20);
   full (1000);
   full (100000);
+  limit ();
   ample ();
   seed = seed_text ? strtoull (seed_text, NULL, 0) : (uint64_t) time (NULL);
   printf ("SEED=%" PRIu64 "\n", seed);
