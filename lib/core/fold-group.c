@@ -5,12 +5,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "core/fold-group.h"
 #include "core/fold-int.h"
 #include "format/counts.h"
@@ -36,25 +34,6 @@ group_free (struct group *g)
   blob_free (&g->row);
   blob_free (&g->counts);
   free (g);
-}
-
-/* The tables contradict each other, as the error text says.  0: a repair is
- * running and corrects them; -1: the fold fails, because the pool must not
- * rely on them.
- */
-int
-fold_note_contradiction (struct fold *f)
-{
-  char text[512];
-
-  if (f->repairing) {
-    if (f->nr_contradictions++ == 0)
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
-    return 0;
-  }
-  snprintf (text, sizeof text, "%s", nbdedup_error ());
-  f->inconsistent = true;
-  return nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
 }
 
 /* The counts contradict the records, or are damaged: the group's records are

@@ -3,7 +3,9 @@
 #include <config.h>
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,6 +141,21 @@ fold_set_repairing (struct fold *f, bool repairing)
 {
   f->repairing = repairing ||
     f->base.features_compat & FEATURE_COMPAT_RECORDS_LOST;
+}
+
+int
+fold_note_contradiction (struct fold *f)
+{
+  char text[512];
+
+  if (f->repairing) {
+    if (f->nr_contradictions++ == 0)
+      nbdedup_log (NBDEDUP_LOG_WARNING, "%s", nbdedup_error ());
+    return 0;
+  }
+  snprintf (text, sizeof text, "%s", nbdedup_error ());
+  f->inconsistent = true;
+  return nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
 }
 
 bool

@@ -27,7 +27,7 @@
 #define NR_BLOCKS 65536u
 #define NR_CONTENTS 5000u
 /* The limit of the WAL while a reader stays, in multiples of pool.db: see
- * lib/meta/meta.c.
+ * lib/meta/meta-wal.c.
  */
 #define WAL_POOLS 16
 

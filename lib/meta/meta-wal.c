@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Checkpoints of the WAL, and its size.
+ *
+ * A separate thread checkpoints the WAL: a checkpoint inside a commit would
+ * stop the fold for up to a second.  A passive checkpoint can starve if
+ * commits come faster than it copies.  So meta_throttle makes the fold wait
+ * for the checkpoint if the WAL has reached wal_limit, or would reach it with
+ * the next fold.
+ */
+
+#include <config.h>
+
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "format/format.h"
+#include "meta/meta-int.h"
+
+/* Checkpoint when the WAL has this many pages; wait for it at the limit. */
+#define WAL_PAGES 1024
+#define WAL_LIMIT_BYTES (UINT64_C (96) << 20)
+#define WAL_LIMIT_BYTES_MIN (UINT64_C (1) << 20)
+/* How long the fold waits for readers before it lets the WAL grow further. */
+#define READERS_WAIT_MS 100
+/* Frozen readers must give way when the WAL is so many times as large as its
+ * limit, and so many times as large as pool.db; and how long a fold waits.
+ */
+#define FROZEN_LIMITS 16
+#define FROZEN_POOLS 2
+#define FROZEN_WAIT_MS 1000
+
+/* SQLite refuses a checkpoint (SQLITE_BUSY, at once) while another one is
+ * running, so ours wait for each other.  The wait is no longer than copying
+ * the WAL, which the waiting thread would otherwise do itself.
+ *
+ * A failed checkpoint loses nothing: the WAL still has everything.  But SQLite
+ * would sync again next time, although the kernel may have dropped the pages
+ * that it failed to write.  So the pool makes no further commit.
+ */
+static int
+checkpoint_locked (struct meta *m, struct meta_conn *c, int mode)
+{
+  int rc;
+
+  assert_held (&m->copying);
+  rc = sqlite3_wal_checkpoint_v2 (c->db, NULL, mode, NULL, NULL);
+  if (rc == SQLITE_IOERR_FSYNC)
+    m->writer.sync_failed = true;
+  return rc;
+}
+
+/* The WAL starts again: nothing in it has been copied. */
+static void
+wal_begins_locked (struct meta *m)
+{
+  assert_held (&m->lock);
+  m->wal_begun++;
+  m->wal_pages = m->copied_pages = 0;
+}
+
+static bool
+wants_checkpoint_locked (const struct meta *m)
+{
+  return m->wal_pages - m->copied_pages >= WAL_PAGES;
+}
+
+/* Copy what the WAL has now, as far as readers allow.  A failure is not lost:
+ * the WAL keeps growing, and the commit that cannot extend it reports why.
+ */
+static void
+copy_locked (struct meta *m, struct meta_conn *c)
+{
+  unsigned begun;
+  int pages;
+
+  {
+    WITH_LOCK (&m->lock);
+    begun = m->wal_begun;
+    pages = m->wal_pages;
+  }
+  checkpoint_locked (m, c, SQLITE_CHECKPOINT_PASSIVE);
+  WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  if (m->wal_begun == begun && pages > m->copied_pages)
+    m->copied_pages = pages;
+}
+
+void *
+meta_checkpoint_thread (void *arg)
+{
+  struct meta *m = arg;
+
+  for (;;) {
+    {
+      WITH_LOCK (&m->lock);
+      while (!m->stop && !wants_checkpoint_locked (m))
+        lock_wait (&m->lock, &m->wake);
+      if (m->stop)
+        return NULL;
+    }
+    WITH_LOCK (&m->copying);
+    copy_locked (m, &m->checkpointer);
+  }
+}
+
+int
+meta_wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
+{
+  struct meta *m = arg;
+
+  (void) db;
+  (void) name;
+  WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  if (pages < m->wal_pages)
+    wal_begins_locked (m);
+  m->wal_pages = pages;
+  if (wants_checkpoint_locked (m))
+    pthread_cond_signal (&m->wake);
+  return SQLITE_OK;
+}
+
+/* Make frozen readers close; true: none is left. */
+static bool
+expel_frozen (struct meta *m)
+{
+  unsigned tries;
+
+  WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  if (m->nr_frozen > 0)
+    m->give_way_bytes = (uint64_t) m->wal_pages * META_PAGE_BYTES + 1;
+  for (tries = 0; m->nr_frozen > 0 && tries < FROZEN_WAIT_MS; ++tries)
+    lock_wait_ms (&m->lock, &m->none_frozen, 1);
+  return m->nr_frozen == 0;
+}
+
+int
+meta_checkpoint (struct meta *m)
+{
+  /* Use the writer: TRUNCATE waits for readers, not for itself. */
+  WITH_LOCK (&m->copying);
+  if (checkpoint_locked (m, &m->writer, SQLITE_CHECKPOINT_TRUNCATE) !=
+      SQLITE_OK)
+    return meta_fail (&m->writer, "checkpoint");
+  WITH_LOCK (&m->lock);
+  wal_begins_locked (m);
+  return 0;
+}
+
+/* Let no new reader start, and wait until no thread reads, but at most
+ * READERS_WAIT_MS: a check may read for minutes.
+ */
+static void
+hold_readers (struct meta *m)
+{
+  unsigned tries;
+
+  WITH_LOCK (&m->lock);
+  m->hold_readers = true;
+  for (tries = 0; m->nr_free < NR_READERS && tries < READERS_WAIT_MS; ++tries)
+    lock_wait_ms (&m->lock, &m->all_free, 1);
+}
+
+static void
+let_readers (struct meta *m, bool restarted)
+{
+  WITH_LOCK (&m->lock);
+  WITH_CONSISTENT (meta, m);
+  m->hold_readers = false;
+  pthread_cond_broadcast (&m->reader_free);
+  if (restarted)
+    wal_begins_locked (m);
+}
+
+bool
+meta_is_frozen (struct meta *m)
+{
+  WITH_LOCK (&m->lock);
+  return m->nr_frozen > 0;
+}
+
+void
+meta_copy_wal (struct meta *m)
+{
+  WITH_LOCK (&m->copying);
+  copy_locked (m, &m->writer);
+}
+
+bool
+meta_restart_wal (struct meta *m, bool truncate)
+{
+  int r;
+
+  /* Copy while others read.  Then hold the readers: the WAL restarts only when
+   * no reader is inside it, and lookups follow each other so closely that it
+   * never would by itself.
+   */
+  WITH_LOCK (&m->copying);
+  copy_locked (m, &m->writer);
+  if (meta_is_frozen (m)) {
+    /* The WAL cannot restart.  Only a full file system is a reason to expel
+     * readers.
+     */
+    if (!truncate || !expel_frozen (m))
+      return false;
+    copy_locked (m, &m->writer);
+  }
+  hold_readers (m);
+  r = checkpoint_locked (m, &m->writer, truncate ?
+                         SQLITE_CHECKPOINT_TRUNCATE :
+                         SQLITE_CHECKPOINT_RESTART);
+  let_readers (m, r == SQLITE_OK);
+  return r == SQLITE_OK;
+}
+
+static uint64_t
+pool_bytes (struct meta *m)
+{
+  struct stat st;
+
+  return stat (m->path, &st) == 0 ? (uint64_t) st.st_size : WAL_LIMIT_BYTES;
+}
+
+/* The WAL may be as large as pool.db, within limits: a small pool may be on a
+ * small file system.  The WAL's file keeps its size while the pool is open, so
+ * the limit applies before the file grows.  Otherwise the fold that was
+ * promised most when the WAL was nearly full would determine the size.
+ */
+static uint64_t
+wal_limit (uint64_t pool_bytes)
+{
+  if (pool_bytes < WAL_LIMIT_BYTES_MIN)
+    return WAL_LIMIT_BYTES_MIN;
+  return pool_bytes < WAL_LIMIT_BYTES ? pool_bytes : WAL_LIMIT_BYTES;
+}
+
+/* Frozen readers keep the WAL from restarting for as long as a drift takes.
+ * The WAL must not fill the file system for them: that would stop clients.
+ */
+static bool
+is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
+{
+  return (bytes >= FROZEN_LIMITS * wal_limit (pool_bytes) &&
+          bytes >= FROZEN_POOLS * pool_bytes) || bytes / META_PAGE_BYTES > meta_free_pages (m);
+}
+
+/* True if the WAL can take 'pages' without growing beyond its limit. */
+static bool
+has_room (struct meta *m, uint64_t pages, uint64_t limit)
+{
+  return pages * META_PAGE_BYTES <= limit ||
+    pages <= meta_files_wal_pages (m->files);
+}
+
+void
+meta_throttle (struct meta *m, uint64_t need)
+{
+  uint64_t db = pool_bytes (m), limit = wal_limit (db), pages, bytes;
+
+  {
+    WITH_LOCK (&m->lock);
+    pages = (uint64_t) m->wal_pages;
+  }
+  bytes = pages * META_PAGE_BYTES;
+  if (pages == 0 || (bytes < limit && has_room (m, pages + need, limit)))
+    return;
+  if (meta_is_frozen (m) &&
+      (!is_too_large (m, bytes, db) || !expel_frozen (m)))
+    return;
+  meta_restart_wal (m, false);
+}
