@@ -34,10 +34,11 @@ header_pack (const struct header_kind *kind, const struct file_header *h,
   memcpy (buf + 40, h->uuid, UUID_LEN);
   put_le64 (buf + 56, h->epoch);
   put_le64 (buf + 64, h->own64);
+  memcpy (buf + 72, h->own, HEADER_OWN_LEN);
   put_le64 (buf + 504, XXH3_64bits (buf, 504));
 }
-static_assert (40 + UUID_LEN == 56 && 72 + 432 + 8 == HEADER_LEN,
-               "header layout");
+static_assert (40 + UUID_LEN == 56 &&
+               72 + HEADER_OWN_LEN + 392 + 8 == HEADER_LEN, "header layout");
 
 enum copy_state
 header_state (const struct header_kind *kind, const uint8_t buf[HEADER_LEN])
@@ -67,6 +68,7 @@ header_unpack (const struct header_kind *kind, const char *path,
   memcpy (h->uuid, buf + 40, UUID_LEN);
   h->epoch = get_le64 (buf + 56);
   h->own64 = get_le64 (buf + 64);
+  memcpy (h->own, buf + 72, HEADER_OWN_LEN);
   unknown = h->features_incompat & ~kind->known_incompat;
   if (unknown != 0)
     return nbdedup_fail (EINVAL, "%s: was made by a newer nbdedup (this one "

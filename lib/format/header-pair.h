@@ -16,7 +16,8 @@
  *     40     16   uuid of the pool
  *     56      8   epoch of the running or last session
  *     64      8   own64: see store.c and journal.c; it never decreases
- *     72    432   zero
+ *     72     40   own: see store.c; zero in the journal
+ *    112    392   zero
  *    504      8   XXH3_64bits of bytes 0 .. 503
  *
  * Magic, version and checksum are at these offsets in every format version, so
@@ -39,6 +40,7 @@
 #include "base/geometry.h"
 
 #define HEADER_LEN 512
+#define HEADER_OWN_LEN 40
 
 struct file_header {
   uint32_t own32;
@@ -46,6 +48,7 @@ struct file_header {
   uint8_t uuid[UUID_LEN];
   uint64_t epoch;
   uint64_t own64;
+  uint8_t own[HEADER_OWN_LEN];
 };
 
 /* The differences between the two kinds of file. */
