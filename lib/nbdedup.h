@@ -133,7 +133,7 @@ struct nbdedup_pool;
  * symbolic link to a file or a block device on another disk.
  *
  * 'options' is a JSON object, all members optional: "sector" (integer,
- * bytes), "hash" (string; "auto" chooses the fastest on this CPU),
+ * bytes), "hash" (string; "auto": as nbdedup_hash_auto),
  * "block-size" (integer), "compress" and "dedup" (strings): see the table of
  * properties in nbdedup(1).
  */
@@ -491,6 +491,14 @@ extern int nbdedup_finder_look (struct nbdedup_finder *finder,
 /* Names, NULL-terminated, in the order to list them. */
 extern const char *const *nbdedup_hash_names (void);
 extern const char *const *nbdedup_codec_names (void);
+
+/* The hash that "auto" means for blocks of this size (0: the default) on this
+ * CPU, and the reason, for a message.  It takes some milliseconds.  NULL: no
+ * memory, or no hash works.
+ */
+extern const char *nbdedup_hash_auto (uint32_t block_size, char *why,
+                                      size_t len)
+  __attribute__ ((nonnull (2)));
 
 /* Time a hash ("sha256") or a codec ("lz4") on 'len' bytes of zeroes or of
  * random data.  The results are nanoseconds per call, the median of several

@@ -66,6 +66,28 @@ parse (int key, char *arg, struct argp_state *state)
   return 0;
 }
 
+#define WHY_MAX 160
+
+/* Measure here, to say what was taken, and why; "": the user chose. */
+static int
+choose_hash (json_t *properties, char why[WHY_MAX])
+{
+  const char *hash = json_string_value (json_object_get (properties, "hash"));
+  json_int_t block =
+    json_integer_value (json_object_get (properties, "block-size"));
+
+  why[0] = 0;
+  if (hash == NULL || strcmp (hash, "auto") != 0)
+    return EXIT_SUCCESS;
+  /* The library refuses a block size that is none. */
+  hash = nbdedup_hash_auto (block > 0 && block <= 1 << 20 ? (uint32_t) block
+                            : 0, why, WHY_MAX);
+  if (hash == NULL)
+    return fail ("init: %s", nbdedup_error ());
+  json_object_set_new (properties, "hash", json_string (hash));
+  return EXIT_SUCCESS;
+}
+
 int
 cmd_init (int argc, char **argv, const char *pool)
 {
@@ -73,6 +95,7 @@ cmd_init (int argc, char **argv, const char *pool)
     .common = { .pool = pool, .max_args = 1 },
     .properties = json_object (),
   };
+  char why[WHY_MAX];
   int r;
 
   options_parse (&opts.common, argc, argv, options, parse, "[POOL]",
@@ -88,7 +111,13 @@ cmd_init (int argc, char **argv, const char *pool)
   if (opts.common.pool == NULL)
     usage_error (&opts.common, "no directory for the pool was given");
 
+  if (choose_hash (opts.properties, why) != EXIT_SUCCESS) {
+    json_decref (opts.properties);
+    return EXIT_FAILURE;
+  }
   r = nbdedup_pool_create (opts.common.pool, opts.properties);
+  if (r == 0 && why[0] != 0)
+    note ("init: hash %s: %s", json_text (opts.properties, "hash"), why);
   json_decref (opts.properties);
   if (r == -1 && errno == EINVAL)
     usage_error (&opts.common, "%s", nbdedup_error ());

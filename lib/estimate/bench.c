@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,6 +235,23 @@ nbdedup_hash_names (void)
 
   pthread_once (&once, init_hash_names);
   return hash_names;
+}
+
+const char *
+nbdedup_hash_auto (uint32_t block_size, char *why, size_t len)
+{
+  struct hash_choice c;
+
+  if (hash_choose (block_size, &c) == -1)
+    return NULL;
+  if (c.id == HASH_SHA256)
+    snprintf (why, len, "no other is %.1f times as fast", HASH_GAIN);
+  else if (c.sha256_ns == 0)
+    snprintf (why, len, "it is the fastest, and sha256 does not work here");
+  else
+    snprintf (why, len, "%.1f times as fast as sha256",
+              (double) c.sha256_ns / (double) c.ns);
+  return hash_name (c.id);
 }
 
 const char *const *

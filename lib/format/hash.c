@@ -49,7 +49,7 @@ static const struct algorithm algorithms[] = {
 };
 #define NR_ALGORITHMS (sizeof algorithms / sizeof algorithms[0])
 
-/* "auto" measures each hash for this time, on blocks of this size. */
+/* "auto" measures each hash for this time; the default block size. */
 #define AUTO_NS 2000000
 #define AUTO_BLOCK 16384
 
@@ -198,7 +198,7 @@ hasher_digest (struct hasher *hasher, uint64_t domain,
  * it longer.  0 if the hash does not work here.
  */
 static uint64_t
-measure (const struct algorithm *a, const void *block)
+measure (const struct algorithm *a, const void *block, uint32_t block_size)
 {
   struct hasher *h;
   struct digest digest;
@@ -210,7 +210,7 @@ measure (const struct algorithm *a, const void *block)
   end = clock_ns () + AUTO_NS;
   do {
     start = clock_ns ();
-    if (hasher_digest (h, 0, block, AUTO_BLOCK, &digest) == -1) {
+    if (hasher_digest (h, 0, block, block_size, &digest) == -1) {
       best = 0;
       break;
     }
@@ -222,27 +222,32 @@ measure (const struct algorithm *a, const void *block)
   return best;
 }
 
-static int
-find_fastest (void)
+int
+hash_choose (uint32_t block_size, struct hash_choice *choice)
 {
-  CLEANUP_FREE void *block = calloc (1, AUTO_BLOCK);
-  uint64_t t, best = UINT64_MAX;
-  int id = -1;
+  const uint32_t size = block_size ? block_size : AUTO_BLOCK;
+  CLEANUP_FREE void *block = calloc (1, size);
+  struct hash_choice best = { .id = -1, .ns = UINT64_MAX };
+  uint64_t ns, sha256_ns = 0;
   size_t i;
 
   if (block == NULL)
     return nbdedup_fail (ENOMEM, "hash auto: out of memory");
   for (i = 0; i < NR_ALGORITHMS; ++i) {
-    t = measure (&algorithms[i], block);
-    if (t > 0 && t < best) {
-      best = t;
-      id = algorithms[i].id;
-    }
+    ns = measure (&algorithms[i], block, size);
+    if (ns > 0 && ns < best.ns)
+      best = (struct hash_choice) { .id = algorithms[i].id, .ns = ns };
+    if (algorithms[i].id == HASH_SHA256)
+      sha256_ns = ns;
   }
-  if (id == -1)
+  if (best.id == -1)
     return nbdedup_fail (EINVAL, "hash auto: OpenSSL offers none of the "
                          "hashes that nbdedup knows");
-  return id;
+  if (sha256_ns > 0 && (double) sha256_ns < HASH_GAIN * (double) best.ns)
+    best = (struct hash_choice) { .id = HASH_SHA256, .ns = sha256_ns };
+  *choice = best;
+  choice->sha256_ns = sha256_ns;
+  return 0;
 }
 
 int
@@ -251,8 +256,6 @@ hash_by_name (const char *name)
   char choices[128] = "";
   size_t i, len = 0;
 
-  if (strcmp (name, "auto") == 0)
-    return find_fastest ();
   for (i = 0; i < NR_ALGORITHMS; ++i) {
     if (strcmp (name, algorithms[i].name) == 0)
       return algorithms[i].id;

@@ -27,13 +27,23 @@ enum hash_id {
 };
 
 /* Returns the id, or -1 (EINVAL) for a name that this build does not have, with
- * a text that lists the names that it has.  "auto" measures all hashes on this
- * CPU for a few milliseconds and returns the fastest.
+ * a text that lists the names that it has.
  */
 extern int hash_by_name (const char *name);
 
 /* NULL for an id that this build lacks. */
 extern const char *hash_name (int id);
+
+/* What "auto" means for blocks of this size (0: 16 KiB) on this CPU; it takes
+ * some milliseconds.  SHA-256, unless another hash is HASH_GAIN times as fast.
+ * 0; -1: no memory, or OpenSSL has none of the hashes.
+ */
+#define HASH_GAIN 1.3
+struct hash_choice {
+  int id;
+  uint64_t ns, sha256_ns;       /* for one block; sha256_ns may be 0: none */
+};
+extern int hash_choose (uint32_t block_size, struct hash_choice *choice);
 
 /* A hasher computes any number of digests, for one thread at a time.  NULL:
  * ENOMEM, or EINVAL for an unknown id.

@@ -88,10 +88,20 @@ option_int (json_t *options, const char *name, json_int_t fallback,
 static const char *const init_properties[] = { "compress", "dedup", NULL };
 
 static int
+find_hash (const char *name, uint32_t block_size)
+{
+  struct hash_choice choice;
+
+  if (name == NULL || strcmp (name, "auto") != 0)
+    return hash_by_name (name ? name : "sha256");
+  return hash_choose (block_size, &choice) == -1 ? -1 : choice.id;
+}
+
+static int
 check_options (json_t *options, struct meta_state *state,
                json_int_t *block_size)
 {
-  const char *hash, *key;
+  const char *key;
   json_int_t sector;
   json_t *value;
   unsigned i;
@@ -108,8 +118,9 @@ check_options (json_t *options, struct meta_state *state,
   if (*block_size != 0 &&
       check_block_size ((uint64_t) *block_size, (uint32_t) sector) == -1)
     return -1;
-  hash = json_string_value (json_object_get (options, "hash"));
-  state->hash = hash_by_name (hash ? hash : "sha256");
+  state->hash = find_hash (json_string_value (json_object_get (options,
+                                                               "hash")),
+                           (uint32_t) *block_size);
   if (state->hash == -1)
     return -1;
   state->sector_bytes = (uint32_t) sector;

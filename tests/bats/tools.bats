@@ -227,9 +227,12 @@ json ()
     assert_eq "$(nbdedup get hash)" sha256
     assert_eq "$(nbdedup get compress)" lz4
     assert_eq "$(nbdedup get dedup)" on
-    nbdedup init "$BATS_TEST_TMPDIR/auto" --hash auto
+    run -0 --separate-stderr nbdedup init "$BATS_TEST_TMPDIR/auto" --hash auto
+    assert_eq "$output" ""
     hash=$(nbdedup -p "$BATS_TEST_TMPDIR/auto" get hash)
     [[ $hash =~ ^(sha|blake) ]]
+    # It says what it took and why.
+    [[ $stderr == "nbdedup: init: hash $hash: "*"as fast"* ]]
 }
 
 @test "properties are shown and changed; fixed and unknown ones are refused" {
