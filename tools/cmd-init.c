@@ -19,8 +19,8 @@ static const struct argp_option options[] = {
     "The unit of space: 512 (default) to 8K; fixed from now on", 0 },
   { "hash", KEY_HASH, "NAME", 0,
     "The hash that finds duplicates: sha256 (default), sha512-256, "
-    "blake2b512, blake2s256, blake3 (where built in), or auto for the "
-    "fastest on this CPU; fixed from now on", 0 },
+    "blake2b512, blake2s256, blake3 (where built in), gmac (keyed), or auto "
+    "for the fastest on this CPU; fixed from now on", 0 },
   { "block-size", KEY_BLOCK_SIZE, "SIZE", 0,
     "Default block size of its volumes: 4K to 1M", 0 },
   { "compress", KEY_COMPRESS, "NAME", 0,

@@ -16,6 +16,7 @@
 #include "base/lock.h"
 #include "base/quiesce.h"
 #include "format/copies.h"
+#include "format/hash.h"
 #include "nbdedup.h"
 
 struct control;
@@ -49,6 +50,8 @@ struct nbdedup_pool {
   int lock_fd;                  /* -1: none */
   uint32_t sector_bytes;
   int hash;
+  struct hash_key hash_key;     /* of a keyed hash; see service/hash-key.h */
+  bool hash_key_missing;        /* in pool.db: the opening puts it there */
   uint8_t uuid[UUID_LEN];
   struct meta *meta;
   struct store *store;

@@ -20,7 +20,9 @@ int
 verifier_init (struct verifier *v, struct nbdedup_pool *pool)
 {
   *v = (struct verifier) { .pool = pool };
-  v->hasher = hasher_new (pool->hash);
+  v->hasher = hasher_new (pool->hash, &pool->hash_key);
+  if (v->hasher == NULL && errno != ENOMEM)
+    return -1;                  /* for example the key is lost */
   v->codec = codec_ctx_new ();
   v->raw = malloc (BLOCK_SIZE_MAX);
   v->block = malloc (BLOCK_SIZE_MAX);

@@ -36,6 +36,7 @@ struct verifier {
   uint8_t *raw, *block, *out;   /* owned; BLOCK_SIZE_MAX each */
 };
 
+/* ENOMEM; EIO: the key of the pool's hash is lost. */
 extern int verifier_init (struct verifier *v, struct nbdedup_pool *pool);
 /* Accepts an all-zero struct. */
 extern void verifier_free (struct verifier *v);

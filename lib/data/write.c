@@ -78,7 +78,7 @@ try_worker_new (struct writeback *wb)
     return NULL;
   w->wb = wb;
   w->pool = wb->pool;
-  w->hasher = hasher_new (wb->pool->hash);
+  w->hasher = hasher_new (wb->pool->hash, &wb->pool->hash_key);
   w->codec = codec_ctx_new ();
   w->staging = malloc (BATCH_BYTES + BATCH_BLOCKS * SECTOR_MAX);
   w->compare = malloc (BLOCK_SIZE_MAX);

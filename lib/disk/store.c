@@ -4,7 +4,13 @@
  *
  * Its header is a pair (header-pair.h), at offset 0 and 8192; the rest of
  * the first 16 KiB is zero.  Magic "NBDDUPRC", version 1; own32 is
- * sector_bytes, a power of two, 512 .. 8192; own64 is zero.
+ * sector_bytes, a power of two, 512 .. 8192; own64 is zero; own is zero, or,
+ * in a pool with a keyed hash,
+ *
+ *   OFFSET  SIZE  FIELD
+ *      0      4   the number of the hash
+ *      4      4   zero
+ *      8     32   its key
  */
 
 #include <config.h>
@@ -23,6 +29,7 @@
 #include <linux/falloc.h>
 #include <linux/fs.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fullio.h"
@@ -81,6 +88,16 @@ static const struct header_kind header_kind = {
 };
 
 static void
+pack_hash (const struct store_header *h, uint8_t own[HEADER_OWN_LEN])
+{
+  if (!h->hash_key.known)
+    return;
+  put_le32 (own, (uint32_t) h->hash);
+  memcpy (own + 8, h->hash_key.b, HASH_KEY_LEN);
+}
+static_assert (8 + HASH_KEY_LEN == HEADER_OWN_LEN, "header layout");
+
+static void
 to_file_header (const struct store_header *h, struct file_header *file)
 {
   *file = (struct file_header) {
@@ -91,6 +108,7 @@ to_file_header (const struct store_header *h, struct file_header *file)
     .epoch = h->epoch,
   };
   memcpy (file->uuid, h->uuid, UUID_LEN);
+  pack_hash (h, file->own);
 }
 
 static void
@@ -102,8 +120,12 @@ from_file_header (const struct file_header *file, struct store_header *h)
     .features_compat = file->features_compat,
     .features_autoclear = file->features_autoclear,
     .epoch = file->epoch,
+    .hash = (int) get_le32 (file->own),
   };
   memcpy (h->uuid, file->uuid, UUID_LEN);
+  h->hash_key.known = h->hash != 0;
+  if (h->hash_key.known)
+    memcpy (h->hash_key.b, file->own + 8, HASH_KEY_LEN);
 }
 
 /* Open a file or device; refuse everything else without opening it (a
@@ -363,6 +385,14 @@ const struct store_header *
 store_get_header (struct store *store)
 {
   return &store->header;
+}
+
+void
+store_set_hash (struct store *store, int hash, const struct hash_key *key)
+{
+  store->header.hash = hash;
+  store->header.hash_key = *key;
+  pack_hash (&store->header, store->pair.header.own);
 }
 
 int

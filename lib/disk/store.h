@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/geometry.h"
+#include "format/hash.h"
 
 struct store_header {
   uint8_t uuid[UUID_LEN];       /* the pool's */
@@ -26,6 +27,9 @@ struct store_header {
   uint64_t features_incompat;   /* unknown bit: refuse to open */
   uint64_t features_compat;     /* unknown bit: ignore */
   uint64_t features_autoclear;  /* unknown bit: clear before writing */
+  /* Of a pool with a keyed hash; else 0 and not known. */
+  int hash;
+  struct hash_key hash_key;
 };
 
 /* Make 'path' (not existing, empty, or a block device without a pool's
@@ -50,6 +54,9 @@ extern struct store *store_open_readonly (const char *path, bool drop_cache);
 extern int store_close (struct store *store);
 extern const struct store_header *store_get_header (struct store *store);
 
+/* The next store_set_epoch writes this key, too. */
+extern void store_set_hash (struct store *store, int hash,
+                            const struct hash_key *key);
 /* Write the header with a new epoch, one copy after the other, and sync. */
 extern int store_set_epoch (struct store *store, uint64_t epoch);
 

@@ -160,11 +160,12 @@ bench_one (struct bench *b, double *ns, double *ns_decompress)
 static int
 bench_prepare (struct bench *b, const char *name)
 {
+  static const struct hash_key key = { .known = true };
   const char *const *names;
 
   for (names = nbdedup_hash_names (); *names; ++names) {
     if (strcmp (name, *names) == 0) {
-      b->hasher = hasher_new (hash_by_name (name));
+      b->hasher = hasher_new (hash_by_name (name), &key);
       return b->hasher ? 0 : -1;
     }
   }
@@ -220,7 +221,7 @@ init_hash_names (void)
   size_t n = 0;
   int id;
 
-  for (id = HASH_SHA256; id <= HASH_BLAKE3; ++id) {
+  for (id = HASH_SHA256; id <= HASH_GMAC; ++id) {
     if (hash_name (id) != NULL) {
       assert (n < NR_HASHES_MAX);
       hash_names[n++] = hash_name (id);
@@ -249,8 +250,10 @@ nbdedup_hash_auto (uint32_t block_size, char *why, size_t len)
   else if (c.sha256_ns == 0)
     snprintf (why, len, "it is the fastest, and sha256 does not work here");
   else
-    snprintf (why, len, "%.1f times as fast as sha256",
-              (double) c.sha256_ns / (double) c.ns);
+    snprintf (why, len, "%.1f times as fast as sha256%s",
+              (double) c.sha256_ns / (double) c.ns, !hash_is_keyed (c.id) ? ""
+              : "; it has a secret key, which the pool's files hold: see "
+              "nbdedup-safety(7)");
   return hash_name (c.id);
 }
 

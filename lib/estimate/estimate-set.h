@@ -17,7 +17,7 @@
  * 1 GiB (2^27 hashes at most) 0.00001.  XXH3 is no cryptographic hash: an
  * attacker can make different blocks with the same hash, and the estimate for
  * an image full of these is too small.  Only the estimate would be wrong: the
- * pool itself hashes with SHA-256 or a similar function.
+ * pool itself uses SHA-256, or another hash that withstands that.
  *
  * Threads: any number may call set_add; set_figures and set_free need the
  * set alone.  The shards' locks are innermost.

@@ -83,14 +83,18 @@ parse_all (struct nbdedup_finder *f, const json_t *wanted)
 {
   const char *hash = json_string_value (json_object_get (wanted, "hash"));
   const json_t *records = json_object_get (wanted, "records"), *record;
+  struct hash_key key = { .known = false };
   int id = hash_by_name (hash ? hash : "");
   size_t i;
 
   if (id == -1)
     return -1;
-  f->hasher = hasher_new (id);
+  hash_key_parse (json_string_value (json_object_get (wanted, "key")), &key);
+  f->hasher = hasher_new (id, &key);
   f->wanted = calloc (json_array_size (records) + 1, sizeof *f->wanted);
   f->tail = malloc (BLOCK_SIZE_MAX);
+  if (f->hasher == NULL && errno != ENOMEM)
+    return -1;
   if (f->hasher == NULL || f->wanted == NULL || f->tail == NULL)
     return nbdedup_fail (ENOMEM, "no memory to look for records");
   json_array_foreach (records, i, record)

@@ -20,7 +20,11 @@
 
 /* pool.db's features_incompat: table "count" has or had rows. */
 #define FEATURE_INCOMPAT_COUNTS 1
-#define FEATURES_INCOMPAT FEATURE_INCOMPAT_COUNTS
+/* The same: the hash has a key; property "hash-key" and the header of "records"
+ * hold it.
+ */
+#define FEATURE_INCOMPAT_HASH_KEY 2
+#define FEATURES_INCOMPAT (FEATURE_INCOMPAT_COUNTS | FEATURE_INCOMPAT_HASH_KEY)
 
 /* pool.db's features_compat: a map has had a lost block. */
 #define FEATURE_COMPAT_LOST 1

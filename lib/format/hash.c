@@ -30,22 +30,25 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "format/hash.h"
+#include "format/hash-keyed.h"
 
 struct algorithm {
   int id;
   const char *name;             /* the property's value */
-  const char *evp_name;         /* OpenSSL's; NULL for libblake3 */
+  const char *evp_name;         /* OpenSSL's; NULL for libblake3, keyed */
+  bool keyed;
 };
 
 /* In the order to list them. */
 static const struct algorithm algorithms[] = {
-  { HASH_SHA256, "sha256", "SHA256" },
-  { HASH_SHA512_256, "sha512-256", "SHA512-256" },
-  { HASH_BLAKE2B512, "blake2b512", "BLAKE2B-512" },
-  { HASH_BLAKE2S256, "blake2s256", "BLAKE2S-256" },
+  { HASH_SHA256, "sha256", "SHA256", false },
+  { HASH_SHA512_256, "sha512-256", "SHA512-256", false },
+  { HASH_BLAKE2B512, "blake2b512", "BLAKE2B-512", false },
+  { HASH_BLAKE2S256, "blake2s256", "BLAKE2S-256", false },
 #ifdef HAVE_BLAKE3
-  { HASH_BLAKE3, "blake3", NULL },
+  { HASH_BLAKE3, "blake3", NULL, false },
 #endif
+  { HASH_GMAC, "gmac", NULL, true },
 };
 #define NR_ALGORITHMS (sizeof algorithms / sizeof algorithms[0])
 
@@ -55,8 +58,9 @@ static const struct algorithm algorithms[] = {
 
 struct hasher {
   const struct algorithm *algorithm;
-  EVP_MD *md;                   /* owned; NULL for libblake3 */
+  EVP_MD *md;                   /* owned; NULL for libblake3, keyed */
   EVP_MD_CTX *ctx;              /* owned; has 'md' set already */
+  struct keyed_hasher *keyed;   /* owned; NULL: not keyed */
 #ifdef HAVE_BLAKE3
   blake3_hasher blake3;
 #endif
@@ -81,6 +85,39 @@ hash_name (int id)
   return a ? a->name : NULL;
 }
 
+bool
+hash_is_keyed (int id)
+{
+  const struct algorithm *a = find_id (id);
+
+  return a && a->keyed;
+}
+
+void
+hash_key_format (const struct hash_key *key, char text[HASH_KEY_TEXT])
+{
+  unsigned i;
+
+  for (i = 0; i < HASH_KEY_LEN; ++i)
+    snprintf (text + 2 * i, 3, "%02x", key->b[i]);
+}
+
+bool
+hash_key_parse (const char *text, struct hash_key *key)
+{
+  unsigned i, byte;
+
+  if (text == NULL || strlen (text) != 2 * HASH_KEY_LEN ||
+      strspn (text, "0123456789abcdef") != 2 * HASH_KEY_LEN)
+    return false;
+  for (i = 0; i < HASH_KEY_LEN; ++i) {
+    sscanf (text + 2 * i, "%2x", &byte);
+    key->b[i] = (uint8_t) byte;
+  }
+  key->known = true;
+  return true;
+}
+
 static int
 fail_openssl (int err, const struct algorithm *a, const char *what)
 {
@@ -100,14 +137,44 @@ hasher_free (struct hasher *hasher)
     return;
   EVP_MD_CTX_free (hasher->ctx);
   EVP_MD_free (hasher->md);
+  keyed_hasher_free (hasher->keyed);
   free (hasher);
 }
 
+static int
+start_evp (struct hasher *h)
+{
+  const struct algorithm *a = h->algorithm;
+
+  h->md = EVP_MD_fetch (NULL, a->evp_name, NULL);
+  if (h->md == NULL)
+    /* For example OpenSSL's FIPS provider has no BLAKE2. */
+    return fail_openssl (EINVAL, a, "loading it");
+  h->ctx = EVP_MD_CTX_new ();
+  if (h->ctx == NULL)
+    return nbdedup_fail (ENOMEM, "hash %s: out of memory", a->name);
+  if (!EVP_DigestInit_ex2 (h->ctx, h->md, NULL))
+    return fail_openssl (EINVAL, a, "starting it");
+  return 0;
+}
+
+static int
+start_keyed (struct hasher *h, const struct hash_key *key)
+{
+  if (key == NULL || !key->known)
+    return nbdedup_fail (EIO, "hash %s: the pool's key is lost, so no digest "
+                         "can be computed: restore a copy of pool.db",
+                         h->algorithm->name);
+  h->keyed = keyed_hasher_new (key);
+  return h->keyed ? 0 : -1;
+}
+
 struct hasher *
-hasher_new (int id)
+hasher_new (int id, const struct hash_key *key)
 {
   const struct algorithm *a = find_id (id);
   struct hasher *h;
+  int r = 0;
 
   if (a == NULL)
     return nbdedup_fail_null (EINVAL, "hash number %d: not built into this "
@@ -116,34 +183,19 @@ hasher_new (int id)
   if (h == NULL)
     return nbdedup_fail_null (ENOMEM, "hash %s: out of memory", a->name);
   h->algorithm = a;
-  if (a->evp_name == NULL)
-    return h;
-
   /* A program may call exit() while other threads hash: OpenSSL must not clean
    * up then.
    */
   OPENSSL_init_crypto (OPENSSL_INIT_NO_ATEXIT, NULL);
-  h->md = EVP_MD_fetch (NULL, a->evp_name, NULL);
-  if (h->md == NULL) {
-    /* For example OpenSSL's FIPS provider has no BLAKE2. */
-    fail_openssl (EINVAL, a, "loading it");
-    goto err;
-  }
-  h->ctx = EVP_MD_CTX_new ();
-  if (h->ctx == NULL) {
-    nbdedup_fail (ENOMEM, "hash %s: out of memory", a->name);
-    goto err;
-  }
-  if (!EVP_DigestInit_ex2 (h->ctx, h->md, NULL)) {
-    fail_openssl (EINVAL, a, "starting it");
-    goto err;
-  }
-  return h;
-
-err:
-  id = errno;
+  if (a->keyed)
+    r = start_keyed (h, key);
+  else if (a->evp_name)
+    r = start_evp (h);
+  if (r == 0)
+    return h;
+  r = errno;
   hasher_free (h);
-  errno = id;
+  errno = r;
   return NULL;
 }
 
@@ -187,6 +239,8 @@ int
 hasher_digest (struct hasher *hasher, uint64_t domain,
                const void *buf, size_t len, struct digest *digest)
 {
+  if (hasher->keyed)
+    return keyed_hasher_digest (hasher->keyed, domain, buf, len, digest);
 #ifdef HAVE_BLAKE3
   if (hasher->algorithm->evp_name == NULL)
     return digest_blake3 (hasher, domain, buf, len, digest);
@@ -200,11 +254,12 @@ hasher_digest (struct hasher *hasher, uint64_t domain,
 static uint64_t
 measure (const struct algorithm *a, const void *block, uint32_t block_size)
 {
+  static const struct hash_key key = { .known = true };
   struct hasher *h;
   struct digest digest;
   uint64_t start, t, end, best = UINT64_MAX;
 
-  h = hasher_new (a->id);
+  h = hasher_new (a->id, &key);
   if (h == NULL)
     return 0;
   end = clock_ns () + AUTO_NS;
@@ -222,31 +277,54 @@ measure (const struct algorithm *a, const void *block, uint32_t block_size)
   return best;
 }
 
+/* The fastest of those with or without a key; id -1: there is none. */
+static struct hash_choice
+fastest (const uint64_t times[NR_ALGORITHMS], bool keyed)
+{
+  struct hash_choice best = { .id = -1, .ns = UINT64_MAX };
+  size_t i;
+
+  for (i = 0; i < NR_ALGORITHMS; ++i)
+    if (algorithms[i].keyed == keyed && times[i] > 0 && times[i] < best.ns) {
+      best.id = algorithms[i].id;
+      best.ns = times[i];
+    }
+  return best;
+}
+
+static bool
+pays (const struct hash_choice *x, uint64_t ns)
+{
+  return x->id != -1 && (double) ns >= HASH_GAIN * (double) x->ns;
+}
+
 int
 hash_choose (uint32_t block_size, struct hash_choice *choice)
 {
   const uint32_t size = block_size ? block_size : AUTO_BLOCK;
   CLEANUP_FREE void *block = calloc (1, size);
-  struct hash_choice best = { .id = -1, .ns = UINT64_MAX };
-  uint64_t ns, sha256_ns = 0;
+  uint64_t times[NR_ALGORITHMS];
+  struct hash_choice plain, keyed, best = { .id = -1, .ns = UINT64_MAX };
   size_t i;
 
   if (block == NULL)
     return nbdedup_fail (ENOMEM, "hash auto: out of memory");
-  for (i = 0; i < NR_ALGORITHMS; ++i) {
-    ns = measure (&algorithms[i], block, size);
-    if (ns > 0 && ns < best.ns)
-      best = (struct hash_choice) { .id = algorithms[i].id, .ns = ns };
-    if (algorithms[i].id == HASH_SHA256)
-      sha256_ns = ns;
-  }
+  for (i = 0; i < NR_ALGORITHMS; ++i)
+    times[i] = measure (&algorithms[i], block, size);
+  assert (algorithms[0].id == HASH_SHA256);
+  if (times[0] > 0)
+    best = (struct hash_choice) { .id = HASH_SHA256, .ns = times[0] };
+  plain = fastest (times, false);
+  keyed = fastest (times, true);
+  if (pays (&plain, best.ns))
+    best = plain;
+  if (pays (&keyed, plain.ns))
+    best = keyed;
   if (best.id == -1)
     return nbdedup_fail (EINVAL, "hash auto: OpenSSL offers none of the "
                          "hashes that nbdedup knows");
-  if (sha256_ns > 0 && (double) sha256_ns < HASH_GAIN * (double) best.ns)
-    best = (struct hash_choice) { .id = HASH_SHA256, .ns = sha256_ns };
   *choice = best;
-  choice->sha256_ns = sha256_ns;
+  choice->sha256_ns = times[0];
   return 0;
 }
 

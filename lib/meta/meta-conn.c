@@ -221,7 +221,8 @@ meta_conn_open_readonly (struct meta_conn *c, const char *path,
 }
 
 int
-meta_create (const char *path, const struct meta_state *state)
+meta_create (const char *path, const struct meta_state *state,
+             const struct hash_key *key)
 {
   struct meta_conn c = { NULL };
   char sql[96];
@@ -237,6 +238,7 @@ meta_create (const char *path, const struct meta_state *state)
       meta_history_make (&c) == -1 ||
       meta_exec (&c, sql, "version") == -1 ||
       meta_state_put (&c, state) == -1 ||
+      (key && key->known && meta_hash_key_put (&c, key) == -1) ||
       meta_exec (&c, "COMMIT", "creating") == -1)
     goto out;
   if (sqlite3_wal_checkpoint_v2 (c.db, NULL, SQLITE_CHECKPOINT_TRUNCATE,

@@ -314,6 +314,32 @@ meta_property_put (struct meta_conn *c, const char *name, const char *value)
   return text_put (c, ST_PROPERTY_PUT, name, value, "writing a property");
 }
 
+/* A row of table "property", though it is none: damage to that table is
+ * repaired row by row.  No command asks for a property of this name.
+ */
+static const char hash_key_name[] = "hash-key";
+
+int
+meta_hash_key_get (struct meta_conn *c, struct hash_key *key)
+{
+  char *text = NULL;
+  int r = meta_property_get (c, hash_key_name, &text);
+
+  if (r == 1 && !hash_key_parse (text, key))
+    r = 0;
+  free (text);
+  return r;
+}
+
+int
+meta_hash_key_put (struct meta_conn *c, const struct hash_key *key)
+{
+  char text[HASH_KEY_TEXT];
+
+  hash_key_format (key, text);
+  return meta_property_put (c, hash_key_name, text);
+}
+
 int
 meta_report_get (struct meta_conn *c, const char *name, char **value)
 {

@@ -24,6 +24,7 @@
 
 #include "base/geometry.h"
 #include "format/copies.h"
+#include "format/hash.h"
 
 struct meta;
 struct meta_conn;
@@ -90,8 +91,11 @@ struct meta_volume {
   uint64_t origin;              /* the snapshot it was cloned from; 0: none */
 };
 
-/* Make the file, with its first state row, and sync it. */
-extern int meta_create (const char *path, const struct meta_state *state);
+/* Make the file, with its first state row and the key of a keyed hash (NULL or
+ * not known: it has none), and sync it.
+ */
+extern int meta_create (const char *path, const struct meta_state *state,
+                        const struct hash_key *key);
 
 /* Check what can be checked without opening: magic, application id, format
  * version.  EINVAL: newer; EIO: not a pool's database.
@@ -278,6 +282,10 @@ extern int meta_state_put (struct meta_conn *c, const struct meta_state *s);
 /* 1 found, 0 not, -1. 'value' is malloc'd. */
 extern int meta_property_get (struct meta_conn *c, const char *name,
                               char **value);
+/* The key of the pool's hash: 1; 0: there is none, or it is malformed; -1. */
+extern int meta_hash_key_get (struct meta_conn *c, struct hash_key *key);
+extern int meta_hash_key_put (struct meta_conn *c,
+                              const struct hash_key *key);
 extern int meta_property_put (struct meta_conn *c, const char *name,
                               const char *value);
 

@@ -401,7 +401,8 @@ repair_records (struct scrub *s)
 static json_t *
 describe_wanted (const struct scrub *s)
 {
-  json_t *records = json_array ();
+  json_t *records = json_array (), *wanted;
+  char key[HASH_KEY_TEXT];
   char hex[2 * DIGEST_LEN + 1];
   const struct record *r;
   size_t i;
@@ -418,8 +419,16 @@ describe_wanted (const struct scrub *s)
                             "domain", (json_int_t) r->domain,
                             "digest", hex));
   }
-  return json_pack ("{s:s, s:o}", "hash", hash_name (s->pool->hash),
-                    "records", records);
+  wanted = json_pack ("{s:s, s:o}", "hash", hash_name (s->pool->hash),
+                      "records", records);
+  /* The client could read the key in the pool's files: the socket has their
+   * mode.
+   */
+  if (s->pool->hash_key.known) {
+    hash_key_format (&s->pool->hash_key, key);
+    json_object_set_new (wanted, "key", json_string (key));
+  }
+  return wanted;
 }
 
 int

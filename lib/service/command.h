@@ -63,8 +63,9 @@
  *             "repaired_records": N, "summary_errors": N, "lost_blocks": N,
  *             "damaged": [{"name", "offset", "length"}],
  *             "metadata_errors": N, "metadata": [text]; with wanted also
- *             "wanted": {"hash", "records": [{"address", "length", "domain",
- *             "digest"}]}, what CONTROL_REPAIR may bring}
+ *             "wanted": {"hash", "key" (of a keyed hash: a secret),
+ *             "records": [{"address", "length", "domain", "digest"}]}, what
+ *             CONTROL_REPAIR may bring}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (does not wait for other commands)        status.h's

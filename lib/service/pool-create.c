@@ -21,6 +21,7 @@
 #include "format/format.h"
 #include "format/hash.h"
 #include "meta/meta.h"
+#include "service/hash-key.h"
 #include "service/property-apply.h"
 #include "service/pool.h"
 
@@ -176,7 +177,8 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
  * links in it, because SQLite is opened so as to follow none.
  */
 static int
-create_files (const char *path, const struct meta_state *state)
+create_files (const char *path, const struct meta_state *state,
+              const struct hash_key *key)
 {
   CLEANUP_FREE char *records = pool_file (path, "records");
   CLEANUP_FREE char *journal = pool_file (path, "journal");
@@ -184,6 +186,7 @@ create_files (const char *path, const struct meta_state *state)
   CLEANUP_FREE char *new_db = pool_file (path, "pool.db.new");
   struct store_header header = {
     .epoch = state->epoch, .sector_bytes = state->sector_bytes,
+    .hash = key->known ? state->hash : 0, .hash_key = *key,
   };
 
   if (records == NULL || journal == NULL || db == NULL || new_db == NULL)
@@ -191,7 +194,7 @@ create_files (const char *path, const struct meta_state *state)
   memcpy (header.uuid, state->uuid, UUID_LEN);
   if (store_create (records, &header) == -1 ||
       journal_create (journal, state->uuid, state->epoch) == -1 ||
-      meta_create (new_db, state) == -1)
+      meta_create (new_db, state, key) == -1)
     return -1;
   /* The mode of the other files; SQLite gives the WAL the same. */
   if (chmod (new_db, 0600) == -1 || rename (new_db, db) == -1)
@@ -222,6 +225,7 @@ int
 nbdedup_pool_create (const char *path, json_t *options)
 {
   struct meta_state state = { .epoch = 1, .next_id = 1 };
+  struct hash_key key = { .known = false };
   json_int_t block_size = 0;
   bool had_records;
   CLEANUP_FREE char *records = pool_file (path, "records");
@@ -235,9 +239,15 @@ nbdedup_pool_create (const char *path, json_t *options)
   real = realpath (path, NULL);
   if (real == NULL)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  if (hash_is_keyed (state.hash)) {
+    if (hash_key_check_mode (records) == -1)
+      return -1;
+    hash_key_make (&key);
+    state.features_incompat |= FEATURE_INCOMPAT_HASH_KEY;
+  }
   had_records = lstat (records, &st) == 0;
   make_uuid (state.uuid);
-  if (create_files (real, &state) == -1) {
+  if (create_files (real, &state, &key) == -1) {
     err = errno;
     remove_files (real);
     if (!had_records)

@@ -33,6 +33,7 @@
 #include "disk/store.h"
 #include "format/hash.h"
 #include "meta/meta.h"
+#include "service/hash-key.h"
 #include "service/pool.h"
 #include "volume/volume.h"
 
@@ -112,7 +113,7 @@ state_from_header (struct meta_state *state, const struct store_header *h)
   memcpy (state->uuid, h->uuid, UUID_LEN);
   state->epoch = h->epoch;
   state->sector_bytes = h->sector_bytes;
-  state->hash = HASH_SHA256;
+  state->hash = h->hash ? h->hash : HASH_SHA256;
 }
 
 static int
@@ -189,6 +190,8 @@ open_files (struct opening *o)
   pool->sector_bytes = state->sector_bytes;
   pool->hash = state->hash;
   memcpy (pool->uuid, state->uuid, UUID_LEN);
+  if (hash_key_find (pool) == -1)
+    return -1;
   if (pool_check_epoch (pool->path, "records", header->epoch, state) == -1 &&
       doubt (o) == -1)
     return -1;

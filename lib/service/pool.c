@@ -51,6 +51,7 @@
 #include "report/scrub.h"
 #include "report/scrubber.h"
 #include "service/control.h"
+#include "service/hash-key.h"
 #include "service/property-apply.h"
 #include "service/pool.h"
 #include "space/space.h"
@@ -349,7 +350,7 @@ open_files (struct nbdedup_pool *pool, unsigned flags,
   pool->sector_bytes = state->sector_bytes;
   pool->hash = state->hash;
   memcpy (pool->uuid, state->uuid, UUID_LEN);
-  return renew_index (pool, state);
+  return hash_key_find (pool) == -1 ? -1 : renew_index (pool, state);
 }
 
 /* Dropping a leaf's references takes about 8 KiB.  Use a quarter of the txgs'
@@ -436,6 +437,7 @@ load (struct nbdedup_pool *pool)
 }
 
 struct epoch {
+  const struct nbdedup_pool *pool;
   bool opening;
   unsigned add;
 };
@@ -448,6 +450,9 @@ put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
   /* Add the history table to a pool from before it existed. */
   if (e->opening && meta_history_make (c) == -1)
     return -1;
+  if (e->opening && e->pool->hash_key_missing &&
+      meta_hash_key_put (c, &e->pool->hash_key) == -1)
+    return -1;
   state->epoch += e->add;
   state->opening = e->opening;
   state->features_autoclear = 0;        /* none is known yet */
@@ -457,7 +462,7 @@ put_epoch (void *arg, struct meta_conn *c, struct meta_state *state)
 static int
 advance_epoch (struct nbdedup_pool *pool)
 {
-  struct epoch open = { true, 1 }, opened = { false, 0 };
+  struct epoch open = { pool, true, 1 }, opened = { pool, false, 0 };
   struct meta_state state;
 
   /* If a session died in this function, finish its epoch and do not begin

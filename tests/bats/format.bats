@@ -153,6 +153,12 @@ pool_of_all_kinds ()
     compare "$pool"
 }
 
+@test "a pool with the keyed hash reads as the page says" {
+    make_pool --hash gmac
+    pool_of_all_kinds 4K 16K 128K
+    compare "$pool"
+}
+
 @test "sectors of 1 KiB and 2 KiB, and blake2s256, are as the page says" {
     local sector
 

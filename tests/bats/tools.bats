@@ -230,9 +230,10 @@ json ()
     run -0 --separate-stderr nbdedup init "$BATS_TEST_TMPDIR/auto" --hash auto
     assert_eq "$output" ""
     hash=$(nbdedup -p "$BATS_TEST_TMPDIR/auto" get hash)
-    [[ $hash =~ ^(sha|blake) ]]
-    # It says what it took and why.
+    [[ $hash =~ ^(sha|blake|gmac) ]]
+    # It says what it took and why, and that a key is a secret.
     [[ $stderr == "nbdedup: init: hash $hash: "*"as fast"* ]]
+    [[ $hash != gmac || $stderr == *"secret key"* ]]
 }
 
 @test "properties are shown and changed; fixed and unknown ones are refused" {

@@ -15,12 +15,11 @@ output, and no JSON).  No process may have the pool open.  Exit status: 0, or
 that damage the contents of pages.
 
 It uses Python's standard library, and the shared libraries that define the
-format: liblz4, libzstd, libxxhash.
+format: liblz4, libzstd, libxxhash, libcrypto (AES).
 """
 
 import collections
 import ctypes
-import hashlib
 import json
 import os
 import re
@@ -29,6 +28,7 @@ import sys
 
 from format_database import (
     Bad, Database, need, u16, u32, u64, xxh3)
+from format_digest import Digest
 
 SEGMENT_BYTES = 4 << 20
 STORE_HEADER_BYTES = 16384
@@ -38,7 +38,6 @@ BODY_MAX = 4 << 20
 GROUP_SECTORS = 256
 LEAF_BLOCKS = 64
 CODECS = {0: "none", 1: "lz4", 2: "zstd"}
-HASHES = {1: "sha256", 2: "sha512_256", 3: "blake2b", 4: "blake2s"}
 INHERIT, HOLE, POINTER, LOST = 0, 1, 2, 3
 INDEXED, EXTENDED, COPY = 1, 2, 4
 
@@ -372,12 +371,11 @@ class Pool:
         s = self.state = self.db.state
         self.uuid, self.sector = s["uuid"], s["sector_bytes"]
         need(len(self.uuid) == 16, "pool.db: UUID")
-        need(s["features_incompat"] & ~1 == 0, "pool.db: unknown feature")
-        need(s["features_incompat"] or not self.db.counts, "feature counts")
+        need(s["features_incompat"] & ~3 == 0, "pool.db: unknown feature")
+        need(s["features_incompat"] & 1 or not self.db.counts,
+             "feature counts")
         need(self.sector in (512, 1024, 2048, 4096, 8192), "pool.db: sector",
              self.sector)
-        need(s["hash"] in HASHES, "pool.db: hash", s["hash"],
-             "is not known to this reader")
         self.per_segment = SEGMENT_BYTES // self.sector
         self.stats = {"wal_pages": self.db.wal_pages, "batches": 0,
                       "wraps": 0, "suspect": 0, "lost": 0, "carried": 0,
@@ -402,6 +400,8 @@ class Pool:
                    8192, lambda h: u64(h, 56), "records")
         need(h[40:56] == self.uuid and u32(h, 12) == self.sector,
              "records: belongs to another pool")
+        self.hash = Digest(self.state["hash"], self.state["features_incompat"],
+                           self.db.hash_key, h)
         self.check_epoch("records", u64(h, 56))
         self.records_len = self.records_file.seek(0, os.SEEK_END)
 
@@ -432,11 +432,8 @@ class Pool:
         return data
 
     def digest(self, record, block):
-        h = hashlib.new(HASHES[self.state["hash"]])
-        if record.domain:
-            h.update(struct.pack("<Q", record.domain))
-        h.update(block)
-        return h.digest()[:32]
+        return self.hash(struct.pack("<Q", record.domain) + block
+                         if record.domain else block)
 
     # -- what pool.db says
 

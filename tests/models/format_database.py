@@ -159,6 +159,8 @@ class Database:
         self.state = state[0]
         self.db.row_factory = None
         self.domains = dict(self.rows("SELECT id, name FROM domain"))
+        self.hash_key = dict(self.rows(
+            "SELECT name, value FROM property")).get("hash-key")
         self.layers = self.rows(
             "SELECT id, branch, seq, parent, overlap, block_size, flags,"
             " pointers, blocks FROM layer ORDER BY id")

@@ -123,7 +123,7 @@ begin_alone (void)
 
   make_directory (directory, usual_directory (), "checkpoint");
   snprintf (db, sizeof db, "%s/pool.db", directory);
-  must (meta_create (db, &state));
+  must (meta_create (db, &state, NULL));
   meta = meta_open (db, 0, &(struct meta_session) { 0 }, false);
   expect (meta != NULL);
   meta_opened (meta);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
 /* Digests against values from Python's hashlib (BLAKE3: its authors' test
- * vectors), names, domains, and use from several threads.
+ * vectors; gmac: tests/models/format_digest.py, and the parts' own test
+ * vectors), names, keys, domains, and use from several threads.
  */
 
 #ifdef HAVE_CONFIG_H
@@ -20,6 +21,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "format/hash.h"
+#include "format/hash-keyed.h"
 
 #define PATTERN_LEN 4096
 
@@ -57,26 +59,43 @@ static const struct {
     "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
     NULL, NULL },
 #endif
+  { HASH_GMAC, "gmac",
+    "70e51bead561580b1d926ec867bde67096e2e2e63c4f0e62ad033cc94f971af9",
+    "8e11a86b51d6af2db778339f287a94755cfae059e12e0b89c314d63d3cb045a7",
+    "7abfcf3f685aa16b77f2e89e55a4e2957e6e3c265f341beae29e4479936c8364",
+    "3fe9118c796ca0ff3296e0000ba5ab5057ae38d9a4240fd055a813b075b6a05e" },
 };
 #define NR_KNOWN (sizeof known / sizeof known[0])
 
 #define DOMAIN UINT64_C (0x0102030405060708)
+
+/* Bytes 0 to 31, in main. */
+static struct hash_key key = { .known = true };
+
+static void
+check_hex (const void *buf, size_t len, const char *expected)
+{
+  const uint8_t *p = buf;
+  char hex[65];
+  size_t i;
+
+  assert (len <= 32);
+  for (i = 0; i < len; ++i)
+    sprintf (&hex[2 * i], "%02x", p[i]);
+  assert (strcmp (hex, expected) == 0);
+}
 
 static void
 check_digest (struct hasher *h, uint64_t domain, const void *buf, size_t len,
               const char *expected)
 {
   struct digest digest;
-  char hex[2 * DIGEST_LEN + 1];
-  size_t i;
 
   if (expected == NULL)
     return;
   memset (&digest, 0xaa, sizeof digest);
   assert (hasher_digest (h, domain, buf, len, &digest) == 0);
-  for (i = 0; i < DIGEST_LEN; ++i)
-    sprintf (&hex[2 * i], "%02x", digest.b[i]);
-  assert (strcmp (hex, expected) == 0);
+  check_hex (digest.b, DIGEST_LEN, expected);
 }
 
 static void
@@ -115,13 +134,87 @@ test_known_answers (void)
   for (i = 0; i < NR_KNOWN; ++i) {
     assert (hash_by_name (known[i].name) == known[i].id);
     assert (strcmp (hash_name (known[i].id), known[i].name) == 0);
-    h = hasher_new (known[i].id);
+    h = hasher_new (known[i].id, &key);
     assert (h != NULL);
     check_all (h, i);
     check_all (h, i);           /* nothing is left over from the first */
     test_domains (h);
     hasher_free (h);
   }
+}
+
+/* The GCM specification, test case 13 (key, nonce and message are zero or
+ * empty), and RFC 8439, section 2.5.2.
+ */
+static void
+test_vectors (void)
+{
+  static const char message[] = "Cryptographic Forum Research Group";
+  static const struct hash_subkeys keys = {
+    .poly1305 =
+      "\x85\xd6\xbe\x78\x57\x55\x6d\x33\x7f\x44\x52\xfe\x42\xd5\x06\xa8"
+      "\x01\x03\x80\x8a\xfb\x0d\xb2\xfd\x4a\xbf\xf6\xaf\x41\x49\xf5\x1b",
+  };
+  struct keyed_hasher *h = keyed_hasher_new_from (&keys);
+  uint8_t tags[2 * HASH_TAG_LEN];
+
+  assert (h != NULL);
+  assert (keyed_hasher_tags (h, 0, "", 0, tags) == 0);
+  check_hex (tags, HASH_TAG_LEN, "530f8afbc74536b9a963b4f1c4cb738b");
+  assert (keyed_hasher_tags (h, 0, message, strlen (message), tags) == 0);
+  check_hex (tags + HASH_TAG_LEN, HASH_TAG_LEN,
+             "a8061dc1305136c6c22b8baf0c0127a9");
+  keyed_hasher_free (h);
+}
+
+/* Each bit of the key matters, to both halves of the digest. */
+static void
+test_keys (void)
+{
+  struct hash_key other;
+  struct digest digest, with_other;
+  struct hasher *h;
+  unsigned i;
+
+  h = hasher_new (HASH_GMAC, &key);
+  assert (h && hasher_digest (h, 0, pattern, PATTERN_LEN, &digest) == 0);
+  hasher_free (h);
+  for (i = 0; i < 8 * HASH_KEY_LEN; ++i) {
+    other = key;
+    other.b[i / 8] ^= 1u << i % 8;
+    h = hasher_new (HASH_GMAC, &other);
+    assert (h && hasher_digest (h, 0, pattern, PATTERN_LEN, &with_other) == 0);
+    hasher_free (h);
+    assert (memcmp (digest.b, with_other.b, 16) != 0);
+    assert (memcmp (digest.b + 16, with_other.b + 16, 16) != 0);
+  }
+}
+
+static void
+test_key_texts (void)
+{
+  static const char *const bad[] = {
+    "", "00", "zz",
+    "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1",
+    "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f0",
+    "000102030405060708090A0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+  };
+  struct hash_key unknown = { .known = false }, read = unknown;
+  char text[HASH_KEY_TEXT];
+  size_t i;
+
+  hash_key_format (&key, text);
+  assert (strcmp (text, "000102030405060708090a0b0c0d0e0f"
+                  "101112131415161718191a1b1c1d1e1f") == 0);
+  assert (hash_key_parse (text, &read) && read.known);
+  assert (memcmp (read.b, key.b, HASH_KEY_LEN) == 0);
+  for (i = 0; i < sizeof bad / sizeof bad[0]; ++i)
+    assert (!hash_key_parse (bad[i], &read));
+  assert (!hash_key_parse (NULL, &read));
+
+  assert (hasher_new (HASH_GMAC, &unknown) == NULL && errno == EIO);
+  assert (strstr (nbdedup_error (), "key is lost") != NULL);
+  assert (hasher_new (HASH_GMAC, NULL) == NULL && errno == EIO);
 }
 
 /* The choice depends on the machine, its rules do not. */
@@ -149,7 +242,7 @@ static void
 test_names (void)
 {
   static const char *const bad[] = {
-    "", "SHA256", "sha256 ", "sha-256", "md5", "blake2b", "auto",
+    "", "SHA256", "sha256 ", "sha-256", "md5", "blake2b", "auto", "poly1305",
   };
   const char *const *names = nbdedup_hash_names ();
   size_t i;
@@ -166,23 +259,27 @@ test_names (void)
   for (i = 0; i < NR_KNOWN; ++i)
     assert (strcmp (names[i], known[i].name) == 0);
   assert (names[NR_KNOWN] == NULL);
+
+  for (i = 0; i < NR_KNOWN; ++i)
+    assert (hash_is_keyed (known[i].id) == (known[i].id == HASH_GMAC));
+  assert (!hash_is_keyed (-1));
 }
 
 static void
 test_unknown_ids (void)
 {
-  static const int bad[] = { -1, 0, 6, 15, 255, 1 << 30 };
+  static const int bad[] = { -1, 0, 7, 15, 255, 1 << 30 };
   size_t i;
 
   for (i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     assert (hash_name (bad[i]) == NULL);
     errno = 0;
-    assert (hasher_new (bad[i]) == NULL);
+    assert (hasher_new (bad[i], &key) == NULL);
     assert (errno == EINVAL);
   }
 #ifndef HAVE_BLAKE3
   assert (hash_name (HASH_BLAKE3) == NULL);
-  assert (hasher_new (HASH_BLAKE3) == NULL);
+  assert (hasher_new (HASH_BLAKE3, NULL) == NULL);
   assert (hash_by_name ("blake3") == -1);
 #endif
   hasher_free (NULL);
@@ -192,7 +289,7 @@ static void *
 hash_in_thread (void *arg)
 {
   size_t i = *(size_t *) arg;
-  struct hasher *h = hasher_new (known[i].id);
+  struct hasher *h = hasher_new (known[i].id, &key);
   int n;
 
   assert (h != NULL);
@@ -243,8 +340,13 @@ main (void)
 
   for (i = 0; i < PATTERN_LEN; ++i)
     pattern[i] = i * 7 + i / 256;
+  for (i = 0; i < HASH_KEY_LEN; ++i)
+    key.b[i] = i;
 
   test_known_answers ();
+  test_vectors ();
+  test_keys ();
+  test_key_texts ();
   test_choice ();
   test_names ();
   test_unknown_ids ();
