@@ -236,6 +236,7 @@ still_works ()
 
     keyed_pool
     patch 72 0
+    patch 80 0
     run -0 --separate-stderr nbdedup list
     [[ $stderr == *"is missing in the header of records"* ]]
     still_works

@@ -220,7 +220,7 @@ void
 make_pool (struct rng *rng)
 {
   static const char *const sectors[] = { "512", "512", "1024", "4096" };
-  static const char *const hashes[] = { "sha256", "blake2b512" };
+  static const char *const hashes[] = { "sha256", "blake2b512", "gmac" };
   const char *argv[] = {
     nbdedup, "init", pool, "--sector", PICK (sectors), "--hash",
     PICK (hashes), NULL

@@ -112,7 +112,7 @@ static void
 init_pool (struct rng *rng)
 {
   static const char *const sectors[] = { "512", "512", "1024", "4096" };
-  static const char *const hashes[] = { "sha256", "blake2b512" };
+  static const char *const hashes[] = { "sha256", "blake2b512", "gmac" };
   static const char *const codecs[] = { "lz4", "zstd" };
   const char *argv[] = {
     nbdedup, "init", pool, "--sector", PICK (sectors), "--hash",

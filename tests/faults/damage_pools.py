@@ -197,7 +197,8 @@ class Base:
         self.env, self.rng = env, random.Random("base %d" % number)
         self.images, self.now = {}, {}
         self.pool = env.path("new")
-        self.make(["lz4", "zstd", "none"][number % 3])
+        self.make(["lz4", "zstd", "none"][number % 3],
+                  ["sha256", "gmac"][number % 2])
         self.ever = {n: i.ever for n, i in self.now.items()}
         with open(saved, "wb") as f:
             pickle.dump((self.images, self.ever), f)
@@ -205,9 +206,10 @@ class Base:
     def remove(self):
         shutil.rmtree(self.root)
 
-    def make(self, compress):
+    def make(self, compress, hash):
         shutil.rmtree(self.pool, ignore_errors=True)
-        self.env.command(self.pool, "init", "--compress", compress)
+        self.env.command(self.pool, "init", "--compress", compress,
+                         "--hash", hash)
         for name, (block, size) in VOLUMES.items():
             self.env.command(self.pool, "create", name, str(size),
                              "--block-size", str(block))
