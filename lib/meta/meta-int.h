@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by meta.c (opening, readers), meta-wal.c (checkpoints) and meta-pages.c
- * (the room of the files).
+/* Shared by meta.c (opening, readers), meta-wal.c (checkpoints) and
+ * meta-pages.c (the room of the files).
  */
 
 #ifndef NBDEDUP_META_INT_H

@@ -243,7 +243,8 @@ static bool
 is_too_large (struct meta *m, uint64_t bytes, uint64_t pool_bytes)
 {
   return (bytes >= FROZEN_LIMITS * wal_limit (pool_bytes) &&
-          bytes >= FROZEN_POOLS * pool_bytes) || bytes / META_PAGE_BYTES > meta_free_pages (m);
+          bytes >= FROZEN_POOLS * pool_bytes) ||
+    bytes / META_PAGE_BYTES > meta_free_pages (m);
 }
 
 /* True if the WAL can take 'pages' without growing beyond its limit. */
