@@ -181,6 +181,17 @@ fold_index_is_in_place (const struct fold *f, bool before)
     (f->has_runs ? index_runs_count (&f->runs) > INDEX_RUNS / 2 : before);
 }
 
+uint64_t
+fold_freed_sectors (const struct fold *f)
+{
+  uint64_t sectors = 0;
+  size_t i;
+
+  for (i = 0; i < f->nr_gone; ++i)
+    sectors += f->gone[i].nr_sectors;
+  return sectors;
+}
+
 bool
 fold_has_more (struct fold *f)
 {

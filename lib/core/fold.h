@@ -88,6 +88,9 @@ extern void fold_finish (struct fold *f);
  */
 extern bool fold_index_is_in_place (const struct fold *f, bool before);
 
+/* How many sectors do the records take that die in this fold? */
+extern uint64_t fold_freed_sectors (const struct fold *f);
+
 /* Is there background work left for the next fold? */
 extern bool fold_has_more (struct fold *f);
 

@@ -34,6 +34,11 @@
 #define MERGE_PAGES_MIN 256u
 #define MERGE_PAGES_MAX 16384u
 #define MERGE_SHARE 4
+/* While clients overwrite data, a fold is due when the new data take this part
+ * of what is stored, and as much more.
+ */
+#define NEW_SHARE 8
+#define NEW_BYTES_MIN (UINT64_C (64) << 20)
 
 /* Close the open txg.  Returns with it folding, and 'taken' the requests
  * that this fold serves.
@@ -57,6 +62,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   map_cut (t->parts.map);
   ddt_cut (t->parts.ddt);
   room_cut (t->room);
+  t->new_bytes = 0;
   assert (t->nr_inside == 0);
   t->cutting = false;
   t->folding = true;
@@ -474,6 +480,23 @@ fail_fold (struct txg *t, bool inconsistent)
   txg_fail (t);
 }
 
+/* Until its fold, what a txg overwrites takes space beside the new data, and
+ * "records" grows by that.  If clients overwrite about as much as they write,
+ * fold sooner; else that would only cost time.
+ */
+static void
+limit_new_bytes (struct txg *t, const struct fold *f,
+                 const struct meta_state *before)
+{
+  const struct meta_state *s = &t->state;
+  const uint64_t freed = fold_freed_sectors (f);
+  const uint64_t new = s->stored_sectors + freed - before->stored_sectors;
+
+  assert_held (&t->lock);
+  t->new_bytes_max = freed < new / 2 || freed == 0 ? UINT64_MAX :
+    s->stored_sectors * s->sector_bytes / NEW_SHARE + NEW_BYTES_MIN;
+}
+
 static int
 run_fold (struct txg *t, struct requests *taken,
           const struct meta_state *state)
@@ -493,6 +516,7 @@ run_fold (struct txg *t, struct requests *taken,
       assert (fold_state (f)->fold == t->state.fold + 1);
       assert (fold_state (f)->next_id >= t->state.next_id);
       t->state = *fold_state (f);
+      limit_new_bytes (t, f, state);
       t->more = fold_has_more (f);
       t->index_in_place = fold_index_is_in_place (f, t->index_in_place);
     }

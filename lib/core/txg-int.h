@@ -55,6 +55,8 @@ struct txg {
   bool cutting, kicked, more;
   atomic_bool folding;          /* from a cut to the end of its fold */
   bool give_back;               /* room that nothing needs */
+  atomic_uint_fast64_t new_bytes;       /* of the open txg's new records */
+  atomic_uint_fast64_t new_bytes_max;   /* then a fold is due */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
   struct meta_state state;      /* as of the last commit */

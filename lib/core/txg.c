@@ -86,6 +86,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
   t->index_in_place = true;     /* not known before the first fold */
   t->state = *state;
   t->budget = budget_bytes;
+  t->new_bytes_max = UINT64_MAX;
   lock_init (&t->lock);
   cond_init (&t->may_enter);
   cond_init (&t->all_out);
@@ -195,6 +196,13 @@ journal_is_half_full (struct txg *t)
   return live > ring / 2 && live > JOURNAL_MAX_BYTES / 4;
 }
 
+/* What this txg overwrites stays in use until its fold. */
+static bool
+holds_much_space (struct txg *t)
+{
+  return t->new_bytes > t->new_bytes_max;
+}
+
 /* While a fold runs, slow the writers down before they meet the budget, so that
  * each waits a little instead of one for the whole fold.  The pause grows
  * without bound as the budget fills: the writers' rate becomes that of the
@@ -220,7 +228,8 @@ txg_throttle (struct txg *t)
 {
   size_t bytes = txg_pending_bytes (t);
 
-  if (bytes > t->budget / 2 || journal_is_half_full (t))
+  if (bytes > t->budget / 2 || journal_is_half_full (t) ||
+      holds_much_space (t))
     kick (t);
   pace (t, bytes);
   if (bytes <= t->budget)
@@ -276,6 +285,7 @@ int
 txg_log_record (struct txg *t, const struct record *record,
                 uint64_t chunk_addr)
 {
+  t->new_bytes += record->ptr.psize;
   return txg_log_add_record (t->log, record, chunk_addr);
 }
 
