@@ -6,14 +6,15 @@
  *      free_sectors + used_sectors = nr_backed * nr_sectors.
  *
  *  (2) A segment is either BACKED, or ABSENT, or being punched.  The current
- *      segment, for batches, is BACKED.
+ *      segment, for batches, and that for moved records are BACKED.
  *
  *  (3) Each reserved record has at least one sector, and belongs to one class.
  *
  *  (4) Each sum (free, used, room, whole) equals the sum over the segments.
  *
- *  (5) Each BACKED segment with a free run that is not damaged is in one list,
- *      that of its longest run; the bitmap says which lists are not empty.
+ *  (5) Each BACKED segment with a free run that is neither damaged nor being
+ *      drained is in one list, that of its longest run; the bitmap says which
+ *      lists are not empty.
  *
  *  (6) A map in memory is on the LRU list if and only if it is not pinned.
  *
@@ -62,7 +63,7 @@ add_seg_locked (const struct space *space, uint32_t id, struct sums *sums)
   assert (s->nr_free <= seg_usable_sectors (space, id));
   sums->nr_backed++;
   sums->free_sectors += s->nr_free;
-  if (s->damaged)
+  if (!seg_is_used (s))
     return;
   sums->nr_empty += seg_is_empty_locked (space, id);
   sums->nr_listed += s->largest > 0;
@@ -82,7 +83,7 @@ list_length_locked (const struct space *space, uint32_t head)
   for (id = head; id != NONE; prev = id, id = space->segs[id].next, ++n) {
     assert (id < space->nr_segs);
     assert (space->segs[id].prev == prev);
-    assert (space->segs[id].backed && !space->segs[id].damaged);
+    assert (seg_is_used (&space->segs[id]));
   }
   return n;
 }
@@ -146,7 +147,7 @@ assert_maps_locked (const struct space *space)
 void
 space_assert_consistent_locked (struct space *space)
 {
-  const uint32_t current = space->current;
+  const uint32_t current = space->current, dense = space->dense;
 
   assert_held (&space->lock);
   assert (space->nr_segs <= space->max_segs);
@@ -157,6 +158,7 @@ space_assert_consistent_locked (struct space *space)
           space->nr_backed * space->nr_sectors);
   assert (current == NONE || current < space->nr_segs);
   assert (current == NONE || space->segs[current].backed);
+  assert (dense == NONE || space->segs[dense].backed);
   assert_reserved_locked (space);
   if (invariant_is_due (&space->changes, space->nr_segs +
                         2 * (size_t) space->nr_sectors + space->nr_hash)) {

@@ -2,8 +2,9 @@
 
 /* Internals of the allocator, shared by space.c (opening, closing, and
  * allocating and freeing of records), space-place.c (placement),
- * space-promise.c (reservations), space-segs.c (the table of segments),
- * space-maps.c (the maps in memory) and space-consistent.c (the invariants).
+ * space-promise.c (reservations), space-drain.c (compaction), space-segs.c (the
+ * table of segments), space-maps.c (the maps in memory) and space-consistent.c
+ * (the invariants).
  *
  * Functions with "_locked" need space->lock; the others read only their
  * arguments, and members that never change.
@@ -38,6 +39,7 @@ struct seg {
   uint32_t backed:1;
   uint32_t damaged:1;           /* not used: its map cannot be read */
   uint32_t slots_known:1;
+  uint32_t draining:1;          /* not used: its records are being moved */
   uint32_t next:28;
   uint32_t slots_high:4;        /* free slots, up to SLOTS_MAX */
   uint32_t prev:28;
@@ -82,6 +84,7 @@ struct space {
   struct buckets with_slots, without_slots;
   uint32_t empty, nr_empty;     /* list of the wholly empty ones */
   uint32_t current;             /* segment for batches, or NONE */
+  uint32_t dense;               /* segment for moved records, or NONE */
 
   uint64_t room[NR_CLASSES];    /* sum (1) of space-promise.c, in sectors */
   uint64_t whole[NR_CLASSES];   /* sum (2), in records */
@@ -126,6 +129,13 @@ seg_is_empty_locked (const struct space *space, uint32_t id)
   return space->segs[id].nr_free == seg_usable_sectors (space, id);
 }
 
+/* Does it take new records, and count for reservations? */
+static inline bool
+seg_is_used (const struct seg *s)
+{
+  return s->backed && !s->damaged && !s->draining;
+}
+
 /* Remove a segment from its list and from all sums before changing it, and
  * insert it again.  Both ignore an ABSENT one.
  */
@@ -152,6 +162,9 @@ extern int seg_back_locked (struct space *space, uint32_t id);
 
 /* Take a new segment: the first ABSENT one, else one past the end. */
 extern int seg_grow_locked (struct space *space);
+
+/* No longer the current segment, nor that for moved records. */
+extern void seg_leave_locked (struct space *space, uint32_t id);
 
 /* Of the 64 segments that were emptied last, choose the last or the first in
  * the file.
@@ -198,6 +211,9 @@ extern unsigned space_room (const struct space *space, unsigned class,
 extern unsigned space_whole (const struct space *space, unsigned class,
                              unsigned largest, unsigned slots);
 
+/* Is there room for all that is reserved?  (Only (1) and (2).) */
+extern bool space_keeps_promises_locked (const struct space *space);
+
 /* The class of the largest reserved records. */
 extern unsigned space_top_class_locked (const struct space *space);
 
@@ -216,6 +232,12 @@ extern int space_place_some_locked (struct space *space, unsigned nr,
 extern int space_place_apart_locked (struct space *space, uint32_t nr_sectors,
                                      const uint64_t *segments,
                                      unsigned nr_segments,
+                                     struct placement *out);
+
+/* Place one record where moved records go: in a segment that was empty when the
+ * first of them came.  0, or -1.
+ */
+extern int space_place_dense_locked (struct space *space, uint32_t nr_sectors,
                                      struct placement *out);
 
 #endif /* NBDEDUP_SPACE_INT_H */

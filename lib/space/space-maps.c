@@ -193,8 +193,7 @@ space_entry_unpin_locked (struct space *space, struct entry *e)
     return;
   segment_map_reset (e->map);
   seg_refresh_locked (space, e->map);
-  if (space->current == e->id)
-    space->current = NONE;
+  seg_leave_locked (space, e->id);
   space_entry_free_locked (space, e);
   seg_punch_empty_locked (space);
 }

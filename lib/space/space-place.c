@@ -326,3 +326,26 @@ space_place_apart_locked (struct space *space, uint32_t nr_sectors,
                          "too large", nr_sectors);
   return r == 1 ? 0 : -1;
 }
+
+int
+space_place_dense_locked (struct space *space, uint32_t nr_sectors,
+                          struct placement *out)
+{
+  uint32_t id = space->dense;
+  int r = 0;
+
+  if (id != NONE && space->segs[id].largest >= nr_sectors)
+    r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
+  if (r != 0)
+    return r == 1 ? 0 : -1;
+  if (space->empty == NONE && seg_grow_locked (space) == -1)
+    return -1;
+  id = seg_pick_empty_locked (space, false);
+  r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
+  if (r == 1)
+    space->dense = id;
+  else if (r == 0)
+    return nbdedup_fail (EINVAL, "space: a record of %" PRIu32 " sectors is "
+                         "too large", nr_sectors);
+  return r == 1 ? 0 : -1;
+}

@@ -152,6 +152,15 @@ fits_alone_locked (const struct space *space, unsigned class, unsigned nr)
     space->whole[class] >= space->reserved_nr + nr;
 }
 
+bool
+space_keeps_promises_locked (const struct space *space)
+{
+  const unsigned c = space_top_class_locked (space);
+
+  return space->room[c] >= space->reserved_sectors ||
+    fits_alone_locked (space, c, 0);
+}
+
 static bool
 exceeds_max_locked (const struct space *space, uint64_t sectors, uint64_t nr)
 {

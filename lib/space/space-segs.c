@@ -10,10 +10,11 @@
  * new summary chunk too.  Wholly empty segments have a list of their own: the
  * allocator takes them only when a record fits nowhere else.
  *
- * The sums of room count BACKED segments that are not damaged: see
- * space-promise.c.  A function that changes a segment first removes it from
- * its list and from all sums (seg_remove_locked) and then inserts it again
- * (seg_insert_locked), so lists and sums always agree with the segments.
+ * The sums of room count BACKED segments that are neither damaged nor being
+ * drained: see space-promise.c.  A function that changes a segment first
+ * removes it from its list and from all sums (seg_remove_locked) and then
+ * inserts it again (seg_insert_locked), so lists and sums always agree with the
+ * segments.
  */
 
 #include <config.h>
@@ -37,7 +38,7 @@ seg_list_locked (struct space *space, uint32_t id, struct buckets **buckets)
   struct seg *s = &space->segs[id];
 
   *buckets = NULL;
-  if (!s->backed || s->damaged)
+  if (!seg_is_used (s))
     return NULL;
   if (seg_is_empty_locked (space, id))
     return &space->empty;
@@ -72,7 +73,7 @@ seg_remove_locked (struct space *space, uint32_t id)
     else if (*head == NONE)
       buckets->nonempty[s->largest / 64] &= ~(UINT64_C (1) << s->largest % 64);
   }
-  if (!s->damaged)
+  if (seg_is_used (s))
     for (c = 0; c < NR_CLASSES; ++c) {
       space->room[c] -= space_room (space, c, s->largest, seg_slots (s));
       space->whole[c] -= space_whole (space, c, s->largest, seg_slots (s));
@@ -105,7 +106,7 @@ seg_insert_locked (struct space *space, uint32_t id)
     else
       buckets->nonempty[s->largest / 64] |= UINT64_C (1) << s->largest % 64;
   }
-  if (!s->damaged)
+  if (seg_is_used (s))
     for (c = 0; c < NR_CLASSES; ++c) {
       space->room[c] += space_room (space, c, s->largest, seg_slots (s));
       space->whole[c] += space_whole (space, c, s->largest, seg_slots (s));
@@ -225,6 +226,15 @@ seg_grow_locked (struct space *space)
   return seg_back_locked (space, id);
 }
 
+void
+seg_leave_locked (struct space *space, uint32_t id)
+{
+  if (space->current == id)
+    space->current = NONE;
+  if (space->dense == id)
+    space->dense = NONE;
+}
+
 uint32_t
 seg_pick_empty_locked (const struct space *space, bool last)
 {
@@ -251,8 +261,7 @@ seg_punch_locked (struct space *space, uint32_t id)
   space->segs[id].backed = 0;
   /* It may have been chosen for a batch that then failed for lack of memory.
    */
-  if (space->current == id)
-    space->current = NONE;
+  seg_leave_locked (space, id);
   space_assert_consistent_locked (space);
   lock_release (&space->lock);
   /* If this fails the file only keeps the space until the segment is used
@@ -287,6 +296,5 @@ seg_mark_damaged_locked (struct space *space, uint32_t id)
   space->nr_damaged += !space->segs[id].damaged;
   space->segs[id].damaged = 1;
   seg_insert_locked (space, id);
-  if (space->current == id)
-    space->current = NONE;
+  seg_leave_locked (space, id);
 }

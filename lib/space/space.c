@@ -65,7 +65,7 @@ space_new (struct store *store, const struct space_ops *ops,
   space->slots_per_chunk =
     chunk_sectors * space->sector_bytes / SUMMARY_SLOT_BYTES - 1;
   space->chunk_cost = 2 * chunk_sectors - 1;
-  space->empty = space->current = NONE;
+  space->empty = space->current = space->dense = NONE;
 
   max = budget_bytes / (segment_map_memory (space->sector_bytes) +
                         sizeof (struct entry) + sizeof (struct entry_list) +
@@ -475,9 +475,14 @@ space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
 void
 space_get_info (struct space *space, struct space_info *info)
 {
+  uint64_t free_sectors, empty;
   WITH_LOCK (&space->lock);
 
+  free_sectors = space->free_sectors;
+  empty = (uint64_t) space->nr_empty * space->nr_sectors;
   info->free_bytes = space->free_sectors * space->sector_bytes;
+  info->waste_bytes = free_sectors > empty
+    ? (free_sectors - empty) * space->sector_bytes : 0;
   info->used_bytes = space->used_sectors * space->sector_bytes;
   info->reserved_bytes = space->reserved_sectors * space->sector_bytes;
   info->max_bytes = space->max_sectors * space->sector_bytes;

@@ -23,7 +23,8 @@
  * by record, best fit.  Only when nothing fits the allocator takes a new
  * segment: first ABSENT ones from the front, then one past the end.  It keeps
  * up to SPACE_SPARE_SEGMENTS wholly empty segments BACKED, and punches the
- * others (their rows are deleted by then).
+ * others (their rows are deleted by then).  Compaction (core/moves.h) empties
+ * segments that are mostly free.
  *
  * Threads: all functions lock (one mutex, never held over data I/O; loading a
  * map from pool.db and fallocate happen under it).
@@ -104,6 +105,23 @@ extern int space_alloc_apart (struct space *space, uint32_t nr_sectors,
                               const uint64_t *segments, unsigned nr_segments,
                               struct placement *out);
 
+/* For compaction.  drain: choose up to 'nr_segments' segments with many free
+ * sectors, and up to 'max_bytes' in use in all, the emptiest ones; store their
+ * numbers in 'segments' and return how many.  From then on no record is placed
+ * there, and their room is promised to nobody, until space_undrain, which
+ * returns how many are empty.
+ *
+ * alloc_dense: allocate one record as space_alloc does, but beside other moved
+ * records.  It may need a new segment, so it can fail for lack of space in
+ * spite of a reservation.
+ */
+extern unsigned space_drain (struct space *space, uint64_t max_bytes,
+                             uint64_t *segments, unsigned nr_segments);
+extern unsigned space_undrain (struct space *space, const uint64_t *segments,
+                               unsigned nr);
+extern int space_alloc_dense (struct space *space, uint32_t nr_sectors,
+                              struct placement *out);
+
 /* Undo an allocation to which nothing refers yet. */
 extern void space_undo (struct space *space, const struct placement *p,
                         uint32_t nr_sectors);
@@ -165,6 +183,7 @@ extern void space_replace (struct space *space, uint64_t segment,
  */
 struct space_info {
   uint64_t free_bytes, reserved_bytes, used_bytes;
+  uint64_t waste_bytes;         /* free ones beside records */
   uint64_t max_bytes;           /* 0: no limit */
   uint64_t nr_segments;         /* BACKED */
   uint64_t nr_damaged;          /* segments with an unreadable map */

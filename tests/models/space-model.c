@@ -133,6 +133,10 @@ start (uint32_t sector)
   open_space ();
 }
 
+/* Segments that are being drained. */
+static uint64_t drained[MAX_SEGMENTS];
+static unsigned nr_drained;
+
 /* In the model, give record 'i' its place, or take it away. */
 static void
 take (unsigned i)
@@ -141,6 +145,9 @@ take (unsigned i)
   const uint64_t seg = r->p.addr / nr_sectors;
   const unsigned chunk = r->p.slot / spc;
   uint32_t k;
+
+  for (k = 0; k < nr_drained; ++k)
+    assert (drained[k] != seg);
 
   assert (seg < MAX_SEGMENTS);
   assert (r->p.addr >= STORE_HEADER_BYTES / sector_bytes);
@@ -255,6 +262,49 @@ alloc_apart (uint32_t size, const uint64_t *segments, unsigned nr_segments)
   records[k].state = ALLOCATED;
   take (k);
   return true;
+}
+
+bool
+alloc_dense (uint32_t size)
+{
+  struct placement out;
+  unsigned k = 0;
+
+  if (space_alloc_dense (space, size, &out) == -1)
+    return false;
+  while (records[k].state != FREE)
+    assert (++k < MAX_RECORDS);
+  records[k].p = out;
+  records[k].nr = size;
+  records[k].state = ALLOCATED;
+  take (k);
+  return true;
+}
+
+void
+drain (uint64_t max_bytes)
+{
+  struct space_info before, after;
+  unsigned i, j;
+
+  if (nr_drained > 0)
+    return;
+  space_get_info (space, &before);
+  nr_drained = space_drain (space, max_bytes, drained, MAX_SEGMENTS);
+  space_get_info (space, &after);
+  assert (after.used_bytes == before.used_bytes);
+  for (i = 0; i < nr_drained; ++i)
+    for (j = 0; j < i; ++j)
+      assert (drained[i] != drained[j]);
+}
+
+void
+undrain (void)
+{
+  const unsigned nr = nr_drained;
+
+  nr_drained = 0;
+  assert (space_undrain (space, drained, nr) <= nr);
 }
 
 unsigned
@@ -389,6 +439,7 @@ crash (void)
   const unsigned keep = rnd (101);
   unsigned i, k, t, n = 0;
 
+  nr_drained = 0;
   if (committed)
     commit_rows ();
   else if (folding)

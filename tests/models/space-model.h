@@ -61,6 +61,14 @@ extern unsigned alloc (unsigned nr, const uint32_t *sizes);
 extern bool alloc_apart (uint32_t size, const uint64_t *segments,
                          unsigned nr_segments);
 
+/* Allocate one record where moved records go.  False: there is no space. */
+extern bool alloc_dense (uint32_t size);
+
+/* Until undrain, no record may be allocated in the segments that this chooses.
+ */
+extern void drain (uint64_t max_bytes);
+extern void undrain (void);
+
 /* Give sectors and a slot back; forget record 'i'. */
 extern void release (uint64_t addr, uint32_t nr, uint16_t slot);
 extern void drop (unsigned i);

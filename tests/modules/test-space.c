@@ -115,6 +115,10 @@ use_some (void)
     /* Copies pin maps in all segments, so that none has to be read. */
     if (want == 1 && budget > 0 && rnd (4) == 0)
       copy_one (sizes[0]);
+    else if (want == 1 && budget > 0 && rnd (4) == 0) {
+      if (!alloc_dense (sizes[0]))
+        assert (errno == ENOSPC);
+    }
     else if (rnd (8) != 0) {
       if (alloc (want, sizes) != want) {
         fprintf (stderr, "promise broken: %s\n", nbdedup_error ());
@@ -157,6 +161,10 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
   assert (setrlimit (RLIMIT_FSIZE, &limit) == 0);
 
   for (round = 0; round < rounds; ++round) {
+    if (rnd (64) == 0)
+      drain ((uint64_t) (1 + rnd (8)) * SEGMENT_BYTES / 2);
+    if (rnd (32) == 0)
+      undrain ();
     if (rnd (100) == 0)
       kill = rnd (4) == 0 ? rnd (100) : rnd (20);
     switch (rnd (16)) {
@@ -202,6 +210,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
   }
   if (folding)
     fold_end ();
+  undrain ();
   unreserve_all ();
   fold (0);
   fold (100);
