@@ -19,6 +19,7 @@
 #include "format/hash.h"
 #include "nbdedup.h"
 
+struct compactor;
 struct control;
 struct copier;
 struct ddt;
@@ -27,6 +28,7 @@ struct lost_leaves;
 struct map;
 struct merger;
 struct meta;
+struct moves;
 struct reader;
 struct record_cache;
 struct sampler;
@@ -56,6 +58,7 @@ struct nbdedup_pool {
   struct meta *meta;
   struct store *store;
   struct space *space;
+  struct moves *moves;          /* of records */
   struct journal *journal;
   struct map *map;
   struct ddt *ddt;
@@ -70,6 +73,7 @@ struct nbdedup_pool {
   struct control *control;      /* NULL: not a server */
   struct scrubber *scrubber;    /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */
+  struct compactor *compactor;  /* NULL: not a server */
   /* Called under 'admin' when a snapshot of a volume was made.  May be NULL. */
   void (*snapshot_taken) (struct nbdedup_pool *pool, const struct volume *v);
 

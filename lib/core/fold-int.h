@@ -25,6 +25,12 @@ struct layer_delta {
   bool reaped;                  /* dying, and all its rows are gone */
 };
 
+/* What a fold does to a record that moves (moves.h). */
+struct move_ref {
+  uint32_t nr;                  /* pointers that name the new one now */
+  enum { MOVE_UNKNOWN, MOVE_IS_THERE, MOVE_IS_GONE } state;
+};
+
 struct fold {
   const struct txg_parts *parts;
   struct room *room;            /* not owned */
@@ -39,8 +45,17 @@ struct fold {
   struct ddt_change *changes;   /* ascending by address */
   size_t nr_changes;
 
+  unsigned move_rows;           /* leaves that moves may change; 0: no moves */
+  bool moves_end;               /* they end with this fold */
+  struct move_ref *move_refs;   /* one for each move */
+
   /* Made again by each fold_write_tables. */
   struct addrs displaced;       /* lost one reference each */
+  struct ddt_change *added;     /* of moved records; ascending by address */
+  size_t nr_added;
+  struct addrs moved_leaves;    /* numbers of leaves that moves have changed */
+  struct meta_leaf_key moves_next;      /* moves have not read it */
+  bool moves_swept;             /* they have read all */
   struct addrs unlinked;        /* pinned by space_unlink */
   struct addrs inserted;        /* NEW records now in pool.db */
   struct addrs reached;         /* records that may have copies from now on */
@@ -101,6 +116,17 @@ extern int fold_records (struct fold *f, struct meta_conn *c);
 
 /* Do a bounded part of the work on dying and merging layers. */
 extern int fold_background (struct fold *f, struct meta_conn *c);
+
+/* fold-moves.c.  begin: with fold_new; new: the records that this fold may
+ * insert, in a malloc'd array; then a part of the work, before fold_records;
+ * and after the commit, committed before quiesce_wait, finish at the end.
+ */
+extern int fold_moves_begin (struct fold *f);
+extern int fold_moves_new (const struct fold *f, struct ddt_change **new,
+                           size_t *nr);
+extern int fold_moves (struct fold *f, struct meta_conn *c);
+extern void fold_moves_committed (struct fold *f);
+extern void fold_moves_finish (struct fold *f);
 
 /* The record at 'addr', as the transaction sees it: 1, 0, -1. */
 extern int fold_find_record (struct fold *f, struct meta_conn *c,

@@ -326,11 +326,11 @@ is_copy (const struct record *r, uint64_t addr)
   return false;
 }
 
-/* Positions in the fold's two lists, of the DDT's changes and of displaced
- * addresses.  Both are ascending: merge them.
+/* Positions in the fold's lists, of the DDT's changes, of displaced addresses,
+ * and of moved records.  All are ascending: merge them.
  */
 struct place {
-  size_t i, j;
+  size_t i, j, k;
 };
 
 static uint64_t
@@ -339,7 +339,10 @@ next_addr (const struct fold *f, const struct place *at)
   uint64_t x = at->i < f->nr_changes ? f->changes[at->i].addr : UINT64_MAX;
   uint64_t y = at->j < f->displaced.nr ? f->displaced.p[at->j] : UINT64_MAX;
 
-  return x < y ? x : y;
+  uint64_t z = at->k < f->nr_added ? f->added[at->k].addr : UINT64_MAX;
+
+  x = x < y ? x : y;
+  return x < z ? x : z;
 }
 
 /* What the next address of the group loses or gets; false: there is none. */
@@ -355,6 +358,12 @@ next_change (const struct fold *f, uint64_t id, struct place *at,
   if (at->i < f->nr_changes && f->changes[at->i].addr == *addr) {
     *ch = &f->changes[at->i++];
     *delta = (*ch)->delta;
+  }
+  if (at->k < f->nr_added && f->added[at->k].addr == *addr) {
+    *delta += f->added[at->k].delta;
+    if (f->added[at->k].record)
+      *ch = &f->added[at->k];
+    at->k++;
   }
   for (; at->j < f->displaced.nr && f->displaced.p[at->j] == *addr; ++at->j)
     --*delta;
@@ -493,16 +502,20 @@ is_tight (const struct fold *f)
     room_check (f->room, nr * COUNTS_ROOM_BYTES / META_PAGE_BYTES + 1) == -1;
 }
 
-/* Apply f->displaced, and the changes from 'i' on. */
+/* Apply f->displaced, and, except in a pass over copies, all changes. */
 static int
-fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
+fold_all (struct fold *f, struct meta_conn *c, bool copies)
 {
   struct pass p = {
     .f = f, .c = c, .copies = copies, .tight = is_tight (f),
   };
-  struct place at = { i, 0 };
+  struct place at = { 0 };
   int r = 0;
 
+  if (copies) {                 /* the others are done */
+    at.i = f->nr_changes;
+    at.k = f->nr_added;
+  }
   sort_displaced (f);
   p.group = group_new ();
   if (p.group == NULL)
@@ -519,7 +532,7 @@ fold_from (struct fold *f, struct meta_conn *c, size_t i, bool copies)
 int
 fold_records (struct fold *f, struct meta_conn *c)
 {
-  return fold_from (f, c, 0, false);
+  return fold_all (f, c, false);
 }
 
 int
@@ -529,7 +542,7 @@ fold_release_copies (struct fold *f, struct meta_conn *c,
   f->displaced.nr = 0;          /* they are done */
   if (fold_add_displaced (f, addrs, nr) == -1)
     return -1;
-  return fold_from (f, c, f->nr_changes, true);
+  return fold_all (f, c, true);
 }
 
 int

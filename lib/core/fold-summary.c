@@ -288,14 +288,19 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
 int
 fold_write_summaries (struct fold *f)
 {
+  CLEANUP_FREE struct ddt_change *moved = NULL;
   struct ddt_change **new;
   bool logged = false;
-  size_t nr = 0, i, j;
+  size_t nr = 0, nr_moved, i, j;
   int r = 0;
 
-  new = malloc ((f->nr_changes + 1) * sizeof *new);
+  if (fold_moves_new (f, &moved, &nr_moved) == -1)
+    return -1;
+  new = malloc ((f->nr_changes + nr_moved + 1) * sizeof *new);
   if (new == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a fold");
+  for (i = 0; i < nr_moved; ++i)
+    new[nr++] = &moved[i];
   for (i = 0; i < f->nr_changes; ++i)
     if (f->changes[i].record)
       new[nr++] = &f->changes[i];

@@ -51,7 +51,8 @@ fold_assert_consistent (const struct fold *f)
 {
   assert (f->segment_sectors * f->sector_bytes == SEGMENT_BYTES);
   assert (f->unlinked.nr <= f->nr_gone);
-  assert (f->nr_gone - f->unlinked.nr + f->inserted.nr <= f->nr_changes);
+  assert (f->nr_gone - f->unlinked.nr + f->inserted.nr <=
+          f->nr_changes + f->nr_added);
   assert (f->state.fold - f->base.fold <= 1);
   assert (f->state.next_id >= f->base.next_id);
   assert (f->state.sector_bytes == f->base.sector_bytes);
@@ -74,7 +75,8 @@ fold_new (const struct txg_parts *parts, struct room *room,
   f->segment_sectors = SEGMENT_BYTES / state->sector_bytes;
   if (map_get_changes (parts->map, &f->map_changes,
                        &f->nr_map_changes) == -1 ||
-      ddt_get_changes (parts->ddt, &f->changes, &f->nr_changes) == -1) {
+      ddt_get_changes (parts->ddt, &f->changes, &f->nr_changes) == -1 ||
+      fold_moves_begin (f) == -1) {
     fold_free (f);
     return NULL;
   }
@@ -96,6 +98,9 @@ fold_free (struct fold *f)
   free (f->inserted.p);
   free (f->index);
   free (f->reached.p);
+  free (f->move_refs);
+  free (f->added);
+  free (f->moved_leaves.p);
   free (f);
 }
 
@@ -338,6 +343,7 @@ reset (struct fold *f)
     space_committed (f->parts->space, f->unlinked.p[i]);
   f->displaced.nr = f->unlinked.nr = f->inserted.nr = f->reached.nr = 0;
   f->nr_layers = f->nr_gone = f->nr_index = 0;
+  f->nr_added = f->moved_leaves.nr = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
   f->has_runs = false;
   f->nr_contradictions = 0;
@@ -423,7 +429,8 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
   for (i = 0; i < f->nr_map_changes; ++i)
     if (fold_leaf (f, c, &f->map_changes[i]) == -1)
       return -1;
-  if (fold_background (f, c) == -1 || fold_layers (f, c) == -1 ||
+  if (fold_background (f, c) == -1 || fold_moves (f, c) == -1 ||
+      fold_layers (f, c) == -1 ||
       fold_records (f, c) == -1 || fold_copies (f, c) == -1)
     return -1;
   if (with_index && fold_index_tables (f, c) == -1) {
@@ -438,6 +445,23 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
 /*----------------------------------------------------------------------
  * Step 3
  */
+
+/* No thread can reach the dead records any more: give their space back. */
+static void
+release_gone (struct fold *f)
+{
+  const struct txg_parts *parts = f->parts;
+  size_t i;
+
+  if (f->nr_gone == 0)
+    return;
+  quiesce_wait (parts->quiesce);
+  for (i = 0; i < f->nr_gone; ++i) {
+    parts->forget_record (parts->opaque, f->gone[i].addr);
+    ddt_forget (parts->ddt, f->gone[i].addr);
+  }
+  space_release (parts->space, f->gone, f->nr_gone);
+}
 
 static void
 note_copies (struct fold *f)
@@ -477,6 +501,7 @@ fold_finish (struct fold *f)
     ddt_set_runs (parts->ddt, &f->runs);
   ddt_fold_done (parts->ddt);
   map_fold_done (parts->map);
+  fold_moves_committed (f);
   for (i = 0; i < f->nr_layers; ++i) {
     ld = &f->layers[i];
     if (ld->reaped) {
@@ -490,12 +515,6 @@ fold_finish (struct fold *f)
   if (f->nr_contradictions > 1)
     nbdedup_log (NBDEDUP_LOG_WARNING, "pool.db: %" PRIu64 " more such "
                  "contradictions", f->nr_contradictions - 1);
-  if (f->nr_gone == 0)
-    return;
-  quiesce_wait (parts->quiesce);
-  for (i = 0; i < f->nr_gone; ++i) {
-    parts->forget_record (parts->opaque, f->gone[i].addr);
-    ddt_forget (parts->ddt, f->gone[i].addr);
-  }
-  space_release (parts->space, f->gone, f->nr_gone);
+  release_gone (f);
+  fold_moves_finish (f);
 }

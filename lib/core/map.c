@@ -223,17 +223,6 @@ grow_changes_locked (struct map *map, struct leaf_changes *lc)
   return 0;
 }
 
-static uint64_t
-packed_addr (const uint8_t ptr[POINTER_LEN])
-{
-  struct pointer p;
-
-  /* Only the address is used, so the size limits do not matter. */
-  if (pointer_unpack (ptr, BLOCK_SIZE_MAX, &p) == -1)
-    return p.addr;
-  return p.addr;
-}
-
 static int
 set_block (struct map *map, struct layer *layer, uint64_t block,
            enum map_state state, const struct pointer *ptr,
@@ -254,7 +243,7 @@ set_block (struct map *map, struct layer *layer, uint64_t block,
   if (i < lc->nr && lc->blocks[i].index == index) {
     bc = &lc->blocks[i];
     if (bc->state == MAP_POINTER) {
-      *displaced = packed_addr (bc->ptr);
+      *displaced = pointer_addr (bc->ptr);
       r = 1;
     }
   }
@@ -302,7 +291,7 @@ map_set_holes (struct map *map, struct layer *layer, uint64_t leaf,
     return -1;
   for (i = 0; i < lc->nr; ++i)
     if (lc->blocks[i].state == MAP_POINTER)
-      displaced[nr++] = packed_addr (lc->blocks[i].ptr);
+      displaced[nr++] = pointer_addr (lc->blocks[i].ptr);
   map->pending_bytes -= lc->cap * sizeof *lc->blocks;
   free (lc->blocks);
   lc->blocks = NULL;
@@ -516,11 +505,12 @@ get_resolved (struct map *map, const struct get *g, struct layer *layer,
   struct cached_leaf *cl;
   struct meta_conn *c;
   struct leaf leaf;
-  uint64_t key;
+  uint64_t key, generation;
   int r;
 
   {
     WITH_LOCK (&map->lock);
+    generation = map->generation;
     key = key_of_locked (map, &layer->resolved_key);
     cl = leaf_cache_find (&map->cache, key, g->leaf);
     if (cl)
@@ -535,7 +525,8 @@ get_resolved (struct map *map, const struct get *g, struct layer *layer,
   {
     WITH_LOCK (&map->lock);
     WITH_CONSISTENT (map, map);
-    if (layer->frozen && !layer->unstable && layer->resolved_key == key)
+    if (map->generation == generation && layer->frozen && !layer->unstable &&
+        layer->resolved_key == key)
       put_resolved_locked (map, key, g->leaf, &leaf);
   }
   return get_from_leaf (g, &leaf, limit);
@@ -756,7 +747,7 @@ map_apply (const struct map_change *change, struct leaf *leaf,
     if (!lc->all_holes && find_change (lc, i) == NULL)
       continue;
     if (old.state[i] == MAP_POINTER)
-      displaced[(*nr_displaced)++] = packed_addr (old.ptr[i]);
+      displaced[(*nr_displaced)++] = pointer_addr (old.ptr[i]);
     was = old.state[i] == MAP_INHERIT && has_parent ? below->state[i]
       : old.state[i];
     *pointers += (leaf->state[i] == MAP_POINTER) -
@@ -839,6 +830,44 @@ map_forget_layer (struct map *map, struct layer *layer)
   WITH_LOCK (&map->lock);
   layer->own_key = layer->resolved_key = 0;
   map->generation++;            /* keeps a running read from caching it again */
+}
+
+static bool
+has_pointer (const struct cached_leaf *cl,
+             bool (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  struct leaf leaf;
+  unsigned i;
+
+  if (leaf_unpack (cl->data, cl->len, &leaf) == -1)
+    return true;
+  for (i = 0; i < LEAF_BLOCKS; ++i)
+    if (leaf.state[i] == MAP_POINTER && fn (opaque, pointer_addr (leaf.ptr[i])))
+      return true;
+  return false;
+}
+
+/* Numbers of leaves, as hashes: some others look like them. */
+#define FILTER_BITS 16384u
+
+void
+map_forget_pointers (struct map *map, const uint64_t *leaves, size_t nr,
+                     bool (*fn) (void *opaque, uint64_t addr), void *opaque)
+{
+  uint8_t filter[FILTER_BITS / 8] = { 0 };
+  struct cached_leaf *cl, *next;
+  size_t i;
+
+  for (i = 0; i < nr; ++i)
+    filter[leaves[i] % FILTER_BITS / 8] |= 1 << leaves[i] % 8;
+  WITH_LOCK (&map->lock);
+  WITH_CONSISTENT (map, map);
+  for (cl = TAILQ_FIRST (&map->cache.lru); cl; cl = next) {
+    next = TAILQ_NEXT (cl, lru);
+    if (filter[cl->leaf % FILTER_BITS / 8] >> cl->leaf % 8 & 1 &&
+        has_pointer (cl, fn, opaque))
+      leaf_cache_drop (&map->cache, cl);
+  }
 }
 
 size_t

@@ -13,9 +13,9 @@
  *
  * The cache holds a head's own rows, and, for a frozen layer, its content
  * combined with that of all layers below it ("resolved").  A resolved leaf
- * never changes, all clones share it, and a read costs the same at any depth.
- * A lookup in a head reads its changes, then its own row, then its parent's
- * resolved leaf.
+ * changes only when a record moves (moves.h), all clones share it, and a read
+ * costs the same at any depth.  A lookup in a head reads its changes, then its
+ * own row, then its parent's resolved leaf.
  *
  * A fold removes its changes and updates the cached own rows in one step
  * under the lock; a row read from pool.db before that step is not put in the
@@ -128,6 +128,15 @@ extern void map_fold_done (struct map *map);
 
 /* Forget cached leaves of a layer that is gone. */
 extern void map_forget_layer (struct map *map, struct layer *layer);
+
+/* Forget each cached leaf that has one of these numbers and a pointer to an
+ * address for which 'fn' returns true.  A thread that has read such a leaf from
+ * pool.db before the last map_fold_done does not put it in the cache any more.
+ */
+extern void map_forget_pointers (struct map *map, const uint64_t *leaves,
+                                 size_t nr,
+                                 bool (*fn) (void *opaque, uint64_t addr),
+                                 void *opaque);
 
 extern size_t map_pending_bytes (struct map *map);
 

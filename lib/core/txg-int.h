@@ -57,6 +57,7 @@ struct txg {
   bool give_back;               /* room that nothing needs */
   atomic_uint_fast64_t new_bytes;       /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max;   /* then a fold is due */
+  atomic_uint_fast64_t all_new_bytes;   /* of all txgs */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
   struct meta_state state;      /* as of the last commit */

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/moves.h"
 #include "core/txg-int.h"
 
 /* Fold at most this long after the first change. */
@@ -286,6 +287,7 @@ txg_log_record (struct txg *t, const struct record *record,
                 uint64_t chunk_addr)
 {
   t->new_bytes += record->ptr.psize;
+  t->all_new_bytes += record->ptr.psize;
   return txg_log_add_record (t->log, record, chunk_addr);
 }
 
@@ -557,6 +559,30 @@ uint64_t
 txg_blocks_at_once (struct txg *t)
 {
   return room_blocks_at_once (t->room);
+}
+
+int
+txg_hold_moves (struct txg *t)
+{
+  struct moves *m = t->parts.moves;
+
+  moves_hold (m);
+  if (!m->under_way || run (t, 0, NULL, NULL, NULL) == 0)
+    return 0;
+  moves_release (m);
+  return -1;
+}
+
+void
+txg_release_moves (struct txg *t)
+{
+  moves_release (t->parts.moves);
+}
+
+uint64_t
+txg_new_bytes (struct txg *t)
+{
+  return t->all_new_bytes;
 }
 
 struct lend {

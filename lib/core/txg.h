@@ -38,6 +38,7 @@
 #include "meta/meta.h"
 #include "space/space.h"
 
+struct moves;
 struct txg;
 
 /* The parts that the txg works on; not owned, they outlive it. */
@@ -50,6 +51,7 @@ struct txg_parts {
   struct ddt *ddt;
   struct quiesce *quiesce;
   struct copies *copies;        /* of records */
+  struct moves *moves;          /* NULL: no records move */
   struct index_merges *merges;  /* of the hash index; txg_new sets it */
   uint64_t wal_max_bytes;       /* most to allocate to the WAL in advance */
   /* Leaves that one fold frees or moves in the background: bounds its length
@@ -197,6 +199,15 @@ extern int txg_run_large (struct txg *txg, uint64_t pages,
                           int (*fn) (void *arg, struct meta_conn *c,
                                      struct meta_state *state),
                           void (*done) (void *arg), void *arg);
+
+/* Wait until no record moves; none does until release.  (moves_hold and
+ * moves_release, with the fold that it takes.)
+ */
+extern int txg_hold_moves (struct txg *txg);
+extern void txg_release_moves (struct txg *txg);
+
+/* The bytes of all new records since the pool was opened. */
+extern uint64_t txg_new_bytes (struct txg *txg);
 
 /* Find and replace pages of the maps that are damaged in all copies.  A fold
  * that meets such a page does so by itself.

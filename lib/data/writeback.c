@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/mix.h"
 #include "core/map.h"
+#include "core/moves.h"
 #include "core/txg.h"
 #include "data/volume-types.h"
 #include "data/watch.h"
@@ -482,7 +483,10 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
       hold_slack (wb, v->block_size);
     return 0;
   }
-  if (errno != ENOSPC || writeback_drain (wb, NULL) == -1 ||
+  if (errno != ENOSPC)
+    return -1;
+  moves_give_way (wb->pool->moves);
+  if (writeback_drain (wb, NULL) == -1 ||
       txg_make_room (wb->pool->txg) == -1)
     return -1;
   if (try_reserve (wb, v, ROOM_NEW) == 0)

@@ -39,6 +39,12 @@ pointer_pack (const struct pointer *p, uint8_t buf[POINTER_LEN])
   put_le64 (buf + 8, p->cksum);
 }
 
+uint64_t
+pointer_addr (const uint8_t buf[POINTER_LEN])
+{
+  return get_le64 (buf) & ADDR_MAX;
+}
+
 int
 pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
                 struct pointer *p)

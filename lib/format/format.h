@@ -60,6 +60,8 @@ struct pointer {
 };
 
 extern void pointer_pack (const struct pointer *p, uint8_t buf[POINTER_LEN]);
+/* Its address alone, unchecked. */
+extern uint64_t pointer_addr (const uint8_t buf[POINTER_LEN]);
 /* EIO if it is impossible for a block of 'lsize' bytes. */
 extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
                            struct pointer *p);

@@ -97,6 +97,9 @@ static const char *const sql[NR_STMTS] = {
     " ORDER BY leaf, seq",
   [ST_LEAF_SCAN_ALL] =
     "SELECT branch, leaf, seq, data FROM leaf ORDER BY branch, leaf, seq",
+  [ST_LEAF_SCAN_FROM] =
+    "SELECT branch, leaf, seq, data FROM leaf"
+    " WHERE (branch, leaf, seq) >= (?, ?, ?) ORDER BY branch, leaf, seq",
   [ST_RECORD_GET] =
     "SELECT record.data, count.data FROM record LEFT JOIN count"
     " ON count.grp = record.grp WHERE record.grp = ?",
@@ -703,6 +706,25 @@ meta_leaf_scan_all (struct meta_conn *c,
                fn (opaque, col (st, 0), col (st, 1), col (st, 2),
                    sqlite3_column_blob (st, 3),
                    (size_t) sqlite3_column_bytes (st, 3)));
+}
+
+int
+meta_leaf_scan_from (struct meta_conn *c, const struct meta_leaf_key *first,
+                     int (*fn) (void *opaque, const struct meta_leaf_key *key,
+                                const uint8_t *buf, size_t len),
+                     void *opaque)
+{
+  USING_STMT (st, c, ST_LEAF_SCAN_FROM);
+  struct meta_leaf_key key;
+
+  bind_u64 (st, 1, first->branch);
+  bind_u64 (st, 2, first->leaf);
+  bind_u64 (st, 3, first->seq);
+  return SCAN (c, st, "reading the maps", ({
+    key = (struct meta_leaf_key) { col (st, 0), col (st, 1), col (st, 2) };
+    fn (opaque, &key, sqlite3_column_blob (st, 3),
+        (size_t) sqlite3_column_bytes (st, 3));
+  }));
 }
 
 int

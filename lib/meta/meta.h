@@ -405,6 +405,17 @@ extern int meta_leaf_scan_all (struct meta_conn *c,
                                           const uint8_t *buf, size_t len),
                                void *opaque);
 
+/* The same, from one row on. */
+struct meta_leaf_key {
+  uint64_t branch, leaf, seq;
+};
+extern int meta_leaf_scan_from (struct meta_conn *c,
+                                const struct meta_leaf_key *first,
+                                int (*fn) (void *opaque,
+                                           const struct meta_leaf_key *key,
+                                           const uint8_t *buf, size_t len),
+                                void *opaque);
+
 /* Records, by group, with their present reference counts (counts.h): 1 found,
  * 0 not.  A group whose counts are damaged ends after a byte.
  */

@@ -32,6 +32,7 @@
 #include "core/ddt.h"
 #include "core/engine.h"
 #include "core/map.h"
+#include "core/moves.h"
 #include "core/record-cache.h"
 #include "core/txg.h"
 #include "data/read.h"
@@ -45,6 +46,7 @@
 #include "meta/meta-index.h"
 #include "meta/meta-repair.h"
 #include "meta/meta.h"
+#include "report/compactor.h"
 #include "report/copier.h"
 #include "report/mend.h"
 #include "report/recovery.h"
@@ -388,19 +390,23 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
 
   pool->volumes = volumes_new (pool);
   pool->space = space_new (pool->store, &ops, budget / SHARE_SPACE);
+  pool->moves = pool->space ? moves_new (pool->space, state->sector_bytes)
+    : NULL;
   pool->map = map_new (pool->meta, keep ? budget / SHARE_LEAVES : 0);
   pool->ddt = ddt_new (pool->meta, keep ? budget / SHARE_DDT : 0);
   pool->records =
     record_cache_new (s->primarycache == NBDEDUP_CACHE_ALL
                       ? s->record_cache_bytes : 0);
   pool->writeback = writeback_new (pool, s->dirty_max_bytes);
-  if (pool->volumes == NULL || pool->space == NULL || pool->map == NULL ||
-      pool->ddt == NULL || pool->records == NULL || pool->writeback == NULL)
+  if (pool->volumes == NULL || pool->space == NULL || pool->moves == NULL ||
+      pool->map == NULL || pool->ddt == NULL || pool->records == NULL ||
+      pool->writeback == NULL)
     return -1;
   parts = (struct txg_parts) {
     .meta = pool->meta, .store = pool->store, .space = pool->space,
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .copies = &pool->copies,
+    .moves = pool->moves,
     .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
@@ -713,7 +719,10 @@ start_server (struct nbdedup_pool *pool)
   if (pool->scrubber == NULL)
     return -1;
   pool->copier = copier_start (pool);
-  return pool->copier ? start_control (pool) : -1;
+  if (pool->copier == NULL)
+    return -1;
+  pool->compactor = compactor_start (pool);
+  return pool->compactor ? start_control (pool) : -1;
 }
 
 /* Repairable reasons for which a pool did not open. */
@@ -885,10 +894,12 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   sampler_cancel (pool->sampler);
   scrubber_cancel (pool->scrubber);
   copier_cancel (pool->copier);
+  compactor_cancel (pool->compactor);
   control_stop (pool->control);
   sampler_stop (pool->sampler);
   scrubber_stop (pool->scrubber);
   copier_stop (pool->copier);
+  compactor_stop (pool->compactor);
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {
@@ -901,6 +912,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
     r = -1;
   copier_free (pool->copier);   /* folds used it, ... */
   merger_free (pool->merger);   /* ... and woke this one */
+  moves_free (pool->moves);
   writeback_free (pool->writeback);
   txg_free (pool->txg);
   volumes_free (pool->volumes);

@@ -10,6 +10,7 @@
 #include "core/engine.h"
 #include "core/map.h"
 #include "core/resolve.h"
+#include "core/txg.h"
 #include "meta/meta.h"
 #include "volume/diff.h"
 #include "volume/volume-int.h"
@@ -199,8 +200,12 @@ diff_run (struct nbdedup_pool *pool, const char *from, const char *to,
   a = d.from->size;
   b = d.to->size;
   d.end = a > b ? a : b;
+  /* It looks up records because frozen layers have them. */
+  if (txg_hold_moves (pool->txg) == -1)
+    return NULL;
   d.extents = json_array ();
   r = diff_all (&d, progress, opaque);
+  txg_release_moves (pool->txg);
   blob_free (&d.row);
   if (r == -1) {
     json_decref (d.extents);

@@ -471,10 +471,10 @@ rebase (struct rebase *rb)
   return nbdedup_fail (err, "%s", text);
 }
 
-json_t *
-rebase_run (struct nbdedup_pool *pool, const char *name,
-            const char *snapshot, bool dry_run,
-            nbdedup_progress_fn *progress, void *opaque)
+static json_t *
+rebase_held (struct nbdedup_pool *pool, const char *name,
+             const char *snapshot, bool dry_run,
+             nbdedup_progress_fn *progress, void *opaque)
 {
   struct volume *v = volumes_find (pool->volumes, name);
   struct volume *onto = v ? volumes_find_snapshot (pool->volumes, snapshot)
@@ -512,4 +512,19 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
                     "own_bytes_before", (json_int_t) (e.before * size),
                     "own_bytes_after", (json_int_t) (e.after * size),
                     "given_back_bytes", (json_int_t) (e.given_back * size));
+}
+
+/* It takes references to records because frozen layers have them. */
+json_t *
+rebase_run (struct nbdedup_pool *pool, const char *name,
+            const char *snapshot, bool dry_run,
+            nbdedup_progress_fn *progress, void *opaque)
+{
+  json_t *result;
+
+  if (txg_hold_moves (pool->txg) == -1)
+    return NULL;
+  result = rebase_held (pool, name, snapshot, dry_run, progress, opaque);
+  txg_release_moves (pool->txg);
+  return result;
 }

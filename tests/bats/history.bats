@@ -112,18 +112,18 @@ golden_and_clones ()
     assert_eq "$(engine info | jq -c .sampler)" null
     engine drift '{"record":true}' >/dev/null
     assert_eq "$(samples golden@v1)" 1
-    # Only the scrubber's and the copier's threads have it.
-    wait_for 20 has_priorities "$low"$'\n'"$low"
+    # Only the scrubber's, the copier's and the compactor's threads have it.
+    wait_for 20 has_priorities "$low"$'\n'"$low"$'\n'"$low"
 }
 
-@test "sampler, scrubber and copier have a low priority, and no other thread has" {
+@test "threads of the background have a low priority, and no other thread has" {
     local low
 
     low=$(low_priority)
     golden_and_clones
     serve "$pool" drift-interval=60
     # Their threads may start after the server is there.
-    wait_for 20 has_priorities "$low"$'\n'"$low"$'\n'"$low"
+    wait_for 20 has_priorities "$low"$'\n'"$low"$'\n'"$low"$'\n'"$low"
 }
 
 @test "what was recorded survives kill -9" {

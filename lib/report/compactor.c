@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/priority.h"
+#include "core/engine.h"
+#include "core/moves.h"
+#include "core/txg.h"
+#include "data/capacity.h"
+#include "data/watch.h"
+#include "meta/meta.h"
+#include "report/compact.h"
+#include "report/compactor.h"
+#include "space/space.h"
+
+/* Look at the pool so often. */
+#define LOOK_MS 1000
+/* Between batches. */
+#define PAUSE_MS 100
+#define READ_TIMES 16
+/* After a failure, or a batch that did not pay; twice as long each time. */
+#define RETRY_MS 5000
+#define RETRY_MAX_MS (10 * 60 * 1000)
+/* Clients write if more than this has come since the last look. */
+#define BUSY_BYTES (UINT64_C (1) << 20)
+/* While they do. */
+#define BUSY_BATCH_BYTES (UINT64_C (16) << 20)
+#define BUSY_ROWS 64
+#define FULL_PERCENT 90
+
+struct compactor {
+  struct nbdedup_pool *pool;    /* not owned */
+  pthread_t thread;
+  atomic_bool stop;
+
+  /* The thread's own. */
+  uint64_t seen_bytes;          /* txg_new_bytes, at the last look */
+  bool busy;
+  uint64_t retry_ms;
+  bool moved;                   /* since room was given back */
+
+  struct lock lock;             /* innermost */
+  pthread_cond_t wake;          /* stop */
+};
+
+/*----------------------------------------------------------------------
+ * The thread
+ */
+
+/* False: stop. */
+static bool
+pause_ms (struct compactor *s, uint64_t ms)
+{
+  WITH_LOCK (&s->lock);
+  if (!s->stop)
+    lock_wait_ms (&s->lock, &s->wake, ms);
+  return !s->stop;
+}
+
+static void
+look_at_clients (struct compactor *s)
+{
+  const uint64_t bytes = txg_new_bytes (s->pool->txg);
+
+  s->busy = bytes - s->seen_bytes > BUSY_BYTES;
+  s->seen_bytes = bytes;
+}
+
+static uint64_t
+most_waste (const struct compactor *s, uint64_t used)
+{
+  return s->busy ? used / 100 * COMPACT_BUSY_PERCENT + COMPACT_BUSY_SLACK
+    : used / 100 * COMPACT_PERCENT + COMPACT_SLACK;
+}
+
+/* How much of what is in use to move now; 0: nothing. */
+static uint64_t
+bytes_to_move (struct compactor *s)
+{
+  struct nbdedup_pool *pool = s->pool;
+  unsigned most = pool->watch->full_warn;
+  struct space_info info;
+  struct capacity cap;
+
+  if (most > FULL_PERCENT)
+    most = FULL_PERCENT;
+  space_get_info (pool->space, &info);
+  if (info.waste_bytes <= most_waste (s, info.used_bytes) ||
+      txg_check (pool->txg) == -1 || txg_is_stuck (pool->txg) ||
+      pool->watch->full || clock_ms () < pool->moves->not_before_ms ||
+      capacity_used (pool, &cap) == -1 || cap.used_percent >= most)
+    return 0;
+  return compact_bytes (pool, s->busy ? BUSY_BATCH_BYTES
+                        : COMPACT_BATCH_BYTES);
+}
+
+/* Let a fold do a part of the work.  False: stop. */
+static bool
+step (struct compactor *s)
+{
+  struct nbdedup_pool *pool = s->pool;
+  uint64_t begun = clock_ms (), ms;
+
+  /* The folds of clients' writes come often enough. */
+  if (s->busy) {
+    pool->moves->rows = BUSY_ROWS;
+    return pause_ms (s, LOOK_MS / 4);
+  }
+  if (compact_step (pool, COMPACT_ROWS) == -1)
+    return pause_ms (s, RETRY_MS);
+  ms = clock_ms () - begun;
+  return pause_ms (s, ms < 10 ? 10 : ms);
+}
+
+static void
+sweep (struct compactor *s)
+{
+  struct moves *m = s->pool->moves;
+  uint64_t looked_ms = clock_ms ();
+
+  while (m->under_way && step (s))
+    if (clock_ms () - looked_ms >= LOOK_MS) {
+      look_at_clients (s);
+      looked_ms = clock_ms ();
+    }
+}
+
+/* A batch reads all maps.  So many times what it gives back is too much. */
+static bool
+was_worthwhile (struct compactor *s, uint64_t emptied)
+{
+  const uint64_t bytes = (s->pool->moves->emptied - emptied) * SEGMENT_BYTES;
+  struct meta_pages p;
+
+  meta_get_pages (s->pool->meta, &p);
+  return bytes > 0 && p.used * META_PAGE_BYTES / READ_TIMES <= bytes;
+}
+
+/* Returns the time to wait before the next batch.  If one does not pay, because
+ * the pool is very large, or what is free belongs to records that cannot move,
+ * try seldom.
+ */
+static uint64_t
+compact (struct compactor *s, uint64_t bytes)
+{
+  const uint64_t emptied = s->pool->moves->emptied;
+  int nr;
+  WITH_LOCK (&s->pool->moves->one);
+
+  nr = s->pool->moves->under_way ? 0 : compact_begin (s->pool, bytes);
+  if (nr == -1 && errno != ENOSPC)
+    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: records could not be moved, and "
+                 "\"records\" stays larger than necessary: %s",
+                 s->pool->path, nbdedup_error ());
+  if (nr > 0)
+    sweep (s);
+  s->moved |= nr > 0;
+  if (was_worthwhile (s, emptied)) {
+    s->retry_ms = RETRY_MS;
+    return PAUSE_MS;
+  }
+  bytes = s->retry_ms;
+  s->retry_ms = bytes * 2 < RETRY_MAX_MS ? bytes * 2 : RETRY_MAX_MS;
+  return bytes;
+}
+
+static void *
+compactor_thread (void *arg)
+{
+  struct compactor *s = arg;
+  uint64_t bytes, wait_ms = LOOK_MS;
+
+  thread_lower_priority ();
+  while (pause_ms (s, wait_ms)) {
+    wait_ms = LOOK_MS;
+    look_at_clients (s);
+    bytes = bytes_to_move (s);
+    if (bytes > 0)
+      wait_ms = compact (s, bytes);
+    else if (s->moved && !s->busy) {
+      /* Moved records needed room in pool.db until the old ones were gone. */
+      s->moved = false;
+      (void) txg_make_room (s->pool->txg);
+    }
+  }
+  return NULL;
+}
+
+struct compactor *
+compactor_start (struct nbdedup_pool *pool)
+{
+  struct compactor *s = calloc (1, sizeof *s);
+  int err;
+
+  if (s == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory");
+  s->pool = pool;
+  s->retry_ms = RETRY_MS;
+  lock_init (&s->lock);
+  cond_init (&s->wake);
+  err = pthread_create (&s->thread, NULL, compactor_thread, s);
+  if (err == 0)
+    return s;
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s);
+  return nbdedup_fail_null (err, "cannot start a thread: %s", strerror (err));
+}
+
+void
+compactor_cancel (struct compactor *s)
+{
+  if (s == NULL)
+    return;
+  WITH_LOCK (&s->lock);
+  s->stop = true;
+  pthread_cond_signal (&s->wake);
+}
+
+void
+compactor_stop (struct compactor *s)
+{
+  if (s == NULL)
+    return;
+  compactor_cancel (s);
+  pthread_join (s->thread, NULL);
+  pthread_cond_destroy (&s->wake);
+  lock_destroy (&s->lock);
+  free (s);
+}
