@@ -192,7 +192,8 @@ explain_file (const json_t *pool)
   if (file < stored || file - stored < stored / 8 + FREE_INSIDE_MIN)
     return;
   printf ("\n%s of the records file are free, in segments of 4 MiB that still "
-          "have records.\nNew data fills them before the file grows.\n",
+          "have records.\nNew data fills them before the file grows; a server "
+          "that is idle, or \"nbdedup compact\",\ngives them back.\n",
           human_bytes (file - stored, buf));
 }
 

@@ -37,6 +37,7 @@ static const struct command {
   { "status", "report the pool's health, for people and monitoring",
     cmd_status },
   { "drift", "show how far clones have diverged", cmd_drift },
+  { "compact", "give free space back to the file system", cmd_compact },
   { "scrub", "read, verify and repair all data", cmd_scrub },
   { "check", "verify all metadata, and repair it", cmd_check },
   { "recover", "bring back a pool whose pool.db is lost", cmd_recover },

@@ -34,6 +34,7 @@ extern int cmd_rename (int argc, char **argv, const char *pool);
 extern int cmd_destroy (int argc, char **argv, const char *pool);
 extern int cmd_snapshot (int argc, char **argv, const char *pool);
 extern int cmd_clone (int argc, char **argv, const char *pool);
+extern int cmd_compact (int argc, char **argv, const char *pool);
 extern int cmd_rollback (int argc, char **argv, const char *pool);
 extern int cmd_rebase (int argc, char **argv, const char *pool);
 extern int cmd_stat (int argc, char **argv, const char *pool);

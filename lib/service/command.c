@@ -19,6 +19,7 @@
 #include "drift/sampler.h"
 #include "meta/meta.h"
 #include "report/check.h"
+#include "report/compact.h"
 #include "report/recovery.h"
 #include "report/scrub.h"
 #include "report/stat.h"
@@ -535,6 +536,15 @@ run_scrub (const struct call *c, json_t **result)
 }
 
 static int
+run_compact (const struct call *c, json_t **result)
+{
+  lock_release (&c->pool->admin);
+  *result = compact_run (c->pool, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  return *result ? 0 : -1;
+}
+
+static int
 run_recovery (const struct call *c, json_t **result)
 {
   json_t *report = recovery_report (c->pool);
@@ -592,6 +602,7 @@ static const struct {
   { "stat", run_stat, { "name", "ddt" } },
   { "check", run_check, { "repair" } },
   { "scrub", run_scrub, { "again", "wanted", "restart", "rate" } },
+  { "compact", run_compact, { NULL } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
   { "info", run_info, { NULL } },
@@ -685,7 +696,7 @@ bool
 command_is_background (const char *command, json_t *args)
 {
   return strcmp (command, "drift") == 0 || strcmp (command, "scrub") == 0 ||
-    strcmp (command, "drift-freed") == 0 ||
+    strcmp (command, "drift-freed") == 0 || strcmp (command, "compact") == 0 ||
     (strcmp (command, "destroy") == 0 &&
      json_is_true (json_object_get (args, "dry-run"))) ||
     (strcmp (command, "stat") == 0 &&

@@ -66,6 +66,9 @@
  *             "wanted": {"hash", "key" (of a keyed hash: a secret),
  *             "records": [{"address", "length", "domain", "digest"}]}, what
  *             CONTROL_REPAIR may bring}
+ *   compact                                             {"moved_records": N,
+ *                                                       "moved_bytes": N,
+ *                                                       "file_bytes": N}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (does not wait for other commands)        status.h's
@@ -81,8 +84,8 @@
 #include "nbdedup.h"
 
 /* nbdedup_call with a progress callback (may be NULL).  Commands that take
- * long (check, scrub, drift, destroy with "wait") call it several times a
- * second, in this thread.
+ * long (check, scrub, compact, drift, destroy with "wait") call it several
+ * times a second, in this thread.
  */
 extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
                             json_t *args, nbdedup_progress_fn *progress,

@@ -5,6 +5,7 @@
  *
  * In each round a child opens the pool and performs random operations
  * (lineage-model.h), and tells this process when one begins and how it ended.
+ * In many children a thread moves records meanwhile ("compact").
  * It is killed at a random moment; in some rounds other children are killed
  * while they recover the pool.  Then this process makes the same operations,
  * opens the pool, and checks that
@@ -43,7 +44,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -161,10 +164,31 @@ record_samples (void)
   json_t *result = engine_call (pool, "drift", json_pack ("{s:b}", "record",
                                                           1));
 
+  /* Without a pause between moves it gives way to them. */
+  if (result == NULL && errno == EBUSY)
+    return;
   if (result == NULL)
     give_up (nbdedup_error ());
   note_samples (json_object_get (result, "goldens"), "a");
   json_decref (result);
+}
+
+/* In many children records move all the time. */
+static atomic_bool stop_moving;
+
+static void *
+move_records (void *arg)
+{
+  json_t *result;
+
+  (void) arg;
+  while (!stop_moving) {
+    result = engine_call (pool, "compact", NULL);
+    if (result == NULL)
+      give_up (nbdedup_error ());
+    json_decref (result);
+  }
+  return NULL;
 }
 
 static _Noreturn void
@@ -172,7 +196,9 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
 {
   struct rng when = rng_make (seed, round_nr + 1000000);
   unsigned often = rng_below (&when, 40);
+  bool moving = rng_percent (&when, 60);
   enum expect expect;
+  pthread_t mover;
   struct op op;
   bool ok;
 
@@ -183,6 +209,8 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
   if (open_pool () == -1)
     give_up (nbdedup_error ());
   tell (fd, READY);
+  if (moving && pthread_create (&mover, NULL, move_records, NULL) != 0)
+    give_up ("cannot start a thread");
   for (; nr > 0; --nr) {
     if (rng_percent (&when, often))
       record_samples ();
@@ -199,6 +227,9 @@ child (int fd, struct rng rng, const unsigned *mixture, unsigned nr)
       lineage_apply (&lineage, &op);
     op_free (&op);
   }
+  stop_moving = true;
+  if (moving)
+    pthread_join (mover, NULL);
   if (nbdedup_pool_close (pool) == -1)
     give_up (nbdedup_error ());
   tell (fd, CLOSED);
