@@ -62,7 +62,8 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   map_cut (t->parts.map);
   ddt_cut (t->parts.ddt);
   room_cut (t->room);
-  t->new_bytes = 0;
+  t->new_bytes = t->holes = 0;
+  t->hurry = false;
   assert (t->nr_inside == 0);
   t->cutting = false;
   t->folding = true;

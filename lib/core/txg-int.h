@@ -53,11 +53,13 @@ struct txg {
   pthread_cond_t folded;        /* a fold ended, or a request did */
   unsigned nr_inside;
   bool cutting, kicked, more;
+  bool hurry;                   /* fold soon: much space is to come back */
   atomic_bool folding;          /* from a cut to the end of its fold */
   bool give_back;               /* room that nothing needs */
   atomic_uint_fast64_t new_bytes;       /* of the open txg's new records */
   atomic_uint_fast64_t new_bytes_max;   /* then a fold is due */
   atomic_uint_fast64_t all_new_bytes;   /* of all txgs */
+  atomic_uint_fast64_t holes;   /* blocks that the open txg has freed */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
   struct meta_state state;      /* as of the last commit */

@@ -19,6 +19,9 @@
 
 /* Fold at most this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
+/* The same when so many blocks were freed at once. */
+#define HURRY_INTERVAL_MS 200
+#define HURRY_BLOCKS 16384u
 /* Writers wait from this part of the budget on; half-way to the end so long. */
 #define PACE_EIGHTHS 5
 #define PACE_US 500
@@ -367,12 +370,25 @@ txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
   return set_holes (t, layer, block, count, NULL);
 }
 
+/* Their space comes back with the fold. */
+static void
+note_holes (struct txg *t, uint64_t count)
+{
+  if ((t->holes += count) < HURRY_BLOCKS)
+    return;
+  WITH_LOCK (&t->lock);
+  if (!t->hurry)
+    pthread_cond_signal (&t->wake);
+  t->hurry = true;
+}
+
 int
 txg_set_holes (struct txg *t, struct layer *layer, uint64_t block,
                uint64_t count, struct room_touched *touched)
 {
   if (txg_log_add_holes (t->log, layer->id, block, count) == -1)
     return -1;
+  note_holes (t, count);
   return set_holes (t, layer, block, count, touched);
 }
 
@@ -449,6 +465,12 @@ vacuum (struct txg *t)
     txg_fail (t);
 }
 
+static bool
+may_wait_locked (const struct txg *t)
+{
+  return TAILQ_EMPTY (&t->requests) && !t->kicked && !t->stop && !t->more;
+}
+
 static void *
 folding_thread (void *arg)
 {
@@ -458,8 +480,10 @@ folding_thread (void *arg)
   for (;;) {
     {
       WITH_LOCK (&t->lock);
-      if (TAILQ_EMPTY (&t->requests) && !t->kicked && !t->stop && !t->more)
+      if (may_wait_locked (t) && !t->hurry)
         lock_wait_ms (&t->lock, &t->wake, FOLD_INTERVAL_MS);
+      if (may_wait_locked (t) && t->hurry)
+        lock_wait_ms (&t->lock, &t->wake, HURRY_INTERVAL_MS);
       stop = t->stop;
       if (stop && TAILQ_EMPTY (&t->requests))
         return NULL;

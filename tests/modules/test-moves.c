@@ -492,6 +492,30 @@ test_overwrites_fold_sooner (void)
   end ();
 }
 
+/* A large trim gives its space back before the usual fold. */
+static void
+test_trims_fold_sooner (void)
+{
+  const uint64_t before = clock_ms ();
+  struct meta_state state;
+  uint64_t folds, i;
+
+  start (1);
+  write_blocks (0, NR_BLOCKS, 1);
+  settle ();
+  txg_get_state (pool->txg, &state);
+  folds = state.fold;
+  for (i = 0; i < 8; ++i)       /* 16384 blocks in all */
+    must (nbdedup_volume_trim (handle, NR_BLOCKS * BLOCK, 0));
+  while (state.fold == folds) {
+    poll (NULL, 0, 10);
+    txg_get_state (pool->txg, &state);
+  }
+  expect (clock_ms () - before < 4000);
+  expect (pool_figure ("stored_bytes") == 0);
+  end ();
+}
+
 int
 main (int argc, char *argv[])
 {
@@ -501,7 +525,7 @@ main (int argc, char *argv[])
     CASE (new_record_dies), CASE (old_records_die), CASE (damaged_record),
     CASE (held_back), CASE (gives_way), CASE (copies), CASE (close),
     CASE (crash),
-    CASE (overwrites_fold_sooner), { NULL },
+    CASE (overwrites_fold_sooner), CASE (trims_fold_sooner), { NULL },
   };
 
   return run_cases (argc, argv, cases);
