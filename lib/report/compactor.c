@@ -32,8 +32,9 @@
 /* Clients write if more than this has come since the last look. */
 #define BUSY_BYTES (UINT64_C (1) << 20)
 /* While they do. */
-#define BUSY_BATCH_BYTES (UINT64_C (16) << 20)
-#define BUSY_ROWS 64
+#define BUSY_BATCH_BYTES (UINT64_C (32) << 20)
+#define BUSY_ROWS 256
+#define BUSY_MS 250
 #define FULL_PERCENT 90
 
 struct compactor {
@@ -109,14 +110,11 @@ step (struct compactor *s)
   struct nbdedup_pool *pool = s->pool;
   uint64_t begun = clock_ms (), ms;
 
-  /* The folds of clients' writes come often enough. */
-  if (s->busy) {
-    pool->moves->rows = BUSY_ROWS;
-    return pause_ms (s, LOOK_MS / 4);
-  }
-  if (compact_step (pool, COMPACT_ROWS) == -1)
+  if (compact_step (pool, s->busy ? BUSY_ROWS : COMPACT_ROWS) == -1)
     return pause_ms (s, RETRY_MS);
   ms = clock_ms () - begun;
+  if (s->busy)
+    return pause_ms (s, ms * 4 < BUSY_MS ? BUSY_MS : ms * 4);
   return pause_ms (s, ms < 10 ? 10 : ms);
 }
 

@@ -18,7 +18,7 @@
 
 #define COMPACT_PERCENT 10
 #define COMPACT_SLACK (UINT64_C (32) << 20)
-#define COMPACT_BUSY_PERCENT 60
+#define COMPACT_BUSY_PERCENT 40
 #define COMPACT_BUSY_SLACK (UINT64_C (256) << 20)
 
 struct compactor;
