@@ -151,15 +151,6 @@ note_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
   return 0;
 }
 
-/* Leaves' worth of background work. */
-static uint64_t
-nr_leaves (const struct fold *f)
-{
-  const uint64_t n = f->background_pages / ROOM_HOLES_PAGES;
-
-  return n < f->background_rows ? n : f->background_rows;
-}
-
 /* "copies" was lowered: check a part of the table in each fold. */
 static int
 release_surplus (struct change *ch)
@@ -170,7 +161,7 @@ release_surplus (struct change *ch)
   unsigned k;
   size_t i;
 
-  if (!copies_has_surplus (copies) || nr_leaves (f) == 0)
+  if (!copies_has_surplus (copies) || fold_background_leaves (f) == 0)
     return 0;
   f->copies_wanted = copies->wanted;
   f->looked_at_copies = true;
@@ -178,7 +169,8 @@ release_surplus (struct change *ch)
   if (f->base.copy_sectors == 0)
     return 0;
   ch->keep = copies->nr - 1;
-  ch->max = (size_t) nr_leaves (f) * COPIES_PER_LEAF / COPIES_BESIDE;
+  ch->max = (size_t) fold_background_leaves (f) * COPIES_PER_LEAF /
+    COPIES_BESIDE;
   if (meta_copies_scan (ch->c, copies->under_way == f->copies_wanted
                         ? copies->cursor : 0, note_row, ch) == -1)
     return errno == ENOMEM ? -1 : table_failed (ch);

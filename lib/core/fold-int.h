@@ -37,7 +37,7 @@ struct fold {
   struct meta_state base, state;
   uint32_t sector_bytes, segment_sectors;
   unsigned background_rows;     /* maximum, for layers */
-  uint64_t background_pages;    /* the same; room.h */
+  uint64_t background_pages;    /* left for background work; room.h */
   uint64_t merge_pages;         /* maximum, for merges of the hash index */
 
   struct map_change *map_changes;
@@ -113,6 +113,9 @@ extern int fold_push_leaf (struct fold *f, struct meta_conn *c,
  * reference die.
  */
 extern int fold_records (struct fold *f, struct meta_conn *c);
+
+/* Leaves that background work may change, whatever they have. */
+extern unsigned fold_background_leaves (const struct fold *f);
 
 /* Do a bounded part of the work on dying and merging layers. */
 extern int fold_background (struct fold *f, struct meta_conn *c);

@@ -192,11 +192,11 @@ fold_moves (struct fold *f, struct meta_conn *c)
   if (f->repairing)
     f->moves_end = m && m->under_way;
   /* Layers come first.  A row takes more room here than there. */
-  if (f->move_rows == 0 || f->background_rows == 0 || f->repairing ||
+  if (f->move_rows == 0 || fold_background_leaves (f) == 0 || f->repairing ||
       f->has_more)
     return 0;
   s.batch = &m->batch;
-  s.max_rows = (f->background_rows + 1) / 2;
+  s.max_rows = (fold_background_leaves (f) + 1) / 2;
   if (s.max_rows > f->move_rows)
     s.max_rows = f->move_rows;
   f->moves_swept = true;

@@ -129,6 +129,14 @@ fold_set_merge_pages (struct fold *f, uint64_t pages)
   f->merge_pages = pages;
 }
 
+unsigned
+fold_background_leaves (const struct fold *f)
+{
+  const uint64_t n = f->background_pages / ROOM_HOLES_PAGES;
+
+  return n < f->background_rows ? (unsigned) n : f->background_rows;
+}
+
 bool
 fold_is_inconsistent (const struct fold *f)
 {
