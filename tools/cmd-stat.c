@@ -50,7 +50,7 @@ parse (int key, char *arg, struct argp_state *state)
  * The figures: one table for text and for Prometheus
  */
 
-enum kind { BYTES, COUNT, COUNTER, RATIO };
+enum kind { BYTES, COUNT, COUNTER, COUNTER_BYTES, RATIO };
 
 static const struct figure {
   const char *object;           /* member of "pool" it is in, or NULL */
@@ -97,6 +97,8 @@ static const struct figure {
   /* Only with a ddt-quota. */
   { "ddt", "over_quota", COUNTER, "ddt_over_quota_total", "over ddt-quota",
     "New blocks that were stored without dedup" },
+  { "ddt", "over_quota_bytes", COUNTER_BYTES, "ddt_over_quota_bytes_total",
+    "data over quota", "Data that was stored without dedup" },
 };
 
 static const struct figure volume_figures[] = {
@@ -129,7 +131,7 @@ add_figure (struct table *table, const json_t *value, enum kind kind)
     table_add (table, "-");
   else if (kind == RATIO)
     table_add (table, "%.2f", json_number_value (value));
-  else if (kind == BYTES)
+  else if (kind == BYTES || kind == COUNTER_BYTES)
     table_add (table, "%s", human_bytes (json_integer_value (value), buf));
   else
     table_add (table, "%" JSON_INTEGER_FORMAT, json_integer_value (value));
@@ -242,7 +244,8 @@ print_metric_head (const struct figure *figure)
 {
   printf ("# HELP nbdedup_%s %s.\n# TYPE nbdedup_%s %s\n", figure->metric,
           figure->help, figure->metric,
-          figure->kind == COUNTER ? "counter" : "gauge");
+          figure->kind == COUNTER || figure->kind == COUNTER_BYTES ? "counter"
+          : "gauge");
 }
 
 static void

@@ -14,11 +14,12 @@
  *
  * No thread holds two locks that a comma separates.  The record cache, the
  * list of readers, the merger, the sampler, the scrubber, the copier, the
- * compactor, the moves (lock), the writers of a volume, and the scrub's part of
- * "status" have locks of their own, innermost.  So have the second copy of
- * pool.db (in this order: its builder's lock, the locks of its two files, the
- * lock held during a change of pool.db, its state's lock), the room of its
- * files (outside the lock held during a change of pool.db) and its VFS.
+ * compactor, the moves (lock), the pool's notes, the writers of a volume, and
+ * the scrub's part of "status" have locks of their own, innermost.  So have the
+ * second copy of pool.db (in this order: its builder's lock, the locks of its
+ * two files, the lock held during a change of pool.db, its state's lock), the
+ * room of its files (outside the lock held during a change of pool.db) and its
+ * VFS.
  *
  * Threads read and write records, hash and compress with none of these locks
  * held.  Being inside a txg is no lock, but a cut waits for it.  A checkpoint

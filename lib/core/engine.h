@@ -29,6 +29,7 @@ struct map;
 struct merger;
 struct meta;
 struct moves;
+struct notes;
 struct reader;
 struct record_cache;
 struct sampler;
@@ -63,6 +64,7 @@ struct nbdedup_pool {
   struct map *map;
   struct ddt *ddt;
   struct record_cache *records;
+  struct notes *notes;
   struct quiesce quiesce;
   struct txg *txg;
   struct writeback *writeback;
@@ -80,7 +82,6 @@ struct nbdedup_pool {
   /* Read without a lock. */
   struct copies copies;         /* of records */
   _Atomic uint64_t ddt_quota_bytes;     /* 0: none */
-  _Atomic uint64_t over_quota;  /* blocks that were stored without dedup */
   _Atomic uint64_t copy_reads;  /* answered from a copy */
   /* NULL: not started.  Folds may run before that, so they check. */
   _Atomic (struct merger *) merger;

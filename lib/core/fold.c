@@ -445,6 +445,8 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
     f->index_damaged = meta_is_damaged (c);
     return -1;
   }
+  if (f->inserted.nr > 0)
+    notes_new_records (f->parts->notes);
   f->state.fold++;
   fold_assert_consistent (f);
   return 0;

@@ -40,6 +40,32 @@
 #define NEW_SHARE 8
 #define NEW_BYTES_MIN (UINT64_C (64) << 20)
 
+static int
+put_notes (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  return notes_put (arg, c, state);
+}
+
+static void
+notes_are_durable (void *arg)
+{
+  notes_done (arg);
+}
+
+/* Let the fold write the pool's notes, behind what others have requested: it
+ * may fail alone.
+ */
+static void
+take_notes (struct txg *t, struct requests *taken)
+{
+  if (t->parts.notes == NULL || !notes_is_due (t->parts.notes))
+    return;
+  t->notes = (struct request) {
+    .fn = put_notes, .done = notes_are_durable, .arg = t->parts.notes,
+  };
+  TAILQ_INSERT_TAIL (taken, &t->notes, link);
+}
+
 /* Close the open txg.  Returns with it folding, and 'taken' the requests
  * that this fold serves.
  */
@@ -56,6 +82,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
     lock_wait (&t->lock, &t->all_out);
   TAILQ_INIT (taken);
   TAILQ_CONCAT (taken, &t->requests, link);
+  take_notes (t, taken);
   t->kicked = false;
   *state = t->state;
   r = txg_log_cut (t->log, &state->folded, &state->journal_position);
@@ -525,7 +552,7 @@ run_fold (struct txg *t, struct requests *taken,
     journal_trim (t->parts.journal, state->folded, state->journal_position);
     fold_finish (f);
     TAILQ_FOREACH (q, taken, link) {
-      only_here |= q->fn != NULL && q->result == 0;
+      only_here |= q->fn != NULL && q->result == 0 && q != &t->notes;
       if (q->result == 0 && q->done)
         q->done (q->arg);
     }

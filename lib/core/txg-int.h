@@ -62,6 +62,7 @@ struct txg {
   atomic_uint_fast64_t holes;   /* blocks that the open txg has freed */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
+  struct request notes;         /* the folding thread's: the pool's notes */
   struct meta_state state;      /* as of the last commit */
 
   bool index_is_lost;           /* a part of it cannot be mended; for folds */

@@ -32,6 +32,7 @@
 #include "base/quiesce.h"
 #include "core/ddt.h"
 #include "core/map.h"
+#include "core/notes.h"
 #include "disk/journal.h"
 #include "disk/room.h"
 #include "disk/store.h"
@@ -52,6 +53,7 @@ struct txg_parts {
   struct quiesce *quiesce;
   struct copies *copies;        /* of records */
   struct moves *moves;          /* NULL: no records move */
+  struct notes *notes;          /* NULL: none */
   struct index_merges *merges;  /* of the hash index; txg_new sets it */
   uint64_t wal_max_bytes;       /* most to allocate to the WAL in advance */
   /* Leaves that one fold frees or moves in the background: bounds its length

@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/iszero.h"
 #include "core/ddt.h"
+#include "core/notes.h"
 #include "core/txg.h"
 #include "data/read.h"
 #include "data/volume-types.h"
@@ -186,7 +187,7 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
   bool over_quota = b->dedup != DEDUP_OFF && is_over_quota (pool);
   bool indexed = b->dedup != DEDUP_OFF && !over_quota;
   uint32_t size = b->volume->block_size;
-  unsigned ticket = quiesce_enter (&pool->quiesce), i;
+  unsigned ticket = quiesce_enter (&pool->quiesce), missed = 0, i;
   struct item *it;
 
   for (i = 0; i < b->nr; ++i) {
@@ -196,7 +197,7 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
     it->record.flags = indexed ? RECORD_INDEXED : 0;
     if (b->dedup == DEDUP_OFF || find_in_batch (w, b, i) ||
         !ddt_lookup (pool->ddt, &it->digest, size, b->domain, &it->ptr)) {
-      pool->over_quota += over_quota && it->outcome == NEW;
+      missed += over_quota && it->outcome == NEW;
       continue;
     }
     if (b->dedup == DEDUP_VERIFY &&
@@ -209,6 +210,8 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
     it->outcome = DUPLICATE;
   }
   quiesce_leave (&pool->quiesce, ticket);
+  if (missed > 0)
+    notes_add_over_quota (pool->notes, missed, (uint64_t) missed * size);
 }
 
 /* Stage the stored form of a block at 'out': whole sectors, padded with

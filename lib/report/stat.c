@@ -14,6 +14,7 @@
 
 #include "core/ddt.h"
 #include "core/engine.h"
+#include "core/notes.h"
 #include "core/txg.h"
 #include "data/capacity.h"
 #include "data/sync.h"
@@ -70,12 +71,14 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
   uint64_t stored, copies, metadata = pool_metadata_bytes (pool->path);
   struct capacity cap = { 0 };
   bool has_capacity;
+  struct notes_quota quota;
   struct ddt_info info;
   struct meta_state s;
   json_t *ddt;
 
   txg_get_state (pool->txg, &s);
   ddt_get_info (pool->ddt, &info);
+  notes_get_quota (pool->notes, &quota);
   stored = s.stored_sectors * s.sector_bytes;
   copies = s.copy_sectors * s.sector_bytes;
   ddt = json_pack ("{s:I, s:I, s:I, s:I}",
@@ -83,9 +86,12 @@ pool_stat (struct nbdedup_pool *pool, uint64_t logical)
                    "cache_hits", (json_int_t) info.hits,
                    "cache_misses", (json_int_t) info.misses,
                    "cache_bytes", (json_int_t) info.cache_bytes);
-  if (pool->ddt_quota_bytes > 0 || pool->over_quota > 0)
+  if (pool->ddt_quota_bytes > 0 || quota.blocks > 0) {
     json_object_set_new (ddt, "over_quota",
-                         json_integer ((json_int_t) pool->over_quota));
+                         json_integer ((json_int_t) quota.blocks));
+    json_object_set_new (ddt, "over_quota_bytes",
+                         json_integer ((json_int_t) quota.bytes));
+  }
   /* An error here must not suppress the other figures. */
   has_capacity = capacity_get (pool, &cap) == 0;
   return json_pack ("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, "

@@ -27,6 +27,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "core/engine.h"
+#include "core/notes.h"
 #include "core/txg.h"
 #include "disk/journal.h"
 #include "disk/lockfile.h"
@@ -182,6 +183,7 @@ open_files (struct opening *o)
   /* Only a figure of "stat": damage to it is no reason to refuse the pool. */
   (void) meta_copies_get_sectors (meta_writer (pool->meta),
                                   &state->copy_sectors);
+  notes_load (pool->notes, meta_writer (pool->meta));
   if (pool_check_state (pool, state) == -1)
     return -1;
   if (memcmp (header->uuid, state->uuid, UUID_LEN) != 0 ||

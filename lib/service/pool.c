@@ -33,6 +33,7 @@
 #include "core/engine.h"
 #include "core/map.h"
 #include "core/moves.h"
+#include "core/notes.h"
 #include "core/record-cache.h"
 #include "core/txg.h"
 #include "data/read.h"
@@ -407,6 +408,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .copies = &pool->copies,
     .moves = pool->moves,
+    .notes = pool->notes,
     .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
@@ -437,6 +439,7 @@ static int
 load (struct nbdedup_pool *pool)
 {
   load_index_runs (pool);
+  notes_load (pool->notes, meta_writer (pool->meta));
   if (meta_segment_scan (meta_writer (pool->meta), add_segment, pool) == -1)
     return -1;
   return volumes_load (pool->volumes, meta_writer (pool->meta));
@@ -564,6 +567,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   pool->watch = watch_new ();
   pool->lost = lost_leaves_new ();
   pool->scrub = scrub_shared_new ();
+  pool->notes = notes_new ();
   pool->copies.nr = 1;
   if (settings)
     pool->settings = *settings;
@@ -576,7 +580,8 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
     nbdedup_pool_close (pool);
     return NULL;
   }
-  if (pool->watch == NULL || pool->lost == NULL || pool->scrub == NULL) {
+  if (pool->watch == NULL || pool->lost == NULL || pool->scrub == NULL ||
+      pool->notes == NULL) {
     nbdedup_pool_close (pool);
     return nbdedup_fail_null (ENOMEM, "no memory");
   }
@@ -936,6 +941,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   lock_destroy (&pool->admin);
   lost_leaves_free (pool->lost);
   scrub_shared_free (pool->scrub);
+  notes_free (pool->notes);
   watch_free (pool->watch);
   free (pool);
   return r;

@@ -160,6 +160,21 @@ assert_stat ()
     io w "write -s $data-3 2M 200K"
     assert_stat records 506
     assert_stat ddt.over_quota 200
+    assert_stat ddt.over_quota_bytes 819200
+    nbdedup stat --prometheus |
+        grep -x 'nbdedup_ddt_over_quota_bytes_total 819200'
+
+    # The pool keeps the figures.
+    crash
+    assert_stat ddt.over_quota 200
+    assert_eq "$(nbdedup --read-only stat --json |
+                     jq .pool.ddt.over_quota_bytes)" 819200
+    nbdedup set ddt-quota=4K
+    serve "$pool"
+    io v "write -P 7 3M 4K"
+    assert_stat ddt.over_quota 201
+    nbdedup set ddt-quota=none
+    assert_stat ddt.over_quota_bytes 823296
     nbdcopy "$(uri_of w)" "$data"
     cmp -n 400K "$data" "$data-2"
     cmp -n 1M -i 1M:0 "$data" "$data-1"

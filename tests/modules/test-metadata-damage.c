@@ -100,7 +100,7 @@ test_frames (void)
   uint64_t at;
 
   for (f = 1; f < 4; f += 2) {
-    expect (size_of ("killed", metadata_files[f]) > 20 * FRAME);
+    expect (size_of ("killed", metadata_files[f]) > 10 * FRAME);
     for (at = 5; at < size_of ("killed", metadata_files[f]);
          at = at == 5 ? WAL_HEADER + 4 : at + (at % FRAME < 100 ? 2000
                                                : FRAME - 2000)) {

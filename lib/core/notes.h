@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* What a pool notes about its own past, besides its data: in which fold it was
+ * at which time, so that the age of records is known, and what ddt-quota kept
+ * out of the hash index.  Reports of pool.db (meta_report_put) hold it.
+ *
+ * Each fold writes what is new, in its transaction, as a function of its own
+ * that may fail alone: damage to these rows, or a lack of room for them, stops
+ * nothing.  After a crash the counts may be wrong by what was stored in the
+ * seconds since the last fold.
+ *
+ * The times are few, however old the pool is: thinning leaves gaps of up to an
+ * eighth of their age.  A record may seem younger by so much, never older.
+ *
+ * Threads: any, if not stated otherwise; a lock of its own, innermost.
+ */
+
+#ifndef NBDEDUP_NOTES_H
+#define NBDEDUP_NOTES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "meta/meta.h"
+
+struct notes;
+
+/* NULL: ENOMEM. */
+extern struct notes *notes_new (void);
+extern void notes_free (struct notes *notes);
+
+/* Read what pool.db has, before the first fold.  What cannot be read counts as
+ * not there.
+ */
+extern void notes_load (struct notes *notes, struct meta_conn *c);
+
+/* New blocks were stored without dedup, because the index was over its quota.
+ */
+extern void notes_add_over_quota (struct notes *notes, uint64_t blocks,
+                                  uint64_t bytes);
+struct notes_quota {
+  uint64_t blocks, bytes;       /* since the pool was made */
+};
+extern void notes_get_quota (struct notes *notes, struct notes_quota *quota);
+
+/* A fold at least 'age_s' seconds ago, the last one of which that is known: 1;
+ * 0: there is none.
+ */
+extern int notes_fold_of_age (struct notes *notes, uint64_t age_s,
+                              uint64_t *fold);
+
+/*----------------------------------------------------------------------
+ * For the folding thread
+ */
+
+/* A fold begins: may it write? */
+extern bool notes_is_due (struct notes *notes);
+/* It adds records, whose birth it is.  NULL is allowed. */
+extern void notes_new_records (struct notes *notes);
+
+/* Write it; 'state' is the row that the transaction stores. */
+extern int notes_put (struct notes *notes, struct meta_conn *c,
+                      const struct meta_state *state);
+
+/* The transaction is durable. */
+extern void notes_done (struct notes *notes);
+
+#endif /* NBDEDUP_NOTES_H */

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The pool's notes: when folds were, and what ddt-quota kept out of the index;
+ * over restarts and crashes.  See engine-rig.h.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "core/notes.h"
+#include "core/txg.h"
+#include "meta/meta.h"
+#include "rigs/engine-rig.h"
+
+#define HOUR 3600
+#define DAY (24 * HOUR)
+#define NR_STEPS 6
+
+/* The engine's clock of dates. */
+static _Atomic time_t clock_s = 1000000000;
+
+time_t
+time (time_t *t)
+{
+  if (t)
+    *t = clock_s;
+  return clock_s;
+}
+
+static uint64_t
+fold_now (void)
+{
+  struct meta_state state;
+
+  txg_get_state (pool->txg, &state);
+  return state.fold;
+}
+
+/* What "prune --age" would take for the last old fold; 0: there is none. */
+static uint64_t
+fold_of_age (uint64_t age_s)
+{
+  uint64_t fold;
+
+  return notes_fold_of_age (pool->notes, age_s, &fold) ? fold : 0;
+}
+
+/* A fold that changes the pool's totals. */
+static void
+make_fold (void)
+{
+  static uint64_t content = 1;
+
+  write_block (content % NR_BLOCKS, content);
+  content++;
+  settle ();
+}
+
+static size_t
+stored_len (void)
+{
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  CLEANUP_FREE char *text = NULL;
+  size_t len = 0;
+
+  if (meta_report_get (c, "folds", &text) == 1)
+    len = strlen (text);
+  meta_reader_put (pool->meta, c);
+  return len;
+}
+
+/*----------------------------------------------------------------------*/
+
+static void
+test_ages (void)
+{
+  uint64_t first, second;
+
+  start (1);
+  make_fold ();
+  first = fold_now ();
+  expect (fold_of_age (0) == first && fold_of_age (1) == 0);
+  clock_s += 100;
+  make_fold ();
+  make_fold ();
+  second = fold_now ();
+  expect (fold_of_age (0) == second);
+  expect (fold_of_age (1) == first && fold_of_age (100) == first);
+  expect (fold_of_age (101) == 0);
+  clock_s += 100;
+  reopen_pool ();
+  expect (fold_of_age (100) == second && fold_of_age (101) == first);
+  end ();
+}
+
+/* For many years: the times stay few, and each age is known to an eighth. */
+static void
+test_thinning (void)
+{
+  static const time_t steps[NR_STEPS] = { 1, 60, HOUR, DAY, DAY, 7 * DAY };
+  uint64_t age, fold, folds[NR_STEPS * 400 + 1];
+  time_t times[NR_STEPS * 400 + 1];
+  size_t nr = 0, i, j;
+
+  start (1);
+  folds[nr] = fold_of_age (0);  /* when the pool was made */
+  times[nr++] = clock_s;
+  /* The youngest are the closest. */
+  for (i = NR_STEPS; i > 0; --i)
+    for (j = 0; j < 400; ++j) {
+      clock_s += steps[i - 1];
+      make_fold ();
+      folds[nr] = fold_now ();
+      times[nr++] = clock_s;
+    }
+  expect (stored_len () < 8000);
+  for (age = 0; age <= (uint64_t) (clock_s - times[0]); age += 1 + age / 50) {
+    fold = fold_of_age (age);
+    for (i = 0; i < nr && folds[i] < fold; ++i)
+      ;
+    expect (i < nr && folds[i] == fold);
+    expect ((uint64_t) (clock_s - times[i]) >= age);
+    /* The next one that it could have been is not much younger. */
+    for (j = i; j + 1 < nr && (uint64_t) (clock_s - times[j + 1]) >= age; ++j)
+      ;
+    expect ((uint64_t) (times[j] - times[i]) <=
+            (uint64_t) (clock_s - times[i]) / 7 + 2);
+  }
+  end ();
+}
+
+/* No record may seem older than it is. */
+static void
+test_clock_set_back (void)
+{
+  uint64_t before;
+
+  start (1);
+  make_fold ();
+  before = fold_now ();
+  clock_s += 10 * DAY;
+  make_fold ();
+  clock_s -= 5 * DAY;
+  make_fold ();
+  expect (fold_of_age (1) == before && fold_of_age (5 * DAY) == before);
+  clock_s += DAY;
+  make_fold ();
+  expect (fold_of_age (DAY + 1) == before);
+  expect (fold_of_age (DAY) > before);
+  clock_s = 500;                /* an empty battery */
+  expect (fold_of_age (0) == 0);
+  make_fold ();
+  expect (fold_of_age (0) == fold_now () && fold_of_age (1) == 0);
+  clock_s = 1000000000;
+  end ();
+}
+
+static void
+expect_quota (uint64_t blocks)
+{
+  struct notes_quota quota;
+
+  settle ();
+  notes_get_quota (pool->notes, &quota);
+  if (quota.blocks != blocks || quota.bytes != blocks * BLOCK)
+    die ("over quota: %" PRIu64 " blocks, %" PRIu64 " bytes, expected %"
+         PRIu64 " blocks", quota.blocks, quota.bytes, blocks);
+}
+
+static uint64_t
+write_over_quota (void)
+{
+  write_blocks (100, 50, 100);
+  settle ();                    /* durable, with its count */
+  write_blocks (200, 30, 200);
+  must (nbdedup_volume_flush (handle));
+  return 0;
+}
+
+static void
+test_quota (void)
+{
+  struct notes_quota quota;
+
+  start (1);
+  run ("set", json_pack ("{s:s, s:s}", "property", "ddt-quota", "value",
+                         "1K"));
+  write_blocks (0, 40, 1);
+  settle ();
+  write_blocks (50, 10, 51);
+  settle ();
+  write_blocks (60, 10, 51);    /* not found: they are not in the index */
+  expect_quota (10 + 10);
+  close_pool ();
+  (void) crash_after (write_over_quota);
+  open_and_attach ();
+  notes_get_quota (pool->notes, &quota);
+  expect (quota.blocks >= 20 + 50 && quota.blocks <= 20 + 50 + 30);
+  end ();
+}
+
+/* A pool from before there were notes has neither. */
+static int
+forget_notes (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  return meta_report_put (c, "folds", "[1, \"x\"]") == -1 ||
+    meta_report_put (c, "ddt-quota", "nonsense") == -1 ? -1 : 0;
+}
+
+static void
+test_nothing_there (void)
+{
+  start (1);
+  make_fold ();
+  must (txg_run (pool->txg, forget_notes, NULL, NULL));
+  reopen_pool ();
+  expect (fold_of_age (1) == 0);
+  clock_s += 10;
+  make_fold ();
+  expect (fold_of_age (10) > 0);
+  expect_quota (0);
+  end ();
+}
+
+int
+main (int argc, char *argv[])
+{
+  static const struct engine_case cases[] = {
+    CASE (quota), CASE (ages), CASE (thinning), CASE (clock_set_back),
+    CASE (nothing_there), { NULL, NULL },
+  };
+
+  return run_cases (argc, argv, cases);
+}
