@@ -412,6 +412,12 @@ extern int nbdedup_handle_extents (struct nbdedup_handle *handle,
 extern int nbdedup_parse_size (const char *s, uint64_t *bytes)
   __attribute__ ((nonnull (1, 2)));
 
+/* Parse a time in seconds: a whole number with s, m, h, d or w, such as "90d".
+ * EINVAL: not one, or more than ten years.
+ */
+extern int nbdedup_parse_age (const char *s, uint64_t *seconds)
+  __attribute__ ((nonnull (1, 2)));
+
 /*----------------------------------------------------------------------
  * Estimates: the space that data would take in a pool
  */

@@ -40,6 +40,7 @@ static const struct command {
   { "compact", "give free space back to the file system", cmd_compact },
   { "scrub", "read, verify and repair all data", cmd_scrub },
   { "check", "verify all metadata, and repair it", cmd_check },
+  { "prune", "make the dedup table smaller", cmd_prune },
   { "recover", "bring back a pool whose pool.db is lost", cmd_recover },
   { "estimate", "report what images would take in a pool", cmd_estimate },
   { "bench", "time hashes and codecs on this machine", cmd_bench },

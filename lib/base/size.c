@@ -15,6 +15,8 @@
 #define FRACTION_BYTES 512
 /* Ignore further digits of a fraction: with a T they would overflow. */
 #define FRACTION_DIGITS 6
+/* Ten years. */
+#define AGE_MAX_S UINT64_C (315360000)
 
 static int
 fail_syntax (void)
@@ -85,4 +87,46 @@ nbdedup_parse_size (const char *s, uint64_t *bytes)
   if (has_fraction)
     *bytes += (fraction << shift) / divisor / FRACTION_BYTES * FRACTION_BYTES;
   return *bytes > SIZE_MAX_BYTES ? fail_too_large () : 0;
+}
+
+static int
+fail_age (void)
+{
+  return nbdedup_fail (EINVAL, "not an age: give a number with s, m, h, d or "
+                       "w, of at most ten years, as in 90d");
+}
+
+static uint64_t
+seconds_of (char unit)
+{
+  switch (unit) {
+  case 's':
+    return 1;
+  case 'm':
+    return 60;
+  case 'h':
+    return 3600;
+  case 'd':
+    return 86400;
+  case 'w':
+    return 604800;
+  default:
+    return 0;
+  }
+}
+
+int
+nbdedup_parse_age (const char *s, uint64_t *seconds)
+{
+  uint64_t n = 0, unit;
+
+  if (!isdigit ((unsigned char) *s))
+    return fail_age ();
+  for (; isdigit ((unsigned char) *s) && n <= AGE_MAX_S; ++s)
+    n = n * 10 + (uint64_t) (*s - '0');
+  unit = seconds_of (*s);
+  if (unit == 0 || s[1] != '\0' || n > AGE_MAX_S / unit)
+    return fail_age ();
+  *seconds = n * unit;
+  return 0;
 }

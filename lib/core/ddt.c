@@ -42,6 +42,7 @@ struct ref {
   struct ddt_entry *entry;      /* NEW: owned until ddt_fold_done; or NULL */
   uint8_t new_in;               /* parity of the txg that made 'entry' */
   bool dead;
+  bool pruned;                  /* lookups must not find it now */
 };
 
 /* Groups of records with a hit lately; for as many runs of duplicates at once
@@ -80,7 +81,9 @@ struct ddt {
  *
  *  (7) pending_bytes counts all refs and all NEW entries.
  *
- * Checking (5) to (7), and invariant (1) of ddt.h, visits all refs.
+ *  (8) A record that is being pruned has no entry.
+ *
+ * Checking (5) to (8), and invariant (1) of ddt.h, visits all refs.
  */
 
 /* The most that the filter takes of the budget. */
@@ -107,6 +110,7 @@ assert_ref_locked (void *opaque, struct hashtable_link *l)
   for (i = 0; i < 2; ++i)
     assert (r->taken[i] ? r->delta[i] >= 0 : r->delta[i] == 0);
   assert (!r->dead || !r->taken[sums->ddt->open]);
+  assert (!r->pruned || (!r->dead && r->entry == NULL));
   sums->bytes += REF_BYTES;
   if (r->entry == NULL)
     return;
@@ -284,12 +288,13 @@ drop_ref_locked (struct ddt *ddt, struct ref *r)
   ddt->pending_bytes -= REF_BYTES;
 }
 
+/* Must lookups miss the record, whatever they have read in pool.db? */
 static bool
-is_dead_locked (struct ddt *ddt, uint64_t addr)
+is_hidden_locked (struct ddt *ddt, uint64_t addr)
 {
   struct ref *r = find_ref_locked (ddt, addr);
 
-  return r && r->dead;
+  return r && (r->dead || r->pruned);
 }
 
 static struct ddt_entry *
@@ -340,7 +345,7 @@ add_clean_locked (struct ddt *ddt, struct ddt_entry *e)
 }
 
 /* Put a record of pool.db in the cache, unless its digest already has an
- * entry, or the record has died since it was read.
+ * entry, or the record has died or left the index since it was read.
  */
 static void
 cache_record_locked (struct ddt *ddt, const struct record *r)
@@ -348,7 +353,7 @@ cache_record_locked (struct ddt *ddt, const struct record *r)
   struct ddt_entry *e;
 
   if (!(r->flags & RECORD_INDEXED) || ddt->budget_bytes == 0 ||
-      is_dead_locked (ddt, r->ptr.addr) ||
+      is_hidden_locked (ddt, r->ptr.addr) ||
       find_entry_locked (ddt, &r->digest, r->lsize, r->domain))
     return;
   e = calloc (1, sizeof *e);
@@ -393,8 +398,8 @@ lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
     *runs = ddt->runs;
     return 0;
   }
-  /* An entry of a dead record was removed when it died. */
-  assert (!is_dead_locked (ddt, e->record.ptr.addr));
+  /* Its entry was removed when it died, or was pruned. */
+  assert (!is_hidden_locked (ddt, e->record.ptr.addr));
   if (!e->is_new) {
     TAILQ_REMOVE (&ddt->lru, e, lru);
     TAILQ_INSERT_TAIL (&ddt->lru, e, lru);
@@ -450,7 +455,7 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
       if (!(r.flags & RECORD_INDEXED) || r.lsize != lsize ||
           r.domain != domain ||
           memcmp (&r.digest, digest, sizeof *digest) != 0 ||
-          is_dead_locked (ddt, addr) || take_ref_locked (ddt, &r, ptr) == -1)
+          is_hidden_locked (ddt, addr) || take_ref_locked (ddt, &r, ptr) == -1)
         return 0;
       found = 1;
     }
@@ -711,11 +716,33 @@ ddt_get_changes (struct ddt *ddt, struct ddt_change **changes, size_t *nr)
   return 0;
 }
 
-bool
-ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
+/* No lookup finds the record any more: drop its entry, if it has one. */
+static void
+drop_entry_locked (struct ddt *ddt, uint64_t addr,
+                   const struct digest *digest)
 {
   struct hashtable_link *l;
   struct ddt_entry *e;
+
+  for (l = hashtable_chain (&ddt->by_digest, hash_of (digest)); l;
+       l = l->next) {
+    e = hashtable_entry (l, struct ddt_entry, link);
+    if (e->record.ptr.addr != addr)
+      continue;
+    if (e->is_new) {
+      /* ddt_fold_done frees it. */
+      hashtable_remove (&ddt->by_digest, &e->link);
+      e->record.flags &= ~RECORD_INDEXED;
+    }
+    else
+      drop_clean_locked (ddt, e);
+    break;
+  }
+}
+
+bool
+ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
+{
   struct ref *r;
 
   WITH_LOCK (&ddt->lock);
@@ -724,21 +751,43 @@ ddt_try_kill (struct ddt *ddt, uint64_t addr, const struct digest *digest)
   if (r == NULL || r->taken[ddt->open])
     return false;               /* without memory a later fold kills it */
   r->dead = true;
-  for (l = hashtable_chain (&ddt->by_digest, hash_of (digest)); l;
-       l = l->next) {
-    e = hashtable_entry (l, struct ddt_entry, link);
-    if (e->record.ptr.addr != addr)
-      continue;
-    if (e->is_new) {
-      /* No lookup finds it now; ddt_fold_done frees it. */
-      hashtable_remove (&ddt->by_digest, &e->link);
-      e->record.flags &= ~RECORD_INDEXED;
-    }
-    else
-      drop_clean_locked (ddt, e);
-    break;
-  }
+  drop_entry_locked (ddt, addr, digest);
   return true;
+}
+
+bool
+ddt_try_prune (struct ddt *ddt, uint64_t addr, const struct digest *digest)
+{
+  struct ref *r;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  r = find_ref_locked (ddt, addr);
+  if (r && (r->taken[ddt->open] || r->entry || r->dead))
+    return false;
+  r = get_ref_locked (ddt, addr);
+  if (r == NULL)
+    return false;
+  r->pruned = true;
+  drop_entry_locked (ddt, addr, digest);
+  return true;
+}
+
+void
+ddt_end_prune (struct ddt *ddt, const uint64_t *addrs, size_t nr)
+{
+  struct ref *r;
+  size_t i;
+
+  WITH_LOCK (&ddt->lock);
+  WITH_CONSISTENT (ddt, ddt);
+  for (i = 0; i < nr; ++i) {
+    r = find_ref_locked (ddt, addrs[i]);
+    assert (r && r->pruned);
+    r->pruned = false;
+    if (!r->taken[0] && !r->taken[1])
+      drop_ref_locked (ddt, r);
+  }
 }
 
 static void
@@ -763,7 +812,7 @@ fold_ref_locked (void *opaque, struct hashtable_link *l)
       free (e);
     }
   }
-  if (!r->dead && r->entry == NULL && !r->taken[ddt->open])
+  if (!r->dead && !r->pruned && r->entry == NULL && !r->taken[ddt->open])
     drop_ref_locked (ddt, r);
 }
 

@@ -31,8 +31,13 @@
  *      thread that could have read that state is left (quiesce.h), the
  *      space goes to the allocator and the mark is removed.
  *
- * So lookup, reference and free are atomic with respect to each other, and
- * a race costs at most a second record of the same content.
+ *  (4) Prune takes a record out of the index in the same way: only under the
+ *      lock, only if pool.db has one reference to it, and only if the open
+ *      txg has never taken another.  Every lookup misses the record from then
+ *      on, until no thread is left that could have read an older state.
+ *
+ * So lookup, reference, free and prune are atomic with respect to each other,
+ * and a race costs at most a second record of the same content.
  */
 
 #ifndef NBDEDUP_DDT_H
@@ -119,6 +124,20 @@ extern int ddt_get_changes (struct ddt *ddt, struct ddt_change **changes,
  */
 extern bool ddt_try_kill (struct ddt *ddt, uint64_t addr,
                           const struct digest *digest);
+
+/* In a fold's transaction, after the fold's own changes: pool.db has one
+ * reference to this record, and an entry in the index, which the caller is
+ * about to remove.  True: no lookup finds the record until ddt_end_prune.
+ * False: the open txg refers to it, or it is new, or there is no memory; its
+ * entry must stay.
+ */
+extern bool ddt_try_prune (struct ddt *ddt, uint64_t addr,
+                           const struct digest *digest);
+/* These were pruned, and no thread is left that could have read a state of
+ * pool.db in which they are in the index (quiesce_wait); or the transaction was
+ * rolled back.
+ */
+extern void ddt_end_prune (struct ddt *ddt, const uint64_t *addrs, size_t nr);
 
 /* The folding txg is in pool.db: turn its NEW entries into CLEAN ones. */
 extern void ddt_fold_done (struct ddt *ddt);

@@ -563,7 +563,30 @@ fold_index_is_merging (const struct index_merges *merges)
 {
   struct index_runs busy = busy_runs (merges);
 
-  return merges->due || busy.bits[0] != 0 || busy.bits[1] != 0;
+  return merges->due || merges->shrink || busy.bits[0] != 0 ||
+    busy.bits[1] != 0;
+}
+
+bool
+fold_index_is_shrinking (const struct index_merges *merges)
+{
+  return merges->shrink || is_active (&merges->all);
+}
+
+/* Merge all runs if most of them cancels, or somebody asked for it: when no
+ * other merge is under way, and none begins before.
+ */
+static void
+begin_merge_of_all (struct index_merges *merges,
+                    const struct index_runs *runs, uint64_t nr_entries)
+{
+  const bool shrink = merges->shrink;
+
+  merges->due = merges->shrink = false;
+  if (fold_index_is_merging (merges))
+    merges->shrink = shrink;
+  else if (shrink || is_mostly_removed (merges, runs, nr_entries))
+    begin_merge (merges, &merges->all, runs, 0, INDEX_RUNS - 1, nr_entries);
 }
 
 int
@@ -578,13 +601,10 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
     return 0;
   if (meta_index_runs (c, &runs) == -1)
     return -1;
-  merges->due = false;
-  if (!fold_index_is_merging (merges) &&
-      is_mostly_removed (merges, &runs, nr_entries))
-    begin_merge (merges, &merges->all, &runs, 0, INDEX_RUNS - 1, nr_entries);
+  begin_merge_of_all (merges, &runs, nr_entries);
   for (i = 0; i < INDEX_LEVELS; ++i) {
     m = &merges->levels[i];
-    if (!is_active (m))
+    if (!is_active (m) && !merges->shrink)
       begin_merge (merges, m, &runs, i * INDEX_LEVEL_RUNS,
                    (i + 1) * INDEX_LEVEL_RUNS - 1, nr_entries);
     if (merge_some (c, merges, m, nr, &max) == -1 ||

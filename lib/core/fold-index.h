@@ -43,6 +43,7 @@ struct index_merges {
   struct index_merge levels[INDEX_LEVELS];
   struct index_merge all;       /* one of all runs, most of which cancels */
   bool due;                     /* since the last run none was begun */
+  bool shrink;                  /* next, merge all runs */
   /* Of each run, removals too; 0: not known, or there is no such run. */
   uint64_t entries[INDEX_RUNS];
 };
@@ -68,5 +69,7 @@ extern int fold_index_merge (struct meta_conn *c, struct index_merges *merges,
 
 /* Is a merge under way, or may one be due? */
 extern bool fold_index_is_merging (const struct index_merges *merges);
+/* The same for one of all runs. */
+extern bool fold_index_is_shrinking (const struct index_merges *merges);
 
 #endif /* NBDEDUP_FOLD_INDEX_H */

@@ -51,22 +51,30 @@ slot_offset (const struct summary_chunk *chunk, unsigned slot)
 }
 
 bool
-summary_describes (const struct summary_chunk *chunk, const uint8_t *buf,
-                   const struct record *r)
+summary_find_birth (const struct summary_chunk *chunk, const uint8_t *buf,
+                    const struct record *r, uint64_t *birth)
 {
   const unsigned slot = slot_in_chunk (chunk, r);
   struct record found;
-  uint64_t birth;
 
   return summary_slot_unpack (chunk->uuid, slot_offset (chunk, slot),
                               chunk->addr / segment_sectors (chunk),
                               segment_sectors (chunk),
                               buf + slot * SUMMARY_SLOT_BYTES, &found,
-                              &birth) &&
+                              birth) &&
     found.ptr.addr == r->ptr.addr && found.ptr.psize == r->ptr.psize &&
     found.ptr.codec == r->ptr.codec && found.ptr.cksum == r->ptr.cksum &&
     found.lsize == r->lsize && found.domain == (uint32_t) r->domain &&
     memcmp (&found.digest, &r->digest, sizeof found.digest) == 0;
+}
+
+bool
+summary_describes (const struct summary_chunk *chunk, const uint8_t *buf,
+                   const struct record *r)
+{
+  uint64_t birth;
+
+  return summary_find_birth (chunk, buf, r, &birth);
 }
 
 static void

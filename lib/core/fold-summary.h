@@ -37,6 +37,11 @@ extern unsigned summary_chunk_slots (uint32_t sector_bytes);
 extern bool summary_describes (const struct summary_chunk *chunk,
                                const uint8_t *buf, const struct record *r);
 
+/* The same, and the fold that inserted the record. */
+extern bool summary_find_birth (const struct summary_chunk *chunk,
+                                const uint8_t *buf, const struct record *r,
+                                uint64_t *birth);
+
 /* In a fold's transaction (txg_run): check a chunk and rewrite missing or
  * wrong slots.  '*nr_bad' slots of live records were, and none is now.  A
  * chunk that pool.db no longer lists belongs to no segment.

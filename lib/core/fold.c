@@ -110,6 +110,12 @@ fold_state (struct fold *f)
   return &f->state;
 }
 
+struct index_merges *
+fold_merges (struct fold *f)
+{
+  return &f->merges;
+}
+
 void
 fold_set_features (struct fold *f, uint64_t features_compat)
 {

@@ -73,6 +73,11 @@ extern void fold_set_inconsistent (struct fold *f);
 /* As txg_parts.repairing, for the next attempt. */
 extern void fold_set_repairing (struct fold *f, bool repairing);
 
+/* The merges of the hash index after this fold, for functions that change it
+ * inside the transaction.
+ */
+extern struct index_merges *fold_merges (struct fold *f);
+
 /* The last commit has these features now. */
 extern void fold_set_features (struct fold *f, uint64_t features_compat);
 

@@ -31,9 +31,6 @@
 /* A terabyte in three hours, with little effect on the disk's clients. */
 #define SCRUB_RATE_DEFAULT "104857600"
 
-/* Ten years. */
-#define INTERVAL_MAX UINT64_C (315360000)
-
 const char *const pool_properties[] = {
   "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
   "metadata-copy", "scrub-rate", "scrub-interval", "drift-keep",
@@ -129,44 +126,16 @@ check_rate (const char *name, const char *value)
   return 0;
 }
 
-static uint64_t
-unit_of (char c)
-{
-  switch (c) {
-  case 's':
-    return 1;
-  case 'm':
-    return 60;
-  case 'h':
-    return 3600;
-  case 'd':
-    return 86400;
-  case 'w':
-    return 604800;
-  default:
-    return 0;
-  }
-}
-
 int
 pool_property_parse_interval (const char *value, uint64_t *s)
 {
-  unsigned long long n;
-  uint64_t unit;
-  char *end;
-
   *s = 0;
   if (strcmp (value, "off") == 0)
     return 0;
-  errno = 0;
-  n = strtoull (value, &end, 10);
-  unit = unit_of (*end);
-  if (!isdigit ((unsigned char) value[0]) || errno != 0 || unit == 0 ||
-      end[1] != '\0' || n == 0 || n > INTERVAL_MAX / unit)
+  if (nbdedup_parse_age (value, s) == -1 || *s == 0)
     return nbdedup_fail (EINVAL, "scrub-interval '%.64s': must be off, or a "
                          "number with s, m, h, d or w, of at most ten years",
                          value);
-  *s = n * unit;
   return 0;
 }
 

@@ -174,6 +174,7 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
   backoff_is_off = true;        /* wait_for_memory, or it can do without */
   r = fold_write_tables (f, c, with_index);
   backoff_is_off = false;
+  t->next_merges = fold_merges (f);
   if (r == 0)
     r = run_requests (taken, c, fold_state (f));
   if (r == 0)
@@ -647,4 +648,23 @@ txg_mend (struct txg *t)
   if (txg_run (t, NULL, mend_now, &m) == -1)
     return -1;
   return m.result == -1 ? nbdedup_fail (m.err, "%s", m.text) : 0;
+}
+
+struct index_merges *
+txg_index_merges (struct txg *t)
+{
+  return t->next_merges;
+}
+
+void
+txg_shrink_index (struct txg *t)
+{
+  t->merges.shrink = true;
+}
+
+bool
+txg_is_shrinking_index (struct txg *t)
+{
+  return fold_index_is_shrinking (&t->merges) &&
+    clock_ms () >= t->merge_after_ms;
 }

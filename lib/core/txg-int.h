@@ -39,6 +39,7 @@ struct txg {
   size_t budget;
   struct txg_log *log;          /* the journal's buffer; locks by itself */
   struct index_merges merges;   /* the folding thread's */
+  struct index_merges *next_merges;     /* the same, within a transaction */
   uint64_t merge_after_ms;      /* the same; no room for merges until then */
   uint64_t vacuum_after_ms;     /* the same; no VACUUM before */
   struct room *room;            /* of pool.db and its WAL; locks by itself */

@@ -211,6 +211,15 @@ extern void txg_release_moves (struct txg *txg);
 /* The bytes of all new records since the pool was opened. */
 extern uint64_t txg_new_bytes (struct txg *txg);
 
+/* For 'fn' of txg_run: the merges to pass to fold_index. */
+extern struct index_merges *txg_index_merges (struct txg *txg);
+/* For 'done' of txg_run: merge all runs of the hash index, over some folds, so
+ * that nothing is left of removed entries.
+ */
+extern void txg_shrink_index (struct txg *txg);
+/* The same: is that under way or to come, and is there room for it? */
+extern bool txg_is_shrinking_index (struct txg *txg);
+
 /* Find and replace pages of the maps that are damaged in all copies.  A fold
  * that meets such a page does so by itself.
  */

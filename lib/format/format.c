@@ -98,6 +98,12 @@ record_put_refcount (uint8_t *entry, uint64_t refcount)
   put_le64 (entry + 8, refcount | (uint64_t) get_le16 (entry + 14) << 48);
 }
 
+void
+record_put_flags (uint8_t *entry, uint16_t flags)
+{
+  put_le16 (entry + 14, flags);
+}
+
 static int
 record_unpack_extension (const uint8_t *buf, size_t len, struct record *r)
 {

@@ -116,6 +116,8 @@ extern size_t record_pack (const struct record *r,
                            uint8_t buf[RECORD_ENTRY_MAX]);
 /* Change the count of a packed entry. */
 extern void record_put_refcount (uint8_t *entry, uint64_t refcount);
+/* The same for its flags. */
+extern void record_put_flags (uint8_t *entry, uint16_t flags);
 /* Unpack the entry at the front of a row's remaining bytes.  Returns the bytes
  * used, or -1 (EIO).
  */

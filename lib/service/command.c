@@ -20,6 +20,7 @@
 #include "meta/meta.h"
 #include "report/check.h"
 #include "report/compact.h"
+#include "report/prune.h"
 #include "report/recovery.h"
 #include "report/scrub.h"
 #include "report/stat.h"
@@ -535,6 +536,27 @@ run_scrub (const struct call *c, json_t **result)
   return *result ? 0 : -1;
 }
 
+/* Prune takes long, and lets other commands run between its steps. */
+static int
+run_prune (const struct call *c, json_t **result)
+{
+  struct prune_args args = { .has_age = false };
+
+  args.has_age = json_object_get (c->args, "age") != NULL;
+  if (arg_size (c, "age", &args.age_s) == -1 ||
+      arg_size (c, "percent", &args.percent) == -1 ||
+      arg_bool (c, "dry-run", &args.dry_run) == -1)
+    return -1;
+  if (args.has_age == (json_object_get (c->args, "percent") != NULL))
+    return nbdedup_fail (EINVAL, "either an age or a percentage is needed");
+  if (!args.has_age && (args.percent == 0 || args.percent > 100))
+    return nbdedup_fail (EINVAL, "percent: must be from 1 to 100");
+  lock_release (&c->pool->admin);
+  *result = prune_run (c->pool, &args, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  return *result ? 0 : -1;
+}
+
 static int
 run_compact (const struct call *c, json_t **result)
 {
@@ -603,6 +625,7 @@ static const struct {
   { "check", run_check, { "repair" } },
   { "scrub", run_scrub, { "again", "wanted", "restart", "rate" } },
   { "compact", run_compact, { NULL } },
+  { "prune", run_prune, { "age", "percent", "dry-run" } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
   { "info", run_info, { NULL } },
@@ -644,7 +667,8 @@ command_changes (const char *command, json_t *args)
     return json_is_true (json_object_get (args, "repair"));
   if (strcmp (command, "drift") == 0)
     return json_is_true (json_object_get (args, "record"));
-  if (strcmp (command, "destroy") == 0 || strcmp (command, "rebase") == 0)
+  if (strcmp (command, "destroy") == 0 || strcmp (command, "rebase") == 0 ||
+      strcmp (command, "prune") == 0)
     return !json_is_true (json_object_get (args, "dry-run"));
   return true;
 }
@@ -697,6 +721,7 @@ command_is_background (const char *command, json_t *args)
 {
   return strcmp (command, "drift") == 0 || strcmp (command, "scrub") == 0 ||
     strcmp (command, "drift-freed") == 0 || strcmp (command, "compact") == 0 ||
+    strcmp (command, "prune") == 0 ||
     (strcmp (command, "destroy") == 0 &&
      json_is_true (json_object_get (args, "dry-run"))) ||
     (strcmp (command, "stat") == 0 &&

@@ -69,6 +69,9 @@
  *   compact                                             {"moved_records": N,
  *                                                       "moved_bytes": N,
  *                                                       "file_bytes": N}
+ *   prune     age (seconds) or percent  dry-run (bool)  {"entries_before": N,
+ *             (exactly one of the two)                   "entries_after": N,
+ *                                                        "pruned_entries": N}
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (does not wait for other commands)        status.h's
@@ -84,8 +87,8 @@
 #include "nbdedup.h"
 
 /* nbdedup_call with a progress callback (may be NULL).  Commands that take
- * long (check, scrub, compact, drift, destroy with "wait") call it several
- * times a second, in this thread.
+ * long (check, scrub, compact, prune, drift, destroy with "wait") call it
+ * several times a second, in this thread.
  */
 extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
                             json_t *args, nbdedup_progress_fn *progress,

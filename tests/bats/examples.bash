@@ -152,6 +152,7 @@ given ()
         nbdedup-list | nbdedup-rollback)
             fleet
             pool desktop1 web1@before-upgrade ;;
+        nbdedup-prune) fleet ;;
         nbdedup-rebase) fleet && pool golden@v2 ;;
         nbdedup-recover) pool web1 && rm /srv/pool/pool.db ;;
         nbdedup-rename) pool debian && file debian.raw 1M 2 ;;

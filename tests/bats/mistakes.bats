@@ -46,6 +46,9 @@ mistakes=(
     "2|clone v@1 x --count 0" "2|clone v@1 x --count 99999999"
     "2|clone v@1 x --count a" "2|scrub --rate 0" "2|drift --memory 1"
     "2|clone v@1 x --count 2 --start 99999999999" "2|estimate img --memory 1"
+    "2|prune --age x" "2|prune --age 90" "2|prune --age -1d" "2|prune --age 99y"
+    "2|prune --age 9999w" "2|prune --percent 0" "2|prune --percent 101"
+    "2|prune --percent x" "2|prune --percent 5%"
     # The same even if the pool, or a file, would be refused, too
     "2|create v 0" "2|resize none 0" "2|set compress=gzip none"
     "2|set foo=1 none" "2|get foo none" "2|clone none@1 a/b"
@@ -53,7 +56,8 @@ mistakes=(
     "2|import v none --compress gzip" "2|import v none --dedup maybe"
     "2|import v none --domain a/b" "2|import v none --format foo"
     "2|export none out --format foo" "2|estimate none --format foo"
-    "2|scrub --from none --format foo"
+    "2|scrub --from none --format foo" "2|-p none prune --percent 0"
+    "2|-p none prune --age x" "2|-p none prune"
     # Properties
     "2|get foo" "2|get foo v" "2|set foo=1" "2|set foo=1 v" "2|set foo"
     "2|set =1" "2|set sector=4K" "2|set block-size=4K v" "2|set allow=root v"
@@ -68,6 +72,8 @@ mistakes=(
     "2|foo" "2|drift --csv --json" "2|drift --html - --svg -"
     "2|list --tree --json" "2|clone v@1 x --start 2" "2|scrub --format raw"
     "2|scrub --allow-backing" "2|create x 1M --read-only"
+    "2|prune" "2|prune --dry-run" "2|prune --age 1d --percent 5"
+    "2|prune --percent 5 x"
     "2|check --repair --read-only" "2|init --json" "2|bench x" "3|status x"
     # Impossible for a stream, a server, or QEMU
     "2|import x - --format qcow2" "2|estimate - --format qcow2"

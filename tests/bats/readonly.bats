@@ -191,6 +191,7 @@ crashed_pool ()
     on_readonly nbdedup --read-only drift --history >/dev/null
     on_readonly nbdedup --read-only destroy a@s --dry-run --force >/dev/null
     on_readonly nbdedup --read-only rebase b a@s --dry-run >/dev/null
+    on_readonly nbdedup --read-only prune --percent 9 --dry-run >/dev/null
     on_readonly nbdedup --read-only diff a@s a@s >/dev/null
     on_readonly nbdedup --read-only export b - | cmp - "$b"
     on_readonly nbdedup --read-only export a@s - | cmp - "$a"
@@ -273,7 +274,8 @@ crashed_pool ()
         assert_eq "$(wc -l <<<"$stderr")" 1 "$command"
         [[ $stderr == "nbdedup: ${command%% *}: "*"--read-only"* ]]
     done
-    for command in "destroy b" "rebase b a@s" "drift a@s --record"; do
+    for command in "destroy b" "rebase b a@s" "drift a@s --record" \
+                   "prune --age 1d"; do
         # shellcheck disable=SC2086
         run -1 --separate-stderr nbdedup --read-only $command
         assert_eq "$(wc -l <<<"$stderr")" 1 "$command"

@@ -290,8 +290,9 @@ administrate (void *arg)
   /* Figures need a fold; a compaction moves records of all volumes. */
   static const char *const stat[] = { "stat", NULL };
   static const char *const compact[] = { "compact", NULL };
-  const char *const *args;
+  static const char *const prune[] = { "prune", "--percent", "40", NULL };
   struct rng *rng = arg;
+  const char *const *args;
   char *output;
   int status;
 
@@ -301,7 +302,9 @@ administrate (void *arg)
         break;
       continue;
     }
-    args = rng_percent (rng, 50) ? compact : stat;
+    /* All of them need folds. */
+    args = rng_percent (rng, 33) ? compact : rng_percent (rng, 50) ? prune
+      : stat;
     status = run_command (&output, args);
     if (status != 0 && !is_dying ())
       command_failed (args, status, output);

@@ -659,6 +659,7 @@ COMMANDS = {
     "set-pool": (Command, ["set", "max-size=1G"], None),
     "set-copy": (Command, ["set", "metadata-copy=off"], None),
     "scrub": (Command, ["scrub"], None),
+    "prune": (Command, ["prune", "--percent", "100"], None),
     "check": (Command, ["check"], None),
     "status": (Command, ["status"], None),
     "list": (Reader, ["list", "--json"], None),

@@ -127,6 +127,9 @@ observer (void *arg)
     case 13:
       run ("destroy", json_pack ("{s:s,s:b}", "name", "s1", "dry-run", 1));
       break;
+    case 15:
+      run ("prune", json_pack ("{s:i}", "percent", 30));
+      break;
     case 14:
       nr = 0;
       must (nbdedup_pool_list (pool, count_export, &nr));

@@ -461,6 +461,13 @@ do_rebase (struct rng *rng)
   done (volume);
 }
 
+static void
+do_prune (struct rng *rng)
+{
+  run ("prune", json_pack ("{s:i}", "percent", (int) rng_between (rng, 1, 100)),
+       rng);
+}
+
 /* said[b] is 0: not in the diff; 1: data; 2: zeroes. */
 static void
 check_diff (struct image *from, struct image *to, json_t *extents)
@@ -677,7 +684,8 @@ static const struct {
   { do_create, 40, 40 }, { do_destroy, 60, 20 }, { do_rename, 60, 40 },
   { do_resize, 60, 60 }, { do_set, 60, 20 }, { do_snapshot, 220, 220 },
   { do_destroy_snapshot, 110, 100 }, { do_clone, 140, 140 },
-  { do_rollback, 80, 60 }, { do_rebase, 150, 60 }, { do_diff, 40, 20 },
+  { do_rollback, 80, 60 }, { do_rebase, 150, 60 }, { do_prune, 20, 0 },
+  { do_diff, 40, 20 },
   { do_export, 15, 0 }, { do_import, 15, 0 }, { do_check, 8, 2 },
   { do_scrub, 8, 2 }, { do_stat, 40, 20 }, { do_look, 60, 20 },
   { do_drift, 15, 2 },
