@@ -304,8 +304,8 @@ raw_command (int fd, const char *command)
   raw_expect (fd, CONTROL_COMMAND, 0, 0, command, strlen (command), 0);
 }
 
-/* Every server has these: the sampler, the scrubber and the copier. */
-#define NR_LOW 3
+/* Every server has these: sampler, scrubber, copier and compactor. */
+#define NR_LOW 4
 
 /* These threads leave the CPUs to others: the sampler, the connections that
  * have asked for drift, once or more often, the scrubber and the copier.
