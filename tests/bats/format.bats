@@ -546,7 +546,10 @@ refuses ()
            status=none
     refuses "chunk 0 header"
     run -0 --separate-stderr nbdedup scrub
-    [[ $output == "53 summaries were damaged"*"records,"* ]] || fail "$output"
+    # 63 slots, some of discarded blocks: the workers decide which.
+    [[ $output =~ ^([0-9]+)" summaries were damaged".*"records," ]] ||
+        fail "$output"
+    ((BASH_REMATCH[1] >= 52 && BASH_REMATCH[1] <= 63)) || fail "$output"
     decode "$pool" a image >/dev/null
     cmp image "$data"
     run -0 nbdedup scrub
