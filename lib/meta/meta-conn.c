@@ -57,6 +57,23 @@ fail_file (struct meta_conn *c, int err, const char *what, int rc)
                        system ? strerror (system) : "");
 }
 
+/* A file that cannot be opened or written is not damaged: a repair would not
+ * help.
+ */
+static bool
+is_failed_write (int rc)
+{
+  switch (rc & 0xff) {
+  case SQLITE_IOERR:
+    return rc != SQLITE_IOERR_READ && rc != SQLITE_IOERR_SHORT_READ;
+  case SQLITE_READONLY:
+  case SQLITE_CANTOPEN:
+    return true;
+  default:
+    return false;
+  }
+}
+
 int
 meta_fail (struct meta_conn *c, const char *what)
 {
@@ -76,8 +93,7 @@ meta_fail (struct meta_conn *c, const char *what)
   }
   c->damaged = rc == SQLITE_IOERR_DATA || rc == SQLITE_IOERR_CORRUPTFS ||
     (rc & 0xff) == SQLITE_CORRUPT;
-  if ((rc & 0xff) == SQLITE_IOERR && err == EIO && !c->damaged &&
-      rc != SQLITE_IOERR_READ && rc != SQLITE_IOERR_SHORT_READ)
+  if (is_failed_write (rc) && err == EIO && !c->damaged)
     c->write_failed = true;
   c->saw_damage |= c->damaged;
   if (c->damaged)
@@ -96,7 +112,7 @@ meta_is_damaged (struct meta_conn *c)
 bool
 meta_has_write_failed (struct meta_conn *c)
 {
-  return c->write_failed;
+  return c->write_failed || c->sync_failed;
 }
 
 void

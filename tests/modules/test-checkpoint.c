@@ -346,6 +346,31 @@ test_a_new_wal_keeps_its_name (void)
   end ();
 }
 
+/* The pool stops, because only the WAL is certain then.  Nothing is damaged, and
+ * the advice must not be a repair.
+ */
+static void
+test_a_failed_sync_is_no_damage (void)
+{
+  start (1);
+  write_block (0, 1);
+  must (nbdedup_volume_flush (handle));
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  fail_syncs = 1;
+  (void) meta_restart_wal (pool->meta, true);
+  expect (fail_syncs == 0);
+  write_block (1, 2);
+  expect (txg_run (pool->txg, NULL, NULL, NULL) == -1);
+  expect (nbdedup_volume_flush (handle) == -1 && errno == EIO);
+  expect (strstr (nbdedup_error (), "restart the server") != NULL);
+  expect (strstr (nbdedup_error (), "repair") == NULL);
+  nbdedup_volume_close (handle);
+  expect (nbdedup_pool_close (pool) == -1);
+  open_and_attach ();
+  expect_content (0, 1);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   /* First, because it forks: no thread may run yet. */
   CASE (first_open_after_a_kill),
@@ -355,6 +380,7 @@ static const struct engine_case cases[] = {
   CASE (the_wal_starts_again_at_its_limit),
   CASE (closing),
   CASE (a_new_wal_keeps_its_name),
+  CASE (a_failed_sync_is_no_damage),
   { NULL, NULL },
 };
 

@@ -28,7 +28,7 @@ struct volume *volume;
  */
 
 atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
-atomic_uint crash_at_sync;
+atomic_uint crash_at_sync, fail_syncs;
 void (*_Atomic at_sync_of_records) (void);
 
 /* Compare the name only: the path may have had a symbolic link in it. */
@@ -57,6 +57,11 @@ count_sync (int fd, long call)
     syncs_wal++;
   else if (is_directory (fd))
     syncs_names++;
+  else if (fail_syncs > 0 && is_file (fd, "pool.db")) {
+    fail_syncs--;
+    errno = EIO;
+    return -1;
+  }
   if (crash_at_sync > 0 && --crash_at_sync == 0)
     crash ();
   return (int) syscall (call, fd);
