@@ -27,11 +27,15 @@
  * size that pool.db-wal had, the server's memory, and for each new block in
  * image order the bytes that the device read and wrote.
  *
+ * Each size also appends an object to the file JSON, with the keys of
+ * ddt-scale's.
+ *
  * bench-fill starts the server, with MEMORY=1G in a cgroup of that size.
  */
 
 #include <config.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <libnbd.h>
 #include <limits.h>
@@ -78,8 +82,46 @@ static struct nbd_handle *nbd;
 static struct slot slots[DEPTH_MAX];
 static unsigned depth, nr_busy;
 static double longest;          /* seconds */
+static double longest_of_all;   /* of this size */
 static const char *pid, *pool;
 static uint64_t nr_probe, nr_new, nr_scattered, wal_bytes, round_nr;
+
+/* What the file JSON gets of this size. */
+static struct figure {
+  const char *key;
+  double value;
+} figures[16];
+static unsigned nr_figures;
+
+static void
+note (const char *key, double value)
+{
+  if (key == NULL)
+    return;
+  if (nr_figures == sizeof figures / sizeof figures[0])
+    die ("too many figures");
+  figures[nr_figures++] = (struct figure) { key, value };
+}
+
+static void
+append_json (void)
+{
+  const char *path = getenv ("JSON");
+  unsigned i;
+  FILE *fp;
+
+  if (path == NULL || *path == 0)
+    return;
+  fp = fopen (path, "a");
+  if (fp == NULL)
+    die ("%s: %s", path, strerror (errno));
+  for (i = 0; i < nr_figures; ++i)
+    fprintf (fp, "%s\"%s\": %.3f", i == 0 ? "{" : ", ", figures[i].key,
+             figures[i].value);
+  fprintf (fp, "}\n");
+  if (fclose (fp) != 0)
+    die ("%s: %s", path, strerror (errno));
+}
 
 static double
 now (void)
@@ -205,11 +247,12 @@ send_request (const struct work *w, uint64_t i)
 /* An odd number that has no common factor with most. */
 #define STRIDE UINT64_C (2654435761)
 
+/* key: of the rate in JSON, or NULL. */
 static void
-work (const char *name, const struct work *w)
+work (const char *name, const char *key, const struct work *w)
 {
   const uint64_t requests = w->nr / w->step;
-  double start = now ();
+  double start = now (), rate;
   uint64_t i;
 
   longest = 0;
@@ -221,15 +264,19 @@ work (const char *name, const struct work *w)
   while (nr_busy > 0)
     must (nbd_poll (nbd, -1));
   must (nbd_flush (nbd, 0));
-  printf ("  %s %.0f (%.0f)", name, w->nr / (now () - start), longest * 1e3);
+  rate = w->nr / (now () - start);
+  note (key, rate);
+  if (longest > longest_of_all)
+    longest_of_all = longest;
+  printf ("  %s %.0f (%.0f)", name, rate, longest * 1e3);
   fflush (stdout);
 }
 
 static void
-fill (const char *name, uint64_t nr)
+fill (const char *name, const char *key, uint64_t nr)
 {
   nr -= nr % BATCH;
-  work (name, &(struct work) {
+  work (name, key, &(struct work) {
     .kind = WRITE, .step = BATCH, .nr = nr, .first_block = nr_new,
     .first_content = nr_new,
   });
@@ -237,12 +284,12 @@ fill (const char *name, uint64_t nr)
 }
 
 static void
-duplicates (unsigned run)
+duplicates (unsigned run, const char *key)
 {
   char name[32];
 
   snprintf (name, sizeof name, "run %u", run);
-  work (name, &(struct work) {
+  work (name, key, &(struct work) {
     .kind = WRITE, .step = BATCH, .nr = nr_probe, .run = run,
     .first_block = DUPLICATES,
   });
@@ -251,42 +298,53 @@ duplicates (unsigned run)
 static void
 measure (uint64_t millions)
 {
-  uint64_t nr = millions * 1000000, read, written;
-  unsigned run;
+  static const char *const keys[] = { "run1", "run10", "run100", "run1000" };
+  uint64_t nr = millions * 1000000, read, written, memory;
+  unsigned run, i = 0;
 
   printf ("%" PRIu64 " M:", millions);
   wal_bytes = 0;
+  longest_of_all = 0;
+  nr_figures = 0;
+  note ("millions", (double) millions);
   round_nr++;
   if (nr > nr_new + nr_probe)
-    fill ("fill", nr - nr_new - nr_probe);
+    fill ("fill", NULL, nr - nr_new - nr_probe);
   read = server_figure ("io", "read_bytes");
   written = server_figure ("io", "write_bytes");
-  fill ("image order", nr_probe);
+  fill ("image order", "image", nr_probe);
   read = server_figure ("io", "read_bytes") - read;
   written = server_figure ("io", "write_bytes") - written;
-  work ("scattered", &(struct work) {
+  work ("scattered", "scattered", &(struct work) {
     .kind = WRITE, .step = 1, .nr = nr_probe, .random = true,
     .first_block = SCATTERED + nr_scattered,
     .first_content = (UINT64_C (1) << 48) + nr_scattered,
   });
   nr_scattered += nr_probe;
   for (run = 1; run <= 1000; run *= 10)
-    duplicates (run);
-  work ("trim", &(struct work) {
+    duplicates (run, keys[i++]);
+  work ("trim", "returned", &(struct work) {
     .kind = TRIM, .step = BATCH, .nr = nr_probe, .first_block = DUPLICATES,
   });
-  duplicates (1);
-  work ("trim scattered", &(struct work) {
+  duplicates (1, NULL);
+  work ("trim scattered", "returned_scattered", &(struct work) {
     .kind = TRIM, .step = 1, .nr = nr_probe, .first_block = DUPLICATES,
     .random = true,
   });
-  work ("read", &(struct work) {
+  work ("read", "read", &(struct work) {
     .kind = READ, .step = 1, .nr = nr_probe, .first_block = nr_new - nr_probe,
     .random = true,
   });
+  memory = server_figure ("status", "VmRSS");
+  note ("longest_ms", longest_of_all * 1e3);
+  note ("wal_mib", (double) (wal_bytes >> 20));
+  note ("rss_mib", (double) (memory >> 10));
+  note ("read_bytes", (double) read / nr_probe);
+  note ("written_bytes", (double) written / nr_probe);
   printf ("  WAL %" PRIu64 " MiB  memory %" PRIu64 " MiB  read %.0f  written "
-          "%.0f\n", wal_bytes >> 20, server_figure ("status", "VmRSS") >> 10,
-          (double) read / nr_probe, (double) written / nr_probe);
+          "%.0f\n", wal_bytes >> 20, memory >> 10, (double) read / nr_probe,
+          (double) written / nr_probe);
+  append_json ();
 }
 
 int
