@@ -1,0 +1,118 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash disable=SC2154
+#
+# The programs of "make bench" and "make bench-page" work; what they measure is
+# not looked at.
+
+load ../rigs/helpers
+
+setup ()
+{
+    need fio --version
+    need qemu-nbd --version
+    need gnuplot --version
+    json=$BATS_TEST_TMPDIR/bench.json
+}
+
+# bench ARGUMENT...: measure something small, in a moment.
+bench ()
+{
+    "$top_srcdir/tests/bench/bench.py" --quick --size 16M --dirty-max 4M \
+        --seconds 0.2 --dir "$BATS_TEST_TMPDIR" --json "$json" "$@"
+}
+
+# figure FILTER: what jq finds in the results.
+figure ()
+{
+    jq -e -r "$1" "$json"
+}
+
+# has_keys OF KEY...: what the filter OF finds has all of these keys.
+has_keys ()
+{
+    local of=$1 key
+
+    shift
+    for key; do
+        figure "$of | has(\"$key\")" >/dev/null || fail "$of: has no $key"
+    done
+}
+
+# write_page: make a page of the results, in $docs.
+write_page ()
+{
+    docs=$BATS_TEST_TMPDIR/docs
+    mkdir -p "$docs"
+    "$top_srcdir/tests/bench/bench-page.py" "$json" --docs "$docs"
+}
+
+@test "a line of make bench has all figures, and the page shows them" {
+    run -0 bench --only randwrite-4k
+    [[ $output == *randwrite-4k*nbdedup*qcow2* ]]
+    has_keys .machine cpu cpus memory_bytes kernel nbdkit qemu file_system \
+        plain_file_bytes_per_second
+    has_keys '.lines["randwrite-4k"].summary.nbdedup' ratio cpu_per_gib \
+        floor_per_gib floor_ratio latency_p50_us latency_p95_us \
+        latency_p99_us latency_max_us half_latency_p99_us half_p99_ratio
+    has_keys '.lines["randwrite-4k"].summary' file qcow2
+    # The hash comes on top of what file takes.
+    figure '.lines["randwrite-4k"].summary |
+            .nbdedup.floor_per_gib > .file.cpu_per_gib'
+
+    write_page
+    grep -q 'Do not quote' "$docs/benchmarks.md"
+    grep -q "^| .randwrite-4k. |" "$docs/benchmarks.md"
+    grep -q '<svg' "$docs/benchmarks-requests.svg"
+    cmp "$json" "$docs/benchmarks.json"
+}
+
+@test "the page says why nbdedup is slower, and only where it is" {
+    run -0 bench --only seqwrite-128k-zero
+    for speed in 1 9e12; do
+        jq ".lines[].summary.nbdedup.bytes_per_second = $speed" "$json" \
+            >"$json.changed"
+        mv "$json.changed" "$json"
+        write_page
+        grep -c '^- .*seqwrite-128k-zero.* of file, .* of qcow2' \
+            "$docs/benchmarks.md" || :
+    done >"$BATS_TEST_TMPDIR/found"
+    assert_eq "1 0" "$(tr '\n' ' ' <"$BATS_TEST_TMPDIR/found" | sed 's/ $//')"
+    grep -q 'not slower than a peer in any line' "$docs/benchmarks.md"
+}
+
+@test "a run that was stopped goes on where it stopped" {
+    run -0 bench --only seqwrite-128k-zero
+    first=$(figure '.lines["seqwrite-128k-zero"].rounds[0].nbdedup.seconds')
+    # As after a kill: the last server of the round is missing.
+    jq 'del(.lines["seqwrite-128k-zero"].rounds[0].qcow2)' "$json" \
+        >"$json.cut"
+    mv "$json.cut" "$json"
+    run -0 bench --only seqwrite-128k-zero
+    assert_eq "$first" \
+        "$(figure '.lines["seqwrite-128k-zero"].rounds[0].nbdedup.seconds')"
+    has_keys '.lines["seqwrite-128k-zero"].rounds[0]' qcow2
+    assert_eq 2 "$(figure '.starts | length')"
+
+    run ! bench --only seqwrite-128k-zero --dirty-max 2M
+    [[ $output == *"of a run with other settings"* ]]
+}
+
+@test "the page has the figures of a growing pool, and its sizing" {
+    run -0 bench --only seqwrite-128k-zero
+    mkdir "$BATS_TEST_TMPDIR/docs"
+    : >"$BATS_TEST_TMPDIR/docs/benchmarks-gone.svg"
+    for millions in 1 2; do
+        echo "{\"millions\": $millions, \"image\": 9, \"longest_ms\": 3," \
+            '"pooldb_bytes": 200, "disk_bytes": 240, "read_bytes": 1,' \
+            '"written_bytes": 512}'
+    done >"$BATS_TEST_TMPDIR/docs/benchmarks-ddt.json"
+    write_page
+    grep -q '^| 2 | 9 |' "$docs/benchmarks.md"
+    # 2^28 blocks in a TiB, with 200 and 40 bytes, and 13.3 of memory.
+    grep -q '^| 4k | 268 M | 50 GiB | 10 GiB | 3.33 GiB |.*| 1.125 | 1.250 |' \
+        "$docs/benchmarks.md"
+    grep -q '<svg' "$docs/benchmarks-fill.svg"
+    # A plot of an older page does not stay.
+    [ ! -e "$docs/benchmarks-gone.svg" ]
+}
