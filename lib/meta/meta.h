@@ -190,8 +190,8 @@ extern void meta_rollback (struct meta_conn *c);
  */
 extern bool meta_is_damaged (struct meta_conn *c);
 /* True if a call since meta_begin failed to write to the disk, or a checkpoint
- * to sync.  SQLite may have rolled back then, and the content of the file is not
- * known.
+ * to sync.  SQLite may have rolled back then, and the content of the file is
+ * not known.
  */
 extern bool meta_has_write_failed (struct meta_conn *c);
 /* True if any connection has read a damaged page, even of one copy only. */
