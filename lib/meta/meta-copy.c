@@ -641,7 +641,9 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
   cond_init (&c->wake);
   c->db = strdup (db);
   c->mark_path = meta_pair_mark_path (db);
-  if (c->db != NULL && c->mark_path != NULL)
+  if (c->db == NULL)
+    nbdedup_fail (ENOMEM, "no memory");
+  else if (c->mark_path != NULL)
     r = meta_pair_open (db, session, force, &c->mark, &has);
   if (r == -1)
     goto err;
