@@ -22,7 +22,7 @@
 #define FULL_RETRY_MS 1000
 /* The same for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
-/* How long a fold shall take: writers may have to wait for all of it. */
+/* How long a fold's transaction shall take: writers may have to wait for it. */
 #define FOLD_TARGET_MS 100
 /* A fold of fewer pages says nothing about the rate. */
 #define FOLD_PAGES_KNOWN 256u
@@ -99,9 +99,11 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   return r;
 }
 
-/* A fold of so many pages has taken 'ms': let the next txgs take as many as
- * folds write in FOLD_TARGET_MS.  Pages in memory and pages on a slow disk
- * differ a hundredfold, so the limit follows the last fold; up, step by step.
+/* The transaction of a fold of so many pages has taken 'ms': let the next txgs
+ * take as many as transactions change in FOLD_TARGET_MS.  Pages in memory and
+ * pages on a slow disk differ a hundredfold, so the limit follows the last
+ * fold; up, step by step.  What a fold takes before and after, mostly for
+ * syncs, does not depend on its pages.
  */
 static void
 set_limit (struct txg *t, uint64_t pages, uint64_t ms)
@@ -393,7 +395,7 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
   unsigned rows = t->parts.background_rows, tries = 0;
-  uint64_t pages, merge_pages;
+  uint64_t pages, merge_pages, start;
   int r;
 
   prepare_wal (t, pages_of (taken));
@@ -404,8 +406,10 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     fold_set_background (f, rows, pages);
     fold_set_merge_pages (f, merge_pages);
     fold_set_repairing (f, t->repairing);
+    start = clock_ms ();
     r = try_transaction (t, f, taken, with_index);
     if (r == 0) {
+      set_limit (t, room_folding_pages (t->room), clock_ms () - start);
       meta_committed (t->parts.meta);
       return 0;
     }
@@ -530,7 +534,6 @@ static int
 run_fold (struct txg *t, struct requests *taken,
           const struct meta_state *state)
 {
-  const uint64_t start = clock_ms ();
   bool inconsistent = false;
   struct fold *f = begin_fold (t, taken, state, &inconsistent);
   bool only_here;               /* the journal does not have all of it */
@@ -568,7 +571,6 @@ run_fold (struct txg *t, struct requests *taken,
       t->more |= more;
     }
     t->stuck = false;
-    set_limit (t, room_folding_pages (t->room), clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);
   }
