@@ -22,7 +22,7 @@
 #define FULL_RETRY_MS 1000
 /* The same for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
-/* How long a fold's transaction shall take: writers may have to wait for it. */
+/* How long a fold may change tables: writers may have to wait for it. */
 #define FOLD_TARGET_MS 100
 /* A fold of fewer pages says nothing about the rate. */
 #define FOLD_PAGES_KNOWN 256u
@@ -99,20 +99,24 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   return r;
 }
 
-/* The transaction of a fold of so many pages has taken 'ms': let the next txgs
- * take as many as transactions change in FOLD_TARGET_MS.  Pages in memory and
- * pages on a slow disk differ a hundredfold, so the limit follows the last
- * fold; up, step by step.  What a fold takes before and after, mostly for
- * syncs, does not depend on its pages.
+/* A fold of so many pages has taken 'ms': let the next txgs take as many as
+ * folds change in FOLD_TARGET_MS.  Pages in memory and pages on a slow disk
+ * differ a hundredfold, so the limit follows the last fold; up, step by step.
+ *
+ * Only the changes of the tables take time by the number of pages.  The rest is
+ * mostly for syncs: smaller folds would not take less, so the changes may take
+ * as long as that.
  */
 static void
 set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 {
-  const uint64_t most = ROOM_AMPLE_PAGES / 2;
-  uint64_t limit = pages * FOLD_TARGET_MS / (ms > 0 ? ms : 1);
+  const uint64_t most = ROOM_AMPLE_PAGES / 2, tables = t->tables_ms;
+  const uint64_t rest = ms > tables ? ms - tables : 0;
+  const uint64_t target = rest > FOLD_TARGET_MS ? rest : FOLD_TARGET_MS;
+  uint64_t limit = pages * target / (tables > 0 ? tables : 1);
 
   if (pages < FOLD_PAGES_KNOWN ||
-      (pages < t->limit / 4 && ms < FOLD_TARGET_MS))
+      (pages < t->limit / 4 && tables < target))
     return;
   if (limit > 2 * t->limit)
     limit = 2 * t->limit;
@@ -169,13 +173,16 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
                  bool with_index)
 {
   struct meta_conn *c = meta_writer (t->parts.meta);
+  uint64_t start;
   int r, err;
 
   if (meta_begin (c) == -1)
     return -1;
+  start = clock_ms ();
   backoff_is_off = true;        /* wait_for_memory, or it can do without */
   r = fold_write_tables (f, c, with_index);
   backoff_is_off = false;
+  t->tables_ms = clock_ms () - start;
   t->next_merges = fold_merges (f);
   if (r == 0)
     r = run_requests (taken, c, fold_state (f));
@@ -395,7 +402,7 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
   unsigned rows = t->parts.background_rows, tries = 0;
-  uint64_t pages, merge_pages, start;
+  uint64_t pages, merge_pages;
   int r;
 
   prepare_wal (t, pages_of (taken));
@@ -406,10 +413,8 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     fold_set_background (f, rows, pages);
     fold_set_merge_pages (f, merge_pages);
     fold_set_repairing (f, t->repairing);
-    start = clock_ms ();
     r = try_transaction (t, f, taken, with_index);
     if (r == 0) {
-      set_limit (t, room_folding_pages (t->room), clock_ms () - start);
       meta_committed (t->parts.meta);
       return 0;
     }
@@ -534,6 +539,7 @@ static int
 run_fold (struct txg *t, struct requests *taken,
           const struct meta_state *state)
 {
+  const uint64_t start = clock_ms ();
   bool inconsistent = false;
   struct fold *f = begin_fold (t, taken, state, &inconsistent);
   bool only_here;               /* the journal does not have all of it */
@@ -571,6 +577,7 @@ run_fold (struct txg *t, struct requests *taken,
       t->more |= more;
     }
     t->stuck = false;
+    set_limit (t, room_folding_pages (t->room), clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);
   }

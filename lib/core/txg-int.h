@@ -44,6 +44,7 @@ struct txg {
   uint64_t vacuum_after_ms;     /* the same; no VACUUM before */
   struct room *room;            /* of pool.db and its WAL; locks by itself */
   uint64_t limit;               /* the folding thread's: pages of a txg */
+  uint64_t tables_ms;           /* the same; of the last fold's changes */
   pthread_t thread;
   bool has_thread;
 

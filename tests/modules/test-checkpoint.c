@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
-#include "core/txg.h"
+#include "core/txg-int.h"
 #include "meta/meta.h"
 #include "rigs/engine-rig.h"
 
@@ -371,6 +371,25 @@ test_a_failed_sync_is_no_damage (void)
   end ();
 }
 
+/* Smaller txgs would not sync faster, so their limit must not follow syncs. */
+static void
+test_slow_syncs_leave_txgs_large (void)
+{
+  const uint64_t limit = 4 * FOLD_PAGES_MIN;
+  unsigned i;
+
+  start (1);
+  sync_ms = 200;
+  for (i = 0; i < 3; ++i) {
+    write_blocks (0, NR_BLOCKS, 1 + i * NR_BLOCKS);
+    must (nbdedup_volume_flush (handle));
+    must (txg_run (pool->txg, NULL, NULL, NULL));
+    expect (pool->txg->limit >= limit);
+  }
+  sync_ms = 0;
+  end ();
+}
+
 static const struct engine_case cases[] = {
   /* First, because it forks: no thread may run yet. */
   CASE (first_open_after_a_kill),
@@ -381,6 +400,7 @@ static const struct engine_case cases[] = {
   CASE (closing),
   CASE (a_new_wal_keeps_its_name),
   CASE (a_failed_sync_is_no_damage),
+  CASE (slow_syncs_leave_txgs_large),
   { NULL, NULL },
 };
 

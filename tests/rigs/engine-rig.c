@@ -28,7 +28,7 @@ struct volume *volume;
  */
 
 atomic_uint syncs_records, syncs_journal, syncs_wal, syncs_names;
-atomic_uint crash_at_sync, fail_syncs;
+atomic_uint crash_at_sync, fail_syncs, sync_ms;
 void (*_Atomic at_sync_of_records) (void);
 
 /* Compare the name only: the path may have had a symbolic link in it. */
@@ -45,6 +45,8 @@ count_sync (int fd, long call)
 {
   void (*fn) (void);
 
+  if (sync_ms > 0)
+    poll (NULL, 0, (int) sync_ms);
   if (is_file (fd, "records")) {
     syncs_records++;
     fn = atomic_exchange (&at_sync_of_records, NULL);
