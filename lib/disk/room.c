@@ -471,8 +471,8 @@ room_fold_pages (struct room *room, uint64_t extra)
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
   pages = bound_locked (room, room->folding_pages + extra, p.used);
-  return is_ample (room, pages) ? pages / ROOM_AMPLE_SHARE + ROOM_FOLD_PAGES
-    : pages;
+  return is_ample (room, pages) ?
+    min_u64 (pages, pages / ROOM_AMPLE_SHARE + ROOM_FOLD_PAGES) : pages;
 }
 
 uint64_t

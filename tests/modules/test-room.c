@@ -333,6 +333,7 @@ ample (void)
     inside += BATCH_PAGES;
   assert (inside > ROOM_AMPLE_PAGES / 2 && inside <= ROOM_AMPLE_PAGES);
   assert (files.wal_allocated <= 100000);
+  assert (room_fold_pages (room, 0) == ROOM_FOLD_PAGES);
   room_cut (room);
   assert (room_fold_pages (room, 0) <= ROOM_AMPLE_PAGES / 4);
   fs_free = ROOM_AMPLE_PAGES;
