@@ -38,6 +38,7 @@ struct fold {
   uint32_t sector_bytes, segment_sectors;
   unsigned background_rows;     /* maximum, for layers */
   uint64_t background_pages;    /* left for background work; room.h */
+  unsigned background_done;     /* rows of layers and moves; each attempt */
   uint64_t merge_pages;         /* maximum, for merges of the hash index */
 
   struct map_change *map_changes;

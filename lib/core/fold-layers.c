@@ -390,6 +390,7 @@ fold_background (struct fold *f, struct meta_conn *c)
       r = merge_layer (f, c, p[i], &budget);
   }
   f->has_more |= w.failed;
+  f->background_done = f->background_rows - budget.work;
   f->background_pages = budget.pages;   /* the rest is for copies and moves */
   free (w.dying.p);
   free (w.merging.p);

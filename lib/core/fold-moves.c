@@ -204,6 +204,7 @@ fold_moves (struct fold *f, struct meta_conn *c)
   r = meta_leaf_scan_from (c, &m->next, scan_row, &s);
   for (i = 0; i < s.nr_rows && r == 0; ++i)
     r = change_row (&s, &s.rows[i]);
+  f->background_done += (unsigned) s.nr_rows;
   free (s.rows);
   return r == -1 ? -1 : collect_added (f, s.batch);
 }

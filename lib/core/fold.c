@@ -211,6 +211,12 @@ fold_freed_sectors (const struct fold *f)
   return sectors;
 }
 
+unsigned
+fold_background_done (const struct fold *f)
+{
+  return f->background_done;
+}
+
 bool
 fold_has_more (struct fold *f)
 {
@@ -360,6 +366,7 @@ reset (struct fold *f)
   f->nr_added = f->moved_leaves.nr = 0;
   f->has_more = f->looked_at_copies = f->inconsistent = false;
   f->has_runs = false;
+  f->background_done = 0;
   f->nr_contradictions = 0;
   f->state = f->base;
   f->merges = *f->parts->merges;

@@ -98,5 +98,7 @@ extern uint64_t fold_freed_sectors (const struct fold *f);
 
 /* Is there background work left for the next fold? */
 extern bool fold_has_more (struct fold *f);
+/* Rows that background work has changed in this one. */
+extern unsigned fold_background_done (const struct fold *f);
 
 #endif /* NBDEDUP_FOLD_H */

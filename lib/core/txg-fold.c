@@ -24,6 +24,8 @@
 #define MERGE_RETRY_MS 10000
 /* How long a fold may change tables: writers may have to wait for it. */
 #define FOLD_TARGET_MS 100
+/* So many rows may always be worked on in the background. */
+#define BACKGROUND_MIN 16u
 /* A fold of fewer pages says nothing about the rate. */
 #define FOLD_PAGES_KNOWN 256u
 /* So many pages the WAL has at most, unless a frozen reader is in it: 256 MiB.
@@ -133,6 +135,21 @@ fail_request (struct request *q, int err)
   q->result = -1;
   q->err = err;
   snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
+}
+
+/* Background work makes a fold longer, too: halve it, or let it grow again.
+ * Then the fold says nothing about the limit.
+ */
+static void
+set_background (struct txg *t, unsigned done)
+{
+  const unsigned max = t->parts.background_rows;
+
+  if (t->tables_ms > 2 * FOLD_TARGET_MS && done > BACKGROUND_MIN)
+    t->background_rows = done / 2;
+  else if (t->tables_ms < FOLD_TARGET_MS && done >= t->background_rows / 2)
+    t->background_rows = t->background_rows * 2 < max
+      ? t->background_rows * 2 : max;
 }
 
 /* Run the requests' functions inside the transaction, each in a savepoint.  If
@@ -401,7 +418,7 @@ static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
-  unsigned rows = t->parts.background_rows, tries = 0;
+  unsigned rows = t->background_rows, tries = 0;
   uint64_t pages, merge_pages;
   int r;
 
@@ -577,7 +594,10 @@ run_fold (struct txg *t, struct requests *taken,
       t->more |= more;
     }
     t->stuck = false;
-    set_limit (t, room_folding_pages (t->room), clock_ms () - start);
+    if (fold_background_done (f) > 0)
+      set_background (t, fold_background_done (f));
+    else
+      set_limit (t, room_folding_pages (t->room), clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);
   }

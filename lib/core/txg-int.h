@@ -45,6 +45,7 @@ struct txg {
   struct room *room;            /* of pool.db and its WAL; locks by itself */
   uint64_t limit;               /* the folding thread's: pages of a txg */
   uint64_t tables_ms;           /* the same; of the last fold's changes */
+  unsigned background_rows;     /* the same; that a fold may work on */
   pthread_t thread;
   bool has_thread;
 

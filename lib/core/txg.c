@@ -104,6 +104,7 @@ txg_new (const struct txg_parts *parts, const struct meta_state *state,
     return NULL;
   }
   t->limit = FOLD_PAGES_MIN * 4;
+  t->background_rows = parts->background_rows;
   if (state->copy_sectors > 0)
     room_set_copies (t->room, COPIES_MAX);
   return t;

@@ -386,7 +386,7 @@ no_layers_left (void)
 static void
 let_folds_do_little (void)
 {
-  pool->txg->parts.background_rows = 1;
+  pool->txg->parts.background_rows = pool->txg->background_rows = 1;
 }
 
 /* A trim stops after the first row of a leaf, which stays, because the child
