@@ -29,6 +29,9 @@
 #include "base/error.h"
 #include "space/space-int.h"
 
+/* Segments that one system call punches. */
+#define PUNCH_AT_ONCE 64u
+
 /* The list that a segment belongs to, or NULL.  '*buckets' is NULL for the list
  * of empty segments.
  */
@@ -247,46 +250,80 @@ seg_pick_empty_locked (const struct space *space, bool last)
   return best;
 }
 
-/* Release the lock during the system call, which may take a millisecond, so
- * that writers can reserve room.  Meanwhile the segment is neither BACKED nor
- * ABSENT, so no allocation takes it.
- */
-void
-seg_punch_locked (struct space *space, uint32_t id)
+static void
+take_empty_locked (struct space *space, uint32_t id)
 {
-  const uint32_t base = id == 0 ? space->base_sectors : 0;
-
   assert_held (&space->lock);
   seg_remove_locked (space, id);
   space->segs[id].backed = 0;
   /* It may have been chosen for a batch that then failed for lack of memory.
    */
   seg_leave_locked (space, id);
+}
+
+/* Release the lock during the system call, which takes a millisecond, or many
+ * when the file system is busy, so that writers can reserve room.  Meanwhile
+ * the segments are neither BACKED nor ABSENT, so no allocation takes them.
+ */
+static void
+punch_taken_locked (struct space *space, uint32_t first, uint32_t last)
+{
+  const uint64_t start = (uint64_t) first * space->nr_sectors +
+    (first == 0 ? space->base_sectors : 0);
+  const uint64_t end = ((uint64_t) last + 1) * space->nr_sectors;
+  uint32_t id;
+
   space_assert_consistent_locked (space);
   lock_release (&space->lock);
-  /* If this fails the file only keeps the space until the segment is used
+  /* If this fails the file only keeps the space until the segments are used
    * again.
    */
-  store_punch (space->store, (uint64_t) id * space->nr_sectors + base,
-               space->nr_sectors - base);
+  store_punch (space->store, start, end - start);
   lock_acquire (&space->lock);
-  assert (!space->segs[id].backed);
-  seg_set_absent_locked (space, id, true);
+  for (id = first; id <= last; ++id) {
+    assert (!space->segs[id].backed);
+    seg_set_absent_locked (space, id, true);
+  }
+}
+
+void
+seg_punch_locked (struct space *space, uint32_t id)
+{
+  take_empty_locked (space, id);
+  punch_taken_locked (space, id, id);
 }
 
 /* Keep as much room as the spare segments have on top of the reservations.
  * Otherwise a full pool would punch and allocate a segment for every write.
  */
-void
-seg_punch_empty_locked (struct space *space)
+static bool
+has_surplus_locked (const struct space *space)
 {
   const unsigned c = space_top_class_locked (space);
   const uint64_t fresh = space_room (space, c, space->nr_sectors, 0);
 
-  while (space->nr_empty > SPACE_SPARE_SEGMENTS &&
-         space->room[c] >= space->reserved_sectors +
-         SPACE_SPARE_SEGMENTS * fresh)
-    seg_punch_locked (space, seg_pick_empty_locked (space, true));
+  return space->nr_empty > SPACE_SPARE_SEGMENTS &&
+    space->room[c] >= space->reserved_sectors + SPACE_SPARE_SEGMENTS * fresh;
+}
+
+/* A large volume leaves neighbours: one call takes them all.  Segment 0, with
+ * the header, is not worth it.
+ */
+void
+seg_punch_empty_locked (struct space *space)
+{
+  uint32_t first, last;
+
+  while (has_surplus_locked (space)) {
+    first = last = seg_pick_empty_locked (space, true);
+    take_empty_locked (space, last);
+    while (first > 1 && last - first + 1 < PUNCH_AT_ONCE &&
+           seg_is_used (&space->segs[first - 1]) &&
+           seg_is_empty_locked (space, first - 1) &&
+           has_surplus_locked (space))
+      take_empty_locked (space, --first);
+    punch_taken_locked (space, first, last);
+  }
 }
 
 void

