@@ -32,6 +32,11 @@
 
 #define SLOTS_MAX 255
 
+/* Empty segments beyond the spare ones that wait for their neighbours, to be
+ * punched with one system call.
+ */
+#define EMPTY_AT_ONCE 16u
+
 /* 12 bytes per segment of the file. */
 struct seg {
   uint32_t nr_free:14;          /* sectors */

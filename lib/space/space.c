@@ -370,6 +370,9 @@ space_release (struct space *space, const struct space_freed *freed,
     if (j < nr)
       nanosleep (&away, NULL);
   }
+  WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
+  seg_punch_empty_locked (space);
 }
 
 int
