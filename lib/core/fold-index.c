@@ -573,8 +573,8 @@ fold_index_is_shrinking (const struct index_merges *merges)
   return merges->shrink || is_active (&merges->all);
 }
 
-/* Merge all runs if most of them cancels, or somebody asked for it: when no
- * other merge is under way, and none begins before.
+/* Merge all runs if most of them cancels, or txg_shrink_index asked for it:
+ * when no other merge is under way, and none begins before.
  */
 static void
 begin_merge_of_all (struct index_merges *merges,

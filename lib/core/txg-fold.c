@@ -112,7 +112,8 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
 static void
 set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 {
-  const uint64_t most = ROOM_AMPLE_PAGES / 2, tables = t->tables_ms;
+  const uint64_t most = t->parts.wal_max_bytes / META_PAGE_BYTES;
+  const uint64_t tables = t->tables_ms;
   const uint64_t rest = ms > tables ? ms - tables : 0;
   const uint64_t target = rest > FOLD_TARGET_MS ? rest : FOLD_TARGET_MS;
   uint64_t limit = pages * target / (tables > 0 ? tables : 1);
@@ -414,6 +415,16 @@ mend_for_fold (struct txg *t, struct fold *f)
   }
 }
 
+/* Begin the WAL again at its start, where its file has all that the fold was
+ * promised: to cut the file would give that to other programs.
+ */
+static void
+restart_wal (struct txg *t)
+{
+  if (!meta_restart_wal (t->parts.meta, false))
+    meta_restart_wal (t->parts.meta, true);
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
@@ -465,7 +476,7 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     }
     /* Merges can wait, and background work can do with less room. */
     else if (merge_pages > 0 || rows > 0) {
-      meta_restart_wal (t->parts.meta, true);
+      restart_wal (t);
       if (merge_pages > 0)
         postpone_merges (t);
       else {
@@ -475,7 +486,7 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
       merge_pages = 0;
     }
     else if (!restarted) {
-      meta_restart_wal (t->parts.meta, true);
+      restart_wal (t);
       restarted = true;
     }
     else {

@@ -288,7 +288,7 @@ zero_blocks (struct volume *v, uint64_t first, uint64_t count)
 
   for (; first < end; first += n) {
     n = end - first;
-    /* The change of a map that cannot be read fails later, or not. */
+    /* If the map cannot be read, skip nothing: a trim needs no read. */
     if (n > LEAF_BLOCKS && next_used (v, first, end - 1, &next) == 0 &&
         next > first) {
       n = next - first;

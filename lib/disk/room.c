@@ -312,8 +312,7 @@ room_check (struct room *room, uint64_t pages)
 static bool
 is_ample (const struct room *room, uint64_t pages)
 {
-  return pages <= ROOM_AMPLE_PAGES &&
-    room->ops.get_free (room->ops.opaque) >= ROOM_AMPLE_TIMES * pages;
+  return room->ops.get_free (room->ops.opaque) >= ROOM_AMPLE_TIMES * pages;
 }
 
 /* Allocate room for 'pages' in the WAL, up to its maximum. */
@@ -323,10 +322,8 @@ extend_wal_locked (struct room *room, uint64_t pages,
 {
   if (pages <= p->wal_allocated)
     return true;
-  if (pages > room->wal_max)
-    return is_ample (room, pages);
-  return allocate_step (room, true, pages, room->wal_max,
-                        &room->wal_step) == 0;
+  return pages <= room->wal_max &&
+    allocate_step (room, true, pages, room->wal_max, &room->wal_step) == 0;
 }
 
 void
@@ -479,16 +476,14 @@ uint64_t
 room_background_pages (struct room *room, uint64_t extra)
 {
   struct room_pages p;
-  uint64_t pages, most, n;
+  uint64_t pages, n;
 
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
   pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
-  most = is_ample (room, ROOM_AMPLE_PAGES) ? ROOM_AMPLE_PAGES
-    : p.wal_allocated;
-  n = most > pages ? (most - pages) / room->copies : 0;
+  n = p.wal_allocated > pages ? (p.wal_allocated - pages) / room->copies : 0;
   if (n < ROOM_HOLES_PAGES && room->folding_pages == 0)
     n = ROOM_HOLES_PAGES;       /* a leaf alone has room in the kept pages */
   return n;

@@ -15,13 +15,6 @@
  *    change together (replay folds both at once).  Changes without room wait
  *    for the fold: txgs become small when space is short.
  *
- * The second guarantee is far from what a fold writes: about a tenth of it is
- * the most that was measured, because many changes share their pages.  So the
- * WAL is not made larger than wal_max for it.  Changes that could touch more
- * enter only while the file system has several times as many free pages.  If
- * other programs fill it before the fold, and the fold needs more than wal_max,
- * it waits until there is space; the journal and memory keep its changes.
- *
  * The number of pages that a change touches is bounded per block
  * (ROOM_*_PAGES), and by the pages that pool.db has and may grow by.  The
  * second bound makes the guarantee affordable for a small pool on a small
@@ -69,12 +62,10 @@ struct room;
 #define ROOM_ENTRIES_PER_PAGE 128
 /* A fold usually writes a tenth of what it may write, because many changes
  * share their pages.  If the file system has so many times as many free pages,
- * the fold gets room for this share behind the WAL's content.
+ * the fold begins with room for this share behind the WAL's content.
  */
 #define ROOM_AMPLE_TIMES 4
 #define ROOM_AMPLE_SHARE 8
-/* And so many may enter then: 1 GiB. */
-#define ROOM_AMPLE_PAGES 131072u
 /* State, layers, and the changes of a small command. */
 #define ROOM_FOLD_PAGES 48
 

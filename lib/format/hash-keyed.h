@@ -7,8 +7,8 @@
  *   SHA-256 (k3 || GMAC (k1, m) || Poly1305 (k2, m))
  *
  * GMAC (AES-256, nonce 0) and Poly1305 serve as almost universal hash
- * functions: two different messages of n bytes, chosen by someone who does not
- * know the key, have the same GMAC with a probability of at most
+ * functions: two different messages of n bytes, chosen without knowing the
+ * key, have the same GMAC with a probability of at most
  * (n / 16 + 1) / 2^128, the same Poly1305 with one of at most
  * 8 (n / 16 + 1) / 2^106, and, as k1 and k2 are independent, both with the
  * product: 2^-211 for 16 KiB.  nbdedup-safety(7) derives what follows.
@@ -16,12 +16,12 @@
  * A nonce that repeats is the ruin of a MAC whose tags an attacker sees: the
  * difference of two tags is a polynomial of which the secret H is a root.
  * Here equal messages must have equal tags, so the nonce is fixed, and the tags
- * are no output: SHA-256 with k3, as a pseudorandom function, hides them.  A
- * digest tells who does not have the key only to which others it is equal, and
- * so do all that follows from digests: the order of the index, hits and misses
- * of the filter, and the time that these take.
+ * are no output: SHA-256 with k3, as a pseudorandom function, hides them.  An
+ * attacker without the key learns from a digest only to which others it is
+ * equal, and the same from all that follows from digests: the order of the
+ * index, hits and misses of the filter, and the time that these take.
  *
- * With the key anybody can make different blocks that have the same digest.
+ * With the key an attacker can make different blocks with the same digest.
  */
 
 #ifndef NBDEDUP_HASH_KEYED_H

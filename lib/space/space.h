@@ -108,7 +108,7 @@ extern int space_alloc_apart (struct space *space, uint32_t nr_sectors,
 /* For compaction.  drain: choose up to 'nr_segments' segments with many free
  * sectors, and up to 'max_bytes' in use in all, the emptiest ones; store their
  * numbers in 'segments' and return how many.  From then on no record is placed
- * there, and their room is promised to nobody, until space_undrain, which
+ * there, and no reservation counts on their room, until space_undrain, which
  * returns how many are empty.
  *
  * alloc_dense: allocate one record as space_alloc does, but beside other moved
