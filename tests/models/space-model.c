@@ -224,22 +224,29 @@ check_info (void)
   assert (info.nr_segments * SEGMENT_BYTES <= store_file_bytes (store));
 }
 
+static void
+add (const struct placement *p, uint32_t size)
+{
+  unsigned k = 0;
+
+  while (records[k].state != FREE)
+    assert (++k < MAX_RECORDS);
+  records[k].p = *p;
+  records[k].nr = size;
+  records[k].state = ALLOCATED;
+  take (k);
+}
+
 unsigned
 alloc (unsigned nr, const uint32_t *sizes)
 {
   struct placement out[MAX_BATCH];
-  unsigned i, k = 0;
+  unsigned i;
 
   if (space_alloc (space, nr, sizes, out) == -1)
     return 0;
-  for (i = 0; i < nr; ++i) {
-    while (records[k].state != FREE)
-      assert (++k < MAX_RECORDS);
-    records[k].p = out[i];
-    records[k].nr = sizes[i];
-    records[k].state = ALLOCATED;
-    take (k);
-  }
+  for (i = 0; i < nr; ++i)
+    add (&out[i], sizes[i]);
   return nr;
 }
 
@@ -247,7 +254,7 @@ bool
 alloc_apart (uint32_t size, const uint64_t *segments, unsigned nr_segments)
 {
   struct placement out;
-  unsigned i, k = 0;
+  unsigned i;
 
   if (space_alloc_apart (space, size, segments, nr_segments, &out) == -1)
     return false;
@@ -257,12 +264,7 @@ alloc_apart (uint32_t size, const uint64_t *segments, unsigned nr_segments)
     space_undo (space, &out, size);
     return true;
   }
-  while (records[k].state != FREE)
-    assert (++k < MAX_RECORDS);
-  records[k].p = out;
-  records[k].nr = size;
-  records[k].state = ALLOCATED;
-  take (k);
+  add (&out, size);
   return true;
 }
 
@@ -270,16 +272,10 @@ bool
 alloc_dense (uint32_t size)
 {
   struct placement out;
-  unsigned k = 0;
 
   if (space_alloc_dense (space, size, &out) == -1)
     return false;
-  while (records[k].state != FREE)
-    assert (++k < MAX_RECORDS);
-  records[k].p = out;
-  records[k].nr = size;
-  records[k].state = ALLOCATED;
-  take (k);
+  add (&out, size);
   return true;
 }
 
