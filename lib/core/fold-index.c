@@ -10,9 +10,6 @@
 #include "base/cleanup.h"
 #include "core/fold-index.h"
 
-/* Entries that a step of a merge has in memory. */
-#define STEP_ENTRIES 16384u
-
 static int
 compare_ops (const void *a, const void *b)
 {
@@ -372,6 +369,7 @@ struct step {
   size_t nr;
   struct index_entry *more;     /* owned; those of which one is not enough */
   size_t nr_more;
+  size_t nr_read;
   uint64_t end;                 /* all before this prefix; UINT64_MAX: all */
 };
 
@@ -379,20 +377,19 @@ static int
 read_step (struct index_cursor *cu, size_t max, struct step *s)
 {
   struct index_entry e = { .prefix = 0 };
-  size_t nr_read = 0;
   uint64_t at;
   int sum, r;
 
-  s->nr = s->nr_more = 0;
+  s->nr = s->nr_more = s->nr_read = 0;
   while (meta_index_cursor_at (cu, &at) == 1) {
-    if (nr_read >= max && INDEX_KEY (0, at) != key (&e)) {
+    if (s->nr_read >= max && INDEX_KEY (0, at) != key (&e)) {
       s->end = at & ~(INDEX_KEY_STEP - 1);
       return 0;
     }
     r = meta_index_cursor_next (cu, &e, &sum);
     if (r == -1)
       return -1;
-    nr_read++;
+    s->nr_read++;
     if (sum != 0 && array_push (&s->e, &s->nr, e) == -1)
       return -1;
     /* The same content came to the same place again, and a run that has no part
@@ -466,7 +463,7 @@ merge_step (struct meta_conn *c, struct index_merges *merges,
 
   if (cu == NULL)
     return -1;
-  r = read_step (cu, STEP_ENTRIES, s);
+  r = read_step (cu, INDEX_STEP_ENTRIES, s);
   for (run = 0; r == 0 && run < INDEX_RUNS; ++run) {
     if (!index_runs_has (&m->inputs, run))
       continue;
@@ -485,20 +482,41 @@ merge_step (struct meta_conn *c, struct index_merges *merges,
   return r;
 }
 
+/* While there is no room for steps, credit for so many is enough. */
+#define CREDIT_STEPS 16
+
+static uint64_t
+at_most (uint64_t n, uint64_t max)
+{
+  return n < max ? n : max;
+}
+
+/* What the next step moves. */
+static uint64_t
+step_entries (const struct index_merge *m)
+{
+  return m->left == 0 ? INDEX_STEP_ENTRIES
+    : at_most (m->left, INDEX_STEP_ENTRIES);
+}
+
 /* Decreases '*max'. */
 static int
 merge_some (struct meta_conn *c, struct index_merges *merges,
             struct index_merge *m, uint64_t nr, uint64_t *max)
 {
   struct step s = { NULL };
-  uint64_t done;
   int r = 0;
 
-  for (done = 0; r == 0 && done < nr && *max >= STEP_ENTRIES && is_active (m);
-       done += STEP_ENTRIES) {
-    *max -= STEP_ENTRIES;
+  m->credit += nr;
+  while (r == 0 && is_active (m) && m->credit >= step_entries (m) &&
+         *max >= INDEX_STEP_ENTRIES) {
+    *max -= INDEX_STEP_ENTRIES;
     r = merge_step (c, merges, m, &s);
+    m->credit -= at_most (s.nr_read, m->credit);
+    m->left -= at_most (s.nr_read, m->left);
   }
+  m->credit = is_active (m)
+    ? at_most (m->credit, CREDIT_STEPS * INDEX_STEP_ENTRIES) : 0;
   free (s.e);
   free (s.more);
   return r;
@@ -537,6 +555,7 @@ begin_merge (struct index_merges *merges, struct index_merge *m,
     return;
   if (sum > nr_entries && m == &merges->all)
     sum = nr_entries;
+  m->left = sum;
   m->output = choose_run (runs, &busy, level_of (sum));
   for (run = first; run <= last; ++run)
     if (index_runs_has (runs, run) && !index_runs_has (&busy, run) &&
@@ -597,7 +616,7 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
   struct index_merge *m;
   unsigned i;
 
-  if (max < STEP_ENTRIES)
+  if (max < INDEX_STEP_ENTRIES)
     return 0;
   if (meta_index_runs (c, &runs) == -1)
     return -1;

@@ -32,11 +32,15 @@
 
 #define INDEX_MERGE 4u
 #define INDEX_LEVEL_ENTRIES 4096u
+/* Entries that a step of a merge has in memory. */
+#define INDEX_STEP_ENTRIES 16384u
 
 /* A merge of runs of one level. */
 struct index_merge {
   struct index_runs inputs;     /* none: there is no merge */
   unsigned output;
+  uint64_t left;                /* entries of the inputs, as far as is known */
+  uint64_t credit;              /* entries that it may move */
 };
 
 struct index_merges {
@@ -61,8 +65,9 @@ extern int fold_index (struct meta_conn *c, struct index_entry *ops,
                        size_t nr, uint64_t *nr_entries,
                        struct index_merges *merges, bool in_place);
 
-/* Begin the merges that are due, and move about 'nr' entries of each, 'max' of
- * all.  'nr_entries' as above.
+/* Begin the merges that are due, and move 'nr' entries of each on average,
+ * 'max' of all.  A large merge moves INDEX_STEP_ENTRIES at once, so that many
+ * small folds cost no more than a large one.  'nr_entries' as above.
  */
 extern int fold_index_merge (struct meta_conn *c, struct index_merges *merges,
                              uint64_t nr, uint64_t max, uint64_t nr_entries);

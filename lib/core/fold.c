@@ -378,7 +378,7 @@ reset (struct fold *f)
  */
 #define MERGE_FACTOR 6
 /* And so many more, for folds that add few. */
-#define MERGE_ENTRIES_MIN 16384
+#define MERGE_ENTRIES_MIN 1024
 /* A fold that adds none has the time to end merges. */
 #define MERGE_ENTRIES_IDLE (1u << 18)
 /* Entries for each page that merges may write: half of what a page holds, as
@@ -402,7 +402,7 @@ fold_wanted_merge_pages (const struct fold *f)
   uint64_t nr = nr_to_merge (f->nr_changes);
 
   if (f->nr_changes > 0)
-    nr *= MERGE_LEVELS;
+    nr = (nr + INDEX_STEP_ENTRIES) * MERGE_LEVELS;
   else if (!fold_index_is_merging (f->parts->merges))
     return 0;
   return nr / MERGE_ENTRIES_PER_PAGE + 1;

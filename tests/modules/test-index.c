@@ -243,6 +243,39 @@ test_merge (void)
   with_tables (do_merge, NULL);
 }
 
+/* A large merge moves as many entries as the folds allow, but many at once: a
+ * small fold moves none, most of the time.
+ */
+static int
+do_small_folds (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  const unsigned each = NR_ENTRIES / INDEX_MERGE, nr = INDEX_STEP_ENTRIES / 16;
+  const struct index_merge *m = &merges.levels[0];
+  unsigned i, steps = 0;
+  uint64_t left = 0;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (i = 0; i < NR_ENTRIES; i += each)
+    change (c, state, i, each, false, NULL);
+  for (i = 0; i < 32; ++i) {
+    must (fold_index_merge (c, &merges, nr, UINT64_MAX, state->index_entries));
+    steps += i > 0 && m->left != left;
+    left = m->left;
+  }
+  /* Entries of one key stay together. */
+  expect (steps == 2 && left <= NR_ENTRIES - 2 * INDEX_STEP_ENTRIES);
+  compare (c, state);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_small_folds (void)
+{
+  with_tables (do_small_folds, NULL);
+}
+
 /* What is removed leaves nothing behind, although its run has no other of its
  * level.
  */
@@ -438,6 +471,7 @@ test_older_form (void)
 static const struct engine_case cases[] = {
   CASE (anything),
   CASE (merge),
+  CASE (small_folds),
   CASE (remove_all),
   CASE (remove_in_place),
   CASE (without_merges),
