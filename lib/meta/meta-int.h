@@ -17,6 +17,11 @@
 
 #define NR_READERS 4
 
+/* The WAL is checkpointed when it has so many pages more, or more of them
+ * (meta_throttle).
+ */
+#define META_CHECKPOINT_PAGES_MIN 1024
+
 struct meta {
   char *path;                   /* owned */
   struct meta_conn writer;
@@ -49,6 +54,7 @@ struct meta {
                                  * the WAL has so many bytes */
   int wal_pages;                /* in the WAL, after the last commit */
   int copied_pages;             /* of them, by checkpoints */
+  int checkpoint_pages;         /* not copied: then the thread copies them */
   unsigned wal_begun;           /* how often the WAL was restarted */
   bool hold_readers;            /* meta_reader_get waits */
   bool stop;

@@ -17,8 +17,12 @@
 #include "format/format.h"
 #include "meta/meta-int.h"
 
-/* Checkpoint when the WAL has this many pages; wait for it at the limit. */
-#define WAL_PAGES 1024
+/* Checkpoint when the WAL has a third of the pages at which a fold waits for
+ * it, and not at more than these.  A checkpoint writes a page once that many
+ * folds have changed, so large ones write less.
+ */
+#define WAL_PAGES_MAX 4096
+#define WAL_SHARE 3
 #define WAL_LIMIT_BYTES (UINT64_C (96) << 20)
 #define WAL_LIMIT_BYTES_MIN (UINT64_C (1) << 20)
 /* How long the fold waits for readers before it lets the WAL grow further. */
@@ -62,7 +66,7 @@ wal_begins_locked (struct meta *m)
 static bool
 wants_checkpoint_locked (const struct meta *m)
 {
-  return m->wal_pages - m->copied_pages >= WAL_PAGES;
+  return m->wal_pages - m->copied_pages >= m->checkpoint_pages;
 }
 
 /* Copy what the WAL has now, as far as readers allow.  A failure is not lost:
@@ -255,6 +259,15 @@ has_room (struct meta *m, uint64_t pages, uint64_t limit)
     pages <= meta_files_wal_pages (m->files);
 }
 
+static int
+checkpoint_pages (uint64_t limit)
+{
+  const uint64_t pages = limit / META_PAGE_BYTES / WAL_SHARE;
+
+  return pages < META_CHECKPOINT_PAGES_MIN ? META_CHECKPOINT_PAGES_MIN
+    : pages > WAL_PAGES_MAX ? WAL_PAGES_MAX : (int) pages;
+}
+
 void
 meta_throttle (struct meta *m, uint64_t need)
 {
@@ -263,6 +276,7 @@ meta_throttle (struct meta *m, uint64_t need)
   {
     WITH_LOCK (&m->lock);
     pages = (uint64_t) m->wal_pages;
+    m->checkpoint_pages = checkpoint_pages (limit);
   }
   bytes = pages * META_PAGE_BYTES;
   if (pages == 0 || (bytes < limit && has_room (m, pages + need, limit)))

@@ -121,6 +121,7 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
     return nbdedup_fail_null (ENOMEM, "no memory");
   lock_init (&m->copying);
   lock_init (&m->lock);
+  m->checkpoint_pages = META_CHECKPOINT_PAGES_MIN;
   cond_init (&m->reader_free);
   cond_init (&m->wake);
   cond_init (&m->all_free);
