@@ -425,15 +425,43 @@ restart_wal (struct txg *t)
     meta_restart_wal (t->parts.meta, true);
 }
 
+static uint64_t
+wal_pages (struct txg *t)
+{
+  struct meta_pages p;
+
+  meta_get_pages (t->parts.meta, &p);
+  return p.wal_used;
+}
+
+/* Without merges, background work and commands a fold writes what its changes
+ * were promised, and no more.
+ */
+static void
+assert_promise (struct txg *t, const struct fold *f,
+                const struct requests *taken, uint64_t before)
+{
+  const uint64_t after = wal_pages (t);
+  const uint64_t written = after >= before ? after - before : after;
+  const struct request *q;
+  bool has_command = false;
+
+  TAILQ_FOREACH (q, taken, link)
+    has_command |= q->fn != NULL && q != &t->notes;
+  assert (has_command || fold_background_done (f) > 0 ||
+          written <= room_folding_pages (t->room) + ROOM_FOLD_PAGES);
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
   bool with_index = true, restarted = false;
   unsigned rows = t->background_rows, tries = 0;
-  uint64_t pages, merge_pages;
+  uint64_t pages, merge_pages, before;
   int r;
 
   prepare_wal (t, pages_of (taken));
+  before = wal_pages (t);
   pages = room_background_pages (t->room, pages_of (taken));
   merge_pages = get_merge_room (t, pages_of (taken),
                                 fold_wanted_merge_pages (f));
@@ -444,6 +472,8 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
     r = try_transaction (t, f, taken, with_index);
     if (r == 0) {
       meta_committed (t->parts.meta);
+      if (NBDEDUP_EXPENSIVE_ASSERTS && merge_pages == 0 && t->has_thread)
+        assert_promise (t, f, taken, before);
       return 0;
     }
     if (r == 1)

@@ -261,12 +261,23 @@ txg_enter (struct txg *t, unsigned nr, uint64_t pages)
     }
     if (room_enter (t->room, nr, pages) || t->failed || t->stuck || t->stop)
       break;
-    t->kicked = true;
-    pthread_cond_signal (&t->wake);
+    /* The end of a fold makes room in this txg, so that it need not be cut with
+     * the few changes that had room beside the other.
+     */
+    if (!t->folding) {
+      t->kicked = true;
+      pthread_cond_signal (&t->wake);
+    }
     lock_wait_ms (&t->lock, &t->folded, 100);
   }
   assert (!t->cutting);
   t->nr_inside++;
+}
+
+struct room_touched
+txg_touch (struct txg *t)
+{
+  return room_touch (t->room);
 }
 
 void
@@ -295,6 +306,16 @@ txg_log_record (struct txg *t, const struct record *record,
   return txg_log_add_record (t->log, record, chunk_addr);
 }
 
+/* Layers of one branch have their rows between each other (layer.h). */
+static void
+touch_leaf (struct room_touched *touched, const struct layer *layer,
+            uint64_t block)
+{
+  if (touched)
+    room_touch_leaf (touched, layer->id, block / LEAF_BLOCKS,
+                     layer->base == layer);
+}
+
 int
 txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
                  const struct pointer *ptr, struct room_touched *touched)
@@ -305,6 +326,7 @@ txg_set_pointer (struct txg *t, struct layer *layer, uint64_t block,
   /* Journal first: if that fails nothing has changed. */
   if (txg_log_add_pointer (t->log, layer->id, block, ptr) == -1)
     return -1;
+  touch_leaf (touched, layer, block);
   r = map_set (t->parts.map, layer, block, ptr, &displaced);
   if (r == 1) {
     ddt_unref (t->parts.ddt, displaced);
@@ -338,6 +360,7 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
     return -1;
   if (t->parts.readonly)
     return 0;
+  touch_leaf (touched, layer, block);
   while (nr > 0) {
     ddt_unref (t->parts.ddt, displaced[--nr]);
     if (touched)

@@ -150,6 +150,10 @@ extern void txg_throttle (struct txg *txg);
  * pool.db (ROOM_*).  Waits for folds while the WAL has no room for them.
  */
 extern void txg_enter (struct txg *txg, unsigned nr, uint64_t pages);
+/* What the caller's changes touch, for txg_set_pointer and others: nothing yet.
+ * It is inside txg_enter.
+ */
+extern struct room_touched txg_touch (struct txg *txg);
 /* Before txg_leave: the caller knows now what its changes touch, instead of
  * 'pages'.
  */

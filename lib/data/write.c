@@ -379,8 +379,9 @@ static void
 write_some (struct worker *w, struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
-  struct room_touched touched = { .leaves = leaves_of (b) };
-  uint64_t pages = b->nr * ROOM_BLOCK_PAGES + touched.leaves * ROOM_LEAF_PAGES;
+  const uint64_t pages = b->nr * ROOM_BLOCK_PAGES +
+    leaves_of (b) * ROOM_LEAF_PAGES;
+  struct room_touched touched;
   int r = txg_check (pool->txg);
 
   if (r == 0) {
@@ -388,6 +389,7 @@ write_some (struct worker *w, struct dirty_batch *b)
     r = hash_batch (w, b);
   }
   txg_enter (pool->txg, b->nr, pages);
+  touched = txg_touch (pool->txg);
   if (r == 0) {
     deduplicate (w, b);
     r = store_new (w, b);

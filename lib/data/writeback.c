@@ -582,15 +582,16 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
            uint64_t count)
 {
   struct nbdedup_pool *pool = wb->pool;
-  struct room_touched touched = {
-    .leaves = (first + count - 1) / LEAF_BLOCKS - first / LEAF_BLOCKS + 1,
-  };
-  uint64_t pages = touched.leaves * ROOM_LEAF_PAGES +
+  const uint64_t leaves =
+    (first + count - 1) / LEAF_BLOCKS - first / LEAF_BLOCKS + 1;
+  const uint64_t pages = leaves * ROOM_LEAF_PAGES +
     count * ROOM_POINTER_PAGES;
+  struct room_touched touched;
   int r;
 
   txg_throttle (pool->txg);
   txg_enter (pool->txg, 0, pages);
+  touched = txg_touch (pool->txg);
   {
     WITH_LOCK (&wb->lock);
     WITH_CONSISTENT (writeback, wb);

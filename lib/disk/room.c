@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/mix.h"
 #include "disk/room.h"
 #include "format/format.h"
 
@@ -27,10 +28,19 @@
  */
 #define STEP_PAGES 256
 
+/* What the open txg has touched: as much as there are places for.  What is
+ * forgotten counts twice, which only makes the txg smaller.
+ */
+#define NR_SEEN 32768u
+
+enum kind { LEAF, AREA, GROUP, COUNT };
+
 struct room {
   struct room_ops ops;
   uint64_t wal_max;
   atomic_uint copies;           /* most copies of a record, itself included */
+  _Atomic uint64_t seen[NR_SEEN];       /* hashes; some of older generations */
+  _Atomic uint64_t generation;  /* of the open txg */
 
   struct lock lock;             /* protects everything below */
   uint64_t step, wal_step;      /* STEP_PAGES, or less */
@@ -356,41 +366,94 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   return true;
 }
 
+/*----------------------------------------------------------------------
+ * What changes touch
+ */
+
+struct room_touched
+room_touch (struct room *room)
+{
+  return (struct room_touched) { .room = room };
+}
+
+/* Two threads may both be the first.  The one that comes second returns pages
+ * while the first still has all of its own, so that they cover both.
+ */
+static bool
+has_seen (struct room *room, enum kind kind, uint64_t a, uint64_t b, bool note)
+{
+  uint64_t hash;
+
+  if (room == NULL)
+    return false;
+  hash = mix_two (mix_two (mix_two (room->generation, kind), a), b);
+  if (room->seen[hash % NR_SEEN] == hash)
+    return true;
+  if (note)
+    room->seen[hash % NR_SEEN] = hash;
+  return false;
+}
+
+void
+room_touch_leaf (struct room_touched *t, uint64_t layer, uint64_t leaf,
+                 bool alone)
+{
+  if (t->has_leaf && t->last_leaf == leaf && t->last_layer == layer)
+    return;
+  t->has_leaf = true;
+  t->last_layer = layer;
+  t->last_leaf = leaf;
+  if (has_seen (t->room, LEAF, layer, leaf, true))
+    return;
+  if (alone && has_seen (t->room, AREA, layer, leaf / ROOM_AREA_LEAVES, true))
+    t->neighbours++;
+  else
+    t->leaves++;
+}
+
 static void
-touch_group (uint64_t addr, uint64_t *nr, uint64_t *last)
+touch_group (struct room_touched *t, uint64_t addr)
 {
   const uint64_t group = addr / RECORD_GROUP_SECTORS;
 
-  if (*nr == 0 || group != *last)
-    ++*nr;
-  *last = group;
+  if ((t->groups == 0 || group != t->last_group) &&
+      !has_seen (t->room, GROUP, group, 0, true))
+    t->groups++;
+  t->last_group = group;
 }
 
 void
 room_touch_new (struct room_touched *t, uint64_t addr)
 {
   t->added++;
-  touch_group (addr, &t->groups, &t->last_group);
+  touch_group (t, addr);
 }
 
 void
 room_touch_lost (struct room_touched *t, uint64_t addr)
 {
   t->removed++;
-  touch_group (addr, &t->groups, &t->last_group);
+  touch_group (t, addr);
 }
 
 void
 room_touch_ref (struct room_touched *t, uint64_t addr)
 {
-  touch_group (addr, &t->counts, &t->last_counted);
+  const uint64_t group = addr / RECORD_GROUP_SECTORS;
+
+  if ((t->counts == 0 || group != t->last_counted) &&
+      !has_seen (t->room, GROUP, group, 0, false) &&
+      !has_seen (t->room, COUNT, group, 0, true))
+    t->counts++;
+  t->last_counted = group;
 }
 
 uint64_t
 room_touched_pages (const struct room_touched *t)
 {
-  return t->leaves * ROOM_LEAF_PAGES + t->groups * ROOM_GROUP_PAGES +
-    t->counts * ROOM_COUNT_PAGES + t->removed * ROOM_CANCEL_PAGES +
+  return t->leaves * ROOM_LEAF_PAGES + (t->neighbours + 1) / 2 +
+    t->groups * ROOM_GROUP_PAGES + t->counts * ROOM_COUNT_PAGES +
+    t->removed * ROOM_CANCEL_PAGES +
     (t->added + ROOM_ENTRIES_PER_PAGE - 1) / ROOM_ENTRIES_PER_PAGE;
 }
 
@@ -443,6 +506,7 @@ room_cut (struct room *room)
   room->folding = room->open;
   room->folding_pages = room->open_pages;
   room->open = room->open_pages = 0;
+  room->generation++;
 }
 
 void

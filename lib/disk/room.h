@@ -49,6 +49,11 @@ struct room;
 #define ROOM_POINTER_PAGES 10   /* to remove an old pointer */
 #define ROOM_BLOCK_PAGES (4 + ROOM_POINTER_PAGES)
 #define ROOM_LEAF_PAGES 4
+/* Rows of so many leaves, from a multiple of it on, are neighbours if their
+ * branch has no other layer.  At most they fill 3 pages, or 9 that are a
+ * third full: each row beside one that is counted takes half a page more.
+ */
+#define ROOM_AREA_LEAVES 16
 /* A leaf whose blocks all lose their pointers. */
 #define ROOM_HOLES_PAGES (ROOM_LEAF_PAGES + 64 * ROOM_POINTER_PAGES)
 /* The same, when it is known what many changes together touch (room_return):
@@ -85,14 +90,27 @@ enum room_use {
   ROOM_OVERWRITE,               /* data that replace other data */
 };
 
-/* What changes that have entered a txg touch. */
+/* What changes that have entered a txg touch, and no change of that txg has
+ * touched before.
+ */
 struct room_touched {
+  struct room *room;            /* not owned; NULL: no change was before */
   uint64_t leaves;
+  uint64_t neighbours;          /* leaves beside one of those */
   uint64_t groups;              /* that get new records, or lose some */
   uint64_t counts;              /* groups whose records get references */
   uint64_t added, removed;      /* entries of the index */
-  uint64_t last_group, last_counted;    /* for the functions below */
+  /* For the functions below: */
+  bool has_leaf;
+  uint64_t last_layer, last_leaf, last_group, last_counted;
 };
+
+/* Its first use is behind room_enter, and its last before the cut. */
+extern struct room_touched room_touch (struct room *room);
+
+/* The txg changes this leaf.  'alone': its branch has no other layer. */
+extern void room_touch_leaf (struct room_touched *touched, uint64_t layer,
+                             uint64_t leaf, bool alone);
 
 /* The txg adds a record at this address; drops a reference to one, which may
  * die; adds a reference to one.

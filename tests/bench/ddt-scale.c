@@ -132,21 +132,22 @@ write_batch (struct layer *layer, const struct block *blocks, unsigned nr)
   struct placement place[BATCH];
   uint32_t nr_sectors[BATCH];
   unsigned missing[BATCH], nr_missing = 0, i, ticket;
-  struct room_touched touched = { .leaves = 0 };
-  uint64_t leaf, last = UINT64_MAX, pages;
+  uint64_t leaf, last = UINT64_MAX, leaves = 0, pages;
+  struct room_touched touched;
   struct record r;
 
   for (i = 0; i < nr; ++i) {
     digest_of (blocks[i].content, &digests[i]);
     leaf = blocks[i].block / LEAF_BLOCKS;
-    touched.leaves += leaf != last;
+    leaves += leaf != last;
     last = leaf;
   }
   must (txg_reserve (pool->txg, nr, ROOM_NEW));
   must (space_reserve (pool->space, BLOCK, nr));
   txg_throttle (pool->txg);
-  pages = nr * ROOM_BLOCK_PAGES + touched.leaves * ROOM_LEAF_PAGES;
+  pages = nr * ROOM_BLOCK_PAGES + leaves * ROOM_LEAF_PAGES;
   txg_enter (pool->txg, nr, pages);
+  touched = txg_touch (pool->txg);
   ticket = quiesce_enter (&pool->quiesce);
   for (i = 0; i < nr; ++i)
     if (!ddt_lookup (pool->ddt, &digests[i], BLOCK, 0, &ptrs[i])) {
@@ -209,22 +210,17 @@ remove_batch (struct layer *layer, const struct block *blocks, unsigned nr)
 {
   const uint64_t most = txg_blocks_at_once (pool->txg);
   struct room_touched touched;
-  uint64_t leaf, last, pages;
+  uint64_t pages;
   unsigned i, j, n;
 
   for (i = 0; i < nr; i += n) {
     n = nr - i < most ? nr - i : (unsigned) most;
-    touched = (struct room_touched) { .leaves = 0 };
-    last = UINT64_MAX;
     pages = n * (ROOM_BLOCK_PAGES + ROOM_LEAF_PAGES);
     txg_throttle (pool->txg);
     txg_enter (pool->txg, n, pages);
-    for (j = i; j < i + n; ++j) {
-      leaf = blocks[j].block / LEAF_BLOCKS;
-      touched.leaves += leaf != last;
-      last = leaf;
+    touched = txg_touch (pool->txg);
+    for (j = i; j < i + n; ++j)
       must (txg_set_holes (pool->txg, layer, blocks[j].block, 1, &touched));
-    }
     txg_return (pool->txg, pages, &touched);
     txg_leave (pool->txg);
   }

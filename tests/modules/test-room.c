@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "disk/room.h"
+#include "format/format.h"
 #include "rigs/testutil.h"
 
 static uint64_t seed;
@@ -339,6 +340,66 @@ ample (void)
   end ();
 }
 
+/* A txg is charged once for what several of its batches touch, and for all of
+ * it again when the next txg does.
+ */
+static void
+once (void)
+{
+  struct room_touched t;
+  unsigned txg, batch;
+
+  begin (1000000, 100000);
+  for (txg = 0; txg < 2; ++txg) {
+    for (batch = 0; batch < 2; ++batch) {
+      t = room_touch (room);
+      room_touch_leaf (&t, 1, 7, false);
+      room_touch_leaf (&t, 1, 7, false);
+      room_touch_leaf (&t, 2, 7, false);
+      room_touch_ref (&t, RECORD_GROUP_SECTORS);
+      room_touch_lost (&t, 10 * RECORD_GROUP_SECTORS);
+      room_touch_ref (&t, 11 * RECORD_GROUP_SECTORS - 1);
+      room_touch_new (&t, 12 * RECORD_GROUP_SECTORS);
+      assert (t.added == 1 && t.removed == 1);
+      if (batch == 0)
+        assert (t.leaves == 2 && t.groups == 2 && t.counts == 1);
+      else
+        assert (t.leaves == 0 && t.groups == 0 && t.counts == 0);
+    }
+    room_cut (room);
+    room_folded (room);
+  }
+  /* A row of records costs more than the counts that were charged. */
+  t = room_touch (room);
+  room_touch_ref (&t, 0);
+  room_touch_new (&t, 0);
+  assert (t.groups == 1 && t.counts == 1);
+  end ();
+}
+
+/* Neighbours cost less, but not between the rows of other layers. */
+static void
+neighbours (void)
+{
+  struct room_touched t;
+  uint64_t leaf;
+
+  begin (1000000, 100000);
+  t = room_touch (room);
+  for (leaf = 0; leaf < 2 * ROOM_AREA_LEAVES; ++leaf)
+    room_touch_leaf (&t, 1, leaf, true);
+  assert (t.leaves == 2 && t.neighbours == 2 * ROOM_AREA_LEAVES - 2);
+  assert (room_touched_pages (&t) == 2 * ROOM_LEAF_PAGES +
+          ROOM_AREA_LEAVES - 1);
+  t = room_touch (room);
+  for (leaf = 0; leaf < ROOM_AREA_LEAVES; ++leaf) {
+    room_touch_leaf (&t, 2, leaf, false);
+    room_touch_leaf (&t, 3, leaf * ROOM_AREA_LEAVES, true);
+  }
+  assert (t.leaves == 2 * ROOM_AREA_LEAVES && t.neighbours == 0);
+  end ();
+}
+
 /* An empty pool is small, and a large one keeps little extra. */
 static void
 kept (void)
@@ -361,6 +422,8 @@ main (void)
   full (100000);
   limit ();
   ample ();
+  once ();
+  neighbours ();
   seed = seed_text ? strtoull (seed_text, NULL, 0) : (uint64_t) time (NULL);
   printf ("SEED=%" PRIu64 "\n", seed);
   for (i = 0; i < 200; ++i, ++seed) {
