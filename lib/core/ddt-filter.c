@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 #include "base/priority.h"
 #include "core/ddt-filter.h"
@@ -17,6 +18,8 @@
  * a moment, reads no index.
  */
 #define LOOKUPS_BEFORE 4096u
+/* So many before a saved filter is read. */
+#define LOOKUPS_BEFORE_SAVED 16u
 /* For fewer entries a part is not made smaller. */
 #define ENTRIES_MIN UINT64_C (64)
 /* Entries read before the connection is given back, so that it keeps no old
@@ -29,6 +32,8 @@ struct part {
   uint64_t nr;                  /* numbers added to it, some of them twice */
   uint64_t nr_most;             /* before the next one is made */
   bool wanted;                  /* the thread shall make one */
+  struct filter *saved;         /* not read yet, or being read; NULL: none */
+  uint64_t nr_saved;            /* numbers added to it */
 };
 
 struct ddt_filter {
@@ -43,7 +48,10 @@ struct ddt_filter {
    */
   struct part parts[DDT_FILTER_PARTS];
   unsigned nr_used;             /* parts that are complete */
-  size_t bytes;                 /* theirs */
+  size_t bytes;                 /* theirs, and of those being read */
+  struct warm_file *file;       /* owned: of the saved parts; NULL: none */
+  bool must_read;               /* the thread shall read them */
+  uint64_t nr_added;            /* numbers since the filter was made */
   struct filter *made;          /* being made; NULL: none */
   unsigned made_part;           /* of 'made' */
   atomic_uint_fast64_t nr_made; /* numbers added to it */
@@ -167,20 +175,18 @@ drop_part_locked (struct ddt_filter *f, struct part *part)
 }
 
 static void
-use_locked (struct ddt_filter *f)
+use_locked (struct ddt_filter *f, struct part *part, struct filter *filter,
+            uint64_t nr)
 {
-  struct part *part = &f->parts[f->made_part];
-
   assert_held (f->lock);
   drop_part_locked (f, part);
-  part->used = f->made;
-  part->nr = f->nr_made;
-  part->nr_most = filter_bytes (f->made) * 8 / FILTER_BITS;
+  part->used = filter;
+  part->nr = nr;
+  part->nr_most = filter_bytes (filter) * 8 / FILTER_BITS;
   if (part->nr_most < 2 * part->nr)     /* it is as large as it may be */
     part->nr_most = 2 * part->nr;
-  f->bytes += filter_bytes (f->made);
+  f->bytes += filter_bytes (filter);
   f->nr_used++;
-  f->made = NULL;
 }
 
 static void
@@ -220,7 +226,8 @@ make_part (struct ddt_filter *f, unsigned part)
   while (r == 0);
   WITH_LOCK (f->lock);
   if (r == 1 && f->resets == resets) {
-    use_locked (f);
+    use_locked (f, &f->parts[part], f->made, f->nr_made);
+    f->made = NULL;
     return;
   }
   filter_free (f->made);
@@ -229,15 +236,71 @@ make_part (struct ddt_filter *f, unsigned part)
     fail_locked (f);
 }
 
+/* Take a part's saved filter away. */
+static struct filter *
+take_saved_locked (struct ddt_filter *f, struct part *part)
+{
+  struct filter *saved = TAKE_PTR (part->saved);
+
+  assert_held (f->lock);
+  f->bytes -= filter_bytes (saved);
+  return saved;
+}
+
+static bool
+merge_piece (void *opaque, uint64_t offset, const uint8_t *buf, size_t len)
+{
+  filter_merge (opaque, offset, buf, len);
+  return true;
+}
+
+/* Other threads may add numbers to the part at the same time.  Only this one
+ * frees a part that is being read.
+ */
+static void
+read_part (struct ddt_filter *f, struct part *part,
+           const struct warm_section *s)
+{
+  struct filter *saved;
+  int r = -1;
+
+  if (f->resets == 0)
+    r = warm_file_read (f->file, s, merge_piece, part->saved);
+  WITH_LOCK (f->lock);
+  saved = take_saved_locked (f, part);
+  if (r == 0 && f->resets == 0)
+    use_locked (f, part, saved, s->nr + part->nr_saved);
+  else                          /* a later lookup may ask for one */
+    filter_free (saved);
+}
+
+static void
+read_saved (struct ddt_filter *f, bool at_end)
+{
+  unsigned i;
+
+  {
+    WITH_LOCK (f->lock);
+    f->must_read = false;
+  }
+  for (i = 0; i < DDT_FILTER_PARTS && (at_end || !f->stop); ++i)
+    if (f->parts[i].saved)
+      read_part (f, &f->parts[i], warm_file_find (f->file, WARM_FILTER, i));
+}
+
 /* Wait until a part is wanted.  False: stop. */
 static bool
 get_wanted (struct ddt_filter *f, unsigned *part)
 {
   WITH_LOCK (f->lock);
-  while (!f->stop && f->nr_wanted == 0)
+  while (!f->stop && !f->must_read && f->nr_wanted == 0)
     lock_wait (f->lock, &f->wake);
   if (f->stop)
     return false;
+  if (f->must_read) {
+    *part = DDT_FILTER_PARTS;
+    return true;
+  }
   for (*part = 0; !f->parts[*part].wanted; ++*part)
     assert (*part < DDT_FILTER_PARTS - 1);
   f->parts[*part].wanted = false;
@@ -253,28 +316,35 @@ filter_thread (void *arg)
 
   thread_lower_priority ();
   while (get_wanted (f, &part))
-    make_part (f, part);
+    if (part == DDT_FILTER_PARTS)
+      read_saved (f, false);
+    else
+      make_part (f, part);
   return NULL;
 }
 
 /* Without a thread there is no filter. */
+static bool
+start_thread_locked (struct ddt_filter *f)
+{
+  assert_held (f->lock);
+  if (!f->has_thread) {
+    f->has_thread = pthread_create (&f->thread, NULL, filter_thread, f) == 0;
+    f->failed = !f->has_thread;
+  }
+  pthread_cond_signal (&f->wake);
+  return f->has_thread;
+}
+
 static void
 want_locked (struct ddt_filter *f, unsigned part)
 {
   assert_held (f->lock);
-  if (f->failed || f->parts[part].wanted ||
-      (f->made && f->made_part == part))
+  if (f->failed || f->parts[part].wanted || f->parts[part].saved ||
+      (f->made && f->made_part == part) || !start_thread_locked (f))
     return;
-  if (!f->has_thread) {
-    if (pthread_create (&f->thread, NULL, filter_thread, f) != 0) {
-      f->failed = true;
-      return;
-    }
-    f->has_thread = true;
-  }
   f->parts[part].wanted = true;
   f->nr_wanted++;
-  pthread_cond_signal (&f->wake);
 }
 
 /* Lookups went to pool.db so often that all parts are wanted. */
@@ -309,13 +379,43 @@ ddt_filter_new (struct meta *meta, struct lock *lock, uint64_t max_bytes,
   return f;
 }
 
-void
-ddt_filter_free (struct ddt_filter *f)
+/* One that has fewer bits for each number than it could get now is not worth
+ * reading.
+ */
+static bool
+is_good_size (const struct ddt_filter *f, const struct warm_section *s)
 {
+  const uint64_t most = filter_bytes_for (f->max_bytes);
+
+  return s && s->len > 0 && s->len <= most &&
+    filter_bytes_for (s->len) == s->len &&
+    (s->len == most || s->nr <= s->len * 8 / FILTER_BITS);
+}
+
+void
+ddt_filter_offer_locked (struct ddt_filter *f, struct warm_file *file)
+{
+  const struct warm_section *s;
+  struct filter *saved;
   unsigned i;
 
-  if (f == NULL)
-    return;
+  assert_held (f->lock);
+  assert (f->file == NULL && f->nr_added == 0);
+  f->file = file;
+  for (i = 0; i < DDT_FILTER_PARTS; ++i) {
+    s = warm_file_find (file, WARM_FILTER, i);
+    if (!is_good_size (f, s))
+      continue;
+    saved = filter_new (s->len);
+    if (saved)
+      f->bytes += filter_bytes (saved);
+    f->parts[i].saved = saved;
+  }
+}
+
+void
+ddt_filter_stop (struct ddt_filter *f)
+{
   {
     WITH_LOCK (f->lock);
     f->stop = true;
@@ -323,9 +423,62 @@ ddt_filter_free (struct ddt_filter *f)
   }
   if (f->has_thread)
     pthread_join (f->thread, NULL);
-  for (i = 0; i < DDT_FILTER_PARTS; ++i)
+  f->has_thread = false;
+}
+
+static void
+save_part (const struct filter *filter, struct warm_writer *w)
+{
+  const size_t bytes = filter_bytes (filter);
+  uint8_t buf[4096];
+  size_t at, n;
+
+  for (at = 0; at < bytes; at += n) {
+    n = bytes - at < sizeof buf ? bytes - at : sizeof buf;
+    filter_get (filter, at, buf, n);
+    warm_writer_put (w, buf, n);
+  }
+}
+
+void
+ddt_filter_save (struct ddt_filter *f, struct warm_writer *w)
+{
+  struct warm_section s = { .type = WARM_FILTER };
+
+  assert (!f->has_thread);
+  read_saved (f, true);
+  for (; s.part < DDT_FILTER_PARTS; ++s.part) {
+    if (f->parts[s.part].used == NULL)
+      continue;
+    s.len = filter_bytes (f->parts[s.part].used);
+    s.nr = f->parts[s.part].nr;
+    warm_writer_begin (w, &s);
+    save_part (f->parts[s.part].used, w);
+    warm_writer_end (w);
+  }
+}
+
+bool
+ddt_filter_is_unchanged_locked (const struct ddt_filter *f)
+{
+  assert_held (f->lock);
+  return f->nr_added == 0 && f->resets == 0;
+}
+
+void
+ddt_filter_free (struct ddt_filter *f)
+{
+  unsigned i;
+
+  if (f == NULL)
+    return;
+  ddt_filter_stop (f);
+  for (i = 0; i < DDT_FILTER_PARTS; ++i) {
     filter_free (f->parts[i].used);
+    filter_free (f->parts[i].saved);
+  }
   filter_free (f->made);
+  warm_file_close (f->file);
   pthread_cond_destroy (&f->wake);
   free (f);
 }
@@ -337,6 +490,11 @@ ddt_filter_add_locked (struct ddt_filter *f, uint64_t prefix)
   struct part *part = &f->parts[nr];
 
   assert_held (f->lock);
+  f->nr_added++;
+  if (part->saved) {
+    filter_add (part->saved, number_of (prefix));
+    part->nr_saved++;
+  }
   if (f->made && f->made_part == nr) {
     filter_add (f->made, number_of (prefix));
     f->nr_made++;
@@ -356,7 +514,12 @@ ddt_filter_may_have_locked (struct ddt_filter *f, uint64_t prefix)
   assert_held (f->lock);
   if (part->used)
     return filter_may_have (part->used, number_of (prefix));
-  if (!f->failed && ++f->lookups % LOOKUPS_BEFORE == 0)
+  if (f->failed)
+    return true;
+  f->lookups++;
+  if (f->file && f->lookups == LOOKUPS_BEFORE_SAVED)
+    f->must_read = start_thread_locked (f);
+  if (f->lookups % LOOKUPS_BEFORE == 0)
     want_all_locked (f);
   return true;
 }
@@ -371,6 +534,8 @@ ddt_filter_reset_locked (struct ddt_filter *f)
     drop_part_locked (f, &f->parts[i]);
   f->resets++;
   f->failed = f->max_bytes == 0;
+  if (f->file)                  /* to free the saved ones */
+    f->must_read = start_thread_locked (f);
 }
 
 size_t

@@ -864,6 +864,32 @@ ddt_forget_filter (struct ddt *ddt)
   ddt_filter_reset_locked (ddt->filter);
 }
 
+void
+ddt_offer_filter (struct ddt *ddt, struct warm_file *file)
+{
+  WITH_LOCK (&ddt->lock);
+  ddt_filter_offer_locked (ddt->filter, file);
+}
+
+void
+ddt_stop_filter (struct ddt *ddt)
+{
+  ddt_filter_stop (ddt->filter);
+}
+
+void
+ddt_save_filter (struct ddt *ddt, struct warm_writer *w)
+{
+  ddt_filter_save (ddt->filter, w);
+}
+
+bool
+ddt_filter_is_unchanged (struct ddt *ddt)
+{
+  WITH_LOCK (&ddt->lock);
+  return ddt_filter_is_unchanged_locked (ddt->filter);
+}
+
 size_t
 ddt_pending_bytes (struct ddt *ddt)
 {
@@ -880,5 +906,6 @@ ddt_get_info (struct ddt *ddt, struct ddt_info *info)
     ddt->refs.nr_entries * sizeof (struct ref) +
     (ddt->by_digest.nr_buckets + ddt->refs.nr_buckets) * sizeof (void *) +
     ddt_filter_memory_locked (ddt->filter);
+  info->filter_memory = ddt_filter_memory_locked (ddt->filter);
   info->filter_bytes = ddt_filter_bytes_locked (ddt->filter);
 }

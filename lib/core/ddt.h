@@ -161,10 +161,19 @@ extern void ddt_forget_filter (struct ddt *ddt);
 /* Memory of the open and folding txgs. */
 extern size_t ddt_pending_bytes (struct ddt *ddt);
 
+/* The filter from one session to the next: the functions of ddt-filter.h. */
+struct warm_file;
+struct warm_writer;
+extern void ddt_offer_filter (struct ddt *ddt, struct warm_file *file);
+extern void ddt_stop_filter (struct ddt *ddt);
+extern void ddt_save_filter (struct ddt *ddt, struct warm_writer *w);
+extern bool ddt_filter_is_unchanged (struct ddt *ddt);
+
 struct ddt_info {
   uint64_t hits, misses;
   uint64_t cache_bytes;         /* the filter included */
   uint64_t filter_bytes;        /* 0: there is none yet */
+  uint64_t filter_memory;       /* of it, complete or not */
 };
 extern void ddt_get_info (struct ddt *ddt, struct ddt_info *info);
 

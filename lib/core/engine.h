@@ -15,6 +15,7 @@
 #include "base/geometry.h"
 #include "base/lock.h"
 #include "base/quiesce.h"
+#include "disk/warm-file.h"
 #include "format/copies.h"
 #include "format/hash.h"
 #include "nbdedup.h"
@@ -40,6 +41,7 @@ struct store;
 struct txg;
 struct volume;
 struct volumes;
+struct warmer;
 struct watch;
 struct writeback;
 
@@ -76,6 +78,8 @@ struct nbdedup_pool {
   struct scrubber *scrubber;    /* NULL: not a server */
   struct sampler *sampler;      /* NULL: not a server, or no interval */
   struct compactor *compactor;  /* NULL: not a server */
+  struct warmer *warmer;        /* NULL: not a server */
+  struct warm_stamp warm_stamp; /* of the saved filter; epoch 0: none */
   /* Called under 'admin' when a snapshot of a volume was made.  May be NULL. */
   void (*snapshot_taken) (struct nbdedup_pool *pool, const struct volume *v);
 

@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/bytes.h"
 #include "base/mix.h"
 #include "core/filter.h"
 
@@ -14,25 +14,36 @@
 #define NR_BITS 6u              /* set for each number */
 
 struct filter {
+  void *memory;                 /* owned */
   uint64_t nr_lines;
-  atomic_uint_fast64_t (*lines)[LINE_BYTES / sizeof (uint64_t)];   /* owned */
+  atomic_uint_fast64_t (*lines)[LINE_BYTES / sizeof (uint64_t)];
 };
+
+size_t
+filter_bytes_for (size_t bytes)
+{
+  return bytes < LINE_BYTES ? LINE_BYTES
+    : (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
 
 struct filter *
 filter_new (size_t bytes)
 {
   struct filter *f = malloc (sizeof *f);
-  void *lines;
+  uintptr_t p;
 
   if (f == NULL)
     return NULL;
-  f->nr_lines = bytes < LINE_BYTES ? 1 : (bytes + LINE_BYTES - 1) / LINE_BYTES;
-  if (posix_memalign (&lines, LINE_BYTES, f->nr_lines * LINE_BYTES) != 0) {
+  f->nr_lines = filter_bytes_for (bytes) / LINE_BYTES;
+  /* calloc, since the kernel gives zeroes page by page when they are used. */
+  f->memory = calloc (f->nr_lines + 1, LINE_BYTES);
+  if (f->memory == NULL) {
     free (f);
     return NULL;
   }
-  memset (lines, 0, f->nr_lines * LINE_BYTES);
-  f->lines = lines;
+  p = (uintptr_t) f->memory;
+  f->lines = (void *) ((uint8_t *) f->memory +
+                       (LINE_BYTES - p % LINE_BYTES) % LINE_BYTES);
   return f;
 }
 
@@ -41,7 +52,7 @@ filter_free (struct filter *f)
 {
   if (f == NULL)
     return;
-  free (f->lines);
+  free (f->memory);
   free (f);
 }
 
@@ -49,6 +60,28 @@ size_t
 filter_bytes (const struct filter *f)
 {
   return f->nr_lines * LINE_BYTES;
+}
+
+void
+filter_get (const struct filter *f, size_t offset, uint8_t *buf, size_t len)
+{
+  const atomic_uint_fast64_t *words = f->lines[0];
+  size_t i;
+
+  for (i = 0; i < len; i += 8)
+    put_le64 (buf + i, atomic_load_explicit (&words[(offset + i) / 8],
+                                             memory_order_relaxed));
+}
+
+void
+filter_merge (struct filter *f, size_t offset, const uint8_t *buf, size_t len)
+{
+  atomic_uint_fast64_t *words = f->lines[0];
+  size_t i;
+
+  for (i = 0; i < len; i += 8)
+    atomic_fetch_or_explicit (&words[(offset + i) / 8], get_le64 (buf + i),
+                              memory_order_relaxed);
 }
 
 /* The number's line, by its high bits (Lemire: Fast Random Integer Generation

@@ -8,6 +8,9 @@
  * Source: Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom
  * Filters, WEA 2007, section 3.
  *
+ * Files keep filters (warm-file.h): a filter that sets other bits for a number
+ * needs another magic there.
+ *
  * Threads: any number may add and ask at once.  An answer includes the numbers
  * whose filter_add happened before the question (by a lock, for example).
  */
@@ -29,6 +32,16 @@ struct filter;
 extern struct filter *filter_new (size_t bytes);
 extern void filter_free (struct filter *filter);
 extern size_t filter_bytes (const struct filter *filter);
+/* What it has if 'bytes' were asked for. */
+extern size_t filter_bytes_for (size_t bytes);
+
+/* The bits as bytes, for a file, and those of another filter of the same size
+ * added to them.  'offset' and 'len' are multiples of 8.
+ */
+extern void filter_get (const struct filter *filter, size_t offset,
+                        uint8_t *buf, size_t len);
+extern void filter_merge (struct filter *filter, size_t offset,
+                          const uint8_t *buf, size_t len);
 
 /* 'n' must be evenly distributed, as a digest's bits are. */
 extern void filter_add (struct filter *filter, uint64_t n);

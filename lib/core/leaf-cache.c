@@ -81,27 +81,56 @@ leaf_cache_drop (struct leaf_cache *c, struct cached_leaf *cl)
   free (cl);
 }
 
+/* NULL: no memory; a cache may drop entries. */
+static struct cached_leaf *
+insert (struct leaf_cache *c, uint64_t key, uint64_t leaf, uint64_t source,
+        const uint8_t *buf, size_t len)
+{
+  struct cached_leaf *cl = malloc (sizeof *cl + len);
+
+  assert (key != 0 && len <= LEAF_LEN_MAX);
+  if (cl == NULL)
+    return NULL;
+  cl->key = key;
+  cl->leaf = leaf;
+  cl->source = source;
+  cl->len = (uint16_t) len;
+  memcpy (cl->data, buf, len);
+  hashtable_insert (&c->table, &cl->link, hash_of (key, leaf));
+  c->bytes += size_of (cl);
+  return cl;
+}
+
+bool
+leaf_cache_put_cold (struct leaf_cache *c, uint64_t key, uint64_t leaf,
+                     uint64_t source, const uint8_t *buf, size_t len)
+{
+  struct cached_leaf *cl;
+
+  if (find (c, key, leaf))
+    return true;
+  if (c->bytes + sizeof *cl + 16 + len > c->max)
+    return false;
+  cl = insert (c, key, leaf, source, buf, len);
+  if (cl)
+    TAILQ_INSERT_HEAD (&c->lru, cl, lru);
+  return cl != NULL;
+}
+
 void
 leaf_cache_put (struct leaf_cache *c, uint64_t key, uint64_t leaf,
-                const uint8_t *buf, size_t len)
+                uint64_t source, const uint8_t *buf, size_t len)
 {
   struct cached_leaf *cl = find (c, key, leaf);
 
-  assert (key != 0 && len <= LEAF_LEN_MAX);
   if (cl)
     leaf_cache_drop (c, cl);
   if (c->max == 0)
     return;
-  cl = malloc (sizeof *cl + len);
+  cl = insert (c, key, leaf, source, buf, len);
   if (cl == NULL)
-    return;                     /* a cache may drop entries */
-  cl->key = key;
-  cl->leaf = leaf;
-  cl->len = (uint16_t) len;
-  memcpy (cl->data, buf, len);
-  hashtable_insert (&c->table, &cl->link, hash_of (key, leaf));
+    return;
   TAILQ_INSERT_TAIL (&c->lru, cl, lru);
-  c->bytes += size_of (cl);
   while (c->bytes > c->max)
     leaf_cache_drop (c, TAILQ_FIRST (&c->lru));
 }

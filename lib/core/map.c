@@ -361,6 +361,8 @@ struct get {
   unsigned first, nr;
   uint8_t *states;
   struct pointer *ptrs;
+  bool cold;                    /* put the leaf in the cache as the first to be
+                                 * dropped */
 };
 
 static int
@@ -426,6 +428,12 @@ get_from_cached_locked (const struct get *g, const struct cached_leaf *cl,
   return get_from_leaf (g, &leaf, limit);
 }
 
+static uint64_t
+source_of (const struct layer *layer, bool resolved)
+{
+  return layer->id << 1 | resolved;
+}
+
 /* Look up in a head itself.  1: done; 0: the caller must read the row
  * ('*generation' and '*key' as of now); -1.
  */
@@ -453,6 +461,17 @@ get_own_from_memory (struct map *map, const struct get *g,
   return get_from_cached_locked (g, cl, UINT64_MAX) == -1 ? -1 : 1;
 }
 
+static void
+put_leaf_locked (struct map *map, const struct get *g, uint64_t key,
+                 uint64_t source, const uint8_t *buf, size_t len)
+{
+  assert_held (&map->lock);
+  if (g->cold)
+    leaf_cache_put_cold (&map->cache, key, g->leaf, source, buf, len);
+  else
+    leaf_cache_put (&map->cache, key, g->leaf, source, buf, len);
+}
+
 static int
 get_own (struct map *map, const struct get *g)
 {
@@ -475,7 +494,7 @@ get_own (struct map *map, const struct get *g)
     WITH_CONSISTENT (map, map);
     if (map->generation == generation && g->layer->own_key == key &&
         !g->layer->frozen)
-      leaf_cache_put (&map->cache, key, g->leaf, buf, len);
+      put_leaf_locked (map, g, key, source_of (g->layer, false), buf, len);
   }
   return get_from_leaf (g, &leaf, UINT64_MAX);
 }
@@ -483,8 +502,8 @@ get_own (struct map *map, const struct get *g)
 /* Resolved leaves are stored with "inherit" for "hole", as no layer is below.
  */
 static void
-put_resolved_locked (struct map *map, uint64_t key, uint64_t leaf_nr,
-                     const struct leaf *resolved)
+put_resolved_locked (struct map *map, const struct get *g,
+                     const struct layer *layer, const struct leaf *resolved)
 {
   struct leaf leaf = *resolved;
   uint8_t buf[LEAF_LEN_MAX];
@@ -494,7 +513,8 @@ put_resolved_locked (struct map *map, uint64_t key, uint64_t leaf_nr,
   for (i = 0; i < LEAF_BLOCKS; ++i)
     if (leaf.state[i] == MAP_HOLE)
       leaf.state[i] = MAP_INHERIT;
-  leaf_cache_put (&map->cache, key, leaf_nr, buf, leaf_pack (&leaf, buf));
+  put_leaf_locked (map, g, layer->resolved_key, source_of (layer, true), buf,
+                   leaf_pack (&leaf, buf));
 }
 
 /* Look up the blocks still MAP_INHERIT in a frozen layer and all below it. */
@@ -527,7 +547,7 @@ get_resolved (struct map *map, const struct get *g, struct layer *layer,
     WITH_CONSISTENT (map, map);
     if (map->generation == generation && layer->frozen && !layer->unstable &&
         layer->resolved_key == key)
-      put_resolved_locked (map, key, g->leaf, &leaf);
+      put_resolved_locked (map, g, layer, &leaf);
   }
   return get_from_leaf (g, &leaf, limit);
 }
@@ -571,6 +591,46 @@ map_owns (struct map *map, struct layer *layer, uint64_t block)
   };
 
   return get_own (map, &g) == -1 ? -1 : state == MAP_POINTER;
+}
+
+size_t
+map_list_cached (struct map *map, struct map_cached *leaves, size_t max)
+{
+  const struct cached_leaf *cl;
+  size_t nr = 0;
+
+  WITH_LOCK (&map->lock);
+  TAILQ_FOREACH_REVERSE (cl, &map->cache.lru, cached_leaves, lru) {
+    if (nr == max)
+      break;
+    leaves[nr++] = (struct map_cached) {
+      .layer = cl->source >> 1, .leaf = cl->leaf, .resolved = cl->source & 1,
+    };
+  }
+  return nr;
+}
+
+int
+map_warm (struct map *map, struct layer *layer, uint64_t leaf)
+{
+  struct pointer ptrs[LEAF_BLOCKS];
+  uint8_t states[LEAF_BLOCKS];
+  const struct get g = {
+    .layer = layer, .leaf = leaf, .nr = LEAF_BLOCKS, .states = states,
+    .ptrs = ptrs, .cold = true,
+  };
+
+  {
+    WITH_LOCK (&map->lock);
+    if (map->cache.bytes + LEAF_LEN_MAX + sizeof (struct cached_leaf) + 16 >
+        map->cache.max)
+      return 0;
+  }
+  memset (states, MAP_INHERIT, sizeof states);
+  if ((layer->frozen ? get_resolved (map, &g, layer, UINT64_MAX)
+       : get_own (map, &g)) == -1)
+    return -1;
+  return 1;
 }
 
 struct search {
@@ -805,7 +865,8 @@ update_cached_locked (void *opaque, struct hashtable_link *l)
       apply (lc, &leaf);
       if (lc->layer->parent == NULL)
         drop_holes (&leaf);
-      leaf_cache_put (&map->cache, key, lc->leaf, buf,
+      leaf_cache_put (&map->cache, key, lc->leaf,
+                      source_of (lc->layer, false), buf,
                       leaf_pack (&leaf, buf));
     }
   }

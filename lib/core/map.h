@@ -65,6 +65,24 @@ extern int map_owns (struct map *map, struct layer *layer, uint64_t block);
 extern int map_next (struct map *map, struct layer *layer, uint64_t first,
                      uint64_t last, uint64_t *leaf);
 
+/* A leaf in the cache: of a head itself, or as a frozen layer shows it. */
+struct map_cached {
+  uint64_t layer;               /* its id */
+  uint64_t leaf;
+  bool resolved;                /* of a frozen layer */
+};
+
+/* At most 'max' of them, the latest used first, those of layers that are gone
+ * included: their number.
+ */
+extern size_t map_list_cached (struct map *map, struct map_cached *leaves,
+                               size_t max);
+/* Put such a leaf of an earlier session into the cache, as the first to be
+ * dropped.  The caller is inside quiesce.  1; 0: there is no room; -1: EIO,
+ * ENOMEM.
+ */
+extern int map_warm (struct map *map, struct layer *layer, uint64_t leaf);
+
 /* 'layer' does not change any more (unless it merges). */
 extern void map_freeze (struct map *map, struct layer *layer);
 /* The layer is a head again. */

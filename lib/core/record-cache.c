@@ -26,7 +26,7 @@ struct record_cache {
 
   struct lock lock;             /* protects everything below */
   struct hashtable table;
-  TAILQ_HEAD (, cached) lru;    /* least recently used first */
+  TAILQ_HEAD (cached_list, cached) lru; /* least recently used first */
   size_t bytes;
 };
 
@@ -110,21 +110,29 @@ record_cache_get (struct record_cache *c, uint64_t addr, uint64_t cksum,
   return true;
 }
 
-void
-record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
-                  const void *data, size_t len)
+static struct cached *
+make (const struct record_cache *c, uint64_t addr, uint64_t cksum,
+      const void *data, size_t len)
 {
-  struct cached *e;
+  struct cached *e = len > c->max / SHARE_MIN ? NULL : malloc (sizeof *e + len);
 
-  if (len > c->max / SHARE_MIN)
-    return;
-  e = malloc (sizeof *e + len);
   if (e == NULL)
-    return;
+    return NULL;
   e->addr = addr;
   e->cksum = cksum;
   e->len = len;
   memcpy (e->data, data, len);
+  return e;
+}
+
+void
+record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
+                  const void *data, size_t len)
+{
+  struct cached *e = make (c, addr, cksum, data, len);
+
+  if (e == NULL)
+    return;
   WITH_LOCK (&c->lock);
   if (find_locked (c, addr)) {
     free (e);
@@ -135,6 +143,51 @@ record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
   TAILQ_INSERT_TAIL (&c->lru, e, lru);
   while (c->bytes > c->max)
     drop_locked (c, TAILQ_FIRST (&c->lru));
+}
+
+bool
+record_cache_put_cold (struct record_cache *c, uint64_t addr, uint64_t cksum,
+                       const void *data, size_t len)
+{
+  struct cached *e = make (c, addr, cksum, data, len);
+
+  if (e == NULL)
+    return false;
+  WITH_LOCK (&c->lock);
+  if (find_locked (c, addr)) {
+    free (e);
+    return true;
+  }
+  if (c->bytes + size_of (e) > c->max) {
+    free (e);
+    return false;
+  }
+  c->bytes += size_of (e);
+  hashtable_insert (&c->table, &e->link, mix (addr));
+  TAILQ_INSERT_HEAD (&c->lru, e, lru);
+  return true;
+}
+
+bool
+record_cache_has (struct record_cache *c, uint64_t addr)
+{
+  WITH_LOCK (&c->lock);
+  return find_locked (c, addr) != NULL;
+}
+
+size_t
+record_cache_list (struct record_cache *c, uint64_t *addrs, size_t max)
+{
+  struct cached *e;
+  size_t nr = 0;
+
+  WITH_LOCK (&c->lock);
+  TAILQ_FOREACH_REVERSE (e, &c->lru, cached_list, lru) {
+    if (nr == max)
+      break;
+    addrs[nr++] = e->addr;
+  }
+  return nr;
 }
 
 void

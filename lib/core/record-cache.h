@@ -33,6 +33,18 @@ extern bool record_cache_get (struct record_cache *cache, uint64_t addr,
 /* Copies the data; may do nothing.  'cksum' is the stored bytes' checksum. */
 extern void record_cache_put (struct record_cache *cache, uint64_t addr,
                               uint64_t cksum, const void *data, size_t len);
+/* What an earlier session used (warm-file.h): it is the first to be dropped,
+ * and nothing is dropped for it.  False: there is no room.
+ */
+extern bool record_cache_put_cold (struct record_cache *cache, uint64_t addr,
+                                   uint64_t cksum, const void *data,
+                                   size_t len);
+extern bool record_cache_has (struct record_cache *cache, uint64_t addr);
+/* The addresses of at most 'max' records, the latest used first: their
+ * number.
+ */
+extern size_t record_cache_list (struct record_cache *cache, uint64_t *addrs,
+                                 size_t max);
 extern void record_cache_forget (struct record_cache *cache, uint64_t addr);
 
 #endif /* NBDEDUP_RECORD_CACHE_H */

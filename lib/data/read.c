@@ -202,6 +202,23 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 }
 
 int
+read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
+           uint32_t lsize)
+{
+  struct reader *r = reader_get (pool, lsize);
+  int ret;
+
+  if (r == NULL)
+    return -1;
+  ret = read_stored (pool, ptr, lsize, r, r->block);
+  if (ret == 0)
+    ret = record_cache_put_cold (pool->records, ptr->addr, ptr->cksum,
+                                 r->block, lsize);
+  reader_put (pool, r);
+  return ret;
+}
+
+int
 read_lost (uint64_t block)
 {
   return nbdedup_fail (EIO, "block %" PRIu64 " is lost to damage in the pool: "

@@ -19,6 +19,13 @@ struct nbdedup_pool;
 extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
                         uint32_t lsize, void *buf, size_t offset, size_t len);
 
+/* Read a record that no client has asked for into the record cache, as the
+ * first to be dropped, inside quiesce like read_record.  1; 0: the cache has no
+ * room; -1.
+ */
+extern int read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
+                      uint32_t lsize);
+
 /* Fail as a read of a lost block (MAP_LOST) does: -1, EIO and the reason. */
 extern int read_lost (uint64_t block);
 

@@ -22,6 +22,7 @@
 #include "report/scrub.h"
 #include "report/stat.h"
 #include "report/status.h"
+#include "report/warmer.h"
 
 void
 status_add_problem (json_t *status, bool critical, const char *fmt, ...)
@@ -165,6 +166,14 @@ add_copies (struct nbdedup_pool *pool, json_t *status)
                         "run nbdedup scrub", reads);
 }
 
+static void
+add_warm (struct nbdedup_pool *pool, json_t *status)
+{
+  json_t *warm = warmer_status (pool->warmer);
+
+  json_object_set_new (status, "warm", warm ? warm : json_null ());
+}
+
 static json_int_t
 number (const json_t *report, const char *key)
 {
@@ -265,6 +274,7 @@ status_run (struct nbdedup_pool *pool)
   add_space (pool, status);
   add_copy (pool, status);
   add_copies (pool, status);
+  add_warm (pool, status);
   add_reports (pool, status);
   return status;
 }

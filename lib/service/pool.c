@@ -53,6 +53,7 @@
 #include "report/recovery.h"
 #include "report/scrub.h"
 #include "report/scrubber.h"
+#include "report/warmer.h"
 #include "service/control.h"
 #include "service/hash-key.h"
 #include "service/property-apply.h"
@@ -647,8 +648,10 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
     return pool_open_readonly (pool, server);
   if (take_lock (pool, server) == -1 ||
       open_files (pool, flags, &state) == -1 ||
-      pool_make_modules (pool, &state) == -1 ||
-      load (pool) == -1 ||
+      pool_make_modules (pool, &state) == -1)
+    return -1;
+  warm_offer (pool, &state);
+  if (load (pool) == -1 ||
       replay (pool) == -1 ||
       advance_epoch (pool) == -1 ||
       pool_properties_load (pool) == -1 ||
@@ -711,6 +714,7 @@ start_server (struct nbdedup_pool *pool)
 {
   uint64_t interval_s = pool->settings.drift_interval_s;
 
+  pool->warmer = warmer_start (pool);
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return 0;
   pool->watch->on = true;
@@ -759,8 +763,10 @@ repair_tables (const char *path, bool force)
   if (meta == NULL)
     return -1;
   r = meta_repair (meta, false);
-  if (r > 0)
+  if (r > 0) {
+    warm_forget (path);
     meta_opened (meta);
+  }
   return meta_close (meta) == -1 ? -1 : r;
 }
 
@@ -781,8 +787,10 @@ mend_derived (const char *path, const struct nbdedup_settings *settings,
     maps = mend_space_maps (pool, &state, compare);
     r = maps == -1 && r == 0 ? -1 : r + (maps > 0 ? maps : 0);
   }
-  if (r > 0)
+  if (r > 0) {
+    warm_forget (path);
     meta_opened (pool->meta);
+  }
   nbdedup_pool_close (pool);
   return r;
 }
@@ -900,11 +908,13 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   scrubber_cancel (pool->scrubber);
   copier_cancel (pool->copier);
   compactor_cancel (pool->compactor);
+  warmer_cancel (pool->warmer);
   control_stop (pool->control);
   sampler_stop (pool->sampler);
   scrubber_stop (pool->scrubber);
   copier_stop (pool->copier);
   compactor_stop (pool->compactor);
+  warmer_stop (pool->warmer);
   merger_stop (pool->merger);
   stop_commit_thread (pool);
   if (pool->writeback) {
@@ -915,6 +925,9 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   }
   if (pool->txg && txg_stop (pool->txg) == -1)
     r = -1;
+  if (r == 0 && pool->merger)   /* it was open for writing, and is durable */
+    warm_save (pool);
+  warmer_free (pool->warmer);
   copier_free (pool->copier);   /* folds used it, ... */
   merger_free (pool->merger);   /* ... and woke this one */
   moves_free (pool->moves);
