@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 #include <xxhash.h>
 
 #include "base/bytes.h"
-#include "base/cleanup.h"
 #include "base/fullio.h"
 #include "disk/warm-file.h"
 
@@ -60,8 +58,11 @@ struct warm_file {
 };
 
 struct warm_writer {
-  FILE *fp;                     /* owned */
+  int fd;                       /* owned */
   char *path, *new_path;        /* owned */
+  uint8_t *buf;                 /* owned; PIECE_BYTES */
+  size_t nr_buf;                /* bytes in it, not written yet */
+  uint64_t written;             /* bytes of the file before them */
   uint64_t seed;
   uint64_t left;                /* bytes of the payload not written yet */
   XXH3_state_t *hash;           /* owned; of the section */
@@ -254,35 +255,47 @@ new_name (const char *path)
 static void
 writer_free (struct warm_writer *w)
 {
-  if (w->fp)
-    fclose (w->fp);
+  if (w->fd != -1)
+    close (w->fd);
   XXH3_freeState (w->hash);
+  free (w->buf);
   free (w->path);
   free (w->new_path);
   free (w);
 }
 
 static void
+put_out (struct warm_writer *w)
+{
+  w->failed = w->failed ||
+    full_pwrite (w->fd, w->buf, w->nr_buf, w->written) == -1;
+  w->written += w->nr_buf;
+  w->nr_buf = 0;
+}
+
+static void
 put (struct warm_writer *w, const void *buf, size_t len)
 {
-  w->failed |= fwrite (buf, 1, len, w->fp) != len;
+  const uint8_t *p = buf;
+  size_t n;
+
+  for (; len > 0; p += n, len -= n) {
+    n = PIECE_BYTES - w->nr_buf < len ? PIECE_BYTES - w->nr_buf : len;
+    memcpy (w->buf + w->nr_buf, p, n);
+    w->nr_buf += n;
+    if (w->nr_buf == PIECE_BYTES)
+      put_out (w);
+  }
 }
 
 /* What a killed process has left under this name is removed; a new file is
  * certainly not a link to another one.
  */
-static FILE *
+static int
 make_file (const char *path)
 {
-  FILE *fp;
-  int fd;
-
   unlink (path);
-  fd = open (path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  fp = fd == -1 ? NULL : fdopen (fd, "we");
-  if (fp == NULL && fd != -1)
-    close (fd);
-  return fp;
+  return open (path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 }
 
 struct warm_writer *
@@ -295,12 +308,15 @@ warm_writer_new (const char *path, const uint8_t uuid[UUID_LEN],
 
   if (w == NULL)
     return NULL;
+  w->fd = -1;
   w->path = strdup (path);
+  w->buf = malloc (PIECE_BYTES);
   w->new_path = new_name (path);
   w->hash = XXH3_createState ();
-  if (w->path == NULL || w->new_path == NULL || w->hash == NULL ||
+  if (w->path == NULL || w->buf == NULL || w->new_path == NULL ||
+      w->hash == NULL ||
       getrandom (&w->seed, sizeof w->seed, 0) != sizeof w->seed ||
-      (w->fp = make_file (w->new_path)) == NULL) {
+      (w->fd = make_file (w->new_path)) == -1) {
     writer_free (w);
     return NULL;
   }
@@ -349,8 +365,8 @@ warm_writer_finish (struct warm_writer *w)
 {
   int r = 0;
 
-  if (fclose (TAKE_PTR (w->fp)) != 0 || w->failed ||
-      rename (w->new_path, w->path) == -1) {
+  put_out (w);
+  if (w->failed || rename (w->new_path, w->path) == -1) {
     unlink (w->new_path);
     r = -1;
   }

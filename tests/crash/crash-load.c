@@ -14,6 +14,8 @@
 #include "crash/powercut-undo.h"
 
 #define MAX_THREADS 8
+/* A server needs about as long to end. */
+#define KILLED_ENDS_MS 100
 #define MAX_REQUEST (UINT32_C (2) << 20)
 
 static atomic_uint op_number;
@@ -320,14 +322,16 @@ verify (void)
     verify_volume (models[v]);
 }
 
-/* Wait for the server after SIGTERM.  False: the power went first. */
+/* Wait for the server after SIGTERM.  False: the power went first, or it was
+ * killed.
+ */
 static bool
-has_closed (void)
+has_closed (bool may_be_cut)
 {
   int status = process_wait (server.pid, 60, "the server");
 
   server.pid = 0;
-  if (status == 128 + SIGKILL && powercut)
+  if (status == 128 + SIGKILL && may_be_cut)
     return false;
   if (status != 0) {
     fprintf (stderr, "the server ended with status %d\n", status);
@@ -344,7 +348,9 @@ load (struct rng *rng)
   unsigned ms = rng_percent (rng, 5) ? rng_between (rng, 400, 2500) :
     rng_between (rng, 20, 400);
   bool admin = !server_script && rng_percent (rng, 55);
-  bool polite = rng_percent (rng, 8), closed = false;
+  bool polite = rng_percent (rng, (unsigned) number_from_environment
+                             ("ENDS", 8));
+  bool closed = false, killed = false;
   /* The power may also go right after one of the next few changes. */
   uint64_t changes = powercut && rng_percent (rng, 40) ?
     rng_between (rng, 1, 60) : 0;
@@ -381,6 +387,11 @@ load (struct rng *rng)
       powercut_after (undo_path, changes, false);
     else if (changes)
       powercut_after (undo_path, 1 + changes % 3, true);
+    killed = !powercut && rng_percent (rng, 50);
+    if (killed) {
+      poll (NULL, 0, (int) rng_below (rng, KILLED_ENDS_MS));
+      kill (server.pid, SIGKILL);
+    }
   }
   else
     server_kill (&server);
@@ -394,7 +405,7 @@ load (struct rng *rng)
       nbd_close (workers[i].nbd[v]);
 
   if (polite)
-    closed = has_closed ();
+    closed = has_closed (powercut || killed);
   if (closed)
     for (v = 0; v < NR_VOLUMES; ++v)
       block_model_flushed (models[v], block_model_stamp ());

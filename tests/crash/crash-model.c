@@ -16,8 +16,9 @@
  *     trim, read and flush, at any alignment; meanwhile another thread makes,
  *     fills, resizes and destroys a fourth volume with the nbdedup command;
  *
- *  4. the server is killed (in a few rounds it is stopped by SIGTERM, after
- *     which all answered writes must be there).
+ *  4. the server is killed (in ENDS per cent of the rounds, a few, it is
+ *     stopped by SIGTERM, after which all answered writes must be there; while
+ *     it ends, half of these are killed, or the power is lost).
  *
  * After some crashes the test damages one copy of pool.db (crash-metadata.c),
  * or something that a command has to repair (crash-repair.c).
@@ -28,7 +29,7 @@
  * With --powercut the power is lost, not only the server: see crash-power.c
  * for these rounds.
  *
- * SEED, ROUNDS and REPAIRS (per cent; see crash-repair.c) come from the
+ * SEED, ROUNDS, ENDS and REPAIRS (per cent; see crash-repair.c) come from the
  * environment.  SEED repeats the choices, not the timing of threads.  With
  * --server SCRIPT the program tests another server, started by "SCRIPT SOCKET
  * DIRECTORY", to check that it notices a server that loses data.
@@ -330,7 +331,7 @@ record_changes (void)
 static _Noreturn void
 usage (void)
 {
-  fprintf (stderr, "[ROUNDS=N] [SEED=N] [REPAIRS=PERCENT] "
+  fprintf (stderr, "[ROUNDS=N] [SEED=N] [ENDS=PERCENT] [REPAIRS=PERCENT] "
            "crash-model {--plugin FILE [--nbdedup FILE] | --server "
            "SCRIPT} [--powercut FILE] [--preload FILE] DIRECTORY\n");
   exit (2);

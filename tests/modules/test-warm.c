@@ -349,18 +349,69 @@ test_stale_before_replay (void)
   end ();
 }
 
+static void
+write_some (void)
+{
+  open_and_attach ();
+  write_blocks (700, 8, 3000000);
+  must (nbdedup_volume_flush (handle));
+}
+
+/* Whatever sync of a close a crash comes at, the filter lacks nothing that the
+ * index has.
+ */
+static void
+test_crash_while_saving (void)
+{
+  unsigned nth;
+  bool crashed = true;
+
+  for (nth = 1; crashed; ++nth) {
+    start_with_filter ();
+    close_pool ();
+    crashed = crashes_at_sync (nth, write_some, close_pool);
+    open_and_attach ();
+    expect (crashed || info ().filter_memory > 0);
+    if (info ().filter_memory > 0)
+      make_filter (4000000, FEW);
+    expect_duplicates (1000000, 64);
+    expect_duplicates (2000000, 64);
+    expect_duplicates (3000000, 8);
+    end ();
+  }
+  expect (nth > 3);
+}
+
+/* Lose all bits of every other part of the filter. */
+static void
+damage_filter (const uint8_t pool_uuid[UUID_LEN])
+{
+  struct warm_file *f = warm_file_open (warm_path (), pool_uuid);
+  const struct warm_section *s;
+  uint8_t buf[8192] = { 0 };
+  int fd = open (warm_path (), O_WRONLY);
+  unsigned i;
+
+  expect (f != NULL && fd != -1);
+  for (i = 0; i < 64; i += 2) {
+    s = warm_file_find (f, WARM_FILTER, i);
+    expect (s != NULL && s->len <= sizeof buf);
+    expect (pwrite (fd, buf, s->len, (off_t) s->offset) == (ssize_t) s->len);
+  }
+  close (fd);
+  warm_file_close (f);
+}
+
 /* Parts that are damaged are made from the index. */
 static void
 test_damaged_filter (void)
 {
-  struct stat st;
-  unsigned i;
+  uint8_t pool_uuid[UUID_LEN];
 
   start_with_filter ();
+  memcpy (pool_uuid, pool->uuid, UUID_LEN);
   close_pool ();
-  expect (stat (warm_path (), &st) == 0);
-  for (i = 1; i < 32; ++i)
-    change_byte (warm_path (), (uint64_t) st.st_size * i / 32, 0xff);
+  damage_filter (pool_uuid);
   open_and_attach ();
   write_blocks (700, 8, 3000000);
   make_filter (4000000, UINT_MAX);
@@ -485,6 +536,28 @@ test_caches_fill (void)
           leaf.layer == volume->layer->id && !leaf.resolved);
   expect (nr_cached (64, 64) == 64);
   expect (nr_cached (0, 64) == 0);
+  end ();
+}
+
+static void
+test_read_only_server (void)
+{
+  struct nbdedup_settings s;
+  struct stat before, after;
+
+  start_with_lists ();
+  close_pool ();
+  expect (stat (warm_path (), &before) == 0);
+  nbdedup_settings_init (&s);
+  s.read_only = NBDEDUP_READ_ONLY_ON;
+  pool = nbdedup_pool_open (directory, &s, "test", NBDEDUP_OPEN_SERVER);
+  expect (pool != NULL);
+  wait_for_load (65);
+  must (nbdedup_pool_close (pool));
+  expect (stat (warm_path (), &after) == 0);
+  expect (before.st_ino == after.st_ino &&
+          before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+  open_and_attach ();
   end ();
 }
 
@@ -662,6 +735,7 @@ static const struct engine_case cases[] = {
   CASE (other_kinds),
   CASE (stale_filter),
   CASE (stale_before_replay),
+  CASE (crash_while_saving),
   CASE (stale_lists),
   CASE (filter_is_read),
   CASE (filter_is_handed_on),
@@ -669,6 +743,7 @@ static const struct engine_case cases[] = {
   CASE (forgotten_filter),
   CASE (filter_keeps_its_budget),
   CASE (caches_fill),
+  CASE (read_only_server),
   CASE (hot_blocks_are_not_read_again),
   CASE (resolved_leaves),
   CASE (lists_are_handed_on),
