@@ -96,6 +96,33 @@ print_rivals (const json_t *result, const json_t *best)
     printf (". Larger blocks need less metadata, hence memory.\n");
 }
 
+/* What to plan for besides the records. */
+static void
+print_needs (const json_t *result)
+{
+  static const struct { const char *head, *key; } columns[] = {
+    { "POOL.DB", "database_bytes" }, { "JOURNAL", "journal_bytes" },
+    { "SUMMARIES", "summary_bytes" }, { "DDT-CACHE", "ddt_cache_bytes" },
+  };
+  struct table *table = table_new ("rrrrr");
+  char buf[HUMAN_MAX];
+  size_t i, j;
+  json_t *row;
+
+  table_add (table, "BLOCK");
+  for (j = 0; j < sizeof columns / sizeof columns[0]; ++j)
+    table_add (table, "%s", columns[j].head);
+  json_array_foreach (result, i, row) {
+    table_add (table, "%s", block_size (row, buf));
+    for (j = 0; j < sizeof columns / sizeof columns[0]; ++j)
+      table_add (table, "%s", human_bytes (json_size (row, columns[j].key),
+                                           buf));
+  }
+  printf ("\nOn disk, pool.db with its copy; in memory, the ddt-cache that "
+          "serves best:\n");
+  table_print (table);
+}
+
 static void
 print_best (const json_t *result)
 {
@@ -133,4 +160,5 @@ estimate_print (const json_t *result)
 {
   print_table (result);
   print_best (result);
+  print_needs (result);
 }

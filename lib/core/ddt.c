@@ -86,8 +86,6 @@ struct ddt {
  * Checking (5) to (8), and invariant (1) of ddt.h, visits all refs.
  */
 
-/* The most that the filter takes of the budget. */
-#define FILTER_BUDGET(bytes) ((bytes) / 8 * 7)
 _Static_assert (DDT_FILTER_BITS <= HASHTABLE_BITS,
                 "the buckets of a part of the filter");
 #define REF_BYTES (sizeof (struct ref) + 16)
@@ -203,7 +201,7 @@ ddt_new (struct meta *meta, uint64_t budget_bytes)
   ddt->meta = meta;
   ddt->budget_bytes = budget_bytes;
   ddt->filter = ddt_filter_new (meta, &ddt->lock,
-                                FILTER_BUDGET (budget_bytes), &ops);
+                                DDT_FILTER_BUDGET (budget_bytes), &ops);
   if (ddt->filter == NULL || hashtable_init (&ddt->by_digest) == -1 ||
       hashtable_init (&ddt->refs) == -1) {
     ddt_free (ddt);

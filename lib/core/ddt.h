@@ -53,6 +53,9 @@
 
 struct ddt;
 
+/* The most that the filter takes of the budget. */
+#define DDT_FILTER_BUDGET(bytes) ((bytes) / 8 * 7)
+
 /* 'budget_bytes' is for CLEAN entries, and for the filter (ddt-filter.h). */
 extern struct ddt *ddt_new (struct meta *meta, uint64_t budget_bytes);
 extern void ddt_free (struct ddt *ddt);

@@ -4,31 +4,9 @@
  * them after an import of the images.
  *
  * Metadata.  "stat" counts all files of a pool except "records".  The model
- * below computes the sizes of "reserve" and of the journal by their rules.
- * The constants for pool.db were measured on pools right after one import
- * (ext4, 12 imports of 4 MiB to 1 GiB of random data, repeated random data,
- * and a Debian image; 4 KiB to 128 KiB; 'nbdedup stat' and the files' sizes):
- *
- *   DB_EMPTY_BYTES     pool.db of an empty pool: 172032 in each; "lock", 4096;
- *                      the WAL that "stat" itself finds, 12288.
- *   DB_POINTER_BYTES   the same 64 MiB four times compared with once, 4 KiB
- *                      blocks: each mapped block adds 18.5 (its pointer has
- *                      16; the rest is the pages' slack).
- *   DB_SEGMENT_BYTES   a map of 1 KiB for each 4 MiB of "records".
- *   DB_RECORD_BYTES    the remainder, with 262144 records (pool.db: 28086272),
- *                      131072 (13369344), 126301 (14598144) and 32873
- *                      (3571712): 87, 80, 95 and 84 for each.  Its entries
- *                      in the tables of records and of hashes have 72; how
- *                      full their rows and pages are varies.
- *
- * For these pools the model's error is at most 10 % of pool.db, which is 3 %
- * of the data at 4 KiB and 0.2 % at 128 KiB.
- *
- * The journal takes 80 bytes for each record and 16 for each mapped block
- * until the next fold, and grows by doubling.  A fold starts after 5 seconds,
- * or when the changes that wait for it take half of their memory, which by
- * default kept the journal at 16 MiB.  Each of several imports leaves it
- * empty.  So after a long import, or several, the journal's file is smaller
+ * computes the sizes of "reserve" and of the journal by their rules; sizing.h
+ * has its constants, and where they come from.  Each of several imports leaves
+ * the journal empty, so after a long import, or several, its file is smaller
  * than the model says.
  */
 
@@ -46,26 +24,19 @@
 #include "disk/journal.h"
 #include "disk/room.h"
 #include "estimate/estimate-int.h"
+#include "estimate/sizing.h"
 #include "meta/meta.h"
 
 /* 95 % of all errors are below this many standard errors. */
 #define Z_95 1.96
 
-#define DB_EMPTY_BYTES 172032.0
-#define DB_RECORD_BYTES 90.0
-#define DB_POINTER_BYTES 18.5
-#define DB_SEGMENT_BYTES 1100.0
-/* lock, metadata-copy, and the unused parts of pages */
-#define OTHER_FILES_BYTES 20480.0
-
-#define JOURNAL_RECORD_BYTES 80.0
-#define JOURNAL_POINTER_BYTES 16.0
-#define JOURNAL_FOLD_BYTES (16.0 * (1 << 20))
-
 /* The figures of one block size. */
 struct figures {
   double blocks, nonzero, distinct;
   double logical_bytes, stored_bytes, metadata_bytes;
+  double database_bytes;        /* of metadata_bytes: pool.db and its copy */
+  double journal_bytes;         /* the same */
+  double summary_bytes, ddt_cache_bytes;
   /* A ratio is 0 if its divisor is 0. */
   double dedup_ratio, dedup_error;
   double compress_ratio, compress_error;
@@ -82,27 +53,50 @@ ratio (double above, double below)
 static double
 journal_bytes (double records, double pointers)
 {
-  const double live = records * JOURNAL_RECORD_BYTES +
-    pointers * JOURNAL_POINTER_BYTES;
+  const double live = records * SIZING_JOURNAL_RECORD_BYTES +
+    pointers * SIZING_JOURNAL_POINTER_BYTES;
   double bytes = (double) JOURNAL_MIN_BYTES;
 
-  while (bytes < live && bytes < JOURNAL_FOLD_BYTES)
+  while (bytes < live && bytes < SIZING_JOURNAL_FOLD_BYTES)
     bytes *= 2;
   return bytes;
 }
 
 static double
-metadata_bytes (double records, double pointers, double stored_bytes)
+database_bytes (double records, double pointers, double stored_bytes)
 {
-  const double db = DB_EMPTY_BYTES + records * DB_RECORD_BYTES +
-    pointers * DB_POINTER_BYTES +
-    ceil (stored_bytes / SEGMENT_BYTES) * DB_SEGMENT_BYTES;
+  return SIZING_DB_EMPTY_BYTES + records * SIZING_DB_RECORD_BYTES +
+    pointers * SIZING_DB_POINTER_BYTES +
+    ceil (stored_bytes / SEGMENT_BYTES) * SIZING_DB_SEGMENT_BYTES;
+}
+
+/* The filter has all its bits for each record: less works, too, but then more
+ * lookups of new blocks read the index.
+ */
+static double
+ddt_cache_bytes (double records)
+{
+  const double filter = records * SIZING_FILTER_BITS / 8;
+
+  return fmax ((double) NBDEDUP_DDT_CACHE_MIN,
+               ceil (filter * 64 / SIZING_FILTER_SHARE));
+}
+
+static void
+metadata_figures (struct figures *f)
+{
+  const double db = database_bytes (f->distinct, f->nonzero, f->stored_bytes);
   const uint64_t used = (uint64_t) (db / META_PAGE_BYTES);
 
-  /* pool.db and its copy, and the reserve for pool.db and its WAL. */
-  return 2 * db + OTHER_FILES_BYTES + journal_bytes (records, pointers) +
+  f->database_bytes = 2 * db;
+  f->journal_bytes = journal_bytes (f->distinct, f->nonzero);
+  /* And the reserve for pool.db and its WAL. */
+  f->metadata_bytes = f->database_bytes + f->journal_bytes +
+    SIZING_OTHER_FILES_BYTES +
     (double) (room_kept_pages (used) - used + room_kept_wal_pages (used, 1)) *
     META_PAGE_BYTES;
+  f->summary_bytes = f->distinct * SIZING_SUMMARY_RECORD_BYTES;
+  f->ddt_cache_bytes = ddt_cache_bytes (f->distinct);
 }
 
 static void
@@ -151,8 +145,7 @@ reduction_figures (struct figures *f)
 {
   double all, dedup, compress;
 
-  f->metadata_bytes = metadata_bytes (f->distinct, f->nonzero,
-                                      f->stored_bytes);
+  metadata_figures (f);
   all = f->stored_bytes + f->metadata_bytes;
   f->reduction = f->logical_bytes / all;
   dedup = ratio (f->dedup_error, f->dedup_ratio);
@@ -179,7 +172,8 @@ static json_t *
 figures_json (const struct size_counts *c, const struct figures *f)
 {
   return json_pack
-    ("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}",
+    ("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+     "s:o, s:o, s:o, s:b}",
      "block_size", (json_int_t) c->block_size,
      "blocks", number (f->blocks),
      "zero", number (f->blocks - f->nonzero),
@@ -190,6 +184,10 @@ figures_json (const struct size_counts *c, const struct figures *f)
      "compress_error", about_ratio (f->compress_error, f->distinct),
      "stored_bytes", number (f->stored_bytes),
      "metadata_bytes", number (f->metadata_bytes),
+     "database_bytes", number (f->database_bytes),
+     "journal_bytes", number (f->journal_bytes),
+     "summary_bytes", number (f->summary_bytes),
+     "ddt_cache_bytes", number (f->ddt_cache_bytes),
      "reduction", json_real (f->reduction),
      "reduction_error", json_real (f->reduction_error),
      "best", 0);

@@ -31,6 +31,7 @@
 #include "base/log.h"
 #include "core/ddt.h"
 #include "core/engine.h"
+#include "core/filter.h"
 #include "core/map.h"
 #include "core/moves.h"
 #include "core/notes.h"
@@ -43,6 +44,7 @@
 #include "disk/lockfile.h"
 #include "disk/store.h"
 #include "drift/sampler.h"
+#include "estimate/sizing.h"
 #include "format/hash.h"
 #include "meta/meta-index.h"
 #include "meta/meta-repair.h"
@@ -72,6 +74,10 @@
 #define SHARE_DDT 2
 #define SHARE_LEAVES 16
 #define SHARE_SPACE 16
+
+_Static_assert (DDT_FILTER_BUDGET (64 / SHARE_DDT) == SIZING_FILTER_SHARE &&
+                FILTER_BITS == SIZING_FILTER_BITS,
+                "estimate recommends another ddt-cache");
 
 /* The rest of 256 MiB is for merges of the hash index (txg-fold.c). */
 #define WAL_MAX_BYTES (UINT64_C (192) << 20)

@@ -141,6 +141,12 @@ near ()
     estimate a.raw
     near "$(row 4096 metadata_bytes)" "$(jq .pool.metadata_bytes stat.json)" \
          8192
+    # Both files without the pages that they keep for the next writes.
+    near "$(row 4096 database_bytes)" "2 * $(db_bytes "$pool")" 16384
+    assert_eq "$(row 4096 journal_bytes)" "$(stat -c %s "$pool/journal")"
+    assert_eq "$(row 4096 summary_bytes)" 65
+    # The least that there is.
+    assert_eq "$(row 4096 ddt_cache_bytes)" 8388608
 }
 
 @test "its exact figures hold for other sectors and codecs" {
@@ -315,7 +321,9 @@ near ()
     assert_eq "$(grep -c 'best$' <<<"$output")" 1
     [[ $output == *"Blocks of ${best}K pay best: "* ]]
     run -0 --separate-stderr nbdedup estimate --block-size 4K b.raw
-    assert_eq "${#lines[@]}" 3 "$output"
+    # Two tables of two lines, and a line on each.
+    assert_eq "${#lines[@]}" 6 "$output"
+    [[ ${lines[4]} == *POOL.DB*JOURNAL*SUMMARIES*DDT-CACHE ]]
 
     random_data 1M 1 >noise.raw
     run -0 nbdedup estimate noise.raw

@@ -109,10 +109,45 @@ write_page ()
     done >"$BATS_TEST_TMPDIR/docs/benchmarks-ddt.json"
     write_page
     grep -q '^| 2 | 9 |' "$docs/benchmarks.md"
-    # 2^28 blocks in a TiB, with 200 and 40 bytes, and 13.3 of memory.
-    grep -q '^| 4k | 268 M | 50 GiB | 10 GiB | 3.33 GiB |.*| 1.125 | 1.250 |' \
+    # 2^28 blocks in a TiB, with 200 and 40 bytes, and 20 / 7 of memory.
+    grep -q '^| 4k | 268 M | 50 GiB | 10 GiB | 731 MiB |.*| 1.125 | 1.250 |' \
         "$docs/benchmarks.md"
     grep -q '<svg' "$docs/benchmarks-fill.svg"
     # A plot of an older page does not stay.
     [ ! -e "$docs/benchmarks-gone.svg" ]
+}
+
+# model FIGURE BLOCK: what estimate says of each record of 64 MiB of random
+# data, without what an empty pool takes.
+model ()
+{
+    nbdedup estimate --json --compress none --block-size "$2" big.raw none.raw |
+        jq ".[0].$1" >all
+    nbdedup estimate --json --compress none --block-size "$2" none.raw |
+        jq ".[0].$1" >empty
+    jq -n --slurpfile a all --slurpfile e empty --argjson b "$2" \
+        '($a[0] - $e[0]) / (67108864 / $b)'
+}
+
+@test "estimate, the page and what was measured agree about the sizing" {
+    local page="$top_srcdir/docs/benchmarks.md" line said measured
+
+    cd "$BATS_TEST_TMPDIR"
+    random_data 64M >big.raw
+    truncate -s 1M none.raw
+    line=$(grep '^Measured with .* million records' "$page")
+    measured=$(sed 's/.*records: \([0-9]*\) bytes.*/\1/' <<<"$line")
+    said=$(sed -n 's/.*reckons with \([0-9]*\) bytes.*/\1/p' "$page")
+    assert_num "$(model database_bytes 4096) / $said > 0.99"
+    assert_num "$(model database_bytes 4096) / $said < 1.01"
+    assert_num "$measured / $said > 0.85 && $measured / $said < 1.15"
+    said=$(sed -n 's/.* and \([0-9]*\) in summaries\.$/\1/p' "$page")
+    measured=$(sed 's/.*; \([0-9]*\) in summaries.*/\1/' <<<"$line")
+    assert_num "$(model summary_bytes 4096) == $said"
+    # The journal and "lock" are in it, too.
+    assert_num "$measured >= $said && $measured <= $said * 1.5"
+    said=$(sed -n 's/^    ddt-cache *\([0-9.]*\) × N.*/\1/p' "$page")
+    assert_eq "$said" "$(python3 -c 'import sys; sys.path.insert (0, sys.argv[1])
+from bench_sizing import per_record
+print ("%.1f" % per_record (4096)[2])' "$top_srcdir/tests/bench")"
 }

@@ -3,19 +3,40 @@
 and bench-fill, an object on each line."""
 
 import json
+import os
+import re
 
 from bench_lines import GIB, KIB, MIB, name_size
 
 TIB = 1 << 40
 JOURNAL_MAX = 64 * MIB          # JOURNAL_MAX_BYTES of disk/journal.h
-# The filter has 3/32 of ddt-cache, and works best with 10 bits a record:
-# nbdkit-dedup-plugin(1), ddt-cache.
-CACHE_PER_RECORD = 10 / 8 * 32 / 3
+# The model of "nbdedup estimate": its constants, and their source.
+SIZING_H = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                        "../../lib/estimate/sizing.h")
 FIXED = 192 * MIB               # record-cache, dirty-max, and 64 MiB
 RATES = (("image", "new, image order"), ("scattered", "new, scattered"),
          ("run1", "duplicates, runs of 1"),
          ("run1000", "duplicates, runs of 1000"),
          ("returned", "given back"))
+
+
+def constants():
+    """The numbers of sizing.h by name, without SIZING_."""
+    with open(SIZING_H) as f:
+        return {name: float(value) for name, value in
+                re.findall(r"^#define SIZING_(\w+) ([\d.]+)$", f.read(), re.M)}
+
+
+def per_record(block):
+    """What "estimate" says of each of many records in blocks of this size,
+    each mapped once, incompressible: pool.db and its copy, the summary, the
+    ddt-cache."""
+    c = constants()
+    segment = 4 * MIB
+    return (2 * (c["DB_RECORD_BYTES"] + c["DB_POINTER_BYTES"] +
+                 c["DB_SEGMENT_BYTES"] * block / segment),
+            c["SUMMARY_RECORD_BYTES"],
+            c["FILTER_BITS"] / 8 * 64 / c["FILTER_SHARE"])
 
 
 def read_lines(path):
@@ -59,6 +80,7 @@ def sizing(ddt):
     database = row["pooldb_bytes"]
     others = max(0, row["disk_bytes"] - database)
     written = row["written_bytes"]
+    model, summary, cache_each = per_record(4 * KIB)
     yield (f"Measured with {row['millions']:g} million records: "
            f"{database:.0f} bytes of each record in `pool.db`, its copy and "
            f"their WALs; {others:.0f} in summaries, filter and journal; "
@@ -66,6 +88,8 @@ def sizing(ddt):
            f"{row['read_bytes']:.0f} read, for each new block in image order; "
            f"{row.get('rss_mib', 0):.0f} MiB of memory, with the default "
            "`ddt-cache`.")
+    yield (f"`nbdedup estimate` reckons with {model:.0f} bytes in `pool.db` "
+           f"and its copy, and {summary:.0f} in summaries.")
     yield ""
     yield "For *S* bytes of distinct data in blocks of *B* bytes, before " \
         "compression (a TiB that is stored holds *C* times as many blocks, " \
@@ -76,7 +100,7 @@ def sizing(ddt):
            "metadata-copy=off)")
     yield f"    summaries, filter   {others:.0f} × N"
     yield f"    journal             at most {JOURNAL_MAX // MIB} MiB"
-    yield (f"    ddt-cache           {CACHE_PER_RECORD:.1f} × N     (less "
+    yield (f"    ddt-cache           {cache_each:.1f} × N      (less "
            "works, but new blocks then cost reads of the index)")
     yield ("    memory              ddt-cache + record-cache + dirty-max + "
            "64 MiB")
@@ -89,7 +113,7 @@ def sizing(ddt):
     yield "| ---: |" + " ---: |" * 7
     for block in [KIB << n for n in range(2, 8)] + [MIB]:
         n = TIB / block
-        cache = CACHE_PER_RECORD * n
+        cache = cache_each * n
         yield (f"| {name_size(block)} | {n / 1e6:.3g} M | "
                f"{size_text(database * n)} | {size_text(others * n)} | "
                f"{size_text(cache)} | {size_text(cache + FIXED)} | "
