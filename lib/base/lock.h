@@ -12,9 +12,9 @@
  *     ->  volumes->lock  ->  space->lock, journal->lock,
  *                                meta->copying  ->  meta->lock
  *
- * No thread holds two locks that a comma separates.  The record cache, the
- * list of readers, the merger, the sampler, the scrubber, the copier, the
- * compactor, the moves (lock), the pool's notes, the writers of a volume, and
+ * No thread holds two locks that a comma separates.  The record cache, the list
+ * of readers, the merger, the sampler, the scrubber, the copier, the compactor,
+ * the warmer, the moves (lock), the pool's notes, the writers of a volume, and
  * the scrub's part of "status" have locks of their own, innermost.  So have the
  * second copy of pool.db (in this order: its builder's lock, the locks of its
  * two files, the lock held during a change of pool.db, its state's lock), the

@@ -288,11 +288,8 @@ load_list (struct warmer *w, struct list *l, size_t size,
   }
 }
 
-/* Without the filter: that in the file would not be of the state after a crash,
- * either.
- */
-static void
-save_meanwhile (struct warmer *w)
+void
+warmer_save_lists (struct warmer *w)
 {
   struct lists CLEANUP_LISTS l = { .records = { NULL } };
   uint64_t sum;
@@ -301,7 +298,8 @@ save_meanwhile (struct warmer *w)
     return;
   sum = XXH3_64bits_withSeed (l.records.p, l.records.nr * 8,
                               XXH3_64bits (l.leaves.p, l.leaves.nr * 8));
-  if (sum == w->saved || l.records.nr + l.leaves.nr == 0)
+  if (l.records.nr + l.leaves.nr == 0 ||
+      (sum == w->saved && warm_file_fits (w->pool->path, 0)))
     return;
   w->saved = sum;
   write_lists (w->pool, &l, NULL);
@@ -320,7 +318,7 @@ warmer_thread (void *arg)
   while (!w->stop) {
     pause_ms (w, SAVE_MS);
     if (!w->stop && w->pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
-      save_meanwhile (w);
+      warmer_save_lists (w);
   }
   return NULL;
 }

@@ -33,10 +33,16 @@ extern void warm_forget (const char *path);
 
 /* For a server.  NULL: the caches fill as clients read. */
 extern struct warmer *warmer_start (struct nbdedup_pool *pool);
-/* The functions below accept NULL.  warmer_cancel makes the thread end soon. */
+/* These functions, and warmer_status, accept NULL.  warmer_cancel makes the
+ * thread end soon.
+ */
 extern void warmer_cancel (struct warmer *w);
 extern void warmer_stop (struct warmer *w);
 extern void warmer_free (struct warmer *w);
+/* What the thread does every few minutes: save the lists, without the filter,
+ * since no file has the filter for the state after a crash.
+ */
+extern void warmer_save_lists (struct warmer *w);
 /* A new reference, or NULL. */
 extern json_t *warmer_status (struct warmer *w);
 

@@ -636,6 +636,34 @@ test_lists_are_handed_on (void)
 }
 
 static uint64_t
+read_and_save (void)
+{
+  unsigned i;
+
+  start_warmer ();
+  for (i = 128; i < 192; ++i)
+    expect_content (i, i + 1);
+  warmer_save_lists (pool->warmer);
+  return 0;
+}
+
+/* A killed server has saved the lists a few minutes ago. */
+static void
+test_lists_are_saved_meanwhile (void)
+{
+  start (1);
+  write_blocks (0, 256, 1);
+  settle ();
+  close_pool ();
+  crash_after (read_and_save);
+  open_and_attach ();
+  start_warmer ();
+  wait_for_load (65);
+  expect (nr_cached (128, 64) == 64);
+  end ();
+}
+
+static uint64_t
 replace_and_fold (void)
 {
   write_blocks (64, 64, 7000000);
@@ -736,6 +764,7 @@ static const struct engine_case cases[] = {
   CASE (stale_filter),
   CASE (stale_before_replay),
   CASE (crash_while_saving),
+  CASE (lists_are_saved_meanwhile),
   CASE (stale_lists),
   CASE (filter_is_read),
   CASE (filter_is_handed_on),
