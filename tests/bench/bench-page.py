@@ -36,6 +36,7 @@ GROUPS = {
     "codecs": "Codecs",
     "block sizes": "Block sizes of the volume",
     "clones": "Clones",
+    "aged": "A volume that has been in use",
     "images": "Images in and out, source trees",
 }
 TEXTS = {
@@ -54,6 +55,10 @@ TEXTS = {
     "block sizes": "Requests of 128 KiB.",
     "clones": "The volume is a clone of a full one; for qcow2 an overlay on a "
     "raw file, for nbdkit file a plain, full file.",
+    "aged": "`nbdedup-aged`: all of the volume was overwritten ten times at "
+    "random (twice in the quick form), half of it trimmed, in scattered "
+    "blocks, and that half filled again; `nbdedup`: it was filled once, in "
+    "order.",
     "images": "`import`: half of each 4 KiB compresses away; `duplicate`: the "
     "pool has the image already. `image`: a real one. `checkout`: this "
     "project's sources, eight times, on ext4 through nbdfuse and a loop "
@@ -183,6 +188,23 @@ def table(page, summaries):
     page.add("")
 
 
+def aged_table(page, summaries):
+    page.add("| line | fresh, MiB/s | aged, MiB/s | aged ÷ fresh | p50 µs, "
+             "fresh | p50 ÷ | p99 µs, fresh | p99 ÷ |",
+             "| --- |" + " ---: |" * 7)
+    for name, s in summaries.items():
+        fresh, old = s["nbdedup"], s.get("nbdedup-aged")
+        cells = [f"`{name}`", number(fresh, "bytes_per_second", MIB, 0),
+                 number(old, "bytes_per_second", MIB, 0),
+                 f"**{number(old, 'fresh_ratio')}**",
+                 number(fresh, "latency_p50_us", 1, 0),
+                 number(old, "fresh_p50_ratio"),
+                 number(fresh, "latency_p99_us", 1, 0),
+                 number(old, "fresh_p99_ratio")]
+        page.add("| " + " | ".join(cells) + " |")
+    page.add("")
+
+
 def groups(page):
     for name, title in GROUPS.items():
         summaries = page.group(name)
@@ -195,6 +217,8 @@ def groups(page):
                            if which != "file"})
                    for line, s in summaries.items()])
         table(page, summaries)
+        if name == "aged":
+            aged_table(page, summaries)
 
 
 def cpu(page):
@@ -244,7 +268,8 @@ def slower(page):
     for line, s in page.summaries.items():
         own = s["nbdedup"]["bytes_per_second"]
         for peer, f in s.items():
-            if peer == "nbdedup" or own >= SLOWER * f["bytes_per_second"]:
+            if peer.startswith("nbdedup") or \
+               own >= SLOWER * f["bytes_per_second"]:
                 continue
             lines = reasons.setdefault(why(line, peer), {})
             lines.setdefault(line, []).append(

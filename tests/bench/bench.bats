@@ -81,6 +81,21 @@ write_page ()
     grep -q 'not slower than a peer in any line' "$docs/benchmarks.md"
 }
 
+@test "an aged volume stands beside a fresh one" {
+    run -0 bench --only aged-randread-16k
+    [[ $output == *aged-randread-16k*nbdedup*nbdedup-aged* ]]
+    has_keys '.lines["aged-randread-16k"].summary["nbdedup-aged"]' \
+        fresh_ratio fresh_p50_ratio fresh_p99_ratio half_p99_ratio
+    # What was trimmed is there again.
+    figure '.lines["aged-randread-16k"].rounds[0] |
+            [.nbdedup, .["nbdedup-aged"]] | map (.stat.logical_bytes) |
+            .[0] == .[1] and .[0] == 16777216'
+
+    write_page
+    grep -q '^| .aged-randread-16k. | [0-9]* | [0-9]* | \*\*[0-9.]*\*\* |' \
+        "$docs/benchmarks.md"
+}
+
 @test "a run that was stopped goes on where it stopped" {
     run -0 bench --only seqwrite-128k-zero
     first=$(figure '.lines["seqwrite-128k-zero"].rounds[0].nbdedup.seconds')

@@ -10,6 +10,9 @@ import tempfile
 from bench_servers import KINDS, BenchError, drop_page_cache
 
 READ_SECONDS_MAX = 30
+# How often an aged disk is overwritten.
+AGED_TIMES = 10
+AGED_TIMES_QUICK = 2
 PERCENTILES = {"p50": "50.000000", "p95": "95.000000", "p99": "99.000000"}
 
 
@@ -41,7 +44,8 @@ def run_fio(directory, server, export, settings):
     if found["error"]:
         raise BenchError(f"fio: error {found['error']}: {server.said()}")
     side = found.get("mixed") or \
-        found["read" if "read" in settings["rw"] else "write"]
+        found[next(side for side in ("read", "trim", "write")
+                   if side in settings["rw"])]
     figures = {"bytes_per_second": side["io_bytes"] * 1000 / side["runtime"],
                "iops": side["total_ios"] * 1000 / side["runtime"],
                "io_bytes": side["io_bytes"],
@@ -86,6 +90,23 @@ def fill(args, line, server, export):
     run_fio(server.directory, server, export, settings)
 
 
+def age(args, line, server, export):
+    """Overwrite all of a full disk at random, ten times; then trim a half of
+    it, scattered, and fill that half again with other data."""
+    block = str(line.block)
+    times = AGED_TIMES_QUICK if args.quick else AGED_TIMES
+    # Without randrepeat=0 fio has the same order of places for every seed.
+    common = dict(bs=block, iodepth=16, randrepeat=0)
+    steps = [dict(common, rw="randwrite", randseed=10 + i)
+             for i in range(times)]
+    # The same seed: the same places.
+    half = dict(common, randseed=5, io_size=args.size // 2)
+    steps += [dict(half, rw="randtrim"), dict(half, rw="randwrite")]
+    for parameters in steps:
+        run_fio(server.directory, server, export,
+                job_settings(args, line, server, export, parameters))
+
+
 def prepare(args, line, kind):
     """Do what the line has before it.  Returns the server to measure."""
     if line.before is None:
@@ -102,6 +123,8 @@ def prepare(args, line, kind):
                 return server
         else:
             fill(args, line, server, source)
+            if kind.ages:
+                age(args, line, server, source)
     except BaseException:
         server.stop()
         raise

@@ -14,6 +14,8 @@ UNITS = {"k": KIB, "m": MIB, "g": GIB}
 COMMON = ("file", "nbdedup", "qcow2")
 # These compare settings of nbdedup with each other.
 OWN = ("file", "nbdedup")
+# These compare a pool that was just filled with one that has been in use.
+AGED = OWN + ("nbdedup-aged",)
 
 
 def parse_size(text):
@@ -195,7 +197,17 @@ def clones():
                    quick=(rw, bs) == ("randwrite", "16k"))
 
 
+def aged():
+    for rw, bs in (("randwrite", "16k"), ("randread", "16k"),
+                   ("read", "128k")):
+        quick = rw == "randwrite"
+        yield Line(f"aged-{rw}-{bs}", "aged",
+                   requests(rw, bs, 4 if rw == "read" else 16),
+                   before="fill", servers=AGED, half=bs == "16k",
+                   quick=quick)
+
+
 def all_lines():
     return [line for lines in (request_sizes, cold_reads, mixes, duplicates,
-                               settings, codecs, block_sizes, clones)
+                               settings, codecs, block_sizes, clones, aged)
             for line in lines()]

@@ -34,10 +34,10 @@ def rounded(value):
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def ratio(rounds, which, key):
-    """The median of the rounds' own ratios of a server to file, or None."""
-    found = [r[which][key] / r["file"][key] for r in rounds
-             if which in r and r.get("file", {}).get(key)
+def ratio(rounds, which, key, to="file"):
+    """The median of the rounds' own ratios of two servers, or None."""
+    found = [r[which][key] / r[to][key] for r in rounds
+             if which in r and r.get(to, {}).get(key)
              and r[which].get(key) is not None]
     return statistics.median(found) if found else None
 
@@ -52,6 +52,11 @@ def summarize_server(rounds, which):
             key = f"half_latency_{name}_us"
             if key in found:
                 found[f"half_{name}_ratio"] = ratio(rounds, which, key)
+    if which == "nbdedup-aged":
+        for name, key in (("fresh_ratio", "bytes_per_second"),
+                          ("fresh_p50_ratio", "latency_p50_us"),
+                          ("fresh_p99_ratio", "latency_p99_us")):
+            found[name] = ratio(rounds, which, key, "nbdedup")
     return found
 
 

@@ -100,6 +100,7 @@ class File:
     # One server has both disks; a clone is what its golden image was.
     serves_all = True
     clones = False
+    ages = False
 
     def __init__(self, args, line, directory):
         self.directory = directory
@@ -118,6 +119,7 @@ class Nbdedup:
 
     serves_all = True
     clones = True
+    ages = False
 
     def __init__(self, args, line, directory):
         self.args, self.line, self.directory = args, line, directory
@@ -154,11 +156,18 @@ class Nbdedup:
         self.command("check")
 
 
+class Aged(Nbdedup):
+    """The same, with a disk that has been in use for long."""
+
+    ages = True
+
+
 class Qcow2:
     """qemu-nbd, with an image for each disk; nothing is preallocated."""
 
     serves_all = False
     clones = False
+    ages = False
 
     def __init__(self, args, line, directory):
         self.directory = directory
@@ -211,7 +220,8 @@ class Compressed(Qcow2):
                 self.path(export)]
 
 
-KINDS = {"file": File, "nbdedup": Nbdedup, "qcow2": Qcow2,
+KINDS = {"file": File, "nbdedup": Nbdedup, "nbdedup-aged": Aged,
+         "qcow2": Qcow2,
          "qcow2-overlay": Overlay, "qcow2-compressed": Compressed}
 
 
