@@ -92,6 +92,7 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   ddt_cut (t->parts.ddt);
   room_cut (t->room);
   t->new_bytes = t->holes = 0;
+  txg_forget_holes_locked (t);
   t->hurry = false;
   assert (t->nr_inside == 0);
   t->cutting = false;

@@ -63,6 +63,8 @@ struct txg {
   atomic_uint_fast64_t new_bytes_max;   /* then a fold is due */
   atomic_uint_fast64_t all_new_bytes;   /* of all txgs */
   atomic_uint_fast64_t holes;   /* blocks that the open txg has freed */
+  atomic_uint_fast64_t late_holes;      /* the same, of late: of all txgs */
+  uint64_t forgot_holes_ms;     /* when 'late_holes' became less */
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
   struct request notes;         /* the folding thread's: the pool's notes */
@@ -96,6 +98,10 @@ DEFINE_WITH_CONSISTENT (txg)
  * thread, or before it runs.  -1: the txg has failed.
  */
 extern int txg_fold (struct txg *t);
+
+/* Of the blocks that were freed, half are late ones no more, every few seconds.
+ */
+extern void txg_forget_holes_locked (struct txg *t);
 
 /* Keep allocated only what the next open needs. */
 extern void txg_keep_room (struct txg *t);

@@ -19,7 +19,9 @@
 
 /* Fold at most this long after the first change. */
 #define FOLD_INTERVAL_MS 5000
-/* The same when so many blocks were freed at once. */
+/* The same when so many blocks were freed at once.  The last txg of a large
+ * trim may have few of them: then fold when clients free nothing for so long.
+ */
 #define HURRY_INTERVAL_MS 200
 #define HURRY_BLOCKS 16384u
 /* Writers wait from this part of the budget on; half-way to the end so long. */
@@ -398,12 +400,28 @@ txg_apply_holes (struct txg *t, struct layer *layer, uint64_t block,
 static void
 note_holes (struct txg *t, uint64_t count)
 {
-  if ((t->holes += count) < HURRY_BLOCKS)
+  const uint64_t before = atomic_fetch_add (&t->holes, count);
+  const bool large = before + count >= HURRY_BLOCKS;
+
+  t->late_holes += count;
+  if (!large && (before > 0 || t->late_holes < HURRY_BLOCKS))
     return;
   WITH_LOCK (&t->lock);
   if (!t->hurry)
     pthread_cond_signal (&t->wake);
-  t->hurry = true;
+  t->hurry |= large;
+}
+
+void
+txg_forget_holes_locked (struct txg *t)
+{
+  const uint64_t now = clock_ms ();
+
+  assert_held (&t->lock);
+  if (now - t->forgot_holes_ms < FOLD_INTERVAL_MS)
+    return;
+  t->late_holes = t->late_holes / 2;
+  t->forgot_holes_ms = now;
 }
 
 int
@@ -495,6 +513,25 @@ may_wait_locked (const struct txg *t)
   return TAILQ_EMPTY (&t->requests) && !t->kicked && !t->stop && !t->more;
 }
 
+/* Wait until a fold is due, or there is nothing to do. */
+static void
+wait_for_changes_locked (struct txg *t)
+{
+  const uint64_t end = clock_ms () + FOLD_INTERVAL_MS;
+  uint64_t now, holes;
+  bool trimmed;
+
+  while (may_wait_locked (t) && !t->hurry && (now = clock_ms ()) < end) {
+    holes = t->holes;
+    trimmed = holes > 0 && t->late_holes >= HURRY_BLOCKS;
+    lock_wait_ms (&t->lock, &t->wake, trimmed ? HURRY_INTERVAL_MS : end - now);
+    if (trimmed && holes == t->holes)
+      return;
+  }
+  if (may_wait_locked (t) && t->hurry)
+    lock_wait_ms (&t->lock, &t->wake, HURRY_INTERVAL_MS);
+}
+
 static void *
 folding_thread (void *arg)
 {
@@ -504,10 +541,7 @@ folding_thread (void *arg)
   for (;;) {
     {
       WITH_LOCK (&t->lock);
-      if (may_wait_locked (t) && !t->hurry)
-        lock_wait_ms (&t->lock, &t->wake, FOLD_INTERVAL_MS);
-      if (may_wait_locked (t) && t->hurry)
-        lock_wait_ms (&t->lock, &t->wake, HURRY_INTERVAL_MS);
+      wait_for_changes_locked (t);
       stop = t->stop;
       if (stop && TAILQ_EMPTY (&t->requests))
         return NULL;
