@@ -118,6 +118,11 @@ extern int fold_records (struct fold *f, struct meta_conn *c);
 /* Leaves that background work may change, whatever they have. */
 extern unsigned fold_background_leaves (const struct fold *f);
 
+/* Can pool.db have 'pages' more than the fold needs?  What the folds before
+ * this one have freed may be the room, once it is given back.
+ */
+extern bool fold_has_room (const struct fold *f, uint64_t pages);
+
 /* Do a bounded part of the work on dying and merging layers. */
 extern int fold_background (struct fold *f, struct meta_conn *c);
 

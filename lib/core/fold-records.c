@@ -499,7 +499,7 @@ is_tight (const struct fold *f)
   for (i = 0; i < f->nr_changes; ++i)
     nr += f->changes[i].delta < 0;
   return nr > 0 &&
-    room_check (f->room, nr * COUNTS_ROOM_BYTES / META_PAGE_BYTES + 1) == -1;
+    !fold_has_room (f, nr * COUNTS_ROOM_BYTES / META_PAGE_BYTES + 1);
 }
 
 /* Apply f->displaced, and, except in a pass over copies, all changes. */

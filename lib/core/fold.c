@@ -408,6 +408,13 @@ fold_wanted_merge_pages (const struct fold *f)
   return nr / MERGE_ENTRIES_PER_PAGE + 1;
 }
 
+bool
+fold_has_room (const struct fold *f, uint64_t pages)
+{
+  return room_check (f->room, pages) == 0 ||
+    (space_settle (f->parts->space) && room_check (f->room, pages) == 0);
+}
+
 /* The file system has no room for a run of what the fold removes.  The fold
  * removes it in place then, and while the index is repaired: a removal of what
  * is not there would be a new error behind the repair.
@@ -421,8 +428,7 @@ is_short_of_room (const struct fold *f)
   for (i = 0; i < f->nr_index; ++i)
     removed += f->index[i].removed;
   return removed > 0 &&
-    room_check (f->room, removed * INDEX_ENTRY_LEN / META_PAGE_BYTES * 2 +
-                1) == -1;
+    !fold_has_room (f, removed * INDEX_ENTRY_LEN / META_PAGE_BYTES * 2 + 1);
 }
 
 static int

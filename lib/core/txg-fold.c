@@ -341,6 +341,8 @@ get_merge_room (struct txg *t, uint64_t extra, uint64_t wanted)
   if (p.wal_used + fold + wanted <= p.wal_allocated)
     return wanted;
   most = meta_free_pages (t->parts.meta) / MERGE_SHARE;
+  if (most < MERGE_PAGES_MIN && space_settle (t->parts.space))
+    most = meta_free_pages (t->parts.meta) / MERGE_SHARE;
   if (wanted <= most || most >= MERGE_PAGES_MIN)
     return wanted < most ? wanted : most;
   t->merge_after_ms = now + MERGE_RETRY_MS;
@@ -505,6 +507,9 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
         fold_set_inconsistent (f);
       return -1;
     }
+    /* What the folds before this one have freed may be the room. */
+    else if (space_settle (t->parts.space))
+      continue;
     /* Merges can wait, and background work can do with less room. */
     else if (merge_pages > 0 || rows > 0) {
       restart_wal (t);

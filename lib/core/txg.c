@@ -590,13 +590,25 @@ txg_run (struct txg *t,
   return run (t, 0, fn, done, arg);
 }
 
+/* What records have left may still have to be given back. */
+static bool
+finds_room (struct txg *t)
+{
+  const int err = errno;
+  const bool found = err == ENOSPC && space_settle (t->parts.space);
+
+  errno = err;
+  return found;
+}
+
 int
 txg_run_large (struct txg *t, uint64_t pages,
                int (*fn) (void *arg, struct meta_conn *c,
                           struct meta_state *state),
                void (*done) (void *arg), void *arg)
 {
-  if (room_check (t->room, pages) == -1)
+  if (room_check (t->room, pages) == -1 &&
+      (!finds_room (t) || room_check (t->room, pages) == -1))
     return -1;
   return run (t, pages, fn, done, arg);
 }
@@ -622,7 +634,11 @@ txg_set_copies (struct txg *t)
 int
 txg_check_copies (struct txg *t)
 {
-  return room_check_copies (t->room, COPIES_MAX);
+  int r = room_check_copies (t->room, COPIES_MAX);
+
+  if (r == -1 && finds_room (t))
+    r = room_check_copies (t->room, COPIES_MAX);
+  return r;
 }
 
 uint64_t
@@ -698,7 +714,10 @@ txg_make_room (struct txg *t)
     WITH_LOCK (&t->lock);
     t->give_back = true;
   }
-  return txg_run (t, NULL, NULL, NULL);
+  if (txg_run (t, NULL, NULL, NULL) == -1)
+    return -1;
+  space_settle (t->parts.space);
+  return 0;
 }
 
 void

@@ -8,11 +8,15 @@
 #include "core/txg.h"
 #include "data/sync.h"
 #include "data/writeback.h"
+#include "space/space.h"
 
 int
 pool_sync (struct nbdedup_pool *pool)
 {
   if (writeback_drain (pool->writeback, NULL) == -1)
     return -1;
-  return txg_run (pool->txg, NULL, NULL, NULL);
+  if (txg_run (pool->txg, NULL, NULL, NULL) == -1)
+    return -1;
+  space_settle (pool->space);
+  return 0;
 }

@@ -672,6 +672,12 @@ store_get_fs (struct store *store, uint64_t nr_segments, struct store_fs *fs)
   return 0;
 }
 
+bool
+store_is_device (struct store *store)
+{
+  return store->is_device;
+}
+
 uint64_t
 store_file_bytes (struct store *store)
 {

@@ -108,6 +108,8 @@ struct store_fs {
 extern int store_get_fs (struct store *store, uint64_t nr_segments,
                          struct store_fs *fs);
 
+/* Is it a block device, and no file? */
+extern bool store_is_device (struct store *store);
 /* The bytes that the file takes on its file system. */
 extern uint64_t store_file_bytes (struct store *store);
 /* Opened read-only: the bytes that store_write keeps in memory. */

@@ -267,6 +267,7 @@ wait_for_freeing (const struct call *c)
     if (r == -1 || merge_step (c->pool) == -1)
       return -1;
   }
+  space_settle (c->pool->space);
   return 0;
 }
 

@@ -644,6 +644,24 @@ replay (struct nbdedup_pool *pool)
   return 0;
 }
 
+/* Is there nothing in "records" that damage hides from pool.db, and that a
+ * repair could find?
+ */
+static bool
+knows_all_records (struct nbdedup_pool *pool, unsigned flags)
+{
+  struct meta_state state;
+  struct space_info info;
+
+  txg_get_state (pool->txg, &state);
+  space_get_info (pool->space, &info);
+  return !(flags & NBDEDUP_OPEN_RECOVER) && !pool->settings.repair &&
+    !(state.features_compat & (FEATURE_COMPAT_LOST |
+                               FEATURE_COMPAT_RECORDS_LOST)) &&
+    !meta_saw_damage (pool->meta) && info.nr_damaged == 0 &&
+    !info.contradicted;
+}
+
 static int
 open_pool (struct nbdedup_pool *pool, unsigned flags)
 {
@@ -662,7 +680,8 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
       advance_epoch (pool) == -1 ||
       pool_properties_load (pool) == -1 ||
       start_threads (pool) == -1 ||
-      volumes_recover (pool->volumes) == -1)
+      volumes_recover (pool->volumes) == -1 ||
+      space_start_puncher (pool->space, knows_all_records (pool, flags)) == -1)
     return -1;
   pool->merger = merger_start (pool);
   return pool->merger ? 0 : -1;

@@ -121,7 +121,7 @@ space_undrain (struct space *space, const uint64_t *segments, unsigned nr)
     set_draining_locked (space, (uint32_t) segments[i], false);
     nr_empty += seg_is_empty_locked (space, (uint32_t) segments[i]);
   }
-  seg_punch_empty_locked (space);
+  seg_punch_empty_locked (space, true);
   return nr_empty;
 }
 
@@ -129,8 +129,12 @@ int
 space_alloc_dense (struct space *space, uint32_t nr_sectors,
                    struct placement *out)
 {
+  int r;
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
 
-  return space_place_dense_locked (space, nr_sectors, out);
+  do
+    r = space_place_dense_locked (space, nr_sectors, out);
+  while (r == -1 && errno == ENOSPC && seg_wait_for_punch_locked (space));
+  return r;
 }

@@ -3,8 +3,8 @@
 /* Internals of the allocator, shared by space.c (opening, closing, and
  * allocating and freeing of records), space-place.c (placement),
  * space-promise.c (reservations), space-drain.c (compaction), space-segs.c (the
- * table of segments), space-maps.c (the maps in memory) and space-consistent.c
- * (the invariants).
+ * table of segments), space-punch.c (giving segments back), space-maps.c (the
+ * maps in memory) and space-consistent.c (the invariants).
  *
  * Functions with "_locked" need space->lock; the others read only their
  * arguments, and members that never change.
@@ -13,6 +13,7 @@
 #ifndef NBDEDUP_SPACE_INT_H
 #define NBDEDUP_SPACE_INT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -32,7 +33,7 @@
 
 #define SLOTS_MAX 255
 
-/* Empty segments beyond the spare ones that wait for their neighbours, to be
+/* So many empty segments beyond the spare ones wait for their neighbours, to be
  * punched with one system call.
  */
 #define EMPTY_AT_ONCE 16u
@@ -104,6 +105,18 @@ struct space {
   uint32_t nr_hash, nr_entries, max_entries;
   struct entry_queue lru;       /* first: most recently used */
 
+  /* The puncher, see space-punch.c. */
+  pthread_t puncher;
+  bool has_puncher, puncher_stop;
+  bool find_leftovers;
+  bool punch_all;               /* also those that wait for neighbours */
+  bool closing;                 /* spare segments are given back, too */
+  pthread_cond_t punch;         /* the puncher has something to do */
+  pthread_cond_t punched;       /* a system call has ended */
+  uint64_t punches_begun, punches_ended;
+  uint32_t end_first;           /* past the table: from here on segments are
+                                 * being punched; or NONE */
+
   size_t changes;               /* for invariant_is_due */
 };
 
@@ -162,6 +175,12 @@ extern int seg_extend_locked (struct space *space, uint64_t nr);
 extern void seg_set_absent_locked (struct space *space, uint32_t id,
                                    bool absent);
 
+static inline bool
+seg_is_absent_locked (const struct space *space, uint32_t id)
+{
+  return space->absent[id / 64] >> id % 64 & 1;
+}
+
 /* ABSENT becomes BACKED and empty. */
 extern int seg_back_locked (struct space *space, uint32_t id);
 
@@ -176,13 +195,20 @@ extern void seg_leave_locked (struct space *space, uint32_t id);
  */
 extern uint32_t seg_pick_empty_locked (const struct space *space, bool last);
 
-/* Make an empty segment ABSENT.  Releases the lock meanwhile. */
-extern void seg_punch_locked (struct space *space, uint32_t id);
+/*----------------------------------------------------------------------
+ * space-punch.c: giving segments back to the file system.
+ */
 
-/* Punch empty segments beyond the spare ones, unless reservations need them.
+/* Let the puncher punch empty segments beyond the spare ones, unless
+ * reservations need them; without 'all', only if they are many.  If there is no
+ * puncher, the function does it, and releases the lock meanwhile.
+ */
+extern void seg_punch_empty_locked (struct space *space, bool all);
+
+/* Wait until the punches that are under way have ended.  False: there is none.
  * Releases the lock meanwhile.
  */
-extern void seg_punch_empty_locked (struct space *space);
+extern bool seg_wait_for_punch_locked (struct space *space);
 
 /*----------------------------------------------------------------------
  * space-maps.c: the maps in memory.

@@ -195,7 +195,5 @@ space_entry_unpin_locked (struct space *space, struct entry *e)
   seg_refresh_locked (space, e->map);
   seg_leave_locked (space, e->id);
   space_entry_free_locked (space, e);
-  /* Many are freed one after the other: space_release punches the rest. */
-  if (space->nr_empty >= SPACE_SPARE_SEGMENTS + EMPTY_AT_ONCE)
-    seg_punch_empty_locked (space);
+  seg_punch_empty_locked (space, false);
 }

@@ -205,31 +205,44 @@ space_segments_for (struct space *space, uint32_t lsize, uint64_t nr)
   return by_room < by_whole ? by_room : by_whole;
 }
 
+/* Take new segments until there is room for 'nr' more records. */
+static int
+grow_for_locked (struct space *space, unsigned class, uint64_t need,
+                 unsigned nr)
+{
+  unsigned c = space_top_class_locked (space);
+
+  if (c < class)
+    c = class;
+  while (space->room[c] < space->reserved_sectors + need &&
+         !fits_alone_locked (space, class, nr))
+    if (seg_grow_locked (space) == -1)
+      return -1;
+  return 0;
+}
+
 int
 space_reserve (struct space *space, uint32_t lsize, unsigned nr)
 {
   const uint64_t need = sectors_of (space, lsize, nr);
   const unsigned class = class_of (lsize);
-  unsigned c;
-  int err;
+  int r, err;
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
 
-  if (exceeds_max_locked (space, need, nr))
-    return nbdedup_fail (ENOSPC, "the pool has reached its max-size: free "
-                         "some space in it, or raise max-size");
-
-  c = space_top_class_locked (space);
-  if (c < class)
-    c = class;
-  while (space->room[c] < space->reserved_sectors + need &&
-         !fits_alone_locked (space, class, nr))
-    if (seg_grow_locked (space) == -1) {
-      err = errno;
-      seg_punch_empty_locked (space);
-      errno = err;
-      return -1;
-    }
+  do {
+    if (exceeds_max_locked (space, need, nr))
+      return nbdedup_fail (ENOSPC, "the pool has reached its max-size: free "
+                           "some space in it, or raise max-size");
+    r = grow_for_locked (space, class, need, nr);
+    /* What is being punched may be the room. */
+  } while (r == -1 && errno == ENOSPC && seg_wait_for_punch_locked (space));
+  if (r == -1) {
+    err = errno;
+    seg_punch_empty_locked (space, true);
+    errno = err;
+    return -1;
+  }
   space->reserved_records[class] += nr;
   space->reserved_nr += nr;
   space->reserved_sectors += need;
@@ -249,5 +262,5 @@ space_unreserve (struct space *space, uint32_t lsize, unsigned nr)
   space->reserved_records[class] -= nr;
   space->reserved_nr -= nr;
   space->reserved_sectors -= sectors;
-  seg_punch_empty_locked (space);
+  seg_punch_empty_locked (space, true);
 }

@@ -29,9 +29,6 @@
 #include "base/error.h"
 #include "space/space-int.h"
 
-/* Segments that one system call punches. */
-#define PUNCH_AT_ONCE 64u
-
 /* The list that a segment belongs to, or NULL.  '*buckets' is NULL for the list
  * of empty segments.
  */
@@ -216,6 +213,9 @@ seg_grow_locked (struct space *space)
       id = 64 * w + __builtin_ctzll (space->absent[w]);
       break;
     }
+  if (id >= space->end_first)
+    return nbdedup_fail (ENOSPC, "space: segment %" PRIu32 " is being given "
+                         "back: try again", id);
   if (id == space->nr_segs) {
     if (seg_extend_locked (space, (uint64_t) id + 1) == -1)
       return -1;
@@ -248,82 +248,6 @@ seg_pick_empty_locked (const struct space *space, bool last)
     if (last ? id > best : id < best)
       best = id;
   return best;
-}
-
-static void
-take_empty_locked (struct space *space, uint32_t id)
-{
-  assert_held (&space->lock);
-  seg_remove_locked (space, id);
-  space->segs[id].backed = 0;
-  /* It may have been chosen for a batch that then failed for lack of memory.
-   */
-  seg_leave_locked (space, id);
-}
-
-/* Release the lock during the system call, which takes a millisecond, or many
- * when the file system is busy, so that writers can reserve room.  Meanwhile
- * the segments are neither BACKED nor ABSENT, so no allocation takes them.
- */
-static void
-punch_taken_locked (struct space *space, uint32_t first, uint32_t last)
-{
-  const uint64_t start = (uint64_t) first * space->nr_sectors +
-    (first == 0 ? space->base_sectors : 0);
-  const uint64_t end = ((uint64_t) last + 1) * space->nr_sectors;
-  uint32_t id;
-
-  space_assert_consistent_locked (space);
-  lock_release (&space->lock);
-  /* If this fails the file only keeps the space until the segments are used
-   * again.
-   */
-  store_punch (space->store, start, end - start);
-  lock_acquire (&space->lock);
-  for (id = first; id <= last; ++id) {
-    assert (!space->segs[id].backed);
-    seg_set_absent_locked (space, id, true);
-  }
-}
-
-void
-seg_punch_locked (struct space *space, uint32_t id)
-{
-  take_empty_locked (space, id);
-  punch_taken_locked (space, id, id);
-}
-
-/* Keep as much room as the spare segments have on top of the reservations.
- * Otherwise a full pool would punch and allocate a segment for every write.
- */
-static bool
-has_surplus_locked (const struct space *space)
-{
-  const unsigned c = space_top_class_locked (space);
-  const uint64_t fresh = space_room (space, c, space->nr_sectors, 0);
-
-  return space->nr_empty > SPACE_SPARE_SEGMENTS &&
-    space->room[c] >= space->reserved_sectors + SPACE_SPARE_SEGMENTS * fresh;
-}
-
-/* A large volume leaves neighbours: one call takes them all.  Segment 0, with
- * the header, is not worth it.
- */
-void
-seg_punch_empty_locked (struct space *space)
-{
-  uint32_t first, last;
-
-  while (has_surplus_locked (space)) {
-    first = last = seg_pick_empty_locked (space, true);
-    take_empty_locked (space, last);
-    while (first > 1 && last - first + 1 < PUNCH_AT_ONCE &&
-           seg_is_used (&space->segs[first - 1]) &&
-           seg_is_empty_locked (space, first - 1) &&
-           has_surplus_locked (space))
-      take_empty_locked (space, --first);
-    punch_taken_locked (space, first, last);
-  }
 }
 
 void

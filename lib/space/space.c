@@ -55,6 +55,8 @@ space_new (struct store *store, const struct space_ops *ops,
   if (space == NULL)
     return nbdedup_fail_null (ENOMEM, "space: no memory");
   lock_init (&space->lock);
+  cond_init (&space->punch);
+  cond_init (&space->punched);
   TAILQ_INIT (&space->lru);
   space->store = store;
   space->ops = *ops;
@@ -65,7 +67,7 @@ space_new (struct store *store, const struct space_ops *ops,
   space->slots_per_chunk =
     chunk_sectors * space->sector_bytes / SUMMARY_SLOT_BYTES - 1;
   space->chunk_cost = 2 * chunk_sectors - 1;
-  space->empty = space->current = space->dense = NONE;
+  space->empty = space->current = space->dense = space->end_first = NONE;
 
   max = budget_bytes / (segment_map_memory (space->sector_bytes) +
                         sizeof (struct entry) + sizeof (struct entry_list) +
@@ -89,14 +91,12 @@ space_destroy (struct space *space)
 
   if (space == NULL)
     return;
-  /* The next open would not know the empty segments.  (After a crash they
-   * stay allocated in the file until the allocator uses them again as the
-   * first ABSENT ones: before replay it cannot know that they are empty.)
-   */
+  space_stop_puncher (space);
+  /* The next open would not know the empty segments. */
   if (space->segs != NULL) {
     WITH_LOCK (&space->lock);
-    while (space->empty != NONE)
-      seg_punch_locked (space, space->empty);
+    space->closing = true;
+    seg_punch_empty_locked (space, true);
   }
   for (i = 0; space->hash != NULL && i < space->nr_hash; ++i)
     while ((e = LIST_FIRST (&space->hash[i])) != NULL)
@@ -106,6 +106,8 @@ space_destroy (struct space *space)
   free (space->without_slots.heads);
   free (space->segs);
   free (space->absent);
+  pthread_cond_destroy (&space->punched);
+  pthread_cond_destroy (&space->punch);
   lock_destroy (&space->lock);
   free (space);
 }
@@ -203,11 +205,15 @@ space_alloc_apart (struct space *space, uint32_t nr_sectors,
                    const uint64_t *segments, unsigned nr_segments,
                    struct placement *out)
 {
+  int r;
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
 
-  return space_place_apart_locked (space, nr_sectors, segments, nr_segments,
-                                   out);
+  do
+    r = space_place_apart_locked (space, nr_sectors, segments, nr_segments,
+                                  out);
+  while (r == -1 && errno == ENOSPC && seg_wait_for_punch_locked (space));
+  return r;
 }
 
 void
@@ -372,7 +378,7 @@ space_release (struct space *space, const struct space_freed *freed,
   }
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
-  seg_punch_empty_locked (space);
+  seg_punch_empty_locked (space, true);
 }
 
 int
@@ -419,6 +425,18 @@ set_damaged_locked (struct space *space, uint32_t id, bool damaged)
   seg_insert_locked (space, id);
 }
 
+/* Is this segment being punched, or does a punch past the table forbid to
+ * extend the table?
+ */
+static bool
+is_being_punched_locked (const struct space *space, uint64_t segment)
+{
+  if (segment >= space->nr_segs)
+    return space->end_first != NONE;
+  return !space->segs[segment].backed &&
+    !seg_is_absent_locked (space, (uint32_t) segment);
+}
+
 int
 space_hold (struct space *space, uint64_t segment)
 {
@@ -433,15 +451,13 @@ space_hold (struct space *space, uint64_t segment)
   if (segment >= length / SEGMENT_BYTES || segment >= NONE)
     return nbdedup_fail (EIO, "space: segment %" PRIu64 " is past the end of "
                          "records", segment);
+  while (is_being_punched_locked (space, segment))
+    lock_wait (&space->lock, &space->punched);
   if (segment >= space->nr_segs && seg_extend_locked (space, segment + 1) == -1)
     return -1;
-  if (!space->segs[segment].backed) {
-    if (!(space->absent[segment / 64] >> segment % 64 & 1))
-      return nbdedup_fail (EIO, "space: segment %" PRIu64 " is being given "
-                           "back: try again", segment);
-    if (seg_back_locked (space, segment) == -1)
-      return -1;
-  }
+  if (!space->segs[segment].backed &&
+      seg_back_locked (space, segment) == -1)
+    return -1;
   was = space->segs[segment].damaged;
   set_damaged_locked (space, segment, true);
   c = space_top_class_locked (space);

@@ -23,11 +23,12 @@
  * by record, best fit.  Only when nothing fits the allocator takes a new
  * segment: first ABSENT ones from the front, then one past the end.  It keeps
  * up to SPACE_SPARE_SEGMENTS wholly empty segments BACKED, and punches the
- * others (their rows are deleted by then).  Compaction (core/moves.h) empties
- * segments that are mostly free.
+ * others (their rows are deleted by then), in a thread of its own.  Compaction
+ * (core/moves.h) empties segments that are mostly free.
  *
- * Threads: all functions lock (one mutex, never held over data I/O; loading a
- * map from pool.db and fallocate happen under it).
+ * Threads: all functions lock (one mutex, never held over data I/O, nor while a
+ * segment is punched; loading a map from pool.db and allocating a segment
+ * happen under it).
  */
 
 #ifndef NBDEDUP_SPACE_H
@@ -67,6 +68,19 @@ extern struct space *space_new (struct store *store,
                                 uint64_t budget_bytes);
 /* Punches empty segments; the store must still be open. */
 extern void space_destroy (struct space *space);
+
+/* Start a thread that punches empty segments, once the journal is replayed.
+ * Without it space_release and others do so.  'find_leftovers': first punch
+ * what a crash has left allocated in the file although no segment needs it.
+ */
+extern int space_start_puncher (struct space *space, bool find_leftovers);
+extern void space_stop_puncher (struct space *space);
+
+/* Do the puncher's work at once: what was released before is free for all on
+ * the file system on return, except for the spare segments.  True: that gave
+ * something back, so what has failed for lack of space may succeed now.
+ */
+extern bool space_settle (struct space *space);
 
 /* At open, once per row of table "segment", in ascending order. */
 extern int space_add_segment (struct space *space, uint64_t segment,

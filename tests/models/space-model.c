@@ -22,6 +22,7 @@ uint32_t sector_bytes;
 unsigned nr_sectors, spc;
 static unsigned chunk_sectors;
 uint64_t budget;
+bool with_puncher;
 
 struct record records[MAX_RECORDS];
 
@@ -92,6 +93,8 @@ open_space (void)
     if (rows[i].buf != NULL)
       assert (space_add_segment (space, i, rows[i].nr_free,
                                  rows[i].largest) == 0);
+  if (with_puncher)
+    assert (space_start_puncher (space, false) == 0);
 }
 
 void
@@ -211,6 +214,7 @@ drop (unsigned i)
 void
 check_info (void)
 {
+  const uint64_t file_bytes = store_file_bytes (store);
   struct space_info info;
 
   space_get_info (space, &info);
@@ -221,7 +225,7 @@ check_info (void)
   assert (info.nr_segments * SEGMENT_BYTES <=
           length_of (store) + SEGMENT_BYTES);
   /* Punching one segment takes nothing of another. */
-  assert (info.nr_segments * SEGMENT_BYTES <= store_file_bytes (store));
+  assert (info.nr_segments * SEGMENT_BYTES <= file_bytes);
 }
 
 static void

@@ -25,6 +25,7 @@ extern struct space *space;
 extern uint32_t sector_bytes;
 extern unsigned nr_sectors, spc;        /* of a segment, slots of a chunk */
 extern uint64_t budget;
+extern bool with_puncher;       /* open_space starts one */
 
 enum state { FREE, ALLOCATED, INSERTING, DYING, COMMITTED, UNLINKED };
 

@@ -531,6 +531,43 @@ test_trims_fold_sooner (void)
   end ();
 }
 
+/* The process dies when the space is free in pool.db, and not yet on the file
+ * system.
+ */
+#define NR_KEPT 100u
+
+static uint64_t
+free_most (void)
+{
+  write_blocks (NR_KEPT, NR_BLOCKS - NR_KEPT, 5000);
+  must (writeback_drain (pool->writeback, NULL));
+  write_blocks (NR_KEPT, NR_BLOCKS - NR_KEPT, 9000);
+  settle ();
+  must (nbdedup_volume_trim (handle, (NR_BLOCKS - NR_KEPT) * BLOCK,
+                             NR_KEPT * BLOCK));
+  settle ();
+  return file_bytes ();
+}
+
+static void
+test_freed_and_crashed (void)
+{
+  uint64_t i;
+
+  start (1);
+  write_blocks (0, NR_KEPT, 1000);
+  close_pool ();
+  expect (crash_after (free_most) >= 4 * SEGMENT_BYTES);
+  open_and_attach ();
+  while (file_bytes () >= 3 * SEGMENT_BYTES)
+    poll (NULL, 0, 10);
+  check_pool ();
+  for (i = 0; i < NR_KEPT; ++i)
+    expect_content (i, 1000 + i);
+  scrub_pool ();
+  end ();
+}
+
 int
 main (int argc, char *argv[])
 {
@@ -539,7 +576,7 @@ main (int argc, char *argv[])
     CASE (frozen_layers), CASE (new_reference_to_the_old),
     CASE (new_record_dies), CASE (old_records_die), CASE (damaged_record),
     CASE (held_back), CASE (gives_way), CASE (copies), CASE (close),
-    CASE (crash),
+    CASE (crash), CASE (freed_and_crashed),
     CASE (overwrites_fold_sooner), CASE (trims_fold_sooner), { NULL },
   };
 

@@ -3,8 +3,8 @@
 /* The allocator, against a model (space-model.h).
  *
  * 1. Random reservations, allocations, folds and crashes, for every sector
- *    size, with and without memory for the maps, on a large and a small
- *    disk.  Records and chunks in use never overlap; an allocation that
+ *    size, with and without memory for the maps, with and without a puncher,
+ *    on a large and a small disk.  Records and chunks in use never overlap; an allocation that
  *    was reserved never fails; at the end everything is free and given
  *    back.
  * 2. A full, fragmented disk: what can be reserved can be allocated.
@@ -153,6 +153,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
   unsigned round, kill = 10;
 
   budget = small_memory ? 0 : 1 << 20;
+  with_puncher = rnd (2);
   start (sector);
   nr_loads = 0;
   assert (getrlimit (RLIMIT_FSIZE, &old) == 0);
@@ -216,6 +217,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
   fold (100);
   fold (100);
   assert (live_sectors == 0 && nr_in_state (FREE) == MAX_RECORDS);
+  space_settle (space);
   space_get_info (space, &info);
   assert (info.nr_segments <= SPACE_SPARE_SEGMENTS);
   assert (info.reserved_bytes == 0);
@@ -226,6 +228,7 @@ test_random (uint32_t sector, bool small_disk, bool small_memory,
           (unsigned) refused);
   assert (!small_memory || nr_loads > 0);
   close_space ();
+  with_puncher = false;
   assert (setrlimit (RLIMIT_FSIZE, &old) == 0);
 }
 
