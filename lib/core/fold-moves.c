@@ -49,9 +49,8 @@ find_move (const struct moves_batch *batch, const struct leaf *leaf,
   if (move == NULL ||
       pointer_unpack (leaf->ptr[i], move->record.lsize, &ptr) == -1)
     return NULL;
-  return move->record.ptr.cksum == ptr.cksum &&
-    move->record.ptr.psize == ptr.psize &&
-    move->record.ptr.codec == ptr.codec ? move : NULL;
+  return move->old.cksum == ptr.cksum && move->old.psize == ptr.psize &&
+    move->old.codec == ptr.codec ? move : NULL;
 }
 
 static bool
@@ -107,9 +106,10 @@ is_there (struct sweep *s, const struct move *move, struct move_ref *ref)
   found = fold_find_record (s->f, s->c, new->ptr.addr, &r);
   if (found == -1)
     return -1;
-  found = found && r.refcount > 0 && r.ptr.cksum == new->ptr.cksum &&
-    r.ptr.psize == new->ptr.psize && r.ptr.codec == new->ptr.codec &&
-    r.lsize == new->lsize && r.domain == new->domain &&
+  found = found && r.refcount > 0 && !(r.flags & RECORD_COPY) &&
+    r.ptr.cksum == new->ptr.cksum && r.ptr.psize == new->ptr.psize &&
+    r.ptr.codec == new->ptr.codec && r.lsize == new->lsize &&
+    r.domain == new->domain &&
     memcmp (&r.digest, &new->digest, sizeof r.digest) == 0;
   ref->state = found ? MOVE_IS_THERE : MOVE_IS_GONE;
   return found;
@@ -131,7 +131,7 @@ change_row (struct sweep *s, struct row *row)
       continue;
     ref = &f->move_refs[move - s->batch->p];
     r = is_there (s, move, ref);
-    if (r == -1 || (r == 1 && fold_add_displaced (f, &move->from, 1) == -1))
+    if (r == -1 || (r == 1 && fold_add_displaced (f, &move->old.addr, 1) == -1))
       return -1;
     if (r == 0)
       continue;
@@ -156,6 +156,20 @@ compare_added (const void *a, const void *b)
   return x->addr < y->addr ? -1 : x->addr > y->addr;
 }
 
+/* Several moves may go to one record. */
+static void
+add_up (struct fold *f)
+{
+  size_t i, nr = 0;
+
+  for (i = 0; i < f->nr_added; ++i)
+    if (nr > 0 && f->added[nr - 1].addr == f->added[i].addr)
+      f->added[nr - 1].delta += f->added[i].delta;
+    else
+      f->added[nr++] = f->added[i];
+  f->nr_added = nr;
+}
+
 /* The references that the new records gain. */
 static int
 collect_added (struct fold *f, const struct moves_batch *batch)
@@ -175,6 +189,7 @@ collect_added (struct fold *f, const struct moves_batch *batch)
   }
   if (f->nr_added > 0)
     qsort (f->added, f->nr_added, sizeof *f->added, compare_added);
+  add_up (f);
   return 0;
 }
 

@@ -114,7 +114,7 @@ moves_give_way (struct moves *m)
 struct move *
 moves_find (const struct moves_batch *batch, uint64_t addr)
 {
-  size_t i = array_position (batch->nr, k, batch->p[k].from < addr);
+  size_t i = array_position (batch->nr, k, batch->p[k].old.addr < addr);
 
-  return i < batch->nr && batch->p[i].from == addr ? &batch->p[i] : NULL;
+  return i < batch->nr && batch->p[i].old.addr == addr ? &batch->p[i] : NULL;
 }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Compaction: records that move to other sectors, so that the segments that
- * they leave become empty, and go back to the file system.
+/* Records that move to other sectors, for two ends: the segments that they
+ * leave become empty, and go back to the file system (report/compact.h); or
+ * their content is stored in another form, or they give way to an equal record
+ * (report/rewrite.h).
  *
  * Nothing about it is stored.  One batch of moves goes on at a time:
  *
- *  1. The compactor (report/compactor.h) chooses segments that are mostly free
- *     (space_drain), and writes a copy of each of their records to a new place
- *     (space_alloc_dense).  Neither pool.db nor the journal knows the copies:
- *     a crash leaves them as free space.
+ *  1. A compaction chooses segments that are mostly free (space_drain), and
+ *     writes a copy of each of their records to a new place
+ *     (space_alloc_dense).  A rewrite drains those segments that have its
+ *     records, and writes these in their new form.  Neither pool.db nor the
+ *     journal knows what was written: a crash leaves it as free space.
  *
  *  2. Folds read the maps, a part of the leaves each, and let pointers to the
  *     old records name the new ones instead (fold-moves.c).  In the same
@@ -30,6 +33,10 @@
  * An address in a segment that is being drained names one record only, until
  * the batch ends; so a pointer that names a moved record's address is one to
  * that record.
+ *
+ * The new record has the digest, the size and the domain of the old.  It may be
+ * one that pool.db has had before the batch ("inserted" from the start): then
+ * each fold makes sure that it is still there before it adds references.
  *
  * Frozen layers change, too: only in which of two equal records they name.  A
  * thread that keeps an address beyond quiesce_leave, because a frozen layer
@@ -60,12 +67,12 @@
 struct move {
   struct record record;
   uint64_t chunk_addr;
-  uint64_t from;                /* address of the old one */
+  struct pointer old;           /* to the one that it replaces */
   bool inserted;                /* pool.db has had the new one */
 };
 
 struct moves_batch {
-  struct move *p;               /* owned; ascending by 'from' */
+  struct move *p;               /* owned; ascending by old.addr */
   size_t nr;
   uint64_t *segments;           /* owned; they are being drained */
   unsigned nr_segments;

@@ -27,6 +27,7 @@
 #include "core/ddt.h"
 #include "core/notes.h"
 #include "core/txg.h"
+#include "data/quota.h"
 #include "data/read.h"
 #include "data/volume-types.h"
 #include "data/writeback-int.h"
@@ -165,26 +166,11 @@ find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
   return false;
 }
 
-/* A record's size in the DDT on disk: index entry, record entry. */
-#define DDT_BYTES_PER_ENTRY (INDEX_ENTRY_LEN + RECORD_ENTRY_LEN)
-
-/* Over ddt-quota new data is stored, but not entered in the index. */
-static bool
-is_over_quota (struct nbdedup_pool *pool)
-{
-  struct meta_state state;
-
-  if (pool->ddt_quota_bytes == 0)
-    return false;
-  txg_get_state (pool->txg, &state);
-  return state.index_entries * DDT_BYTES_PER_ENTRY >= pool->ddt_quota_bytes;
-}
-
 static void
 deduplicate (struct worker *w, const struct dirty_batch *b)
 {
   struct nbdedup_pool *pool = w->pool;
-  bool over_quota = b->dedup != DEDUP_OFF && is_over_quota (pool);
+  bool over_quota = b->dedup != DEDUP_OFF && quota_is_over (pool, 0);
   bool indexed = b->dedup != DEDUP_OFF && !over_quota;
   uint32_t size = b->volume->block_size;
   unsigned ticket = quiesce_enter (&pool->quiesce), missed = 0, i;
@@ -215,7 +201,7 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
 }
 
 /* Stage the stored form of a block at 'out': whole sectors, padded with
- * zeroes.  Compress it only if that saves a sector.
+ * zeroes.
  */
 static uint32_t
 stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
@@ -224,15 +210,11 @@ stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
   const uint8_t *buf = b->blocks[i]->inflight;
   struct item *it = &w->items[i];
   uint32_t nr;
-  size_t n = 0;
+  int codec;
 
-  if (b->compression.codec != CODEC_NONE && size > sector)
-    n = codec_compress (w->codec, &b->compression, buf, size, out,
-                        size - sector);
-  it->record.ptr.codec = n ? (uint8_t) b->compression.codec : CODEC_NONE;
-  it->record.ptr.psize = n ? (uint32_t) n : size;
-  if (n == 0)
-    memcpy (out, buf, size);
+  it->record.ptr.psize = (uint32_t)
+    codec_store (w->codec, &b->compression, sector, buf, size, out, &codec);
+  it->record.ptr.codec = (uint8_t) codec;
   nr = sectors_of (it->record.ptr.psize, sector);
   memset (out + it->record.ptr.psize, 0,
           (size_t) nr * sector - it->record.ptr.psize);

@@ -21,10 +21,9 @@
 #include "disk/store.h"
 #include "meta/meta.h"
 #include "report/compact.h"
+#include "report/mover.h"
 #include "space/space.h"
 
-/* Neighbours are written at once. */
-#define WRITE_BYTES BLOCK_SIZE_MAX
 /* A batch takes at most this part of the free space. */
 #define FREE_PART 8
 /* While others hold the moves back, or the WAL cannot be restarted. */
@@ -34,9 +33,7 @@ struct copying {
   struct nbdedup_pool *pool;
   struct moves_batch batch;     /* 'nr': those in their new place */
   size_t nr_found;              /* of batch.p */
-  uint8_t *buf;                 /* owned; WRITE_BYTES */
-  uint64_t first;               /* sector; of what 'buf' has */
-  size_t len;
+  struct mover mover;
 };
 
 /* The records of a group.  Copies stay where they are: they must be in another
@@ -55,7 +52,7 @@ collect_group (struct copying *c, uint64_t group, const struct blob *row)
       return -1;
     if (r.refcount > 0 && !(r.flags & RECORD_COPY) &&
         array_push (&c->batch.p, &c->nr_found, (struct move) {
-          .record = r, .from = r.ptr.addr,
+          .record = r, .old = r.ptr,
         }) == -1)
       return -1;
   }
@@ -101,73 +98,30 @@ collect (struct copying *c)
   return r;
 }
 
+/* 1; 0: the record is damaged, and stays; -1. */
 static int
-write_out (struct copying *c)
+read_old (struct copying *c, const struct record *r)
 {
-  const size_t len = c->len;
+  const uint32_t sector = c->pool->sector_bytes;
+  uint8_t *p = mover_room (&c->mover, (size_t)
+                           sectors_of (r->ptr.psize, sector) * sector);
 
-  c->len = 0;
-  return len == 0 ? 0 : store_write (c->pool->store, c->first, c->buf, len);
-}
-
-/* Append the record's sectors to 'buf': 1; 0: it is damaged, and stays; -1. */
-static int
-read_old (struct copying *c, const struct record *r, size_t len)
-{
-  uint8_t *p;
-
-  if (c->len + len > WRITE_BYTES && write_out (c) == -1)
+  if (p == NULL)
     return -1;
-  p = c->buf + c->len;
-  memset (p, 0, len);
   return store_read (c->pool->store, r->ptr.addr, p, r->ptr.psize) == 0 &&
     XXH3_64bits (p, r->ptr.psize) == r->ptr.cksum;
 }
 
-static int
-find_place (struct copying *c, const struct record *r, uint32_t nr_sectors,
-            struct placement *place)
-{
-  int ret;
-
-  if (space_reserve (c->pool->space, r->lsize, 1) == -1)
-    return -1;
-  ret = space_alloc_dense (c->pool->space, nr_sectors, place);
-  space_unreserve (c->pool->space, r->lsize, 1);
-  return ret;
-}
-
-/* 1; 0: the record is damaged, and stays; -1. */
+/* The same. */
 static int
 copy_record (struct copying *c, struct move *m)
 {
-  const uint32_t sector = c->pool->sector_bytes;
-  struct record *r = &m->record;
-  const uint32_t nr_sectors = sectors_of (r->ptr.psize, sector);
-  const size_t len = (size_t) nr_sectors * sector;
-  struct placement place;
-  size_t before;
-  int ret = read_old (c, r, len);
+  int r = read_old (c, &m->record);
 
-  if (ret != 1 || find_place (c, r, nr_sectors, &place) == -1)
-    return ret == 0 ? 0 : -1;
-  before = c->len;
-  if (before > 0 && c->first + before / sector != place.addr) {
-    if (write_out (c) == -1) {
-      space_undo (c->pool->space, &place, nr_sectors);
-      return -1;
-    }
-    memmove (c->buf, c->buf + before, len);
-  }
-  if (c->len == 0)
-    c->first = place.addr;
-  c->len += len;
-  r->ptr.addr = place.addr;
-  r->slot = place.slot;
-  r->flags &= RECORD_INDEXED;
-  r->refcount = 0;              /* the folds count them */
-  m->chunk_addr = place.chunk_addr;
-  return 1;
+  if (r != 1)
+    return r;
+  m->record.flags &= RECORD_INDEXED;
+  return mover_place (&c->mover, m) == -1 ? -1 : 1;
 }
 
 static int
@@ -182,7 +136,7 @@ copy_all (struct copying *c)
     r = copy_record (c, &b->p[b->nr]);
     b->nr += r == 1;
   }
-  return r == -1 || write_out (c) == -1 ? -1 : 0;
+  return r == -1 || mover_write (&c->mover) == -1 ? -1 : 0;
 }
 
 static int
@@ -190,10 +144,11 @@ fill_batch (struct copying *c, uint64_t max_bytes)
 {
   struct moves_batch *b = &c->batch;
 
-  c->buf = malloc (WRITE_BYTES);
   b->segments = calloc (MOVES_SEGMENTS_MAX, sizeof *b->segments);
-  if (c->buf == NULL || b->segments == NULL)
+  if (b->segments == NULL)
     return nbdedup_fail (ENOMEM, "no memory to move records");
+  if (mover_init (&c->mover, c->pool) == -1)
+    return -1;
   b->nr_segments = space_drain (c->pool->space, max_bytes, b->segments,
                                 MOVES_SEGMENTS_MAX);
   if (collect (c) == -1)
@@ -213,7 +168,7 @@ compact_begin (struct nbdedup_pool *pool, uint64_t max_bytes)
   int r = fill_batch (&c, max_bytes), err = errno;
   size_t nr = c.batch.nr;
 
-  free (c.buf);
+  mover_free (&c.mover);
   if (r == 0 && nr > 0 && moves_begin (pool->moves, &c.batch))
     return (int) nr;
   txg_unreserve (pool->txg, c.batch.reserved);

@@ -19,6 +19,7 @@
 #include "meta/meta.h"
 #include "report/compact.h"
 #include "report/compactor.h"
+#include "report/pace.h"
 #include "space/space.h"
 
 /* Look at the pool so often. */
@@ -29,12 +30,8 @@
 /* After a failure, or a batch that did not pay; twice as long each time. */
 #define RETRY_MS 5000
 #define RETRY_MAX_MS (10 * 60 * 1000)
-/* Clients write if more than this has come since the last look. */
-#define BUSY_BYTES (UINT64_C (1) << 20)
-/* While they do. */
+/* While clients write. */
 #define BUSY_BATCH_BYTES (UINT64_C (32) << 20)
-#define BUSY_ROWS 256
-#define BUSY_MS 250
 #define FULL_PERCENT 90
 
 struct compactor {
@@ -43,8 +40,7 @@ struct compactor {
   atomic_bool stop;
 
   /* The thread's own. */
-  uint64_t seen_bytes;          /* txg_new_bytes, at the last look */
-  bool busy;
+  struct pace pace;
   uint64_t retry_ms;
   bool moved;                   /* since room was given back */
 
@@ -66,19 +62,10 @@ pause_ms (struct compactor *s, uint64_t ms)
   return !s->stop;
 }
 
-static void
-look_at_clients (struct compactor *s)
-{
-  const uint64_t bytes = txg_new_bytes (s->pool->txg);
-
-  s->busy = bytes - s->seen_bytes > BUSY_BYTES;
-  s->seen_bytes = bytes;
-}
-
 static uint64_t
 most_waste (const struct compactor *s, uint64_t used)
 {
-  return s->busy ? used / 100 * COMPACT_BUSY_PERCENT + COMPACT_BUSY_SLACK
+  return s->pace.busy ? used / 100 * COMPACT_BUSY_PERCENT + COMPACT_BUSY_SLACK
     : used / 100 * COMPACT_PERCENT + COMPACT_SLACK;
 }
 
@@ -99,7 +86,7 @@ bytes_to_move (struct compactor *s)
       pool->watch->full || clock_ms () < pool->moves->not_before_ms ||
       capacity_used (pool, &cap) == -1 || cap.used_percent >= most)
     return 0;
-  return compact_bytes (pool, s->busy ? BUSY_BATCH_BYTES
+  return compact_bytes (pool, s->pace.busy ? BUSY_BATCH_BYTES
                         : COMPACT_BATCH_BYTES);
 }
 
@@ -107,28 +94,16 @@ bytes_to_move (struct compactor *s)
 static bool
 step (struct compactor *s)
 {
-  struct nbdedup_pool *pool = s->pool;
-  uint64_t begun = clock_ms (), ms;
+  const int64_t ms = pace_step (&s->pace);
 
-  if (compact_step (pool, s->busy ? BUSY_ROWS : COMPACT_ROWS) == -1)
-    return pause_ms (s, RETRY_MS);
-  ms = clock_ms () - begun;
-  if (s->busy)
-    return pause_ms (s, ms * 4 < BUSY_MS ? BUSY_MS : ms * 4);
-  return pause_ms (s, ms < 10 ? 10 : ms);
+  return pause_ms (s, ms == -1 ? RETRY_MS : (uint64_t) ms);
 }
 
 static void
 sweep (struct compactor *s)
 {
-  struct moves *m = s->pool->moves;
-  uint64_t looked_ms = clock_ms ();
-
-  while (m->under_way && step (s))
-    if (clock_ms () - looked_ms >= LOOK_MS) {
-      look_at_clients (s);
-      looked_ms = clock_ms ();
-    }
+  while (s->pool->moves->under_way && step (s))
+    ;
 }
 
 /* A batch reads all maps.  So many times what it gives back is too much. */
@@ -177,13 +152,14 @@ compactor_thread (void *arg)
   uint64_t bytes, wait_ms = LOOK_MS;
 
   thread_lower_priority ();
+  pace_begin (&s->pace, s->pool);
   while (pause_ms (s, wait_ms)) {
     wait_ms = LOOK_MS;
-    look_at_clients (s);
+    pace_look (&s->pace);
     bytes = bytes_to_move (s);
     if (bytes > 0)
       wait_ms = compact (s, bytes);
-    else if (s->moved && !s->busy) {
+    else if (s->moved && !s->pace.busy) {
       /* Moved records needed room in pool.db until the old ones were gone. */
       s->moved = false;
       (void) txg_make_room (s->pool->txg);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/backoff.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -19,10 +18,10 @@
 #include "core/notes.h"
 #include "core/txg.h"
 #include "data/sync.h"
-#include "disk/room.h"
 #include "disk/store.h"
 #include "format/segment.h"
 #include "meta/meta-index.h"
+#include "report/index-flag.h"
 #include "report/prune.h"
 
 /* Groups of records that one transaction changes; and if there is no room for
@@ -43,11 +42,6 @@
 struct chunk {
   uint64_t addr;                /* 0: none */
   uint8_t bytes[SUMMARY_CHUNK_MAX];
-};
-
-struct victim {
-  uint64_t addr;
-  struct digest digest;
 };
 
 struct prune {
@@ -73,9 +67,9 @@ struct prune {
   uint64_t unshared;
 
   /* Old records to be pruned, by address. */
-  struct victim *victims;       /* owned */
+  struct record_name *victims;  /* owned */
   size_t nr_victims;
-  unsigned nr_groups, step_groups;
+  unsigned step_groups;
   uint64_t pruned;
 
   /* The step's, in the folding thread. */
@@ -84,7 +78,6 @@ struct prune {
   size_t nr_hidden;
   struct index_entry *ops;      /* owned */
   size_t nr_ops;
-  struct blob row;
   bool merging;
 };
 
@@ -314,89 +307,22 @@ end_hiding (struct prune *p)
 
 /* 1: the record leaves the index; 0: it must not. */
 static int
-prune_record (struct prune *p, const struct victim *v, const struct record *r)
+prune_record (void *opaque, const struct record *r)
 {
+  struct prune *p = opaque;
   struct index_entry e;
 
-  if (!is_candidate (r) || memcmp (&r->digest, &v->digest,
-                                   sizeof v->digest) != 0)
+  if (!is_candidate (r))
     return 0;
   index_entry_make (&r->digest, r->ptr.addr, &e);
   e.removed = true;
   if (array_push (&p->ops, &p->nr_ops, e) == -1 ||
-      array_push (&p->hidden, &p->nr_hidden, v->addr) == -1)
+      array_push (&p->hidden, &p->nr_hidden, r->ptr.addr) == -1)
     return -1;
-  if (ddt_try_prune (p->pool->ddt, v->addr, &r->digest))
+  if (ddt_try_prune (p->pool->ddt, r->ptr.addr, &r->digest))
     return 1;
   p->nr_ops--;
   p->nr_hidden--;
-  return 0;
-}
-
-static bool
-is_row_whole (uint64_t group, const struct blob *row)
-{
-  struct record r;
-  size_t off;
-  int n;
-
-  for (off = 0; off < row->len; off += (size_t) n) {
-    n = record_unpack (group, row->p + off, row->len - off, &r);
-    if (n == -1)
-      return false;
-  }
-  return true;
-}
-
-/* Prune victims from 'i' on that are in one group.  Returns how many they are,
- * or -1.
- */
-static int
-prune_group (struct prune *p, struct meta_conn *c, size_t i)
-{
-  const uint64_t group = p->victims[i].addr / RECORD_GROUP_SECTORS;
-  const size_t begin = i;
-  bool changed = false;
-  struct record r;
-  size_t off, end;
-  int n, found;
-
-  for (end = i; end < p->end &&
-         p->victims[end].addr / RECORD_GROUP_SECTORS == group; ++end)
-    ;
-  p->row.len = 0;
-  found = meta_record_get (c, group, &p->row);
-  if (found != 1 || !is_row_whole (group, &p->row))
-    return found == -1 ? -1 : (int) (end - begin);
-  for (off = 0; off < p->row.len && i < end; off += (size_t) n) {
-    n = record_unpack (group, p->row.p + off, p->row.len - off, &r);
-    while (i < end && p->victims[i].addr < r.ptr.addr)
-      ++i;
-    if (i == end || p->victims[i].addr != r.ptr.addr)
-      continue;
-    found = prune_record (p, &p->victims[i], &r);
-    if (found == -1)
-      return -1;
-    if (found == 0)
-      continue;
-    record_put_flags (p->row.p + off, r.flags & ~RECORD_INDEXED);
-    changed = true;
-  }
-  return changed && meta_record_put (c, group, p->row.p, p->row.len) == -1
-    ? -1 : (int) (end - begin);
-}
-
-static int
-prune_groups (struct prune *p, struct meta_conn *c)
-{
-  size_t i;
-  int n;
-
-  for (i = p->first; i < p->end; i += (size_t) n) {
-    n = prune_group (p, c, i);
-    if (n == -1)
-      return -1;
-  }
   return 0;
 }
 
@@ -405,17 +331,14 @@ static int
 prune_step (void *arg, struct meta_conn *c, struct meta_state *state)
 {
   struct prune *p = arg;
-  int r;
 
   end_hiding (p);
   p->nr_ops = 0;
   if (state->features_compat & FEATURE_COMPAT_RECORDS_LOST)
     return nbdedup_fail (EIO, "parts of table \"record\" of pool.db are lost: "
                          "run nbdedup check --repair first");
-  backoff_is_off = true;        /* the fold must not wait for each record */
-  r = prune_groups (p, c);
-  backoff_is_off = false;
-  if (r == -1)
+  if (index_flag_change (c, p->victims + p->first, p->end - p->first,
+                         prune_record, p) == -1)
     return -1;
   return fold_index (c, p->ops, p->nr_ops, &state->index_entries,
                      txg_index_merges (p->pool->txg), false);
@@ -439,29 +362,15 @@ step_done (void *arg)
  * Steps
  */
 
-/* Victims from p->first on, of up to p->step_groups groups. */
-static void
-choose_step (struct prune *p)
-{
-  uint64_t group = UINT64_MAX, this;
-  unsigned groups = 0;
-
-  for (p->end = p->first; p->end < p->nr_victims; ++p->end) {
-    this = p->victims[p->end].addr / RECORD_GROUP_SECTORS;
-    if (this != group && ++groups > p->step_groups)
-      break;
-    group = this;
-  }
-}
-
 static int
 try_step (struct prune *p)
 {
   uint64_t pages;
 
-  choose_step (p);
-  pages = p->step_groups * ROOM_GROUP_PAGES +
-    (p->end - p->first) / ROOM_ENTRIES_PER_PAGE + 1;
+  p->end = p->first +
+    index_flag_groups (p->victims + p->first, p->nr_victims - p->first,
+                       p->step_groups);
+  pages = index_flag_pages (p->step_groups, p->end - p->first);
   WITH_LOCK (&p->pool->admin);
   return txg_run_large (p->pool->txg, pages, prune_step, step_done, p);
 }
@@ -504,7 +413,7 @@ note_old (struct prune *p, const struct record *r)
     return 0;
   }
   return array_push (&p->victims, &p->nr_victims,
-                     (struct victim) { r->ptr.addr, r->digest });
+                     (struct record_name) { r->ptr.addr, r->digest });
 }
 
 static void
@@ -573,7 +482,6 @@ free_memory (struct prune *p)
   free (p->victims);
   free (p->hidden);
   free (p->ops);
-  blob_free (&p->row);
   free (p);
 }
 

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include "core/engine.h"
+#include "core/txg.h"
+#include "data/quota.h"
+#include "format/format.h"
+#include "meta/meta.h"
+
+/* A record's size in the DDT on disk: index entry, record entry. */
+#define DDT_BYTES_PER_ENTRY (INDEX_ENTRY_LEN + RECORD_ENTRY_LEN)
+
+bool
+quota_is_over (struct nbdedup_pool *pool, uint64_t more)
+{
+  struct meta_state state;
+
+  if (pool->ddt_quota_bytes == 0)
+    return false;
+  txg_get_state (pool->txg, &state);
+  return (state.index_entries + more) * DDT_BYTES_PER_ENTRY >=
+    pool->ddt_quota_bytes;
+}
