@@ -41,6 +41,7 @@ static const struct command {
   { "scrub", "read, verify and repair all data", cmd_scrub },
   { "check", "verify all metadata, and repair it", cmd_check },
   { "prune", "make the dedup table smaller", cmd_prune },
+  { "rewrite", "store a volume again with today's compression", cmd_rewrite },
   { "recover", "bring back a pool whose pool.db is lost", cmd_recover },
   { "estimate", "report what images would take in a pool", cmd_estimate },
   { "bench", "time hashes and codecs on this machine", cmd_bench },

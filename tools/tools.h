@@ -42,6 +42,7 @@ extern int cmd_status (int argc, char **argv, const char *pool);
 extern int cmd_check (int argc, char **argv, const char *pool);
 extern int cmd_scrub (int argc, char **argv, const char *pool);
 extern int cmd_prune (int argc, char **argv, const char *pool);
+extern int cmd_rewrite (int argc, char **argv, const char *pool);
 extern int cmd_recover (int argc, char **argv, const char *pool);
 extern int cmd_import (int argc, char **argv, const char *pool);
 extern int cmd_estimate (int argc, char **argv, const char *pool);

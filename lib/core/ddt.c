@@ -788,6 +788,13 @@ ddt_end_prune (struct ddt *ddt, const uint64_t *addrs, size_t nr)
   }
 }
 
+void
+ddt_expect (struct ddt *ddt, const struct digest *digest)
+{
+  WITH_LOCK (&ddt->lock);
+  ddt_filter_add_locked (ddt->filter, digest_prefix (digest));
+}
+
 static void
 fold_ref_locked (void *opaque, struct hashtable_link *l)
 {

@@ -142,6 +142,11 @@ extern bool ddt_try_prune (struct ddt *ddt, uint64_t addr,
  */
 extern void ddt_end_prune (struct ddt *ddt, const uint64_t *addrs, size_t nr);
 
+/* In a fold's transaction: the caller is about to add an entry for this digest
+ * to the index.
+ */
+extern void ddt_expect (struct ddt *ddt, const struct digest *digest);
+
 /* The folding txg is in pool.db: turn its NEW entries into CLEAN ones. */
 extern void ddt_fold_done (struct ddt *ddt);
 

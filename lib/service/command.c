@@ -22,6 +22,7 @@
 #include "report/compact.h"
 #include "report/prune.h"
 #include "report/recovery.h"
+#include "report/rewrite.h"
 #include "report/scrub.h"
 #include "report/stat.h"
 #include "report/status.h"
@@ -567,6 +568,21 @@ run_compact (const struct call *c, json_t **result)
   return *result ? 0 : -1;
 }
 
+/* Other commands run meanwhile. */
+static int
+run_rewrite (const struct call *c, json_t **result)
+{
+  struct rewrite_args args = { .name = NULL };
+
+  if (need_string (c, "name", &args.name) == -1 ||
+      arg_bool (c, "dedup", &args.dedup) == -1)
+    return -1;
+  lock_release (&c->pool->admin);
+  *result = rewrite_run (c->pool, &args, c->progress, c->opaque);
+  lock_acquire (&c->pool->admin);
+  return *result ? 0 : -1;
+}
+
 static int
 run_recovery (const struct call *c, json_t **result)
 {
@@ -627,6 +643,7 @@ static const struct {
   { "scrub", run_scrub, { "again", "wanted", "restart", "rate" } },
   { "compact", run_compact, { NULL } },
   { "prune", run_prune, { "age", "percent", "dry-run" } },
+  { "rewrite", run_rewrite, { "name", "dedup" } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
   { "info", run_info, { NULL } },
@@ -722,7 +739,7 @@ command_is_background (const char *command, json_t *args)
 {
   return strcmp (command, "drift") == 0 || strcmp (command, "scrub") == 0 ||
     strcmp (command, "drift-freed") == 0 || strcmp (command, "compact") == 0 ||
-    strcmp (command, "prune") == 0 ||
+    strcmp (command, "prune") == 0 || strcmp (command, "rewrite") == 0 ||
     (strcmp (command, "destroy") == 0 &&
      json_is_true (json_object_get (args, "dry-run"))) ||
     (strcmp (command, "stat") == 0 &&

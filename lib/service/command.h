@@ -72,6 +72,7 @@
  *   prune     age (seconds) or percent  dry-run (bool)  {"entries_before": N,
  *             (exactly one of the two)                   "entries_after": N,
  *                                                        "pruned_entries": N}
+ *   rewrite   name(!) (also a snapshot's)  dedup (bool) see nbdedup-rewrite(1)
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (does not wait for other commands)        status.h's
@@ -87,8 +88,8 @@
 #include "nbdedup.h"
 
 /* nbdedup_call with a progress callback (may be NULL).  Commands that take
- * long (check, scrub, compact, prune, drift, destroy with "wait") call it
- * several times a second, in this thread.
+ * long (check, scrub, compact, prune, rewrite, drift, destroy with "wait") call
+ * it several times a second, in this thread.
  */
 extern json_t *command_run (struct nbdedup_pool *pool, const char *command,
                             json_t *args, nbdedup_progress_fn *progress,

@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 
 #include "base/error.h"
 #include "space/space-int.h"
@@ -107,6 +108,21 @@ space_drain (struct space *space, uint64_t max_bytes, uint64_t *segments,
     segments[nr++] = id;
   }
   return nr;
+}
+
+int
+space_drain_one (struct space *space, uint64_t segment)
+{
+  const uint32_t id = (uint32_t) segment;
+  WITH_LOCK (&space->lock);
+  WITH_CONSISTENT (space, space);
+
+  if (segment >= space->nr_segs || !seg_is_used (&space->segs[id]) ||
+      seg_is_empty_locked (space, id))
+    return 0;
+  return drain_locked (space, id) ? 1
+    : nbdedup_fail (ENOSPC, "what clients write needs the room in segment "
+                    "%" PRIu32 " of \"records\"", id);
 }
 
 unsigned

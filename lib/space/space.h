@@ -131,6 +131,10 @@ extern int space_alloc_apart (struct space *space, uint32_t nr_sectors,
  */
 extern unsigned space_drain (struct space *space, uint64_t max_bytes,
                              uint64_t *segments, unsigned nr_segments);
+/* Drain this segment, whatever is in it: 1; 0: it has no record, is damaged, or
+ * is being drained; -1: the reservations need its room (ENOSPC).
+ */
+extern int space_drain_one (struct space *space, uint64_t segment);
 extern unsigned space_undrain (struct space *space, const uint64_t *segments,
                                unsigned nr);
 extern int space_alloc_dense (struct space *space, uint32_t nr_sectors,

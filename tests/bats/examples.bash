@@ -148,7 +148,7 @@ given ()
             qemu-img create -q -f qcow2 -b base.qcow2 -F qcow2 overlay.qcow2
             nbdkit pattern 4M
             server ;;
-        nbdedup-compact) pool web1 ;;
+        nbdedup-compact | nbdedup-rewrite) pool web1 ;;
         nbdedup-list | nbdedup-rollback)
             fleet
             pool desktop1 web1@before-upgrade ;;

@@ -126,7 +126,7 @@ keys_in ()
     nbdedup rebase empty v@a
     nbdedup snapshot empty@b
     for call in "list" "stat --ddt" "check" "check --repair" "scrub" \
-                       "status" "prune --age 1d" "bench" "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
+                       "status" "prune --age 1d" "rewrite v --dedup" "bench" "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
                        "destroy w --dry-run" "drift" "drift v@a" \
                        "drift v@a --if-destroyed w v" \
                        "drift --record --history" \

@@ -73,7 +73,8 @@ mistakes=(
     "2|list --tree --json" "2|clone v@1 x --start 2" "2|scrub --format raw"
     "2|scrub --allow-backing" "2|create x 1M --read-only"
     "2|prune" "2|prune --dry-run" "2|prune --age 1d --percent 5"
-    "2|prune --percent 5 x"
+    "2|prune --percent 5 x" "2|rewrite" "2|rewrite v w" "2|rewrite v --foo"
+    "1|rewrite none" "1|rewrite v@none"
     "2|check --repair --read-only" "2|init --json" "2|bench x" "3|status x"
     # Impossible for a stream, a server, or QEMU
     "2|import x - --format qcow2" "2|estimate - --format qcow2"
