@@ -156,21 +156,7 @@ compare_added (const void *a, const void *b)
   return x->addr < y->addr ? -1 : x->addr > y->addr;
 }
 
-/* Several moves may go to one record. */
-static void
-add_up (struct fold *f)
-{
-  size_t i, nr = 0;
-
-  for (i = 0; i < f->nr_added; ++i)
-    if (nr > 0 && f->added[nr - 1].addr == f->added[i].addr)
-      f->added[nr - 1].delta += f->added[i].delta;
-    else
-      f->added[nr++] = f->added[i];
-  f->nr_added = nr;
-}
-
-/* The references that the new records gain. */
+/* The references that the new records gain.  Several moves may go to one. */
 static int
 collect_added (struct fold *f, const struct moves_batch *batch)
 {
@@ -189,7 +175,6 @@ collect_added (struct fold *f, const struct moves_batch *batch)
   }
   if (f->nr_added > 0)
     qsort (f->added, f->nr_added, sizeof *f->added, compare_added);
-  add_up (f);
   return 0;
 }
 

@@ -284,6 +284,35 @@ change_scratch (struct rng *rng)
   return true;
 }
 
+static void
+run_one (const char *const *args)
+{
+  char *output;
+  int status = run_command (&output, args);
+
+  if (status != 0 && !is_dying ())
+    command_failed (args, status, output);
+  free (output);
+}
+
+/* Store one of the first three volumes in another form. */
+static void
+rewrite_volume (struct rng *rng)
+{
+  const char *const name = models[rng_below (rng, NR_VOLUMES)]->name;
+  char property[32];
+  const char *const set[] = { "set", property, name, NULL };
+  const char *const rewrite[] = {
+    "rewrite", name, rng_percent (rng, 60) ? "--dedup" : NULL, NULL
+  };
+
+  snprintf (property, sizeof property, "compress=%s",
+            codecs[rng_below (rng, sizeof codecs / sizeof codecs[0])]);
+  run_one (set);
+  if (!is_dying ())
+    run_one (rewrite);
+}
+
 void *
 administrate (void *arg)
 {
@@ -292,9 +321,6 @@ administrate (void *arg)
   static const char *const compact[] = { "compact", NULL };
   static const char *const prune[] = { "prune", "--percent", "40", NULL };
   struct rng *rng = arg;
-  const char *const *args;
-  char *output;
-  int status;
 
   while (!atomic_load (&killing) && !atomic_load (&stop_administration)) {
     if (rng_percent (rng, 65)) {
@@ -303,12 +329,11 @@ administrate (void *arg)
       continue;
     }
     /* All of them need folds. */
-    args = rng_percent (rng, 33) ? compact : rng_percent (rng, 50) ? prune
-      : stat;
-    status = run_command (&output, args);
-    if (status != 0 && !is_dying ())
-      command_failed (args, status, output);
-    free (output);
+    if (rng_percent (rng, 40))
+      rewrite_volume (rng);
+    else
+      run_one (rng_percent (rng, 33) ? compact : rng_percent (rng, 50) ? prune
+               : stat);
   }
   return NULL;
 }

@@ -5,7 +5,7 @@
  *
  * In each round a child opens the pool and performs random operations
  * (lineage-model.h), and tells this process when one begins and how it ended.
- * In many children a thread moves records meanwhile ("compact").
+ * In many children a thread moves records meanwhile ("compact", "rewrite").
  * It is killed at a random moment; in some rounds other children are killed
  * while they recover the pool.  Then this process makes the same operations,
  * opens the pool, and checks that
@@ -176,13 +176,58 @@ record_samples (void)
 /* In many children records move all the time. */
 static atomic_bool stop_moving;
 
+/* Any volume or snapshot; false: there is none. */
+static bool
+pick_name (struct rng *rng, char name[PATH_MAX])
+{
+  json_t *list = engine_call (pool, "list", NULL), *v, *s;
+  const json_t *volumes = json_object_get (list, "volumes");
+  const size_t nr = json_array_size (volumes);
+
+  if (nr > 0) {
+    v = json_array_get (volumes, rng_below (rng, nr));
+    s = json_array_get (json_object_get (v, "snapshots"), 0);
+    snprintf (name, PATH_MAX, "%s",
+              json_string_value (json_object_get (v, "name")));
+    if (s && rng_percent (rng, 40))
+      snprintf (name + strlen (name), PATH_MAX - strlen (name), "@%s",
+                json_string_value (json_object_get (s, "name")));
+  }
+  json_decref (list);
+  return nr > 0;
+}
+
+/* Store it in the form that its properties ask for now.  The command may find
+ * that another thread has destroyed it.
+ */
+static void
+rewrite_some (struct rng *rng)
+{
+  char name[PATH_MAX];
+  json_t *result;
+
+  if (!pick_name (rng, name))
+    return;
+  result = engine_call (pool, "rewrite", json_pack
+                        ("{s:s, s:b}", "name", name, "dedup",
+                         rng_percent (rng, 60)));
+  if (result == NULL && errno != ENOENT)
+    give_up (nbdedup_error ());
+  json_decref (result);
+}
+
 static void *
 move_records (void *arg)
 {
+  struct rng rng = rng_make (seed, round_nr + 2000000);
   json_t *result;
 
   (void) arg;
   while (!stop_moving) {
+    if (rng_percent (&rng, 60)) {
+      rewrite_some (&rng);
+      continue;
+    }
     result = engine_call (pool, "compact", NULL);
     if (result == NULL)
       give_up (nbdedup_error ());

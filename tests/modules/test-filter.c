@@ -200,8 +200,25 @@ test_grows (void)
   end ();
 }
 
+/* Entries that a rewrite puts back in the index are found, also through a filter
+ * that was made while they were not there.
+ */
+static void
+test_put_back (void)
+{
+  start (1);
+  write_blocks (100, 300, 1000);
+  settle ();
+  run ("prune", json_pack ("{s:i}", "percent", 100));
+  make_filter (100000);
+  run ("rewrite", json_pack ("{s:s,s:b}", "name", "v", "dedup", 1));
+  expect_duplicates (1000, 300);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (no_is_right),
+  CASE (put_back),
   CASE (new_blocks_need_no_pool_db),
   CASE (old_blocks_are_found),
   CASE (forgotten),
