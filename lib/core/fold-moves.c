@@ -64,6 +64,18 @@ names_moved (const struct moves_batch *batch, const struct leaf *leaf)
   return false;
 }
 
+/* A row of no layer has references that nothing has counted: if it moved, it
+ * would take them from others.
+ */
+static bool
+is_of_a_layer (const struct sweep *s, const struct meta_leaf_key *key)
+{
+  const struct txg_parts *parts = s->f->parts;
+  const struct layer *l = parts->find_layer (parts->opaque, key->seq);
+
+  return l != NULL && l->branch == key->branch && l->seq == key->seq;
+}
+
 /* A row that cannot be read keeps its pointers; others report it. */
 static int
 scan_row (void *opaque, const struct meta_leaf_key *key, const uint8_t *buf,
@@ -78,7 +90,8 @@ scan_row (void *opaque, const struct meta_leaf_key *key, const uint8_t *buf,
     s->f->moves_swept = false;
     return 1;
   }
-  if (leaf_unpack (buf, len, &leaf) == -1 || !names_moved (s->batch, &leaf))
+  if (leaf_unpack (buf, len, &leaf) == -1 ||
+      !names_moved (s->batch, &leaf) || !is_of_a_layer (s, key))
     return 0;
   row = array_add (&s->rows, &s->nr_rows, sizeof *row);
   if (row == NULL)

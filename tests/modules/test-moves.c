@@ -300,6 +300,47 @@ test_new_record_dies (void)
   end ();
 }
 
+#define STRAY_BRANCH 12345
+#define STRAY_SEQ 7
+
+static int
+put_stray_leaf (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  uint8_t buf[LEAF_LEN_MAX];
+  size_t len = 0;
+
+  (void) arg;
+  (void) state;
+  expect (meta_leaf_get (c, volume->layer->branch, 0, volume->layer->seq,
+                         buf, &len) == 1);
+  return meta_leaf_put (c, STRAY_BRANCH, 0, STRAY_SEQ, buf, len);
+}
+
+static int
+delete_stray_leaf (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  return meta_leaf_delete (c, STRAY_BRANCH, 0, STRAY_SEQ);
+}
+
+/* Damage has left a row of no layer.  Its references are not counted, so they
+ * must not move: the pool would stop, or give away what the volume has.
+ */
+static void
+test_stray_leaf (void)
+{
+  start_sparse ();
+  must (txg_run (pool->txg, put_stray_leaf, NULL, NULL));
+  begin ();
+  sweep ();
+  expect (pool->moves->moved > 0);
+  must (txg_run (pool->txg, delete_stray_leaf, NULL, NULL));
+  use_free_space ();
+  expect_content (LEFT, 1000 + LEFT);
+  end ();
+}
+
 /* Old records that die before a fold reaches them do not move. */
 static void
 test_old_records_die (void)
@@ -309,6 +350,7 @@ test_old_records_die (void)
   start_sparse ();
   begin ();
   must (nbdedup_volume_trim (handle, NR_BLOCKS * BLOCK, 0));
+  fold (0);                     /* one that began before has no rows, either */
   sweep ();
   expect (pool->moves->moved == 0);
   expect (pool_figure ("stored_bytes") == 0);
@@ -574,7 +616,8 @@ main (int argc, char *argv[])
   static const struct engine_case cases[] = {
     CASE (space_comes_back), CASE (in_steps), CASE (duplicates),
     CASE (frozen_layers), CASE (new_reference_to_the_old),
-    CASE (new_record_dies), CASE (old_records_die), CASE (damaged_record),
+    CASE (new_record_dies), CASE (old_records_die), CASE (stray_leaf),
+    CASE (damaged_record),
     CASE (held_back), CASE (gives_way), CASE (copies), CASE (close),
     CASE (crash), CASE (freed_and_crashed),
     CASE (overwrites_fold_sooner), CASE (trims_fold_sooner), { NULL },
