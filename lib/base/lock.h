@@ -7,24 +7,30 @@
  *
  *   pool->drift, scrub->one, moves->one  ->  pool->admin  ->  watch->lock
  *     ->  inside a txg (txg_enter)
- *     ->  the writeback's lock  ->  txg->lock  ->  txg_log->lock
+ *     ->  a volume's dirty.install  ->  a volume's dirty.lock
+ *     ->  the writeback's lock
+ *     ->  txg->lock  ->  txg_log->lock
  *     ->  map->lock, ddt->lock
  *     ->  volumes->lock  ->  space->lock, journal->lock,
  *                                meta->copying  ->  meta->lock
  *
- * No thread holds two locks that a comma separates.  The record cache, the list
- * of readers, the merger, the sampler, the scrubber, the copier, the compactor,
- * the warmer, the moves (lock), the pool's notes, the writers of a volume, and
- * the scrub's part of "status" have locks of their own, innermost.  So have the
- * second copy of pool.db (in this order: its builder's lock, the locks of its
- * two files, the lock held during a change of pool.db, its state's lock), the
- * room of its files (outside the lock held during a change of pool.db) and its
- * VFS.
+ * No thread holds two locks that a comma separates, or those of two volumes.
+ * The memory of dirty blocks, the record cache, the list of readers, the
+ * merger, the sampler, the scrubber, the copier, the compactor, the warmer, the
+ * moves (lock), the pool's notes, the writers of a volume, and the scrub's part
+ * of "status" have locks of their own, innermost.  So have the second copy of
+ * pool.db (in this order: its builder's lock, the locks of its two files, the
+ * lock held during a change of pool.db, its state's lock), the room of its
+ * files (outside the lock held during a change of pool.db) and its VFS.
  *
- * Threads read and write records, hash and compress with none of these locks
- * held.  Being inside a txg is no lock, but a cut waits for it.  A checkpoint
- * holds meta->copying for its whole duration, so a thread that holds a lock
- * which clients' requests take must not wait for meta->copying.
+ * Threads read and write records, copy blocks, hash and compress with none of
+ * these locks held.  (writeback-int.h says why each copy is safe.)  Two
+ * exceptions: while a volume's pointers are installed, its dirty.install waits
+ * for the journal's buffer to be written, and so does txg_log->lock, which also
+ * covers reading back the few records that a small flush carries.  Being inside
+ * a txg is no lock, but a cut waits for it.  A checkpoint holds meta->copying
+ * for its whole duration, so a thread that holds a lock which clients' requests
+ * take must not wait for meta->copying.
  */
 
 #ifndef NBDEDUP_LOCK_H
@@ -38,20 +44,42 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#if NBDEDUP_LOCK_COUNTERS
+#include "base/lock-counters.h"
+#endif
 
 struct lock {
   pthread_mutex_t mutex;
   _Atomic (pthread_t) owner;    /* valid while 'held' */
   atomic_bool held;
+#if NBDEDUP_LOCK_COUNTERS
+  struct lock_counters *counters;       /* not owned; NULL: not counted */
+  uint64_t since;               /* the owner took it */
+#endif
 };
 
 static inline void
-lock_init (struct lock *l)
+lock_init_uncounted (struct lock *l)
 {
   pthread_mutex_init (&l->mutex, NULL);
   atomic_init (&l->owner, 0);
   atomic_init (&l->held, false);
 }
+
+#if NBDEDUP_LOCK_COUNTERS
+#define lock_init(l)                                                    \
+  do {                                                                  \
+    static struct lock_counters counters_ = {                           \
+      .file = __FILE__, .name = #l,                                     \
+    };                                                                  \
+                                                                        \
+    lock_init_uncounted (l);                                            \
+    (l)->counters = &counters_;                                         \
+    lock_counters_add (&counters_);                                     \
+  } while (0)
+#else
+#define lock_init(l) lock_init_uncounted (l)
+#endif
 
 static inline void
 lock_destroy (struct lock *l)
@@ -74,14 +102,43 @@ lock_set_owner (struct lock *l)
 {
   atomic_store_explicit (&l->owner, pthread_self (), memory_order_relaxed);
   atomic_store_explicit (&l->held, true, memory_order_relaxed);
+#if NBDEDUP_LOCK_COUNTERS
+  if (l->counters)
+    l->counters->taken++;
+  l->since = clock_ns ();
+#endif
+}
+
+/* The thread gives up the lock, perhaps for a wait. */
+static inline void
+lock_clear_owner (struct lock *l)
+{
+  assert_held (l);
+#if NBDEDUP_LOCK_COUNTERS
+  if (l->counters)
+    lock_counters_held (l->counters, l->since);
+#endif
+  atomic_store_explicit (&l->held, false, memory_order_relaxed);
 }
 
 static inline void
 lock_acquire (struct lock *l)
 {
+#if NBDEDUP_LOCK_COUNTERS
+  const uint64_t since = clock_ns ();
+
+  if (pthread_mutex_trylock (&l->mutex) == 0) {
+    lock_set_owner (l);
+    return;
+  }
+#endif
   if (pthread_mutex_lock (&l->mutex) != 0)
     abort ();
   lock_set_owner (l);
+#if NBDEDUP_LOCK_COUNTERS
+  if (l->counters)
+    lock_counters_waited (l->counters, since);
+#endif
 }
 
 /* False: another thread holds it. */
@@ -97,8 +154,7 @@ lock_try (struct lock *l)
 static inline void
 lock_release (struct lock *l)
 {
-  assert_held (l);
-  atomic_store_explicit (&l->held, false, memory_order_relaxed);
+  lock_clear_owner (l);
   if (pthread_mutex_unlock (&l->mutex) != 0)
     abort ();
 }
@@ -107,8 +163,7 @@ lock_release (struct lock *l)
 static inline void
 lock_wait (struct lock *l, pthread_cond_t *cond)
 {
-  assert_held (l);
-  atomic_store_explicit (&l->held, false, memory_order_relaxed);
+  lock_clear_owner (l);
   pthread_cond_wait (cond, &l->mutex);
   lock_set_owner (l);
 }
@@ -121,8 +176,7 @@ lock_wait_ms (struct lock *l, pthread_cond_t *cond, uint64_t ms)
 {
   const struct timespec ts = clock_in_ms (ms);
 
-  assert_held (l);
-  atomic_store_explicit (&l->held, false, memory_order_relaxed);
+  lock_clear_owner (l);
   pthread_cond_timedwait (cond, &l->mutex, &ts);
   lock_set_owner (l);
 }

@@ -91,7 +91,8 @@ struct nbdedup_pool {
   _Atomic (struct merger *) merger;
   _Atomic (struct copier *) copier;     /* NULL: not a server */
 
-  struct reader *readers;       /* read.c's contexts, under a lock of its own */
+  struct lock readers_lock;     /* protects readers; innermost */
+  struct reader *readers;       /* read.c's contexts */
 
   /* One administrative command at a time, those that only read figures
    * included: their numbers belong together.

@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -13,21 +14,28 @@
 #include "base/mix.h"
 #include "core/record-cache.h"
 
+/* Threads copy from an entry without the lock: each holds a reference, and so
+ * does the table.  An entry never changes, and the last reference frees it, so
+ * entries that are being read may be more than the budget: one per reader.
+ */
 struct cached {
   struct hashtable_link link;
   TAILQ_ENTRY (cached) lru;
+  atomic_uint refs;             /* taken under the lock */
   uint64_t addr, cksum;
   size_t len;
   uint8_t data[];
 };
+
+TAILQ_HEAD (cached_list, cached);
 
 struct record_cache {
   size_t max;
 
   struct lock lock;             /* protects everything below */
   struct hashtable table;
-  TAILQ_HEAD (cached_list, cached) lru; /* least recently used first */
-  size_t bytes;
+  struct cached_list lru;       /* least recently used first */
+  size_t bytes;                 /* of the entries in the table */
 };
 
 /* A record may take at most this share of the budget: a cache that holds only
@@ -57,12 +65,35 @@ size_of (const struct cached *e)
 }
 
 static void
-drop_locked (struct record_cache *c, struct cached *e)
+put_ref (struct cached *e)
 {
+  if (atomic_fetch_sub (&e->refs, 1) == 1)
+    free (e);
+}
+
+/* The caller puts what is in 'dropped' without the lock (put_dropped), because
+ * freeing a large entry unmaps it.
+ */
+static void
+drop_locked (struct record_cache *c, struct cached *e,
+             struct cached_list *dropped)
+{
+  assert_held (&c->lock);
   c->bytes -= size_of (e);
   TAILQ_REMOVE (&c->lru, e, lru);
   hashtable_remove (&c->table, &e->link);
-  free (e);
+  TAILQ_INSERT_TAIL (dropped, e, lru);
+}
+
+static void
+put_dropped (struct cached_list *dropped)
+{
+  struct cached *e;
+
+  while ((e = TAILQ_FIRST (dropped)) != NULL) {
+    TAILQ_REMOVE (dropped, e, lru);
+    put_ref (e);
+  }
 }
 
 void
@@ -70,11 +101,7 @@ record_cache_free (struct record_cache *c)
 {
   if (c == NULL)
     return;
-  {
-    WITH_LOCK (&c->lock);
-    while (!TAILQ_EMPTY (&c->lru))
-      drop_locked (c, TAILQ_FIRST (&c->lru));
-  }
+  put_dropped (&c->lru);
   hashtable_destroy (&c->table);
   lock_destroy (&c->lock);
   free (c);
@@ -92,6 +119,22 @@ find_locked (struct record_cache *c, uint64_t addr)
   return NULL;
 }
 
+/* The entry with a reference for the caller, or NULL. */
+static struct cached *
+get_ref (struct record_cache *c, uint64_t addr, uint64_t cksum, size_t end)
+{
+  struct cached *e;
+
+  WITH_LOCK (&c->lock);
+  e = find_locked (c, addr);
+  if (e == NULL || e->cksum != cksum || end > e->len)
+    return NULL;
+  TAILQ_REMOVE (&c->lru, e, lru);
+  TAILQ_INSERT_TAIL (&c->lru, e, lru);
+  e->refs++;
+  return e;
+}
+
 bool
 record_cache_get (struct record_cache *c, uint64_t addr, uint64_t cksum,
                   void *buf, size_t offset, size_t len)
@@ -100,13 +143,11 @@ record_cache_get (struct record_cache *c, uint64_t addr, uint64_t cksum,
 
   if (c->max == 0)
     return false;
-  WITH_LOCK (&c->lock);
-  e = find_locked (c, addr);
-  if (e == NULL || e->cksum != cksum || offset + len > e->len)
+  e = get_ref (c, addr, cksum, offset + len);
+  if (e == NULL)
     return false;
-  TAILQ_REMOVE (&c->lru, e, lru);
-  TAILQ_INSERT_TAIL (&c->lru, e, lru);
   memcpy (buf, e->data + offset, len);
+  put_ref (e);
   return true;
 }
 
@@ -118,6 +159,7 @@ make (const struct record_cache *c, uint64_t addr, uint64_t cksum,
 
   if (e == NULL)
     return NULL;
+  atomic_init (&e->refs, 1);
   e->addr = addr;
   e->cksum = cksum;
   e->len = len;
@@ -125,47 +167,67 @@ make (const struct record_cache *c, uint64_t addr, uint64_t cksum,
   return e;
 }
 
+/* Add an entry, unless there is one of this address. */
+static void
+add (struct record_cache *c, struct cached *e, struct cached_list *dropped)
+{
+  WITH_LOCK (&c->lock);
+  if (find_locked (c, e->addr)) {
+    TAILQ_INSERT_TAIL (dropped, e, lru);
+    return;
+  }
+  c->bytes += size_of (e);
+  hashtable_insert (&c->table, &e->link, mix (e->addr));
+  TAILQ_INSERT_TAIL (&c->lru, e, lru);
+  while (c->bytes > c->max)
+    drop_locked (c, TAILQ_FIRST (&c->lru), dropped);
+}
+
 void
 record_cache_put (struct record_cache *c, uint64_t addr, uint64_t cksum,
                   const void *data, size_t len)
 {
+  struct cached_list dropped = TAILQ_HEAD_INITIALIZER (dropped);
   struct cached *e = make (c, addr, cksum, data, len);
 
   if (e == NULL)
     return;
+  add (c, e, &dropped);
+  put_dropped (&dropped);
+}
+
+/* False: there is no room. */
+static bool
+add_cold (struct record_cache *c, struct cached *e,
+          struct cached_list *dropped)
+{
+  bool found;
+
   WITH_LOCK (&c->lock);
-  if (find_locked (c, addr)) {
-    free (e);
-    return;
+  found = find_locked (c, e->addr) != NULL;
+  if (found || c->bytes + size_of (e) > c->max) {
+    TAILQ_INSERT_TAIL (dropped, e, lru);
+    return found;
   }
   c->bytes += size_of (e);
-  hashtable_insert (&c->table, &e->link, mix (addr));
-  TAILQ_INSERT_TAIL (&c->lru, e, lru);
-  while (c->bytes > c->max)
-    drop_locked (c, TAILQ_FIRST (&c->lru));
+  hashtable_insert (&c->table, &e->link, mix (e->addr));
+  TAILQ_INSERT_HEAD (&c->lru, e, lru);
+  return true;
 }
 
 bool
 record_cache_put_cold (struct record_cache *c, uint64_t addr, uint64_t cksum,
                        const void *data, size_t len)
 {
+  struct cached_list dropped = TAILQ_HEAD_INITIALIZER (dropped);
   struct cached *e = make (c, addr, cksum, data, len);
+  bool added;
 
   if (e == NULL)
     return false;
-  WITH_LOCK (&c->lock);
-  if (find_locked (c, addr)) {
-    free (e);
-    return true;
-  }
-  if (c->bytes + size_of (e) > c->max) {
-    free (e);
-    return false;
-  }
-  c->bytes += size_of (e);
-  hashtable_insert (&c->table, &e->link, mix (addr));
-  TAILQ_INSERT_HEAD (&c->lru, e, lru);
-  return true;
+  added = add_cold (c, e, &dropped);
+  put_dropped (&dropped);
+  return added;
 }
 
 bool
@@ -193,10 +255,14 @@ record_cache_list (struct record_cache *c, uint64_t *addrs, size_t max)
 void
 record_cache_forget (struct record_cache *c, uint64_t addr)
 {
+  struct cached_list dropped = TAILQ_HEAD_INITIALIZER (dropped);
   struct cached *e;
 
-  WITH_LOCK (&c->lock);
-  e = find_locked (c, addr);
-  if (e)
-    drop_locked (c, e);
+  {
+    WITH_LOCK (&c->lock);
+    e = find_locked (c, addr);
+    if (e)
+      drop_locked (c, e, &dropped);
+  }
+  put_dropped (&dropped);
 }

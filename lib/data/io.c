@@ -104,7 +104,7 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
   size_t n;
   unsigned i;
 
-  here = writeback_present (pool->writeback, v, block, nr);
+  here = writeback_present (v, block, nr);
   if (map_get (pool->map, v->layer, block, nr, states, ptrs) == -1)
     return -1;
   for (i = 0; i < nr; ++i, buf += n, len -= n, offset = 0) {
@@ -167,25 +167,13 @@ static int
 write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
              const void *buf, size_t offset, size_t len)
 {
-  CLEANUP_FREE uint8_t *base = NULL;
-  int r;
+  int r = writeback_write (pool->writeback, v, block, buf, offset, len);
 
-  for (;;) {
-    r = writeback_write (pool->writeback, v, block, buf, offset, len, base);
-    /* A full pool still accepts holes, which need no room. */
-    if (r == -1 && errno == ENOSPC && len == v->block_size &&
-        is_zero (buf, len))
-      return writeback_holes (pool->writeback, v, block, 1);
-    if (r != 1)
-      return r;
-    /* This thread holds the range, so the installed block does not change. */
-    if (base == NULL)
-      base = malloc (v->block_size);
-    if (base == NULL)
-      return nbdedup_fail (ENOMEM, "no memory for a block");
-    if (read_block (v, block, base, 0, v->block_size) == -1)
-      return -1;
-  }
+  /* A full pool still accepts holes, which need no room. */
+  if (r == -1 && errno == ENOSPC && len == v->block_size &&
+      is_zero (buf, len))
+    return writeback_holes (pool->writeback, v, block, 1);
+  return r;
 }
 
 /* The blocks that a range of bytes touches. */
@@ -193,7 +181,7 @@ static void
 range_begin (struct volume *v, struct range *range, uint64_t len,
              uint64_t offset)
 {
-  writeback_range_begin (v->pool->writeback, v, range, offset / v->block_size,
+  writeback_range_begin (v, range, offset / v->block_size,
                          (offset + len - 1) / v->block_size);
 }
 
@@ -202,7 +190,7 @@ static void
 range_end (struct volume *v, struct range *range)
 {
   v->changes++;
-  writeback_range_end (v->pool->writeback, v, range);
+  writeback_range_end (v, range);
 }
 
 int
@@ -265,7 +253,7 @@ next_used (struct volume *v, uint64_t first, uint64_t last, uint64_t *next)
   int r;
 
   /* In the order in which a write moves. */
-  *next = writeback_next (pool->writeback, v, first, last);
+  *next = writeback_next (v, first, last);
   r = map_next (pool->map, v->layer, first / LEAF_BLOCKS, last / LEAF_BLOCKS,
                 &leaf);
   quiesce_leave (&pool->quiesce, ticket);
@@ -274,8 +262,8 @@ next_used (struct volume *v, uint64_t first, uint64_t last, uint64_t *next)
   return r == -1 ? -1 : 0;
 }
 
-/* Large requests are split into pieces: each holds the writeback's lock while
- * it records its leaves.
+/* Large requests are split into pieces: each holds the volume's install lock
+ * while it records its leaves.
  */
 #define HOLES_AT_ONCE (UINT64_C (1) << 16)
 
@@ -449,7 +437,7 @@ add_leaf (struct extents *e, uint64_t block, unsigned nr)
   uint64_t here;
   int r;
 
-  here = writeback_present (pool->writeback, v, block, nr);
+  here = writeback_present (v, block, nr);
   r = map_get (pool->map, v->layer, block, nr, states, ptrs);
   quiesce_leave (&pool->quiesce, ticket);
   for (i = 0; i < nr && r == 0; ++i)

@@ -20,19 +20,14 @@
 #include "format/codec.h"
 #include "meta/meta.h"
 
-/* The context of a read.  The pool keeps a list of them, with a lock of its
- * own, because allocating large buffers for each read costs more than
- * decompressing into them.
+/* The context of a read.  The pool keeps a list of them, because allocating
+ * large buffers for each read costs more than decompressing into them.
  */
 struct reader {
   struct reader *next;
   struct codec_ctx *codec;      /* owned */
   uint8_t *raw, *block;         /* owned; 'size' bytes each */
   uint32_t size;
-};
-
-static struct lock readers_lock = {
-  .mutex = PTHREAD_MUTEX_INITIALIZER,
 };
 
 static void
@@ -76,7 +71,7 @@ reader_get (struct nbdedup_pool *pool, uint32_t size)
   struct reader *r;
 
   {
-    WITH_LOCK (&readers_lock);
+    WITH_LOCK (&pool->readers_lock);
     r = pool->readers;
     if (r)
       pool->readers = r->next;
@@ -100,7 +95,7 @@ reader_get (struct nbdedup_pool *pool, uint32_t size)
 static void
 reader_put (struct nbdedup_pool *pool, struct reader *r)
 {
-  WITH_LOCK (&readers_lock);
+  WITH_LOCK (&pool->readers_lock);
   r->next = pool->readers;
   pool->readers = r;
 }

@@ -18,6 +18,7 @@
 #include <sys/queue.h>
 
 #include "base/lock.h"
+#include "data/writeback.h"
 #include "data/writers.h"
 #include "format/codec.h"
 #include "format/dedup-mode.h"
@@ -25,7 +26,6 @@
 #include "meta/meta.h"
 #include "nbdedup.h"
 
-struct dirty;
 struct volume;
 
 /* Ascending by name. */
@@ -68,15 +68,12 @@ struct volume {
   bool exclusive;               /* a client has exclusive access */
   char *domain_name, *allow;    /* properties; owned */
 
-  /* Properties: changed under the writeback's lock, read by its workers. */
+  /* Properties: changed under dirty.lock, read by the writeback's workers. */
   struct compression compression;
   enum dedup_mode dedup;
   uint64_t domain;
 
-  /* Under the writeback's lock. */
-  TAILQ_HEAD (, dirty) open_list;       /* by sequence */
-  TAILQ_HEAD (, dirty) inflight_list;
-  TAILQ_HEAD (, range) ranges;  /* mutations under way */
+  struct dirty_blocks dirty;    /* has locks of its own */
 
   /* Read without a lock. */
   _Atomic (struct layer *) layer;       /* not owned; volume_set_layer changes

@@ -6,8 +6,8 @@
  *  2. inside a txg: look it up in the DDT.  A duplicate takes a reference.
  *  3. compress, place and write the rest, neighbours in one write.
  *  4. log each new record, then make it visible (ddt_insert).
- *  5. install the pointers, under the writeback's lock, unless a hole came in
- *     between.
+ *  5. install the pointers, under the volume's install lock, unless a hole came
+ *     in between.
  *
  * A cut of the txg waits for the threads inside, so a reference taken in
  * step 2 and the pointer that holds it from step 5 on belong to one txg.
@@ -119,6 +119,13 @@ hash_block (struct worker *w, uint64_t domain, const uint8_t *buf,
   return r;
 }
 
+/* Immutable while this worker has the batch, so it needs no lock. */
+static const uint8_t *
+content_of (const struct dirty_batch *b, unsigned i)
+{
+  return b->blocks[i]->inflight->data;
+}
+
 static int
 hash_batch (struct worker *w, const struct dirty_batch *b)
 {
@@ -127,7 +134,7 @@ hash_batch (struct worker *w, const struct dirty_batch *b)
   unsigned i;
 
   for (i = 0; i < b->nr; ++i) {
-    buf = b->blocks[i]->inflight;
+    buf = content_of (b, i);
     w->items[i].outcome = is_zero (buf, size) ? ZERO : NEW;
     if (w->items[i].outcome == NEW &&
         hash_block (w, b->domain, buf, size, &w->items[i].digest) == -1)
@@ -156,7 +163,7 @@ find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
     if (w->items[j].outcome == NEW &&
         memcmp (&w->items[j].digest, &it->digest, sizeof it->digest) == 0) {
       if (b->dedup == DEDUP_VERIFY &&
-          memcmp (b->blocks[j]->inflight, b->blocks[i]->inflight,
+          memcmp (content_of (b, j), content_of (b, i),
                   b->volume->block_size) != 0)
         return false;
       it->outcome = SAME_AS_NEW;
@@ -187,7 +194,7 @@ deduplicate (struct worker *w, const struct dirty_batch *b)
       continue;
     }
     if (b->dedup == DEDUP_VERIFY &&
-        !is_same (w, &it->ptr, b->blocks[i]->inflight, size)) {
+        !is_same (w, &it->ptr, content_of (b, i), size)) {
       /* Other content with this hash has the entry in the index. */
       ddt_unref (pool->ddt, it->ptr.addr);
       it->record.flags = 0;
@@ -207,7 +214,7 @@ static uint32_t
 stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
 {
   uint32_t size = b->volume->block_size, sector = w->pool->sector_bytes;
-  const uint8_t *buf = b->blocks[i]->inflight;
+  const uint8_t *buf = content_of (b, i);
   struct item *it = &w->items[i];
   uint32_t nr;
   int codec;
@@ -310,6 +317,7 @@ install_locked (struct worker *w, const struct dirty_batch *b,
   unsigned i;
   int r = 0;
 
+  assert_held (&b->volume->dirty.install);
   for (i = 0; i < b->nr && r == 0; ++i) {
     it = &w->items[i];
     if (!is_wanted_locked (b->blocks[i])) {
@@ -378,15 +386,14 @@ write_some (struct worker *w, struct dirty_batch *b)
     if (r == 0)
       r = refer_to_same (w, b);
   }
-  {
-    WITH_LOCK (&w->wb->lock);
-    if (r == 0)
-      r = install_locked (w, b, &touched);
-    /* Answered writes are lost, so no flush may succeed any more. */
-    if (r == -1)
-      txg_fail (pool->txg);
-    writeback_done_locked (w->wb, b);
+  if (r == 0) {
+    WITH_LOCK (&b->volume->dirty.install);
+    r = install_locked (w, b, &touched);
   }
+  /* Answered writes are lost, so no flush may succeed any more. */
+  if (r == -1)
+    txg_fail (pool->txg);
+  writeback_done (w->wb, b);
   if (r == 0) {
     touch_items (w, b, &touched);
     txg_return (pool->txg, pages, &touched);
@@ -423,10 +430,9 @@ write_worker (void *arg)
   while (writeback_take (wb, &b)) {
     if (w)
       write_batch (w, &b);
-    else {
-      WITH_LOCK (&wb->lock);
-      writeback_done_locked (wb, &b);
-    }
+    else
+      writeback_done (wb, &b);
+    writeback_unpin (b.volume);
   }
   worker_free (w);
   return NULL;

@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* True of the dirty blocks whenever their lock is not held:
+/* True of the dirty blocks of a volume whenever their lock is not held:
  *
- *  (1) Versions and spare buffers together take at most dirty-max.
+ *  (1) A block is in the table if and only if it has a version.
  *
- *  (2) A block is in the table if and only if it has a version.
- *
- *  (3) An open version is newer than the inflight one of its block, and is in
+ *  (2) An open version is newer than the inflight one of its block, and is in
  *      one of the two queues.  Only an inflight one is superseded.
  *
- *  (4) The queue of versions that are not urgent is in their order.
+ *  (3) The queue of versions that are not urgent is in their order, and so is
+ *      the list of all open versions.
  *
- *  (5) The sums of bytes match the versions and the buffers.
+ *  (4) Only an open version is being filled, while a mutation is under way.
  *
- * Checking (2) to (5) visits all blocks.
+ *  (5) No version in the table is dropped.
+ *
+ *  (6) If a worker may take a version, the volume is in a list of the
+ *      writeback, at that version's level, or a worker has just found it there.
+ *
+ * And of the writeback:
+ *
+ *  (7) A volume with a version is active; one that is ready may be.
+ *
+ * Checking (1) to (6) visits all blocks.  dirty-memory.c has the memory.
  */
 
 #include <config.h>
@@ -21,14 +29,26 @@
 #include <assert.h>
 
 #include "base/invariant.h"
-#include "data/volume-types.h"
 #include "data/writeback-int.h"
 
 struct version_sums {
-  const struct writeback *wb;
-  size_t nr_open;
-  uint64_t bytes;
+  const struct dirty_blocks *db;
+  size_t nr_open, nr_inflight;
 };
+
+static void
+assert_open_locked (const struct dirty_blocks *db, const struct dirty *d)
+{
+  const struct version *open = d->open;
+
+  assert (open->seq <= db->seq && !open->dropped);
+  assert (d->inflight == NULL || d->inflight->seq < open->seq);
+  assert (!open->filling || !TAILQ_EMPTY (&db->ranges));
+  /* A worker pins the volume before it removes it from the list. */
+  assert (!is_takeable_locked (d) ||
+          db->ready >= (int) (d->urgent ? READY_URGENT : READY_NORMAL) ||
+          db->pins > 0);
+}
 
 static void
 assert_dirty_locked (void *opaque, struct hashtable_link *l)
@@ -37,30 +57,28 @@ assert_dirty_locked (void *opaque, struct hashtable_link *l)
   struct version_sums *sums = opaque;
 
   assert (d->open != NULL || d->inflight != NULL);
-  assert (d->open == NULL || d->open_seq <= sums->wb->seq);
-  assert (d->open == NULL || d->inflight == NULL ||
-          d->inflight_seq < d->open_seq);
   assert (!d->superseded || d->inflight != NULL);
-  assert (d->open == NULL || !TAILQ_EMPTY (&d->volume->open_list));
-  assert (d->inflight == NULL || !TAILQ_EMPTY (&d->volume->inflight_list));
+  if (d->inflight)
+    assert (!d->inflight->filling && !d->inflight->dropped);
+  if (d->open)
+    assert_open_locked (sums->db, d);
   sums->nr_open += d->open != NULL;
-  sums->bytes += ((d->open != NULL) + (d->inflight != NULL)) *
-    (uint64_t) d->volume->block_size;
+  sums->nr_inflight += d->inflight != NULL;
 }
 
 static void
-assert_queues_locked (const struct writeback *wb, size_t nr_open)
+assert_queues_locked (const struct dirty_blocks *db, size_t nr_open)
 {
   const struct dirty *d;
   uint64_t seq = 0;
   size_t nr = 0;
 
-  TAILQ_FOREACH (d, &wb->queue, queue) {
-    assert (d->open != NULL && !d->urgent && d->open_seq > seq);
-    seq = d->open_seq;
+  TAILQ_FOREACH (d, &db->queue, queue) {
+    assert (d->open != NULL && !d->urgent && d->open->seq > seq);
+    seq = d->open->seq;
     nr++;
   }
-  TAILQ_FOREACH (d, &wb->urgent, queue) {
+  TAILQ_FOREACH (d, &db->urgent, queue) {
     assert (d->open != NULL && d->urgent);
     nr++;
   }
@@ -68,27 +86,53 @@ assert_queues_locked (const struct writeback *wb, size_t nr_open)
 }
 
 static void
-assert_all_locked (struct writeback *wb)
+assert_lists_locked (const struct dirty_blocks *db,
+                     const struct version_sums *sums)
 {
-  struct version_sums sums = { .wb = wb };
-  uint64_t bytes = 0;
-  unsigned i;
+  const struct dirty *d;
+  uint64_t seq = 0;
+  size_t nr = 0;
 
-  hashtable_visit (&wb->table, assert_dirty_locked, &sums);
-  assert (sums.bytes == wb->bytes);
-  assert_queues_locked (wb, sums.nr_open);
-  for (i = 0; i < sizeof wb->spare / sizeof wb->spare[0]; ++i)
-    bytes += (uint64_t) wb->spare[i].nr << i;
-  assert (bytes == wb->spare_bytes);
+  TAILQ_FOREACH (d, &db->open_list, vlink) {
+    assert (d->open != NULL && d->open->seq > seq);
+    seq = d->open->seq;
+    nr++;
+  }
+  assert (nr == sums->nr_open);
+  nr = 0;
+  TAILQ_FOREACH (d, &db->inflight_list, flink)
+    nr++;
+  assert (nr == sums->nr_inflight);
+}
+
+static void
+assert_all_locked (struct dirty_blocks *db)
+{
+  struct version_sums sums = { .db = db };
+
+  if (db->table.buckets)
+    hashtable_visit (&db->table, assert_dirty_locked, &sums);
+  assert_queues_locked (db, sums.nr_open);
+  assert_lists_locked (db, &sums);
+}
+
+void
+dirty_blocks_assert_consistent_locked (struct dirty_blocks *db)
+{
+  assert_held (&db->lock);
+  assert (db->nr == db->table.nr_entries);
+  assert (db->nr > 0 || (TAILQ_EMPTY (&db->open_list) &&
+                         TAILQ_EMPTY (&db->inflight_list)));
+  assert (TAILQ_EMPTY (&db->open_list) ==
+          (TAILQ_EMPTY (&db->queue) && TAILQ_EMPTY (&db->urgent)));
+  if (invariant_is_due (&db->changes,
+                        db->table.nr_entries + db->table.nr_buckets))
+    assert_all_locked (db);
 }
 
 void
 writeback_assert_consistent_locked (struct writeback *wb)
 {
   assert_held (&wb->lock);
-  assert (wb->bytes + wb->spare_bytes <= wb->max);
-  assert ((wb->bytes == 0) == (wb->table.nr_entries == 0));
-  if (invariant_is_due (&wb->changes,
-                        wb->table.nr_entries + wb->table.nr_buckets))
-    assert_all_locked (wb);
+  assert (TAILQ_EMPTY (&wb->active) == (wb->nr_active == 0));
 }

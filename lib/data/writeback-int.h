@@ -1,7 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Shared by writeback.c (the dirty blocks), writeback-consistent.c (their
- * invariants) and write.c (the workers).
+/* Shared by writeback.c (the dirty blocks), writeback-queue.c (what workers
+ * take and finish), writeback-drain.c, writeback-consistent.c (the invariants)
+ * and write.c (the workers).
+ *
+ * Copies run without a lock.  Why each of them is safe:
+ *
+ *  - A new version is filled before it is published: only its writer knows it.
+ *
+ *  - A write to part of an open version marks it 'filling' and waits until
+ *    'nr_readers' is 0.  While it is marked no reader begins to copy from it
+ *    and no worker takes it.  No other writer and no hole comes near, because
+ *    they would need the writer's range.
+ *
+ *  - A reader counts itself in 'nr_readers'.  A version that leaves the table
+ *    meanwhile is 'dropped', and its last reader gives back the buffer.  A
+ *    worker may take an open version with readers: neither changes it.
+ *
+ *  - An inflight version is immutable, and its worker alone drops it.
  */
 
 #ifndef NBDEDUP_WRITEBACK_INT_H
@@ -12,24 +28,24 @@
 #include "base/hashtable.h"
 #include "base/invariant.h"
 #include "core/engine.h"
+#include "data/dirty-memory.h"
+#include "data/volume-types.h"
 #include "format/codec.h"
 #include "format/dedup-mode.h"
 
+/* All under the volume's lock. */
 struct dirty {
-  struct hashtable_link link;   /* in wb->table */
-  TAILQ_ENTRY (dirty) queue;    /* in wb->queue or wb->urgent, if open */
+  struct hashtable_link link;   /* in the volume's table */
+  TAILQ_ENTRY (dirty) queue;    /* in the volume's queue or urgent, if open */
   TAILQ_ENTRY (dirty) vlink;    /* in the volume's open_list */
   TAILQ_ENTRY (dirty) flink;    /* in the volume's inflight_list */
-  struct volume *volume;
   uint64_t block;
-  uint8_t *open;                /* owned; NULL: no open version */
-  uint8_t *inflight;            /* owned; NULL: none */
-  uint64_t open_seq, inflight_seq;
-  bool urgent;                  /* the open version is in wb->urgent */
-  bool superseded;              /* a hole followed the inflight version */
+  struct version *open;         /* owned; NULL: no open version */
+  struct version *inflight;     /* owned; NULL: none */
+  bool urgent;                  /* the open version is in the urgent queue */
+  bool superseded;              /* a hole followed the inflight version; set
+                                 * under the volume's install lock, too */
 };
-
-TAILQ_HEAD (dirty_list, dirty);
 
 /* The most that one worker takes at once: neighbours in the queue become
  * neighbours in the store, written with one call.
@@ -46,52 +62,89 @@ struct dirty_batch {
   struct dirty *blocks[BATCH_BLOCKS];
 };
 
+/* Workers begin by themselves when this share of dirty-max is taken. */
+#define BACKGROUND_SHARE 4
+
 struct writeback {
   struct nbdedup_pool *pool;    /* not owned */
-  uint64_t max;
+  struct dirty_memory memory;   /* has a lock of its own */
   pthread_t *threads;           /* owned */
   unsigned nr_threads;
-
-  struct lock lock;             /* protects everything below, and the dirty
-                                 * lists, ranges and properties of volumes */
-  pthread_cond_t work;          /* a worker can take a batch, or must stop */
-  pthread_cond_t room;          /* 'bytes' decreased */
-  pthread_cond_t installed;     /* a version was installed or dropped */
-  pthread_cond_t range_free;    /* a range ended */
-  struct hashtable table;       /* by volume and block */
-  struct dirty_list queue, urgent;
-  uint64_t bytes;               /* of all versions */
-  uint64_t seq;
+  atomic_uint nr_idle;          /* workers that wait for work */
   _Atomic uint32_t slack_record;        /* size of a record of the slack, 0:
-                                         * none is held (writeback.c) */
-  bool stop;
-  struct {                      /* buffers for reuse, by size */
-    uint8_t **p;
-    size_t nr, cap;
-  } spare[21];
-  uint64_t spare_bytes;
-  size_t changes;               /* for invariant_is_due */
+                                         * none is held (writeback.c); changed
+                                         * under the lock */
+  atomic_bool stop;
+
+  struct lock lock;             /* protects everything below, and the places of
+                                 * volumes in these lists */
+  pthread_cond_t work;          /* a volume is ready, or workers must stop */
+  struct volume_queue active;   /* volumes with a version */
+  size_t nr_active;
+  struct volume_queue ready[READY_LEVELS];
 };
 
 /* writeback-consistent.c: true whenever the lock is not held. */
+extern void dirty_blocks_assert_consistent_locked (struct dirty_blocks *db);
+DEFINE_WITH_CONSISTENT (dirty_blocks)
 extern void writeback_assert_consistent_locked (struct writeback *wb);
 DEFINE_WITH_CONSISTENT (writeback)
 
-/* Take the next batch; 0: stop. */
-extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);
+/* May a worker take the open version of a block?  One version of a block is in
+ * flight at a time, so that they are installed in order.
+ */
+static inline bool
+is_takeable_locked (const struct dirty *d)
+{
+  return d->open && d->inflight == NULL && !d->open->filling;
+}
 
-/* Is this inflight version still to be installed? */
+/* Is this inflight version still to be installed?  The caller holds the
+ * volume's install lock.
+ */
 static inline bool
 is_wanted_locked (const struct dirty *d)
 {
   return !d->superseded;
 }
 
+/* writeback.c.  Drop a version: its record needs no room any more.  The caller
+ * gives 'list' to dirty_memory_put without the lock.
+ */
+extern void drop_version_locked (struct dirty_blocks *db,
+                                 struct version *version,
+                                 struct version_list *list);
+extern void unreserve (struct writeback *wb, struct volume *v, unsigned nr);
+extern struct dirty *find_dirty_locked (struct volume *v, uint64_t block);
+extern void drop_if_empty_locked (struct writeback *wb, struct volume *v,
+                                  struct dirty *d);
+
+/* writeback-queue.c.  Let workers look at a volume: a version became takeable,
+ * or urgent.
+ */
+extern void make_ready_locked (struct writeback *wb, struct volume *v,
+                               enum ready level);
+
+/* Workers wait while too little is dirty; call it when more is. */
+extern void wake_worker (struct writeback *wb);
+
+/* Add or remove the place of an open version in the queues. */
+extern void queue_open_locked (struct volume *v, struct dirty *d);
+extern void unqueue_open_locked (struct volume *v, struct dirty *d);
+extern void make_urgent_locked (struct volume *v, struct dirty *d);
+
+/* The volume has its first version, or none any more. */
+extern void set_active_locked (struct writeback *wb, struct volume *v,
+                               bool active);
+
+/* Take the next batch; 0: stop.  The volume stays until writeback_unpin. */
+extern int writeback_take (struct writeback *wb, struct dirty_batch *batch);
+extern void writeback_unpin (struct volume *v);
+
 /* Drop the batch's versions: they are installed, or lost because the txg has
  * failed.
  */
-extern void writeback_done_locked (struct writeback *wb,
-                                   struct dirty_batch *batch);
+extern void writeback_done (struct writeback *wb, struct dirty_batch *batch);
 
 /* write.c: turn a batch's versions into pointers and install them. */
 extern void *write_worker (void *writeback);

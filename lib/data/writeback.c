@@ -6,14 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "base/cleanup.h"
 #include "base/error.h"
 #include "base/mix.h"
 #include "core/map.h"
 #include "core/moves.h"
 #include "core/txg.h"
-#include "data/volume-types.h"
+#include "data/read.h"
 #include "data/watch.h"
 #include "data/writeback-int.h"
 #include "data/writeback.h"
@@ -28,28 +26,51 @@
  */
 #define SLACK_RECORDS 2
 
-/* Workers begin by themselves when this share of dirty-max is taken. */
-#define BACKGROUND_SHARE 4
-
 struct writeback *
 writeback_new (struct nbdedup_pool *pool, uint64_t dirty_max_bytes)
 {
   struct writeback *wb = calloc (1, sizeof *wb);
+  unsigned i;
 
-  if (wb == NULL || hashtable_init (&wb->table) == -1) {
-    free (wb);
+  if (wb == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory for dirty blocks");
-  }
   wb->pool = pool;
-  wb->max = dirty_max_bytes;
+  dirty_memory_init (&wb->memory, dirty_max_bytes);
   lock_init (&wb->lock);
   cond_init (&wb->work);
-  cond_init (&wb->room);
-  cond_init (&wb->installed);
-  cond_init (&wb->range_free);
-  TAILQ_INIT (&wb->queue);
-  TAILQ_INIT (&wb->urgent);
+  TAILQ_INIT (&wb->active);
+  for (i = 0; i < READY_LEVELS; ++i)
+    TAILQ_INIT (&wb->ready[i]);
   return wb;
+}
+
+void
+writeback_free (struct writeback *wb)
+{
+  if (wb == NULL)
+    return;
+  assert (wb->nr_threads == 0);
+  free (wb->threads);
+  pthread_cond_destroy (&wb->work);
+  lock_destroy (&wb->lock);
+  dirty_memory_destroy (&wb->memory);
+  free (wb);
+}
+
+void
+dirty_blocks_init (struct dirty_blocks *db)
+{
+  lock_init (&db->install);
+  lock_init (&db->lock);
+  cond_init (&db->installed);
+  cond_init (&db->range_free);
+  cond_init (&db->copied);
+  TAILQ_INIT (&db->queue);
+  TAILQ_INIT (&db->urgent);
+  TAILQ_INIT (&db->open_list);
+  TAILQ_INIT (&db->inflight_list);
+  TAILQ_INIT (&db->ranges);
+  db->ready = READY_NONE;
 }
 
 static void
@@ -58,33 +79,24 @@ free_dirty (void *opaque, struct hashtable_link *l)
   struct dirty *d = hashtable_entry (l, struct dirty, link);
 
   (void) opaque;
-  free (d->open);
-  free (d->inflight);
+  version_free (d->open);
+  version_free (d->inflight);
   free (d);
 }
 
+/* Blocks are left only if the txg has failed. */
 void
-writeback_free (struct writeback *wb)
+dirty_blocks_destroy (struct dirty_blocks *db)
 {
-  size_t i, j;
-
-  if (wb == NULL)
-    return;
-  assert (wb->nr_threads == 0);
-  hashtable_visit (&wb->table, free_dirty, NULL);
-  hashtable_destroy (&wb->table);
-  for (i = 0; i < sizeof wb->spare / sizeof wb->spare[0]; ++i) {
-    for (j = 0; j < wb->spare[i].nr; ++j)
-      free (wb->spare[i].p[j]);
-    free (wb->spare[i].p);
-  }
-  free (wb->threads);
-  pthread_cond_destroy (&wb->range_free);
-  pthread_cond_destroy (&wb->installed);
-  pthread_cond_destroy (&wb->room);
-  pthread_cond_destroy (&wb->work);
-  lock_destroy (&wb->lock);
-  free (wb);
+  assert (db->pins == 0 && TAILQ_EMPTY (&db->ranges));
+  if (db->table.buckets)
+    hashtable_visit (&db->table, free_dirty, NULL);
+  hashtable_destroy (&db->table);
+  pthread_cond_destroy (&db->copied);
+  pthread_cond_destroy (&db->range_free);
+  pthread_cond_destroy (&db->installed);
+  lock_destroy (&db->lock);
+  lock_destroy (&db->install);
 }
 
 static void
@@ -123,66 +135,11 @@ writeback_stop (struct writeback *wb)
     WITH_LOCK (&wb->lock);
     wb->stop = true;
     pthread_cond_broadcast (&wb->work);
-    pthread_cond_broadcast (&wb->room);
   }
+  dirty_memory_wake (&wb->memory);
   while (wb->nr_threads > 0)
     pthread_join (wb->threads[--wb->nr_threads], NULL);
   release_slack (wb);
-}
-
-struct lock *
-writeback_lock (struct writeback *wb)
-{
-  return &wb->lock;
-}
-
-/*----------------------------------------------------------------------
- * Buffers.  Versions come and go at the rate of writes; the allocator
- * would map and unmap the larger ones each time.
- */
-
-static uint8_t *
-buffer_get_locked (struct writeback *wb, uint32_t size)
-{
-  unsigned i = (unsigned) __builtin_ctz (size);
-
-  assert_held (&wb->lock);
-  assert (size > 0 && (size & (size - 1)) == 0);
-  if (wb->spare[i].nr > 0) {
-    wb->spare_bytes -= size;
-    return wb->spare[i].p[--wb->spare[i].nr];
-  }
-  return malloc (size);
-}
-
-static void
-buffer_put_locked (struct writeback *wb, uint8_t *buf, uint32_t size)
-{
-  unsigned i = (unsigned) __builtin_ctz (size);
-
-  assert_held (&wb->lock);
-  assert (buf != NULL && (size & (size - 1)) == 0);
-  if (wb->bytes + wb->spare_bytes + size > wb->max ||
-      array_reserve (&wb->spare[i].p, &wb->spare[i].cap, wb->spare[i].nr + 1,
-                     sizeof *wb->spare[i].p) == -1) {
-    free (buf);
-    return;
-  }
-  wb->spare[i].p[wb->spare[i].nr++] = buf;
-  wb->spare_bytes += size;
-}
-
-/* Free spare buffers of other sizes, so that all stay within dirty-max. */
-static void
-trim_spare_locked (struct writeback *wb)
-{
-  unsigned i;
-
-  for (i = 0; i < sizeof wb->spare / sizeof wb->spare[0]; ++i)
-    while (wb->spare[i].nr > 0 && wb->bytes + wb->spare_bytes > wb->max) {
-      free (wb->spare[i].p[--wb->spare[i].nr]);
-      wb->spare_bytes -= UINT64_C (1) << i;
-    }
 }
 
 /*----------------------------------------------------------------------
@@ -197,62 +154,99 @@ must_wait_locked (const struct volume *v, const struct range *range)
 {
   const struct range *r;
 
-  for (r = TAILQ_FIRST (&v->ranges); r != range; r = TAILQ_NEXT (r, link))
+  for (r = TAILQ_FIRST (&v->dirty.ranges); r != range;
+       r = TAILQ_NEXT (r, link))
     if (r->first <= range->last && range->first <= r->last)
       return true;
   return false;
 }
 
 void
-writeback_range_begin (struct writeback *wb, struct volume *v,
-                       struct range *range, uint64_t first, uint64_t last)
+writeback_range_begin (struct volume *v, struct range *range,
+                       uint64_t first, uint64_t last)
 {
+  struct dirty_blocks *db = &v->dirty;
+
   assert (first <= last);
-  WITH_LOCK (&wb->lock);
+  WITH_LOCK (&db->lock);
   range->first = first;
   range->last = last;
-  TAILQ_INSERT_TAIL (&v->ranges, range, link);
+  TAILQ_INSERT_TAIL (&db->ranges, range, link);
   while (must_wait_locked (v, range))
-    lock_wait (&wb->lock, &wb->range_free);
+    lock_wait (&db->lock, &db->range_free);
 }
 
 void
-writeback_range_end (struct writeback *wb, struct volume *v,
-                     struct range *range)
+writeback_range_end (struct volume *v, struct range *range)
 {
-  WITH_LOCK (&wb->lock);
-  assert (!TAILQ_EMPTY (&v->ranges));
-  TAILQ_REMOVE (&v->ranges, range, link);
-  pthread_cond_broadcast (&wb->range_free);
+  struct dirty_blocks *db = &v->dirty;
+
+  WITH_LOCK (&db->lock);
+  assert (!TAILQ_EMPTY (&db->ranges));
+  TAILQ_REMOVE (&db->ranges, range, link);
+  pthread_cond_broadcast (&db->range_free);
 }
 
 /*----------------------------------------------------------------------
  * Dirty blocks
  */
 
-static uint64_t
-hash_of (const struct volume *v, uint64_t block)
+struct dirty *
+find_dirty_locked (struct volume *v, uint64_t block)
 {
-  return mix_two (v->id, block);
-}
-
-static struct dirty *
-find_locked (struct writeback *wb, struct volume *v, uint64_t block)
-{
+  struct dirty_blocks *db = &v->dirty;
   struct hashtable_link *l;
   struct dirty *d;
 
-  assert_held (&wb->lock);
-  for (l = hashtable_chain (&wb->table, hash_of (v, block)); l; l = l->next) {
+  assert_held (&db->lock);
+  if (db->nr == 0)
+    return NULL;
+  for (l = hashtable_chain (&db->table, mix (block)); l; l = l->next) {
     d = hashtable_entry (l, struct dirty, link);
-    if (d->volume == v && d->block == block)
+    if (d->block == block)
       return d;
   }
   return NULL;
 }
 
+static struct dirty *
+add_dirty_locked (struct writeback *wb, struct volume *v, uint64_t block)
+{
+  struct dirty_blocks *db = &v->dirty;
+  struct dirty *d;
+
+  assert_held (&db->lock);
+  if (db->table.buckets == NULL && hashtable_init (&db->table) == -1)
+    return NULL;
+  d = calloc (1, sizeof *d);
+  if (d == NULL)
+    return NULL;
+  d->block = block;
+  hashtable_insert (&db->table, &d->link, mix (block));
+  if (db->nr++ == 0)
+    set_active_locked (wb, v, true);
+  return d;
+}
+
+void
+drop_if_empty_locked (struct writeback *wb, struct volume *v, struct dirty *d)
+{
+  struct dirty_blocks *db = &v->dirty;
+
+  assert_held (&db->lock);
+  if (d->open || d->inflight)
+    return;
+  hashtable_remove (&db->table, &d->link);
+  free (d);
+  if (--db->nr > 0)
+    return;
+  /* A volume that wrote much once does not keep a large table. */
+  hashtable_clear (&db->table);
+  set_active_locked (wb, v, false);
+}
+
 /* The block's present content, or NULL: it is not dirty (or became a hole). */
-static const uint8_t *
+static struct version *
 content_locked (const struct dirty *d)
 {
   if (d->open)
@@ -260,36 +254,81 @@ content_locked (const struct dirty *d)
   return d->superseded ? NULL : d->inflight;
 }
 
+/* Let the caller copy from the block's content without the lock. */
+static struct version *
+begin_read (struct volume *v, uint64_t block)
+{
+  struct dirty_blocks *db = &v->dirty;
+  struct version *version;
+  struct dirty *d;
+
+  if (db->nr == 0)
+    return NULL;
+  WITH_LOCK (&db->lock);
+  for (;;) {
+    d = find_dirty_locked (v, block);
+    version = d ? content_locked (d) : NULL;
+    if (version == NULL)
+      return NULL;
+    if (!version->filling)
+      break;
+    lock_wait (&db->lock, &db->copied);
+  }
+  version->nr_readers++;
+  return version;
+}
+
+static void
+end_read (struct writeback *wb, struct volume *v, struct version *version)
+{
+  struct version_list list = SLIST_HEAD_INITIALIZER (list);
+  struct dirty_blocks *db = &v->dirty;
+
+  {
+    WITH_LOCK (&db->lock);
+    assert (version->nr_readers > 0);
+    if (--version->nr_readers == 0) {
+      if (version->dropped)
+        SLIST_INSERT_HEAD (&list, version, link);
+      else if (version->filling)
+        pthread_cond_broadcast (&db->copied);
+    }
+  }
+  dirty_memory_put (&wb->memory, &list, v->block_size);
+}
+
 bool
 writeback_read (struct writeback *wb, struct volume *v, uint64_t block,
                 void *buf, size_t offset, size_t len)
 {
-  const uint8_t *p;
-  struct dirty *d;
+  struct version *version;
 
   assert (offset <= v->block_size && len <= v->block_size - offset);
-  WITH_LOCK (&wb->lock);
-  d = find_locked (wb, v, block);
-  p = d ? content_locked (d) : NULL;
-  if (p)
-    memcpy (buf, p + offset, len);
-  return p != NULL;
+  version = begin_read (v, block);
+  if (version == NULL)
+    return false;
+  memcpy (buf, version->data + offset, len);
+  end_read (wb, v, version);
+  return true;
 }
 
 uint64_t
-writeback_present (struct writeback *wb, struct volume *v, uint64_t first,
-                   unsigned nr)
+writeback_present (struct volume *v, uint64_t first, unsigned nr)
 {
+  struct dirty_blocks *db = &v->dirty;
   uint64_t bits = 0;
   struct dirty *d;
   unsigned i;
 
   assert (nr <= 64);
-  WITH_LOCK (&wb->lock);
-  if (TAILQ_EMPTY (&v->open_list) && TAILQ_EMPTY (&v->inflight_list))
+  /* A block whose write was answered before this read began is counted, or
+   * its pointer is in the map by now.
+   */
+  if (db->nr == 0)
     return 0;
+  WITH_LOCK (&db->lock);
   for (i = 0; i < nr; ++i) {
-    d = find_locked (wb, v, first + i);
+    d = find_dirty_locked (v, first + i);
     if (d && content_locked (d))
       bits |= UINT64_C (1) << i;
   }
@@ -297,91 +336,52 @@ writeback_present (struct writeback *wb, struct volume *v, uint64_t first,
 }
 
 uint64_t
-writeback_next (struct writeback *wb, struct volume *v, uint64_t first,
-                uint64_t last)
+writeback_next (struct volume *v, uint64_t first, uint64_t last)
 {
+  struct dirty_blocks *db = &v->dirty;
   uint64_t next = last + 1;
   const struct dirty *d;
 
-  WITH_LOCK (&wb->lock);
-  if (TAILQ_EMPTY (&v->open_list) && TAILQ_EMPTY (&v->inflight_list))
+  if (db->nr == 0)
     return next;
-  if (last - first < wb->table.nr_entries) {
+  WITH_LOCK (&db->lock);
+  if (last - first < db->nr) {
     for (; first <= last; ++first)
-      if (find_locked (wb, v, first))
+      if (find_dirty_locked (v, first))
         return first;
     return next;
   }
-  TAILQ_FOREACH (d, &v->open_list, vlink)
+  TAILQ_FOREACH (d, &db->open_list, vlink)
     if (d->block >= first && d->block < next)
       next = d->block;
-  TAILQ_FOREACH (d, &v->inflight_list, flink)
+  TAILQ_FOREACH (d, &db->inflight_list, flink)
     if (d->block >= first && d->block < next)
       next = d->block;
   return next;
 }
 
-static void
-drop_if_empty_locked (struct writeback *wb, struct dirty *d)
+void
+drop_version_locked (struct dirty_blocks *db, struct version *version,
+                     struct version_list *list)
 {
-  if (d->open == NULL && d->inflight == NULL) {
-    hashtable_remove (&wb->table, &d->link);
-    free (d);
-  }
-}
-
-/* Open a version with this (owned) content. */
-static void
-add_open_locked (struct writeback *wb, struct dirty *d, uint8_t *buf)
-{
-  assert (d->open == NULL && buf != NULL);
-  d->open = buf;
-  d->open_seq = ++wb->seq;
-  d->urgent = false;
-  TAILQ_INSERT_TAIL (&wb->queue, d, queue);
-  TAILQ_INSERT_TAIL (&d->volume->open_list, d, vlink);
-  wb->bytes += d->volume->block_size;
-  if (wb->bytes > wb->max / BACKGROUND_SHARE)
-    pthread_cond_signal (&wb->work);
-}
-
-static void
-unqueue_open_locked (struct writeback *wb, struct dirty *d)
-{
-  assert (d->open != NULL);
-  TAILQ_REMOVE (d->urgent ? &wb->urgent : &wb->queue, d, queue);
-  TAILQ_REMOVE (&d->volume->open_list, d, vlink);
+  assert_held (&db->lock);
+  assert (!version->filling && !version->dropped);
+  if (version->nr_readers > 0)
+    version->dropped = true;
+  else
+    SLIST_INSERT_HEAD (list, version, link);
 }
 
 /* Reserve a record's room in the store, and a pointer's in pool.db. */
-static void
-unreserve (struct writeback *wb, struct volume *v)
+void
+unreserve (struct writeback *wb, struct volume *v, unsigned nr)
 {
-  space_unreserve (wb->pool->space, v->block_size, 1);
-  txg_unreserve (wb->pool->txg, 1);
-}
-
-/* A version is installed or dropped: return its buffer and its reservation. */
-static void
-release_version_locked (struct writeback *wb, struct volume *v, uint8_t *buf)
-{
-  assert (wb->bytes >= v->block_size);
-  wb->bytes -= v->block_size;
-  buffer_put_locked (wb, buf, v->block_size);
-  unreserve (wb, v);
-  pthread_cond_broadcast (&wb->room);
-}
-
-static void
-drop_open_locked (struct writeback *wb, struct dirty *d)
-{
-  unqueue_open_locked (wb, d);
-  release_version_locked (wb, d->volume, d->open);
-  d->open = NULL;
+  space_unreserve (wb->pool->space, v->block_size, nr);
+  txg_unreserve (wb->pool->txg, nr);
 }
 
 static int
-can_accept_locked (struct writeback *wb, struct volume *v)
+can_accept (struct writeback *wb, struct volume *v)
 {
   if (txg_check (wb->pool->txg) == -1)
     return -1;
@@ -390,51 +390,31 @@ can_accept_locked (struct writeback *wb, struct volume *v)
   return 0;
 }
 
-/* Wait for room for one more version. */
-static int
-wait_for_room_locked (struct writeback *wb, struct volume *v)
+/* A version with room in dirty-max; wait for that. */
+static struct version *
+get_version (struct writeback *wb, struct volume *v)
 {
-  while (wb->bytes + v->block_size > wb->max) {
-    if (wb->stop || can_accept_locked (wb, v) == -1)
-      return wb->stop ? nbdedup_fail (ESHUTDOWN, "the pool is closing") : -1;
-    pthread_cond_broadcast (&wb->work);
-    lock_wait_ms (&wb->lock, &wb->room, 1000);
+  struct version *version;
+
+  while (!dirty_memory_try_get (&wb->memory, v->block_size, &version)) {
+    if (wb->stop)
+      return nbdedup_fail_null (ESHUTDOWN, "the pool is closing");
+    if (can_accept (wb, v) == -1)
+      return NULL;
+    wake_worker (wb);
+    dirty_memory_wait (&wb->memory, v->block_size, 1000);
   }
-  return can_accept_locked (wb, v);
+  return version
+    ?: nbdedup_fail_null (ENOMEM, "no memory for a block");
 }
 
-/* Make the open version of a block that has none, from 'base' (NULL: the
- * caller overwrites all of it).
- */
-static struct dirty *
-open_version_locked (struct writeback *wb, struct volume *v, uint64_t block,
-                     const void *base)
+static void
+put_version (struct writeback *wb, struct volume *v, struct version *version)
 {
-  struct dirty *d;
-  uint8_t *buf;
+  struct version_list list = SLIST_HEAD_INITIALIZER (list);
 
-  if (wait_for_room_locked (wb, v) == -1)
-    return NULL;
-  d = find_locked (wb, v, block);
-  assert (d == NULL || d->open == NULL);        /* this thread has the range */
-  buf = buffer_get_locked (wb, v->block_size);
-  if (d == NULL && buf) {
-    d = calloc (1, sizeof *d);
-    if (d) {
-      d->volume = v;
-      d->block = block;
-      hashtable_insert (&wb->table, &d->link, hash_of (v, block));
-    }
-  }
-  if (d == NULL || buf == NULL) {
-    free (buf);
-    return nbdedup_fail_null (ENOMEM, "no memory for a block");
-  }
-  if (base)
-    memcpy (buf, base, v->block_size);
-  add_open_locked (wb, d, buf);
-  trim_spare_locked (wb);
-  return d;
+  SLIST_INSERT_HEAD (&list, version, link);
+  dirty_memory_put (&wb->memory, &list, v->block_size);
 }
 
 static int
@@ -499,82 +479,158 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
   return try_reserve (wb, v, ROOM_OVERWRITE);
 }
 
-int
-writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
-                 const void *buf, size_t offset, size_t len, const void *base)
+/* Change part of the open version, if there is one: true. */
+static bool
+write_open (struct writeback *wb, struct volume *v, uint64_t block,
+            const void *buf, size_t offset, size_t len)
 {
-  bool whole = len == v->block_size;
-  const uint8_t *old;
+  struct dirty_blocks *db = &v->dirty;
+  struct version *version;
   struct dirty *d;
 
+  {
+    WITH_LOCK (&db->lock);
+    d = find_dirty_locked (v, block);
+    if (d == NULL || d->open == NULL)
+      return false;
+    version = d->open;
+    assert (!version->filling);         /* this thread has the range */
+    version->filling = true;
+    while (version->nr_readers > 0)
+      lock_wait (&db->lock, &db->copied);
+  }
+  memcpy (version->data + offset, buf, len);
+  WITH_LOCK (&db->lock);
+  WITH_CONSISTENT (dirty_blocks, db);
+  assert (d->open == version && version->filling);
+  version->filling = false;
+  pthread_cond_broadcast (&db->copied);
+  make_ready_locked (wb, v, d->urgent ? READY_URGENT : READY_NORMAL);
+  return true;
+}
+
+/* Fill in the rest of a block: from the inflight version, else from its
+ * record.  A version that is installed before the first step is found by the
+ * second.  This thread holds the range, so neither content changes.
+ */
+static int
+read_base (struct writeback *wb, struct volume *v, uint64_t block,
+           uint8_t *data)
+{
+  if (writeback_read (wb, v, block, data, 0, v->block_size))
+    return 0;
+  return read_block (v, block, data, 0, v->block_size);
+}
+
+static int
+publish (struct writeback *wb, struct volume *v, uint64_t block,
+         struct version *version)
+{
+  struct dirty_blocks *db = &v->dirty;
+  struct dirty *d;
+
+  {
+    WITH_LOCK (&db->lock);
+    WITH_CONSISTENT (dirty_blocks, db);
+    if (can_accept (wb, v) == -1)
+      return -1;
+    d = find_dirty_locked (v, block) ?: add_dirty_locked (wb, v, block);
+    if (d == NULL)
+      return nbdedup_fail (ENOMEM, "no memory for a block");
+    assert (d->open == NULL);           /* this thread has the range */
+    d->open = version;
+    version->seq = ++db->seq;
+    queue_open_locked (v, d);
+    make_ready_locked (wb, v, READY_NORMAL);
+  }
+  if (wb->memory.bytes > wb->memory.max / BACKGROUND_SHARE)
+    wake_worker (wb);
+  return 0;
+}
+
+static int
+write_new (struct writeback *wb, struct volume *v, uint64_t block,
+           const void *buf, size_t offset, size_t len)
+{
+  struct version *version = get_version (wb, v);
+
+  if (version == NULL)
+    return -1;
+  if (len < v->block_size && read_base (wb, v, block, version->data) == -1)
+    goto fail;
+  memcpy (version->data + offset, buf, len);
+  if (publish (wb, v, block, version) == 0)
+    return 0;
+
+ fail:
+  put_version (wb, v, version);
+  return -1;
+}
+
+int
+writeback_write (struct writeback *wb, struct volume *v, uint64_t block,
+                 const void *buf, size_t offset, size_t len)
+{
   assert (len > 0 && offset <= v->block_size &&
           len <= v->block_size - offset);
-  {
-    WITH_LOCK (&wb->lock);
-    if (can_accept_locked (wb, v) == -1)
-      return -1;
-    d = find_locked (wb, v, block);
-    if (d && d->open) {
-      memcpy (d->open + offset, buf, len);
-      return 0;
-    }
-    if (!whole && base == NULL && !(d && content_locked (d)))
-      return 1;
-  }
+  if (can_accept (wb, v) == -1)
+    return -1;
+  if (write_open (wb, v, block, buf, offset, len))
+    return 0;
   if (reserve (wb, v, block) == -1) {
     if (errno == ENOSPC)
       watch_refused (wb->pool);
     return -1;
   }
-  WITH_LOCK (&wb->lock);
-  WITH_CONSISTENT (writeback, wb);
-  /* If a worker has installed the inflight version meanwhile, the caller must
-   * read that.
-   */
-  d = find_locked (wb, v, block);
-  old = base ? base : d ? content_locked (d) : NULL;
-  if (!whole && old == NULL) {
-    unreserve (wb, v);
-    return 1;
-  }
-  if (whole)
-    old = NULL;
-  if (wb->bytes + v->block_size > wb->max && old && old != base) {
-    /* The inflight version may be dropped during the wait: copy it first. */
-    CLEANUP_FREE uint8_t *copy = malloc (v->block_size);
-
-    if (copy)
-      memcpy (copy, old, v->block_size);
-    d = copy ? open_version_locked (wb, v, block, copy) : NULL;
-  }
-  else
-    d = open_version_locked (wb, v, block, old);
-  if (d == NULL) {
-    unreserve (wb, v);
+  if (write_new (wb, v, block, buf, offset, len) == -1) {
+    unreserve (wb, v, 1);
     return -1;
   }
-  memcpy (d->open + offset, buf, len);
   return 0;
 }
 
-/* Drop the versions of blocks that become holes. */
-static void
+/* Drop the versions of blocks that become holes.  Returns how many. */
+static unsigned
 supersede_locked (struct writeback *wb, struct volume *v, uint64_t first,
-                  uint64_t count)
+                  uint64_t count, struct version_list *list)
 {
-  struct dirty *d, *next;
+  struct dirty_blocks *db = &v->dirty;
   uint64_t last = first + count - 1;
+  struct dirty *d, *next;
+  unsigned nr = 0;
 
-  for (d = TAILQ_FIRST (&v->inflight_list); d; d = TAILQ_NEXT (d, flink))
+  assert_held (&db->install);
+  assert_held (&db->lock);
+  TAILQ_FOREACH (d, &db->inflight_list, flink)
     if (d->block >= first && d->block <= last)
       d->superseded = true;
-  for (d = TAILQ_FIRST (&v->open_list); d; d = next) {
+  for (d = TAILQ_FIRST (&db->open_list); d; d = next) {
     next = TAILQ_NEXT (d, vlink);
-    if (d->block >= first && d->block <= last) {
-      drop_open_locked (wb, d);
-      drop_if_empty_locked (wb, d);
-    }
+    if (d->block < first || d->block > last)
+      continue;
+    unqueue_open_locked (v, d);
+    drop_version_locked (db, d->open, list);
+    d->open = NULL;
+    drop_if_empty_locked (wb, v, d);
+    nr++;
   }
+  return nr;
+}
+
+static void
+supersede (struct writeback *wb, struct volume *v, uint64_t first,
+           uint64_t count)
+{
+  struct version_list list = SLIST_HEAD_INITIALIZER (list);
+  struct dirty_blocks *db = &v->dirty;
+
+  {
+    WITH_LOCK (&db->lock);
+    WITH_CONSISTENT (dirty_blocks, db);
+    unreserve (wb, v, supersede_locked (wb, v, first, count, &list));
+    pthread_cond_broadcast (&db->installed);
+  }
+  dirty_memory_put (&wb->memory, &list, v->block_size);
 }
 
 static int
@@ -593,18 +649,15 @@ put_holes (struct writeback *wb, struct volume *v, uint64_t first,
   txg_enter (pool->txg, 0, pages);
   touched = txg_touch (pool->txg);
   {
-    WITH_LOCK (&wb->lock);
-    WITH_CONSISTENT (writeback, wb);
-    r = can_accept_locked (wb, v);
-    if (r == 0) {
+    WITH_LOCK (&v->dirty.install);
+    r = can_accept (wb, v);
+    if (r == 0)
       r = txg_set_holes (pool->txg, v->layer, first, count, &touched);
-      /* From here on no worker installs an older version.  If txg_set_holes
-       * fails the older versions stay, because they were answered.
-       */
-      if (r == 0)
-        supersede_locked (wb, v, first, count);
-      pthread_cond_broadcast (&wb->installed);
-    }
+    /* From here on no worker installs an older version.  If txg_set_holes
+     * fails the older versions stay, because they were answered.
+     */
+    if (r == 0)
+      supersede (wb, v, first, count);
   }
   if (r == 0)
     txg_return (pool->txg, pages, &touched);
@@ -630,257 +683,4 @@ writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
       return -1;
   }
   return 0;
-}
-
-/*----------------------------------------------------------------------
- * Taking and finishing
- */
-
-/* The first block of a list that a worker may take: one without an inflight
- * version.
- */
-static struct dirty *
-takeable_locked (struct dirty_list *list)
-{
-  struct dirty *d;
-
-  TAILQ_FOREACH (d, list, queue)
-    if (d->inflight == NULL)
-      return d;
-  return NULL;
-}
-
-static void
-take_locked (struct writeback *wb, struct dirty_batch *b, struct dirty *d)
-{
-  assert (d->inflight == NULL && b->nr < BATCH_BLOCKS);
-  unqueue_open_locked (wb, d);
-  d->inflight = d->open;
-  d->inflight_seq = d->open_seq;
-  d->open = NULL;
-  d->superseded = false;
-  TAILQ_INSERT_TAIL (&d->volume->inflight_list, d, flink);
-  b->blocks[b->nr++] = d;
-}
-
-int
-writeback_take (struct writeback *wb, struct dirty_batch *b)
-{
-  struct dirty_list *list;
-  struct dirty *d, *next;
-  struct volume *v;
-
-  WITH_LOCK (&wb->lock);
-  WITH_CONSISTENT (writeback, wb);
-  for (;;) {
-    list = &wb->urgent;
-    d = takeable_locked (list);
-    if (d == NULL && wb->bytes > wb->max / BACKGROUND_SHARE) {
-      list = &wb->queue;
-      d = takeable_locked (list);
-    }
-    if (d)
-      break;
-    if (wb->stop)
-      return 0;
-    lock_wait (&wb->lock, &wb->work);
-  }
-  v = d->volume;
-  b->volume = v;
-  b->compression = v->compression;
-  b->dedup = v->dedup;
-  b->domain = v->domain;
-  b->nr = 0;
-  for (; d && b->nr < BATCH_BLOCKS &&
-         (b->nr + 1) * (uint64_t) v->block_size <= BATCH_BYTES; d = next) {
-    next = TAILQ_NEXT (d, queue);
-    if (d->volume == v && d->inflight == NULL)
-      take_locked (wb, b, d);
-    else if (d->volume != v)
-      break;
-  }
-  /* There may be more, for another worker. */
-  if (!TAILQ_EMPTY (&wb->urgent) || wb->bytes > wb->max / BACKGROUND_SHARE)
-    pthread_cond_signal (&wb->work);
-  return 1;
-}
-
-void
-writeback_done_locked (struct writeback *wb, struct dirty_batch *b)
-{
-  struct dirty *d;
-  unsigned i;
-  WITH_CONSISTENT (writeback, wb);
-
-  assert_held (&wb->lock);
-  for (i = 0; i < b->nr; ++i) {
-    d = b->blocks[i];
-    assert (d->inflight != NULL);
-    TAILQ_REMOVE (&d->volume->inflight_list, d, flink);
-    release_version_locked (wb, d->volume, d->inflight);
-    d->inflight = NULL;
-    d->superseded = false;
-    drop_if_empty_locked (wb, d);
-  }
-  pthread_cond_broadcast (&wb->installed);
-  /* A worker may take open versions of these blocks now. */
-  if (!TAILQ_EMPTY (&wb->urgent))
-    pthread_cond_signal (&wb->work);
-}
-
-/*----------------------------------------------------------------------
- * Draining
- */
-
-static void
-make_urgent_locked (struct writeback *wb, struct dirty *d)
-{
-  if (d->open == NULL || d->urgent)
-    return;
-  TAILQ_REMOVE (&wb->queue, d, queue);
-  TAILQ_INSERT_TAIL (&wb->urgent, d, queue);
-  d->urgent = true;
-}
-
-/* Does the volume have a version up to 'seq'? */
-static bool
-has_versions_locked (const struct volume *v, uint64_t seq)
-{
-  const struct dirty *d = TAILQ_FIRST (&v->open_list);
-
-  if (d && d->open_seq <= seq)
-    return true;
-  TAILQ_FOREACH (d, &v->inflight_list, flink)
-    if (d->inflight_seq <= seq)
-      return true;
-  return false;
-}
-
-static int
-drain_volume_locked (struct writeback *wb, struct volume *v)
-{
-  uint64_t seq = wb->seq;
-  struct dirty *d;
-
-  TAILQ_FOREACH (d, &v->open_list, vlink)
-    make_urgent_locked (wb, d);
-  pthread_cond_broadcast (&wb->work);
-  while (has_versions_locked (v, seq)) {
-    if (v->gone)
-      return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
-    lock_wait (&wb->lock, &wb->installed);
-  }
-  return 0;
-}
-
-/* The first version in memory, of any volume, up to 'seq'. */
-static bool
-any_version_locked (struct writeback *wb, uint64_t seq)
-{
-  struct dirty *d;
-  struct hashtable_link *l;
-  size_t i;
-
-  for (i = 0; i < wb->table.nr_buckets; ++i)
-    for (l = wb->table.buckets[i]; l; l = l->next) {
-      d = hashtable_entry (l, struct dirty, link);
-      if ((d->open && d->open_seq <= seq) ||
-          (d->inflight && d->inflight_seq <= seq))
-        return true;
-    }
-  return false;
-}
-
-static void
-drain_all_locked (struct writeback *wb)
-{
-  uint64_t seq = wb->seq;
-  struct dirty *d;
-
-  while ((d = TAILQ_FIRST (&wb->queue)) != NULL && d->open_seq <= seq)
-    make_urgent_locked (wb, d);
-  pthread_cond_broadcast (&wb->work);
-  while (any_version_locked (wb, seq))
-    lock_wait (&wb->lock, &wb->installed);
-}
-
-int
-writeback_drain (struct writeback *wb, struct volume *v)
-{
-  {
-    WITH_LOCK (&wb->lock);
-    WITH_CONSISTENT (writeback, wb);
-    if (v == NULL)
-      drain_all_locked (wb);
-    else if (drain_volume_locked (wb, v) == -1)
-      return -1;
-  }
-  return txg_check (wb->pool->txg);
-}
-
-static bool
-range_has_versions_locked (struct writeback *wb, struct volume *v,
-                           uint64_t first, uint64_t count, uint64_t seq,
-                           bool urgent)
-{
-  bool found = false;
-  struct dirty *d;
-  uint64_t i;
-
-  for (i = 0; i < count; ++i) {
-    d = find_locked (wb, v, first + i);
-    if (d == NULL)
-      continue;
-    if (urgent)
-      make_urgent_locked (wb, d);
-    if ((d->open && d->open_seq <= seq) ||
-        (d->inflight && d->inflight_seq <= seq))
-      found = true;
-  }
-  return found;
-}
-
-int
-writeback_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
-                       uint64_t count)
-{
-  uint64_t seq;
-
-  /* Looking up more blocks than are dirty costs more than draining all. */
-  if (count > 4096)
-    return writeback_drain (wb, v);
-  {
-    WITH_LOCK (&wb->lock);
-    WITH_CONSISTENT (writeback, wb);
-    seq = wb->seq;
-    range_has_versions_locked (wb, v, first, count, seq, true);
-    pthread_cond_broadcast (&wb->work);
-    while (range_has_versions_locked (wb, v, first, count, seq, false)) {
-      if (v->gone)
-        return nbdedup_fail (ESHUTDOWN, "volume %s was destroyed", v->name);
-      lock_wait (&wb->lock, &wb->installed);
-    }
-  }
-  return txg_check (wb->pool->txg);
-}
-
-void
-writeback_settle (struct writeback *wb, struct volume *v)
-{
-  struct dirty *d;
-
-  WITH_LOCK (&wb->lock);
-  WITH_CONSISTENT (writeback, wb);
-  assert (v->gone);
-  /* Wake the waiting threads: they find the volume gone. */
-  pthread_cond_broadcast (&wb->installed);
-  pthread_cond_broadcast (&wb->room);
-  /* A running mutation may open another version. */
-  while (!TAILQ_EMPTY (&v->open_list) || !TAILQ_EMPTY (&v->inflight_list) ||
-         !TAILQ_EMPTY (&v->ranges)) {
-    TAILQ_FOREACH (d, &v->open_list, vlink)
-      make_urgent_locked (wb, d);
-    pthread_cond_broadcast (&wb->work);
-    lock_wait_ms (&wb->lock, &wb->installed, 10);
-  }
 }

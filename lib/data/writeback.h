@@ -3,6 +3,10 @@
 /* Answered writes on their way to the store: dirty blocks in memory, and
  * the workers that hash, deduplicate, compress and place them.
  *
+ * Each volume has its dirty blocks under a lock of its own, which no thread
+ * holds while it copies, hashes, compresses or waits for a disk.  So volumes
+ * share only the memory and the list of volumes that have work.
+ *
  * A block has at most two versions here:
  *
  *   open      takes more writes; several small ones become one record
@@ -21,16 +25,65 @@
 #ifndef NBDEDUP_WRITEBACK_H
 #define NBDEDUP_WRITEBACK_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "base/hashtable.h"
 #include "base/lock.h"
 
+struct dirty;
 struct nbdedup_pool;
+struct range;
 struct volume;
 struct writeback;
+
+/* What a volume has for the workers, at least. */
+enum ready {
+  READY_NORMAL,                 /* when enough is dirty */
+  READY_URGENT,                 /* a thread waits for it */
+  READY_LEVELS,
+};
+#define READY_NONE (-1)
+
+TAILQ_HEAD (dirty_list, dirty);
+TAILQ_HEAD (volume_queue, volume);
+
+/* The dirty blocks of a volume, and the mutations under way. */
+struct dirty_blocks {
+  struct lock install;          /* held while pointers or holes are installed:
+                                 * a hole and the versions before it in order;
+                                 * outside of 'lock' */
+
+  struct lock lock;             /* protects everything below */
+  pthread_cond_t installed;     /* a version was installed or dropped */
+  pthread_cond_t range_free;    /* a range ended */
+  pthread_cond_t copied;        /* a copy into or from a version ended */
+  struct hashtable table;       /* by block; no buckets: never used */
+  struct dirty_list queue, urgent;      /* open versions */
+  struct dirty_list open_list;  /* the same, by sequence */
+  struct dirty_list inflight_list;
+  TAILQ_HEAD (, range) ranges;  /* mutations under way */
+  uint64_t seq;
+  size_t changes;               /* for invariant_is_due */
+
+  /* Read without a lock. */
+  atomic_size_t nr;             /* entries of the table; written under it */
+  atomic_int ready;             /* enum ready or READY_NONE: the list that the
+                                 * volume is in; written under the writeback's
+                                 * lock */
+  atomic_uint pins;             /* threads that found the volume in a list of
+                                 * the writeback; added under its lock */
+
+  /* Under the writeback's lock. */
+  TAILQ_ENTRY (volume) active_link, ready_link;
+  bool active;
+};
+
+extern void dirty_blocks_init (struct dirty_blocks *db);
+extern void dirty_blocks_destroy (struct dirty_blocks *db);
 
 extern struct writeback *writeback_new (struct nbdedup_pool *pool,
                                         uint64_t dirty_max_bytes);
@@ -39,21 +92,14 @@ extern int writeback_start (struct writeback *wb, unsigned nr_workers);
 /* The caller has flushed everything, or the txg has failed. */
 extern void writeback_stop (struct writeback *wb);
 
-/* The lock of all dirty blocks, and of members of struct volume
- * (volume-types.h).
- */
-extern struct lock *writeback_lock (struct writeback *wb);
-
 struct range {
   TAILQ_ENTRY (range) link;
   uint64_t first, last;         /* blocks */
 };
 
-extern void writeback_range_begin (struct writeback *wb, struct volume *v,
-                                   struct range *range,
+extern void writeback_range_begin (struct volume *v, struct range *range,
                                    uint64_t first, uint64_t last);
-extern void writeback_range_end (struct writeback *wb, struct volume *v,
-                                 struct range *range);
+extern void writeback_range_end (struct volume *v, struct range *range);
 
 /* Copy part of a block, if it is dirty: true. */
 extern bool writeback_read (struct writeback *wb, struct volume *v,
@@ -61,23 +107,19 @@ extern bool writeback_read (struct writeback *wb, struct volume *v,
                             void *buf, size_t offset, size_t len);
 
 /* Bit i: block 'first' + i is dirty; 'nr' <= 64. */
-extern uint64_t writeback_present (struct writeback *wb, struct volume *v,
-                                   uint64_t first, unsigned nr);
+extern uint64_t writeback_present (struct volume *v, uint64_t first,
+                                   unsigned nr);
 
 /* The first block from 'first' to 'last' that is dirty, or 'last' + 1. */
-extern uint64_t writeback_next (struct writeback *wb, struct volume *v,
-                                uint64_t first, uint64_t last);
+extern uint64_t writeback_next (struct volume *v, uint64_t first,
+                                uint64_t last);
 
-/* Write 'len' bytes at 'offset' of a block.  The caller holds its range.
- *
- * 0; 1: the block is not dirty, and these bytes are only part of it: the
- * caller must read the block and call again with it in 'base' (the function
- * copies it); -1: ENOSPC, EIO.
+/* Write 'len' bytes at 'offset' of a block.  The caller holds its range.  The
+ * function reads the rest of the block if it is not dirty.  -1: ENOSPC, EIO.
  */
 extern int writeback_write (struct writeback *wb, struct volume *v,
                             uint64_t block,
-                            const void *buf, size_t offset, size_t len,
-                            const void *base);
+                            const void *buf, size_t offset, size_t len);
 
 /* Set blocks to holes.  The caller holds their range. */
 extern int writeback_holes (struct writeback *wb, struct volume *v,

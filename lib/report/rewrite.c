@@ -18,7 +18,6 @@
 #include "data/capacity.h"
 #include "data/sync.h"
 #include "data/volume-types.h"
-#include "data/writeback.h"
 #include "report/compact.h"
 #include "report/rewrite-int.h"
 #include "space/space.h"
@@ -365,7 +364,7 @@ run_pass (struct rewrite *w, int (*fn) (struct rewrite *w,
 static int
 prepare (struct rewrite *w)
 {
-  struct volume *v;
+  struct volume *v, *head;
   WITH_LOCK (&w->pool->admin);
 
   v = rewrite_find (w);
@@ -373,8 +372,9 @@ prepare (struct rewrite *w)
     return -1;
   w->volume_id = v->id;
   w->is_snapshot = v->is_snapshot;
-  WITH_LOCK (writeback_lock (w->pool->writeback));
-  w->compression = (v->is_snapshot ? v->of : v)->compression;
+  head = v->is_snapshot ? v->of : v;
+  WITH_LOCK (&head->dirty.lock);
+  w->compression = head->compression;
   return 0;
 }
 

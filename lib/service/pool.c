@@ -570,6 +570,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   lock_init (&pool->admin);
   lock_init (&pool->drift);
   lock_init (&pool->commit_lock);
+  lock_init (&pool->readers_lock);
   cond_init (&pool->commit_wake);
   pool->watch = watch_new ();
   pool->lost = lost_leaves_new ();
@@ -974,6 +975,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   free (pool->path);
   free (pool->who);
   pthread_cond_destroy (&pool->commit_wake);
+  lock_destroy (&pool->readers_lock);
   lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
   lock_destroy (&pool->admin);

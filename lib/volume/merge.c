@@ -205,11 +205,11 @@ run_switch (struct step *s)
   if (s->name == NULL || s->name->is_snapshot)
     return txg_run (s->pool->txg, switch_in_transaction, switch_done, s);
   /* A head: writes to it must be folded, and pushed, before. */
-  writeback_range_begin (wb, s->name, &range, 0, UINT64_MAX);
+  writeback_range_begin (s->name, &range, 0, UINT64_MAX);
   r = writeback_drain (wb, s->name);
   if (r == 0)
     r = txg_run (s->pool->txg, switch_in_transaction, switch_done, s);
-  writeback_range_end (wb, s->name, &range);
+  writeback_range_end (s->name, &range);
   return r;
 }
 

@@ -124,7 +124,7 @@ begin (struct rebase *rb)
   if (writeback_drain (wb, v) == -1 ||
       txg_run (rb->pool->txg, NULL, NULL, NULL) == -1)
     return -1;
-  writeback_range_begin (wb, v, &range, 0, UINT64_MAX);
+  writeback_range_begin (v, &range, 0, UINT64_MAX);
   r = writeback_drain (wb, v);
   if (r == 0) {
     rb->old = v->layer;
@@ -133,7 +133,7 @@ begin (struct rebase *rb)
     volume_to_meta (v, &rb->mv);
     r = txg_run (rb->pool->txg, begin_in_transaction, begin_done, rb);
   }
-  writeback_range_end (wb, v, &range);
+  writeback_range_end (v, &range);
   return r;
 }
 

@@ -90,7 +90,7 @@ snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
   struct range range;
   int r;
 
-  writeback_range_begin (pool->writeback, v, &range, 0, UINT64_MAX);
+  writeback_range_begin (v, &range, 0, UINT64_MAX);
   r = writeback_drain (pool->writeback, v);
   if (r == 0) {
     sn->head = v->layer;
@@ -99,7 +99,7 @@ snapshot_now (struct nbdedup_pool *pool, struct snapshot *sn)
     r = txg_run_large (pool->txg, ROW_PAGES, snapshot_in_transaction,
                        snapshot_done, sn);
   }
-  writeback_range_end (pool->writeback, v, &range);
+  writeback_range_end (v, &range);
   return r;
 }
 

@@ -560,7 +560,7 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
     v->allow = allow;
     v->domain_name = domain;
   }
-  WITH_LOCK (writeback_lock (pool->writeback));
+  WITH_LOCK (&v->dirty.lock);
   v->compression = c;
   v->dedup = mode;
   v->domain = s.mv.domain;

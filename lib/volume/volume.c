@@ -168,6 +168,7 @@ volume_free (struct volume *v)
   free (v->domain_name);
   free (v->allow);
   free (v->label);
+  dirty_blocks_destroy (&v->dirty);
   writers_destroy (&v->writers);
   free (v);
 }
@@ -215,9 +216,7 @@ static void
 init_lists (struct volume *v)
 {
   LIST_INIT (&v->clients);
-  TAILQ_INIT (&v->open_list);
-  TAILQ_INIT (&v->inflight_list);
-  TAILQ_INIT (&v->ranges);
+  dirty_blocks_init (&v->dirty);
   writers_init (&v->writers);
 }
 

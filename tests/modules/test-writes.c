@@ -119,8 +119,8 @@ test_two_versions_of_a_block (void)
   job_start (&second, do_flush, 0);     /* the other worker is free */
   poll (NULL, 0, A_WHILE_MS);
   {
-    WITH_LOCK (writeback_lock (pool->writeback));
-    TAILQ_FOREACH (d, &volume->open_list, vlink)
+    WITH_LOCK (&volume->dirty.lock);
+    TAILQ_FOREACH (d, &volume->dirty.open_list, vlink)
       nr++;
   }
   expect (nr == 1);             /* the second version waits for the first */
@@ -273,10 +273,7 @@ test_dirty_max_makes_writers_wait (void)
   stall ();
   job_start (&writer, do_write_all, 1);
   poll (NULL, 0, A_WHILE_MS);
-  {
-    WITH_LOCK (writeback_lock (pool->writeback));
-    bytes = pool->writeback->bytes;
-  }
+  bytes = pool->writeback->memory.bytes;
   expect (!writer.done);
   expect (bytes <= NBDEDUP_DIRTY_MAX_MIN);
   unstall ();

@@ -356,8 +356,8 @@ is_inflight (uint64_t block)
 {
   struct dirty *d;
 
-  WITH_LOCK (writeback_lock (pool->writeback));
-  TAILQ_FOREACH (d, &volume->inflight_list, flink)
+  WITH_LOCK (&volume->dirty.lock);
+  TAILQ_FOREACH (d, &volume->dirty.inflight_list, flink)
     if (d->block == block)
       return true;
   return false;
