@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,7 @@ reader_put (struct nbdedup_pool *pool, struct reader *r)
   pool->readers = r;
 }
 
+/* 'r' may be NULL if needs_reader says so. */
 static int
 read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
              uint32_t lsize, struct reader *r, uint8_t *out)
@@ -169,31 +171,49 @@ read_copy (struct nbdedup_pool *pool, const struct pointer *ptr,
                        "volumes", text);
 }
 
-int
-read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-             uint32_t lsize, void *buf, size_t offset, size_t len)
+/* Not for bytes that go to the caller's buffer as they are stored. */
+static bool
+needs_reader (const struct pointer *ptr, uint32_t lsize, size_t len)
 {
-  struct reader *r;
-  uint8_t *out;
+  return ptr->codec != CODEC_NONE || len < lsize;
+}
+
+/* 'keep': put the record into the cache, if it is not there. */
+static int
+get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
+            uint32_t lsize, void *buf, size_t offset, size_t len, bool keep)
+{
+  struct reader *r = NULL;
+  uint8_t *out = buf;
   int ret;
 
   if (record_cache_get (pool->records, ptr->addr, ptr->cksum, buf, offset,
                         len))
     return 0;
-  r = reader_get (pool, lsize);
-  if (r == NULL)
-    return -1;
-  out = len == lsize ? buf : r->block;
+  if (needs_reader (ptr, lsize, len)) {
+    r = reader_get (pool, lsize);
+    if (r == NULL)
+      return -1;
+    if (len < lsize)
+      out = r->block;
+  }
   ret = read_stored (pool, ptr, lsize, r, out);
   if (ret == -1 && errno == EIO)
     ret = read_copy (pool, ptr, lsize, r, out);
-  if (ret == 0) {
+  if (ret == 0 && keep)
     record_cache_put (pool->records, ptr->addr, ptr->cksum, out, lsize);
-    if (out != buf)
-      memcpy (buf, out + offset, len);
-  }
-  reader_put (pool, r);
+  if (ret == 0 && out != buf)
+    memcpy (buf, out + offset, len);
+  if (r)
+    reader_put (pool, r);
   return ret;
+}
+
+int
+read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
+             uint32_t lsize, void *buf, size_t offset, size_t len)
+{
+  return get_record (pool, ptr, lsize, buf, offset, len, true);
 }
 
 int
@@ -221,9 +241,9 @@ read_lost (uint64_t block)
                        "block", block);
 }
 
-int
-read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
-            size_t len)
+static int
+get_block (struct volume *v, uint64_t block, void *buf, size_t offset,
+           size_t len, bool keep)
 {
   struct nbdedup_pool *pool = v->pool;
   unsigned ticket = quiesce_enter (&pool->quiesce);
@@ -237,10 +257,23 @@ read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
     if (state == MAP_LOST)
       r = read_lost (block);
     else if (state == MAP_POINTER)
-      r = read_record (pool, &ptr, v->block_size, buf, offset, len);
+      r = get_record (pool, &ptr, v->block_size, buf, offset, len, keep);
     else
       memset (buf, 0, len);
   }
   quiesce_leave (&pool->quiesce, ticket);
   return r;
+}
+
+int
+read_block (struct volume *v, uint64_t block, void *buf, size_t offset,
+            size_t len)
+{
+  return get_block (v, block, buf, offset, len, true);
+}
+
+int
+read_replaced_block (struct volume *v, uint64_t block, void *buf)
+{
+  return get_block (v, block, buf, 0, v->block_size, false);
 }

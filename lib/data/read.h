@@ -36,6 +36,12 @@ struct volume;
 extern int read_block (struct volume *v, uint64_t block, void *buf,
                        size_t offset, size_t len);
 
+/* The same for a whole block that a write is about to replace.  The record does
+ * not go into the cache: a copy of it there costs more than all else that such
+ * a read does, and pushes out a record that clients do read.
+ */
+extern int read_replaced_block (struct volume *v, uint64_t block, void *buf);
+
 /* Contexts of read_record, kept for the next call. */
 struct reader;
 extern void readers_free (struct nbdedup_pool *pool);

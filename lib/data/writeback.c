@@ -519,7 +519,7 @@ read_base (struct writeback *wb, struct volume *v, uint64_t block,
 {
   if (writeback_read (wb, v, block, data, 0, v->block_size))
     return 0;
-  return read_block (v, block, data, 0, v->block_size);
+  return read_replaced_block (v, block, data);
 }
 
 static int
