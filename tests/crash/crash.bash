@@ -52,6 +52,7 @@ run_lineage ()
         kept="$test_programs/lineage-failed"
         rm -rf "$kept"
         cp -a "$dir" "$kept" || kept="$dir"
+        head -n 3 "$dir/output"
         tail -n 60 "$dir/output"
         [ "$kept" = "$dir" ] || rm -rf "$dir"
         fail "the pool is kept in $kept"

@@ -475,8 +475,44 @@ check (void)
   json_decref (result);
 }
 
+static void
+join_duplicates_of (const char *volume, const char *snapshot)
+{
+  char name[PATH_MAX];
+  json_t *result;
+
+  snprintf (name, sizeof name, "%s%s%s", volume, snapshot ? "@" : "",
+            snapshot ? snapshot : "");
+  result = engine_call (pool, "rewrite", json_pack ("{s:s, s:b}", "name", name,
+                                                    "dedup", 1));
+  if (result == NULL)
+    give_up (nbdedup_error ());
+  json_decref (result);
+}
+
+static void
+join_duplicates (void)
+{
+  json_t *list = engine_call (pool, "list", NULL), *v, *s;
+  const char *name;
+  size_t i, j;
+
+  json_array_foreach (json_object_get (list, "volumes"), i, v) {
+    name = json_string_value (json_object_get (v, "name"));
+    join_duplicates_of (name, NULL);
+    json_array_foreach (json_object_get (v, "snapshots"), j, s)
+      join_duplicates_of (name, json_string_value
+                          (json_object_get (s, "name")));
+  }
+  json_decref (list);
+}
+
+/* After so many looks. */
+#define JOIN_TRIES 100
+
 /* Wait until freeing and merging, which continue after a crash, are complete.
- * A crash may leave a few duplicate records.
+ * A crash may leave a few duplicate records, and many if records were moving:
+ * some pointers to one had moved, others had not.  A command joins them.
  */
 static void
 drain (void)
@@ -498,6 +534,8 @@ drain (void)
         freeing == 0 && records >= distinct &&
         records <= distinct + distinct / 20 + 4)
       return;
+    if (tries == JOIN_TRIES && freeing == 0)
+      join_duplicates ();
     poll (NULL, 0, 20);
   }
   snprintf (why, sizeof why, "still %" PRIu64 " records for %" PRIu64

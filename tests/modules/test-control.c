@@ -304,11 +304,13 @@ raw_command (int fd, const char *command)
   raw_expect (fd, CONTROL_COMMAND, 0, 0, command, strlen (command), 0);
 }
 
-/* Every server has these: sampler, scrubber, copier and compactor. */
-#define NR_LOW 4
+/* Every server has these: sampler, scrubber, copier, compactor, puncher and
+ * warmer.
+ */
+#define NR_LOW 6
 
-/* These threads leave the CPUs to others: the sampler, the connections that
- * have asked for drift, once or more often, the scrubber and the copier.
+/* These threads leave the CPUs to others: those of every server, and the
+ * connections that have asked for drift, once or more often.
  */
 static void
 test_nice (void)
