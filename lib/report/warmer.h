@@ -7,7 +7,7 @@
  *
  * The lists name records by address and leaves by layer.  The thread takes
  * everything else from pool.db and "records", as a read does: an old list makes
- * it read what nobody needs, or nothing.  It reads what was used last first,
+ * it read what no client needs, or nothing.  It reads what was used last first,
  * puts it into a cache only as long as that has room, and rests as long as it
  * has worked, so that clients' requests come first.
  */
