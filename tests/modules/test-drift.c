@@ -594,6 +594,7 @@ fill (const struct op *create, struct rng *rng)
  */
 
 #define MAX_STATES 40
+#define STATE_BYTES (UINT64_C (256) << 20)
 
 /* The result of one call, and the states of the model that it may have seen. */
 struct sighting {
@@ -603,6 +604,7 @@ struct sighting {
 
 static struct {
   struct lineage states[MAX_STATES];
+  unsigned max_states;          /* that fit into STATE_BYTES, at least 2 */
   atomic_uint nr_states;        /* finished */
   atomic_bool stop;
   struct sighting *sightings;   /* owned; the thread's until joined */
@@ -616,6 +618,21 @@ push_state (void)
 
   lineage_copy (&lineage, &meanwhile.states[nr]);
   atomic_store (&meanwhile.nr_states, nr + 1);
+}
+
+/* The number of states to keep: a state has the content of every node, so a
+ * lineage of large volumes would need gigabytes.
+ */
+static unsigned
+count_states (void)
+{
+  uint64_t bytes = 1, states;
+  unsigned i;
+
+  for (i = 0; i < lineage.nr_nodes; ++i)
+    bytes += node_blocks (lineage.nodes[i]) * lineage.nodes[i]->block_size;
+  states = STATE_BYTES / bytes;
+  return states < 2 ? 2 : states < MAX_STATES ? states : MAX_STATES;
 }
 
 static void *
@@ -715,12 +732,13 @@ compare_meanwhile (struct rng *rng, const lineage_weights weights)
   unsigned i;
 
   op_log_note ("drift again and again from here on");
+  meanwhile.max_states = count_states ();
   atomic_store (&meanwhile.nr_states, 0);
   atomic_store (&meanwhile.stop, false);
   push_state ();
   if (pthread_create (&thread, NULL, watch, NULL) != 0)
     die ("pthread_create failed");
-  while (atomic_load (&meanwhile.nr_states) < MAX_STATES) {
+  while (atomic_load (&meanwhile.nr_states) < meanwhile.max_states) {
     lineage_random (&lineage, weights, rng, &op);
     cut_to_block (&op);
     if (fit (&op, rng) && is_at_once (&op)) {
@@ -739,7 +757,7 @@ compare_meanwhile (struct rng *rng, const lineage_weights weights)
   free (meanwhile.sightings);
   meanwhile.sightings = NULL;
   meanwhile.nr = 0;
-  for (i = 0; i < MAX_STATES; ++i)
+  for (i = 0; i < atomic_load (&meanwhile.nr_states); ++i)
     lineage_free (&meanwhile.states[i]);
 }
 
