@@ -25,7 +25,7 @@
 /* Entries read before the connection is given back, so that it keeps no old
  * state of pool.db alive.
  */
-#define ENTRIES_AT_ONCE 16384u
+#define ENTRIES_AT_ONCE 65536u
 
 struct part {
   struct filter *used;          /* complete; NULL: none */

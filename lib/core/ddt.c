@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <endian.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -158,13 +159,17 @@ nr_new_locked (void *opaque)
   return ddt->refs.nr_entries;
 }
 
-/* In by_digest, so that the lowest bits are the filter's part. */
+/* In by_digest, so that the lowest bits are the filter's part.  A prefix would
+ * not do: its own lowest bits are 0.
+ */
 static uint64_t
 hash_of (const struct digest *digest)
 {
-  const uint64_t prefix = digest_prefix (digest);
+  uint64_t word;
 
-  return prefix << DDT_FILTER_BITS | prefix >> (64 - DDT_FILTER_BITS);
+  memcpy (&word, digest->b, sizeof word);
+  word = be64toh (word);
+  return word << DDT_FILTER_BITS | word >> (64 - DDT_FILTER_BITS);
 }
 
 static void
@@ -473,6 +478,7 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
             const struct digest *digest, uint32_t lsize, uint64_t domain,
             struct pointer *ptr)
 {
+  const uint64_t prefix = digest_prefix (digest);
   struct blob index CLEANUP_BLOB = { NULL };
   struct row row = { .group = 0 };
   struct index_entry e;
@@ -480,11 +486,14 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
   size_t off;
   int found = 0;
 
-  if (meta_index_get (c, run, digest_prefix (digest), &low, &index) != 1)
+  if (meta_index_get (c, run, prefix, &low, &index) != 1)
     return 0;
-  for (off = 0; off < index.len && !found; off += INDEX_ENTRY_LEN) {
+  for (off = meta_index_find (&index, prefix); off < index.len && !found;
+       off += INDEX_ENTRY_LEN) {
     index_entry_unpack (index.p + off, &e);
-    if (e.removed || !index_entry_matches (&e, digest))
+    if (e.prefix != prefix)
+      break;
+    if (e.removed)
       continue;
     row.group = e.addr / RECORD_GROUP_SECTORS;
     if (meta_record_get (c, row.group, &row.records) == 1)

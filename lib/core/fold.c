@@ -379,7 +379,7 @@ reset (struct fold *f)
 #define MERGE_FACTOR 6
 /* And so many more, for folds that add few. */
 #define MERGE_ENTRIES_MIN 1024
-/* A fold that adds none has the time to end merges. */
+/* A fold without any changes has the time to end merges. */
 #define MERGE_ENTRIES_IDLE (1u << 18)
 /* Entries for each page that merges may write: half of what a page holds, as
  * each step also changes pages at its ends.
@@ -388,20 +388,27 @@ reset (struct fold *f)
 /* Levels that usually have a merge under way, while clients write. */
 #define MERGE_LEVELS 3
 
-/* How many entries each merge moves, for so many changes. */
-static uint64_t
-nr_to_merge (uint64_t nr_changes)
+/* Changes of maps or counts are those of clients, and of background work. */
+static bool
+is_idle (const struct fold *f)
 {
-  return nr_changes > 0 ? nr_changes * MERGE_FACTOR + MERGE_ENTRIES_MIN
-    : MERGE_ENTRIES_IDLE;
+  return f->nr_changes == 0 && f->nr_map_changes == 0;
+}
+
+/* How many entries each merge moves, for so many changes of the index. */
+static uint64_t
+nr_to_merge (const struct fold *f, uint64_t nr_changes)
+{
+  return is_idle (f) ? MERGE_ENTRIES_IDLE
+    : nr_changes * MERGE_FACTOR + MERGE_ENTRIES_MIN;
 }
 
 uint64_t
 fold_wanted_merge_pages (const struct fold *f)
 {
-  uint64_t nr = nr_to_merge (f->nr_changes);
+  uint64_t nr = nr_to_merge (f, f->nr_changes);
 
-  if (f->nr_changes > 0)
+  if (!is_idle (f))
     nr = (nr + INDEX_STEP_ENTRIES) * MERGE_LEVELS;
   else if (!fold_index_is_merging (f->parts->merges))
     return 0;
@@ -439,7 +446,7 @@ fold_index_tables (struct fold *f, struct meta_conn *c)
     return 0;
   if (fold_index (c, f->index, f->nr_index, &f->state.index_entries,
                   &f->merges, f->repairing || is_short_of_room (f)) == -1 ||
-      fold_index_merge (c, &f->merges, nr_to_merge (f->nr_index),
+      fold_index_merge (c, &f->merges, nr_to_merge (f, f->nr_index),
                         f->merge_pages * MERGE_ENTRIES_PER_PAGE,
                         f->state.index_entries) == -1)
     return -1;

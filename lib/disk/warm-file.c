@@ -20,7 +20,7 @@
 /* The header:
  *
  *   OFFSET  SIZE  FIELD
- *      0      8   magic "NBDWARM1"
+ *      0      8   magic "NBDWARM2"
  *      8     16   UUID of the pool
  *     24      8   seed of the sections' checksums: random
  *     32      8   epoch  )
@@ -37,7 +37,7 @@
  *     24    len   payload
  *  24+len     8   XXH3, with the seed, of all bytes before
  */
-#define MAGIC UINT64_C (0x314d52415744424e)
+#define MAGIC UINT64_C (0x324d52415744424e)
 #define HEADER_LEN 64u
 #define SECTION_LEN 24u
 #define CKSUM_LEN 8u

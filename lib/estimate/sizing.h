@@ -17,15 +17,16 @@
  *   SIZING_DB_SEGMENT_BYTES   a map of 1 KiB for each 4 MiB of "records".
  *   SIZING_DB_RECORD_BYTES    the remainder, with 262144 records (pool.db:
  *                             28086272), 131072 (13369344), 126301 (14598144)
- *                             and 32873 (3571712): 87, 80, 95 and 84 for each.
- *                             Its entries in the tables of records and of
- *                             hashes have 72; how full their rows and pages
+ *                             and 32873 (3571712): 87, 80, 95 and 84 for each;
+ *                             since then an entry of the index has 5 bytes
+ *                             less.  The entries in the tables of records and
+ *                             of hashes have 67; how full their rows and pages
  *                             are varies.
  *
  * For these pools the model's error is at most 10 % of pool.db, which is 3 %
  * of the data at 4 KiB and 0.2 % at 128 KiB.  bench-ddt, with each block
- * mapped once, found 235, 223 and 218 bytes of pool.db and its copy for each of
- * 1, 10 and 50 million records; the model says 219.
+ * mapped once, found 231, 211 and 206 bytes of pool.db and its copy for each of
+ * 1, 10 and 120 million records; the model says 209.
  *
  * Journal.  It takes SIZING_JOURNAL_RECORD_BYTES for each record and
  * SIZING_JOURNAL_POINTER_BYTES for each mapped block until the next fold, and
@@ -46,7 +47,7 @@
 #define NBDEDUP_SIZING_H
 
 #define SIZING_DB_EMPTY_BYTES 172032.0
-#define SIZING_DB_RECORD_BYTES 90.0
+#define SIZING_DB_RECORD_BYTES 85.0
 #define SIZING_DB_POINTER_BYTES 18.5
 #define SIZING_DB_SEGMENT_BYTES 1100.0
 #define SIZING_OTHER_FILES_BYTES 20480.0
@@ -58,6 +59,6 @@
 #define SIZING_SUMMARY_RECORD_BYTES 65.0
 
 #define SIZING_FILTER_BITS 10
-#define SIZING_FILTER_SHARE 28
+#define SIZING_FILTER_SHARE 35
 
 #endif /* NBDEDUP_SIZING_H */

@@ -216,51 +216,54 @@ digest_prefix (const struct digest *digest)
   uint64_t v;
 
   memcpy (&v, digest->b, sizeof v);
-  return be64toh (v);
+  return be64toh (v) & INDEX_PREFIX_MASK;
 }
 
-/* In the last byte of an index entry. */
-#define INDEX_REMOVED 0x80u
+/* An entry's first bytes are a prefix without the lowest 16 bits, and this. */
+#define INDEX_REMOVED 1u
+#define INDEX_PREFIX_SHIFT 16
+#define INDEX_PREFIX_LEN 6
+#define INDEX_ADDR_LEN 5
 
 void
 index_entry_make (const struct digest *digest, uint64_t addr,
                   struct index_entry *e)
 {
-  e->prefix = digest_prefix (digest);
-  e->addr = addr;
-  memcpy (e->more, digest->b + 8, 3);
-  e->more[2] &= (uint8_t) ~INDEX_REMOVED;
-  e->removed = false;
+  *e = (struct index_entry) { .prefix = digest_prefix (digest), .addr = addr };
 }
 
 void
 index_entry_pack (const struct index_entry *e, uint8_t buf[INDEX_ENTRY_LEN])
 {
-  put_le64 (buf, e->prefix);
-  put_le64 (buf + 8, e->addr);
-  memcpy (buf + 13, e->more, 3);
-  if (e->removed)
-    buf[15] |= INDEX_REMOVED;
+  uint8_t word[8];
+
+  assert ((e->prefix & ~INDEX_PREFIX_MASK) == 0);
+  put_le64 (word, e->prefix >> INDEX_PREFIX_SHIFT |
+            (e->removed ? INDEX_REMOVED : 0));
+  memcpy (buf, word, INDEX_PREFIX_LEN);
+  put_le64 (word, e->addr);
+  memcpy (buf + INDEX_PREFIX_LEN, word, INDEX_ADDR_LEN);
 }
 
 void
 index_entry_unpack (const uint8_t buf[INDEX_ENTRY_LEN], struct index_entry *e)
 {
-  e->prefix = get_le64 (buf);
-  e->addr = get_le64 (buf + 8) & ADDR_MAX;
-  memcpy (e->more, buf + 13, 3);
-  e->removed = e->more[2] & INDEX_REMOVED;
-  e->more[2] &= (uint8_t) ~INDEX_REMOVED;
+  uint8_t word[8] = { 0 };
+  uint64_t v;
+
+  memcpy (word, buf, INDEX_PREFIX_LEN);
+  v = get_le64 (word);
+  e->prefix = v << INDEX_PREFIX_SHIFT & INDEX_PREFIX_MASK;
+  e->removed = v & INDEX_REMOVED;
+  memset (word, 0, sizeof word);
+  memcpy (word, buf + INDEX_PREFIX_LEN, INDEX_ADDR_LEN);
+  e->addr = get_le64 (word);
 }
 
 bool
 index_entry_matches (const struct index_entry *e, const struct digest *digest)
 {
-  struct index_entry wanted;
-
-  index_entry_make (digest, 0, &wanted);
-  return e->prefix == wanted.prefix &&
-    memcmp (e->more, wanted.more, sizeof e->more) == 0;
+  return e->prefix == digest_prefix (digest);
 }
 
 int

@@ -50,10 +50,10 @@ int
 meta_index_make (struct meta_conn *c)
 {
   static const char find[] =
-    "SELECT 1 FROM pragma_table_info ('ddt') WHERE name = 'prefix'";
+    "SELECT 1 FROM pragma_table_info ('ddt') WHERE name = 'data'";
   static const char make[] =
     "BEGIN IMMEDIATE; DROP TABLE ddt;"
-    "CREATE TABLE ddt (key INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;"
+    "CREATE TABLE ddt (key INTEGER PRIMARY KEY, entries BLOB NOT NULL) STRICT;"
     "UPDATE state SET index_entries = 0; COMMIT";
   sqlite3_stmt *st = NULL;
   int r = -1;
@@ -155,16 +155,35 @@ meta_index_delete_run (struct meta_conn *c, unsigned run)
   return delete_keys (c, key_of (run, 0), key_of (run, UINT64_MAX));
 }
 
+size_t
+meta_index_find (const struct blob *row, uint64_t prefix)
+{
+  size_t low = 0, high = row->len / INDEX_ENTRY_LEN, mid;
+  struct index_entry e;
+
+  while (low < high) {
+    mid = low + (high - low) / 2;
+    index_entry_unpack (row->p + mid * INDEX_ENTRY_LEN, &e);
+    if (e.prefix < prefix)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low * INDEX_ENTRY_LEN;
+}
+
 static int
 sum_in_row (const struct blob *row, const struct index_entry *wanted)
 {
   struct index_entry e;
-  size_t off;
+  size_t off = meta_index_find (row, wanted->prefix);
   int sum = 0;
 
-  for (off = 0; off < row->len; off += INDEX_ENTRY_LEN) {
+  for (; off < row->len; off += INDEX_ENTRY_LEN) {
     index_entry_unpack (row->p + off, &e);
-    if (index_entry_compare (&e, wanted) == 0)
+    if (e.prefix != wanted->prefix)
+      break;
+    if (e.addr == wanted->addr)
       sum += e.removed ? -1 : 1;
   }
   return sum;

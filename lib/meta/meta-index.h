@@ -56,8 +56,8 @@ index_runs_remove (struct index_runs *runs, unsigned run)
   runs->bits[run / 64] &= ~(UINT64_C (1) << run % 64);
 }
 
-/* A pool from before there were runs has the index in another form: replace it
- * by an empty one, in a transaction of its own.  1: done; 0: it has not; -1.
+/* An older pool has the index in another form: replace it by an empty one, in a
+ * transaction of its own.  1: done; 0: it has not; -1.
  */
 extern int meta_index_make (struct meta_conn *c);
 
@@ -74,6 +74,8 @@ extern int meta_index_get (struct meta_conn *c, unsigned run, uint64_t prefix,
  */
 extern int meta_index_from (struct meta_conn *c, unsigned run,
                             uint64_t prefix, uint64_t *low, struct blob *b);
+/* Where the row's entries from 'prefix' on begin, its length if none does. */
+extern size_t meta_index_find (const struct blob *row, uint64_t prefix);
 extern int meta_index_put (struct meta_conn *c, unsigned run, uint64_t low,
                            const uint8_t *buf, size_t len);
 extern int meta_index_delete (struct meta_conn *c, unsigned run, uint64_t low);

@@ -123,14 +123,14 @@ static const char *const sql[NR_STMTS] = {
   [ST_INDEX_RUN] =
     "SELECT key FROM ddt WHERE key >= ? ORDER BY key LIMIT 1",
   [ST_INDEX_GET] =
-    "SELECT key, data FROM ddt WHERE key BETWEEN ? AND ?"
+    "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
     " ORDER BY key DESC LIMIT 1",
   [ST_INDEX_FROM] =
-    "SELECT key, data FROM ddt WHERE key BETWEEN ? AND ?"
+    "SELECT key, entries FROM ddt WHERE key BETWEEN ? AND ?"
     " ORDER BY key LIMIT 1",
   [ST_INDEX_PUT] = "INSERT OR REPLACE INTO ddt VALUES (?, ?)",
   [ST_INDEX_DELETE] = "DELETE FROM ddt WHERE key BETWEEN ? AND ?",
-  [ST_INDEX_SCAN] = "SELECT key, data FROM ddt WHERE key >= 0 ORDER BY key",
+  [ST_INDEX_SCAN] = "SELECT key, entries FROM ddt WHERE key >= 0 ORDER BY key",
   [ST_SEGMENT_GET] = "SELECT map FROM segment WHERE id = ?",
   [ST_SEGMENT_PUT] = "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)",
   [ST_SEGMENT_DELETE] = "DELETE FROM segment WHERE id = ?",

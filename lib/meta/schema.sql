@@ -87,7 +87,7 @@ CREATE TABLE record (
 
 CREATE TABLE ddt (
   key INTEGER PRIMARY KEY,          -- run and lowest prefix
-  data BLOB NOT NULL
+  entries BLOB NOT NULL
 ) STRICT;
 
 CREATE TABLE segment (

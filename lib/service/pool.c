@@ -70,12 +70,12 @@
  * for writes, DDT entries and leaves for hits and reads.  In a large pool most
  * of the DDT's share is its filter.
  */
-#define SHARE_PENDING 4
-#define SHARE_DDT 2
+#define SHARE_PENDING 8
+#define SHARE_DDT(bytes) ((bytes) / 8 * 5)
 #define SHARE_LEAVES 16
 #define SHARE_SPACE 16
 
-_Static_assert (DDT_FILTER_BUDGET (64 / SHARE_DDT) == SIZING_FILTER_SHARE &&
+_Static_assert (DDT_FILTER_BUDGET (SHARE_DDT (64)) == SIZING_FILTER_SHARE &&
                 FILTER_BITS == SIZING_FILTER_BITS,
                 "estimate recommends another ddt-cache");
 
@@ -401,7 +401,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
   pool->moves = pool->space ? moves_new (pool->space, state->sector_bytes)
     : NULL;
   pool->map = map_new (pool->meta, keep ? budget / SHARE_LEAVES : 0);
-  pool->ddt = ddt_new (pool->meta, keep ? budget / SHARE_DDT : 0);
+  pool->ddt = ddt_new (pool->meta, keep ? SHARE_DDT (budget) : 0);
   pool->records =
     record_cache_new (s->primarycache == NBDEDUP_CACHE_ALL
                       ? s->record_cache_bytes : 0);

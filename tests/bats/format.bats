@@ -675,7 +675,7 @@ SCRIPT
            nr_free = nr_free - 1, largest_run = largest_run - 1
            $first FROM segment)" "sectors in use"
     spoil "UPDATE segment SET nr_free = nr_free + 1" "free space"
-    spoil "UPDATE ddt SET data = at (data, 7, 255)" "hash index: order"
+    spoil "UPDATE ddt SET entries = at (entries, 5, 255)" "hash index: order"
     spoil "UPDATE state SET index_entries = index_entries + 1" index_entries
     spoil "UPDATE state SET records = records - 1" "state: records"
     spoil "UPDATE state SET epoch = epoch + 1" "session"

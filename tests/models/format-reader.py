@@ -608,20 +608,21 @@ class Pool:
         sums = collections.Counter()    # of each entry, over all runs
         ends = [key for key, _ in self.db.index[1:]] + [1 << 63]
         for (key, data), end in zip(self.db.index, ends):
-            need(key >= 0 and len(data) % 16 == 0, "hash index: row", key)
+            need(key >= 0 and len(data) % 11 == 0, "hash index: row", key)
             last = (-1, 0)
-            for e in (data[off:off + 16] for off in range(0, len(data), 16)):
-                at = u64(e, 0), int.from_bytes(e[8:13], "little")
+            for e in (data[off:off + 11] for off in range(0, len(data), 11)):
+                word = int.from_bytes(e[:6], "little")
+                at = word >> 1, int.from_bytes(e[6:], "little")
                 need(last < at and
-                     key <= (key >> 56 << 56 | at[0] >> 8) < end,
+                     key <= (key >> 56 << 56 | at[0] << 9) < end,
                      "hash index: order")
                 last = at
-                sums[at, e[13:15], e[15] & 127] += -1 if e[15] >> 7 else 1
+                sums[at] += -1 if word & 1 else 1
         found, stale = set(), 0
-        for ((prefix, addr), more, most), total in sums.items():
+        for (prefix, addr), total in sums.items():
             r = self.records.get(addr)
-            if total > 0 and r and r.digest[10] & 127 == most and \
-                    r.digest[:10] == struct.pack(">Q", prefix) + more:
+            if total > 0 and r and \
+                    int.from_bytes(r.digest[:6], "big") >> 1 == prefix:
                 found.add(addr)
             stale += total != (addr in found)
         need(sum(sums.values()) == self.state["index_entries"],

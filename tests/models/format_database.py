@@ -171,7 +171,7 @@ class Database:
             "SELECT id, volume, name, layer, size, origin FROM snapshot")
         self.leaves = self.rows("SELECT branch, seq, leaf, data FROM leaf")
         self.groups = self.rows("SELECT grp, data FROM record ORDER BY grp")
-        self.index = self.rows("SELECT key, data FROM ddt ORDER BY key")
+        self.index = self.rows("SELECT key, entries FROM ddt ORDER BY key")
         self.segments = self.rows(
             "SELECT id, nr_free, largest_run, map FROM segment ORDER BY id")
         self.limbo = {a for a, in self.rows("SELECT addr FROM limbo")}
