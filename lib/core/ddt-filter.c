@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -26,6 +27,8 @@
  * state of pool.db alive.
  */
 #define ENTRIES_AT_ONCE 65536u
+/* Parts made before memory goes back to the system. */
+#define PARTS_PER_TRIM 8u
 
 struct part {
   struct filter *used;          /* complete; NULL: none */
@@ -308,18 +311,32 @@ get_wanted (struct ddt_filter *f, unsigned *part)
   return true;
 }
 
+/* As the filter grows, the DDT drops entries.  malloc keeps their pages, most of
+ * which are free as a whole: without this, the pool has both.
+ */
+static void
+give_memory_back (void)
+{
+#ifdef __GLIBC__
+  malloc_trim (0);
+#endif
+}
+
 static void *
 filter_thread (void *arg)
 {
   struct ddt_filter *f = arg;
-  unsigned part = 0;
+  unsigned part = 0, made = 0;
 
   thread_lower_priority ();
-  while (get_wanted (f, &part))
+  while (get_wanted (f, &part)) {
     if (part == DDT_FILTER_PARTS)
       read_saved (f, false);
     else
       make_part (f, part);
+    if (++made % PARTS_PER_TRIM == 0)
+      give_memory_back ();
+  }
   return NULL;
 }
 

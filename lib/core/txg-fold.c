@@ -22,8 +22,12 @@
 #define FULL_RETRY_MS 1000
 /* The same for room that merges of the hash index would like to have. */
 #define MERGE_RETRY_MS 10000
-/* How long a fold may change tables: writers may have to wait for it. */
-#define FOLD_TARGET_MS 100
+/* How long a fold may change tables: writers may have to wait for it.  One in a
+ * hundred takes four times as long, when it reads rows from a busy disk.
+ */
+#define FOLD_TARGET_MS 60
+/* The same with background work, which is done sooner in long folds. */
+#define BACKGROUND_TARGET_MS 100
 /* So many rows may always be worked on in the background. */
 #define BACKGROUND_MIN 16u
 /* A fold of fewer pages says nothing about the rate. */
@@ -147,9 +151,9 @@ set_background (struct txg *t, unsigned done)
 {
   const unsigned max = t->parts.background_rows;
 
-  if (t->tables_ms > 2 * FOLD_TARGET_MS && done > BACKGROUND_MIN)
+  if (t->tables_ms > 2 * BACKGROUND_TARGET_MS && done > BACKGROUND_MIN)
     t->background_rows = done / 2;
-  else if (t->tables_ms < FOLD_TARGET_MS && done >= t->background_rows / 2)
+  else if (t->tables_ms < BACKGROUND_TARGET_MS && done >= t->background_rows / 2)
     t->background_rows = t->background_rows * 2 < max
       ? t->background_rows * 2 : max;
 }
