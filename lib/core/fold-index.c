@@ -504,6 +504,7 @@ static int
 merge_some (struct meta_conn *c, struct index_merges *merges,
             struct index_merge *m, uint64_t nr, uint64_t *max)
 {
+  const bool was_active = is_active (m);
   struct step s = { NULL };
   int r = 0;
 
@@ -517,6 +518,8 @@ merge_some (struct meta_conn *c, struct index_merges *merges,
   }
   m->credit = is_active (m)
     ? at_most (m->credit, CREDIT_STEPS * INDEX_STEP_ENTRIES) : 0;
+  /* It may have kept one of all runs from beginning. */
+  merges->due |= was_active && !is_active (m);
   free (s.e);
   free (s.more);
   return r;

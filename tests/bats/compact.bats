@@ -44,17 +44,17 @@ is_small ()
     local before records
 
     # Less than the server compacts by itself.
-    scattered 64M
+    scattered 56M
     nbdedup snapshot v@s
     nbdedup clone v@s c
     before=$(pool_stat file_bytes)
     records=$(pool_stat records)
-    assert_num "$before >= 64 * 1048576"
+    assert_num "$before >= 56 * 1048576"
     run -0 --separate-stderr nbdedup compact --json
     jq -e '.moved_records > 1000 and .moved_bytes == .moved_records * 16384' \
        <<<"$output"
     # Some empty segments stay for new data.
-    assert_num "$(jq .file_bytes <<<"$output") <= 56 * 1048576"
+    assert_num "$(jq .file_bytes <<<"$output") <= 49 * 1048576"
     assert_eq "$(pool_stat records)" "$records"
     same v
     same v@s
@@ -62,12 +62,12 @@ is_small ()
     nbdedup check
     nbdedup scrub
     stop
-    assert_num "$(pool_stat file_bytes) <= 38 * 1048576"
+    assert_num "$(pool_stat file_bytes) <= 34 * 1048576"
     same v
     same c
     # What is left is dense.
     nbdedup compact
-    assert_num "$(pool_stat file_bytes) <= 38 * 1048576"
+    assert_num "$(pool_stat file_bytes) <= 34 * 1048576"
 }
 
 @test "compact works without a server, also right after a crash" {

@@ -306,6 +306,41 @@ test_remove_all (void)
   with_tables (do_remove_all, NULL);
 }
 
+/* The same if a merge is under way when they are removed: that of all runs, which
+ * has to wait for its end, begins then.
+ */
+static int
+do_remove_beside_a_merge (void *arg, struct meta_conn *c,
+                          struct meta_state *state)
+{
+  const unsigned each = NR_ENTRIES / INDEX_MERGE;
+  unsigned i;
+
+  (void) arg;
+  begin_empty (c, state);
+  for (i = 0; i < NR_ENTRIES; i += each)
+    change (c, state, i, each, false, NULL);
+  must (fold_index_merge (c, &merges, INDEX_STEP_ENTRIES, UINT64_MAX,
+                          state->index_entries));
+  change (c, state, 0, NR_ENTRIES, false, NULL);
+  expect (nr_present == 0);
+  expect (merges.levels[0].left > 0);
+  for (i = 0; fold_index_is_merging (&merges); ++i) {
+    expect (i < 100);
+    must (fold_index_merge (c, &merges, INDEX_STEP_ENTRIES, UINT64_MAX,
+                            state->index_entries));
+  }
+  expect (compare (c, state).nr_entries == 0);
+  end_empty (c, state);
+  return 0;
+}
+
+static void
+test_remove_beside_a_merge (void)
+{
+  with_tables (do_remove_beside_a_merge, NULL);
+}
+
 /* Without room for a run the index shrinks by what is removed, whichever runs
  * have it, and before any merge.
  */
@@ -483,6 +518,7 @@ static const struct engine_case cases[] = {
   CASE (merge),
   CASE (small_folds),
   CASE (remove_all),
+  CASE (remove_beside_a_merge),
   CASE (remove_in_place),
   CASE (without_merges),
   CASE (lookups),
