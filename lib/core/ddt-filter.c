@@ -311,8 +311,8 @@ get_wanted (struct ddt_filter *f, unsigned *part)
   return true;
 }
 
-/* As the filter grows, the DDT drops entries.  malloc keeps their pages, most of
- * which are free as a whole: without this, the pool has both.
+/* As the filter grows, the DDT drops entries.  malloc keeps their pages, most
+ * of which are free as a whole: without this, the pool has both.
  */
 static void
 give_memory_back (void)

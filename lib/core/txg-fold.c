@@ -153,7 +153,8 @@ set_background (struct txg *t, unsigned done)
 
   if (t->tables_ms > 2 * BACKGROUND_TARGET_MS && done > BACKGROUND_MIN)
     t->background_rows = done / 2;
-  else if (t->tables_ms < BACKGROUND_TARGET_MS && done >= t->background_rows / 2)
+  else if (t->tables_ms < BACKGROUND_TARGET_MS &&
+           done >= t->background_rows / 2)
     t->background_rows = t->background_rows * 2 < max
       ? t->background_rows * 2 : max;
 }

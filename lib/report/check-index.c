@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "core/ddt.h"
 #include "core/fold-index.h"
+#include "core/txg.h"
 #include "data/verify.h"
 #include "report/check-int.h"
 
@@ -156,7 +157,7 @@ drop_entries (struct repair *rp)
       (!rp->more && look_at_entries (s) == -1))
     return -1;
   return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries,
-                     NULL, false);
+                     txg_index_merges (rp->pool->txg), false);
 }
 
 /*----------------------------------------------------------------------
@@ -208,7 +209,7 @@ add_entries (struct repair *rp)
       meta_record_scan (rp->c, s->next_group, look_at_group, s) == -1)
     return -1;
   return fold_index (rp->c, s->ops, s->nr_ops, &rp->state->index_entries,
-                     NULL, false);
+                     txg_index_merges (rp->pool->txg), false);
 }
 
 static void
