@@ -223,7 +223,8 @@ fast_fill ()
                 "$(uri_of keep)" || fail "$(cat "$server_log")"
     done
     head -c 1M <(nbdcopy "$(uri_of keep)" -) | cmp - "$BATS_TEST_TMPDIR/over"
-    qemu-io -f raw -c 'discard 0 16M' -c flush "$(uri_of v)" >/dev/null
+    qemu-io -f raw -c 'discard 0 16M' -c flush "$(uri_of v)" ||
+        fail "$(cat "$server_log")"
     timeout 60 nbdedup destroy v --force --wait
     assert_eq "$(pool_stat freeing_bytes)" 0
     nbdedup create x 8M --block-size "$1"
