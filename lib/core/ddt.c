@@ -3,7 +3,6 @@
 #include <config.h>
 
 #include <assert.h>
-#include <endian.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -165,10 +164,8 @@ nr_new_locked (void *opaque)
 static uint64_t
 hash_of (const struct digest *digest)
 {
-  uint64_t word;
+  const uint64_t word = digest_word (digest);
 
-  memcpy (&word, digest->b, sizeof word);
-  word = be64toh (word);
   return word << DDT_FILTER_BITS | word >> (64 - DDT_FILTER_BITS);
 }
 

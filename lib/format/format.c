@@ -211,12 +211,18 @@ leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf)
 }
 
 uint64_t
-digest_prefix (const struct digest *digest)
+digest_word (const struct digest *digest)
 {
   uint64_t v;
 
   memcpy (&v, digest->b, sizeof v);
-  return be64toh (v) & INDEX_PREFIX_MASK;
+  return be64toh (v);
+}
+
+uint64_t
+digest_prefix (const struct digest *digest)
+{
+  return digest_word (digest) & INDEX_PREFIX_MASK;
 }
 
 /* An entry's first bytes are a prefix without the lowest 16 bits, and this. */

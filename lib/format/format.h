@@ -192,7 +192,9 @@ struct index_entry {
   bool removed;
 };
 
-/* Its first bits, INDEX_PREFIX_MASK, as a number. */
+/* The digest's first 8 bytes, as a big-endian number. */
+extern uint64_t digest_word (const struct digest *digest);
+/* Those bits of it that are in INDEX_PREFIX_MASK. */
 extern uint64_t digest_prefix (const struct digest *digest);
 extern void index_entry_make (const struct digest *digest, uint64_t addr,
                               struct index_entry *e);

@@ -306,8 +306,8 @@ test_remove_all (void)
   with_tables (do_remove_all, NULL);
 }
 
-/* The same if a merge is under way when they are removed: that of all runs, which
- * has to wait for its end, begins then.
+/* The same if a merge is under way when they are removed: that of all runs,
+ * which has to wait for its end, begins then.
  */
 static int
 do_remove_beside_a_merge (void *arg, struct meta_conn *c,
