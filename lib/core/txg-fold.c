@@ -443,8 +443,7 @@ wal_pages (struct txg *t)
 }
 
 /* Without merges, background work and commands a fold writes what its changes
- * were promised, and no more; or what the WAL always has room for, which a
- * leaf alone needs if its records go from a full file system (room.h).
+ * were promised, and no more.
  */
 static void
 assert_promise (struct txg *t, const struct fold *f,
@@ -458,8 +457,7 @@ assert_promise (struct txg *t, const struct fold *f,
   TAILQ_FOREACH (q, taken, link)
     has_command |= q->fn != NULL && q != &t->notes;
   assert (has_command || fold_background_done (f) > 0 ||
-          written <= ROOM_WAL_MIN_PAGES ||
-          written <= room_folding_pages (t->room) + ROOM_FOLD_PAGES);
+          written <= room_folding_most (t->room) + ROOM_FOLD_PAGES);
 }
 
 static int

@@ -47,6 +47,7 @@ struct room {
   uint64_t reserved;            /* blocks, accepted and not yet installed */
   uint64_t open, folding;       /* blocks in the txgs */
   uint64_t open_pages, folding_pages;   /* the most that they can touch */
+  uint64_t open_most, folding_most;     /* the same before room_return */
   uint64_t limit;               /* of open_pages */
 };
 
@@ -84,6 +85,7 @@ room_set_copies (struct room *room, unsigned nr)
     return;
   /* What has entered is multiplied as what will be, for room_return. */
   room->open_pages = room->open_pages / room->copies * nr;
+  room->open_most = room->open_most / room->copies * nr;
   room->copies = nr;
 }
 
@@ -192,7 +194,7 @@ room_give_back (struct room *room)
   WITH_LOCK (&room->lock);
   ops->get (ops->opaque, &p);
   after = after_locked (room, 0, p.used);
-  wal = bound_locked (room, room->open_pages + room->folding_pages, p.used);
+  wal = bound_locked (room, room->open_most + room->folding_most, p.used);
   if (wal < room_kept_wal_pages (after, room->copies))
     wal = room_kept_wal_pages (after, room->copies);
   ops->give_back (ops->opaque, room_kept_pages (after), wal);
@@ -343,26 +345,42 @@ room_set_limit (struct room *room, uint64_t pages)
   room->limit = pages;
 }
 
+/* Pages that the WAL must have for 'pages' more.  Those that were returned are
+ * needed if the fold displaces much in pool.db, which is not known here.  That
+ * is rare: it is enough that the file system has room for them.
+ */
+static uint64_t
+needed_locked (struct room *room, uint64_t pages, const struct room_pages *p)
+{
+  const uint64_t most =
+    bound_locked (room, room->open_most + room->folding_most + pages, p->used);
+
+  if (most <= p->wal_allocated || !is_ample (room, most - p->wal_allocated))
+    return most;
+  return bound_locked (room, room->open_pages + room->folding_pages + pages,
+                       p->used);
+}
+
 bool
 room_enter (struct room *room, unsigned nr, uint64_t pages)
 {
-  uint64_t inside;
+  bool is_alone;
   struct room_pages p;
 
   WITH_LOCK (&room->lock);
   pages *= room->copies;
-  inside = room->open_pages + room->folding_pages;
+  is_alone = room->open_pages + room->folding_pages == 0;
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
   /* A batch that is alone has room: see reserve_overwrite_locked. */
   if ((room->open_pages > 0 && room->open_pages + pages > room->limit) ||
-      (inside > 0 &&
-       !extend_wal_locked (room, bound_locked (room, inside + pages, p.used),
-                           &p))) {
+      (!is_alone &&
+       !extend_wal_locked (room, needed_locked (room, pages, &p), &p))) {
     room->open -= nr;
     return false;
   }
   room->open_pages += pages;
+  room->open_most += pages;
   return true;
 }
 
@@ -505,7 +523,8 @@ room_cut (struct room *room)
   assert (room->folding == 0 && room->folding_pages == 0);
   room->folding = room->open;
   room->folding_pages = room->open_pages;
-  room->open = room->open_pages = 0;
+  room->folding_most = room->open_most;
+  room->open = room->open_pages = room->open_most = 0;
   room->generation++;
 }
 
@@ -513,7 +532,7 @@ void
 room_folded (struct room *room)
 {
   WITH_LOCK (&room->lock);
-  room->folding = room->folding_pages = 0;
+  room->folding = room->folding_pages = room->folding_most = 0;
 }
 
 uint64_t
@@ -521,6 +540,13 @@ room_folding_pages (struct room *room)
 {
   WITH_LOCK (&room->lock);
   return room->folding_pages;
+}
+
+uint64_t
+room_folding_most (struct room *room)
+{
+  WITH_LOCK (&room->lock);
+  return room->folding_most;
 }
 
 uint64_t
@@ -546,7 +572,9 @@ room_background_pages (struct room *room, uint64_t extra)
   room->ops.get (room->ops.opaque, &p);
   if (p.wal_allocated >= bound_locked (room, UINT64_MAX / 2, p.used))
     return UINT64_MAX;
-  pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
+  pages = room->folding_most + extra + ROOM_FOLD_PAGES;
+  if (pages > p.wal_allocated)  /* the file system has the rest */
+    pages = room->folding_pages + extra + ROOM_FOLD_PAGES;
   n = p.wal_allocated > pages ? (p.wal_allocated - pages) / room->copies : 0;
   if (n < ROOM_HOLES_PAGES && room->folding_pages == 0)
     n = ROOM_HOLES_PAGES;       /* a leaf alone has room in the kept pages */

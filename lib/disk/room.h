@@ -186,8 +186,10 @@ extern void room_set_limit (struct room *room, uint64_t pages);
  * they must wait for a fold.
  */
 extern bool room_enter (struct room *room, unsigned nr, uint64_t pages);
-/* Changes that have entered the open txg with 'pages' are known now; what they
- * do not touch is free for others.  Call it before the cut of that txg.
+/* Changes that have entered the open txg with 'pages' are known now, except for
+ * what the fold displaces in pool.db.  What they do not touch is free for
+ * others while the file system has room for it.  Call it before the cut of that
+ * txg.
  */
 extern void room_return (struct room *room, uint64_t pages,
                          const struct room_touched *touched);
@@ -210,8 +212,9 @@ extern uint64_t room_blocks_at_once (struct room *room);
 extern void room_cut (struct room *room);
 extern void room_folded (struct room *room);
 
-/* Pages of the txg that is folded. */
+/* Pages of the txg that is folded; the same with those that were returned. */
 extern uint64_t room_folding_pages (struct room *room);
+extern uint64_t room_folding_most (struct room *room);
 /* Pages for which the WAL should have room behind its content, for the fold and
  * 'extra' pages for commands.  If the fold needs more, and the file system is
  * full by then, the WAL has it from its start.

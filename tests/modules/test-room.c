@@ -76,12 +76,15 @@ give_back (void *opaque, uint64_t db_pages, uint64_t wal_pages)
 
 /* Is the file system ample?  The model has no other programs then. */
 static bool shows_free;
+/* Is it so large, and for the whole txg, that others may have what is returned?
+ */
+static bool is_huge, txg_is_huge;
 
 static uint64_t
 get_free (void *opaque)
 {
   (void) opaque;
-  return shows_free ? fs_free : 0;
+  return is_huge ? UINT64_MAX : shows_free ? fs_free : 0;
 }
 
 static const struct room_ops ops = {
@@ -102,6 +105,7 @@ begin (uint64_t used, uint64_t free_pages)
   full_pages = used;
   new_blocks = 0;
   waiting = open_blocks = open_pages = folding_blocks = folding_pages = 0;
+  txg_is_huge = false;
   room = room_new (&ops, 100000);
   assert (room != NULL);
   assert (room_keep (room));
@@ -142,7 +146,7 @@ fold (void)
     die ("SEED=%" PRIu64 ": a fold of %" PRIu64 " blocks writes %" PRIu64
          " pages, the WAL has room for %" PRIu64, seed, folding_blocks,
          writes, files.wal_allocated);
-  if (writes > room_fold_pages (room, 0))
+  if (txg_is_huge && writes > room_fold_pages (room, 0))
     die ("SEED=%" PRIu64 ": room_fold_pages is too small", seed);
   if (files.used + grows > files.allocated)
     die ("SEED=%" PRIu64 ": pool.db has %" PRIu64 " pages, grows by %" PRIu64
@@ -155,11 +159,25 @@ fold (void)
   if (full_pages > files.used)
     full_pages = files.used;
   folding_blocks = folding_pages = 0;
+  txg_is_huge = rng_percent (&rng, 50);
   room_folded (room);
   room_keep (room);
 }
 
-/* Changes have entered with 'pages', and touch fewer: returns how many. */
+static bool
+enter (unsigned nr, uint64_t pages)
+{
+  bool entered;
+
+  is_huge = txg_is_huge;
+  entered = room_enter (room, nr, pages);
+  is_huge = false;
+  return entered;
+}
+
+/* Changes have entered with 'pages'.  Returns how many the fold may touch:
+ * fewer, unless it displaces much on a file system that is nearly full.
+ */
 static uint64_t
 give_pages (uint64_t pages, const struct room_touched *t)
 {
@@ -168,7 +186,7 @@ give_pages (uint64_t pages, const struct room_touched *t)
     t->added / 256;
 
   room_return (room, pages, t);
-  return touched < pages ? touched : pages;
+  return touched < pages && txg_is_huge ? touched : pages;
 }
 
 static uint64_t
@@ -193,7 +211,7 @@ trim_some (void)
 
   if (t.leaves > room_leaves_at_once (room))
     return;
-  while (!room_enter (room, 0, pages))
+  while (!enter (0, pages))
     fold ();
   for (i = 0; i < t.leaves * 64; ++i)
     room_touch_lost (&t, i);
@@ -220,7 +238,7 @@ write_some (void)
   if (nr == 0 || rng_percent (&rng, 30))
     return;
   pages = nr * ROOM_BLOCK_PAGES + rng_between (&rng, 1, nr) * ROOM_LEAF_PAGES;
-  while (!room_enter (room, nr, pages))
+  while (!enter (nr, pages))
     fold ();
   open_blocks += nr;
   open_pages += rng_percent (&rng, 50) ? pages : pages_touched (nr, pages);
@@ -340,6 +358,44 @@ ample (void)
   end ();
 }
 
+/* Enter batches that touch one page each, as far as is known, and return the
+ * rest.  Returns how many enter.
+ */
+static unsigned
+enter_and_return (void)
+{
+  struct room_touched t = { .added = 1 };
+  unsigned n = 0;
+
+  while (n < 1000 && room_enter (room, 64, BATCH_PAGES)) {
+    room_return (room, BATCH_PAGES, &t);
+    n++;
+  }
+  return n;
+}
+
+/* What the fold displaces may touch all that the txg entered with.  So others
+ * get nothing of that when the file system lacks room for it.
+ */
+static void
+returns (void)
+{
+  begin (1000000, 100000);
+  assert (enter_and_return () == 100000 / BATCH_PAGES);
+  end ();
+  begin (1000000, 100000);
+  is_huge = true;
+  assert (enter_and_return () == 1000);
+  is_huge = false;
+  room_cut (room);
+  assert (room_folding_pages (room) == 1000);
+  end ();
+  /* A fold never writes more than all of pool.db. */
+  begin (2000, 100000);
+  assert (enter_and_return () == 1000);
+  end ();
+}
+
 /* A txg is charged once for what several of its batches touch, and for all of
  * it again when the next txg does.
  */
@@ -424,6 +480,7 @@ main (void)
   ample ();
   once ();
   neighbours ();
+  returns ();
   seed = seed_text ? strtoull (seed_text, NULL, 0) : (uint64_t) time (NULL);
   printf ("SEED=%" PRIu64 "\n", seed);
   for (i = 0; i < 200; ++i, ++seed) {
