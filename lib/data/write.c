@@ -59,7 +59,7 @@ struct worker {
   struct item items[BATCH_BLOCKS];
 };
 
-static void
+void
 worker_free (struct worker *w)
 {
   if (w == NULL)
@@ -71,38 +71,29 @@ worker_free (struct worker *w)
   free (w);
 }
 
-static struct worker *
-try_worker_new (struct writeback *wb)
+struct worker *
+worker_new (struct writeback *wb)
 {
-  struct worker *w = calloc (1, sizeof *w);
+  struct hasher *hasher = hasher_new (wb->pool->hash, &wb->pool->hash_key);
+  struct worker *w;
 
-  if (w == NULL)
+  if (hasher == NULL)
     return NULL;
+  w = calloc (1, sizeof *w);
+  if (w == NULL) {
+    hasher_free (hasher);
+    return nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
+  }
   w->wb = wb;
   w->pool = wb->pool;
-  w->hasher = hasher_new (wb->pool->hash, &wb->pool->hash_key);
+  w->hasher = hasher;
   w->codec = codec_ctx_new ();
   w->staging = malloc (BATCH_BYTES + BATCH_BLOCKS * SECTOR_MAX);
   w->compare = malloc (BLOCK_SIZE_MAX);
-  if (w->hasher && w->codec && w->staging && w->compare)
+  if (w->codec && w->staging && w->compare)
     return w;
   worker_free (w);
-  return NULL;
-}
-
-/* Retry: without workers the pool stops, and a brief lack of memory must not
- * cause that.
- */
-static struct worker *
-worker_new (struct writeback *wb)
-{
-  unsigned tries = 0;
-  struct worker *w;
-
-  do
-    w = try_worker_new (wb);
-  while (w == NULL && backoff_sleep (&tries));
-  return w ?: nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
+  return nbdedup_fail_null (ENOMEM, "no memory for a thread that writes");
 }
 
 /* Retry: OpenSSL needs memory for each hash. */
@@ -419,19 +410,13 @@ write_batch (struct worker *w, const struct dirty_batch *b)
 }
 
 void *
-write_worker (void *arg)
+write_worker (void *worker)
 {
-  struct writeback *wb = arg;
-  struct worker *w = worker_new (wb);
+  struct worker *w = worker;
   struct dirty_batch b;
 
-  if (w == NULL)
-    txg_fail (wb->pool->txg);
-  while (writeback_take (wb, &b)) {
-    if (w)
-      write_batch (w, &b);
-    else
-      writeback_done (wb, &b);
+  while (writeback_take (w->wb, &b)) {
+    write_batch (w, &b);
     writeback_unpin (b.volume);
   }
   worker_free (w);

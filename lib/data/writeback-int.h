@@ -65,6 +65,8 @@ struct dirty_batch {
 /* Workers begin by themselves when this share of dirty-max is taken. */
 #define BACKGROUND_SHARE 4
 
+struct worker;
+
 struct writeback {
   struct nbdedup_pool *pool;    /* not owned */
   struct dirty_memory memory;   /* has a lock of its own */
@@ -146,7 +148,16 @@ extern void writeback_unpin (struct volume *v);
  */
 extern void writeback_done (struct writeback *wb, struct dirty_batch *batch);
 
-/* write.c: turn a batch's versions into pointers and install them. */
-extern void *write_worker (void *writeback);
+/* write.c: a thread that turns batches' versions into pointers and installs
+ * them.  It frees its worker.
+ */
+extern void *write_worker (void *worker);
+
+/* NULL: ENOMEM, or the hash is not available.  Call it before anything depends
+ * on the thread: OpenSSL sets itself up only once, and if that fails for lack
+ * of memory it stays so.
+ */
+extern struct worker *worker_new (struct writeback *wb);
+extern void worker_free (struct worker *worker);
 
 #endif /* NBDEDUP_WRITEBACK_INT_H */

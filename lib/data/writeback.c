@@ -108,23 +108,32 @@ release_slack (struct writeback *wb)
   wb->slack_record = 0;
 }
 
+static int
+start_worker (struct writeback *wb)
+{
+  struct worker *w = worker_new (wb);
+  int err;
+
+  if (w == NULL)
+    return -1;
+  err = pthread_create (&wb->threads[wb->nr_threads], NULL, write_worker, w);
+  if (err != 0) {
+    worker_free (w);
+    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  }
+  wb->nr_threads++;
+  return 0;
+}
+
 int
 writeback_start (struct writeback *wb, unsigned nr_workers)
 {
-  int err;
-
   wb->threads = calloc (nr_workers, sizeof *wb->threads);
   if (wb->threads == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
-  while (wb->nr_threads < nr_workers) {
-    err = pthread_create (&wb->threads[wb->nr_threads], NULL, write_worker,
-                          wb);
-    if (err != 0) {
-      writeback_stop (wb);
-      return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-    }
-    wb->nr_threads++;
-  }
+  while (wb->nr_threads < nr_workers)
+    if (start_worker (wb) == -1)
+      return -1;
   return 0;
 }
 

@@ -186,8 +186,11 @@ hasher_new (int id, const struct hash_key *key)
   /* A program may call exit() while other threads hash: OpenSSL must not clean
    * up then.
    */
-  OPENSSL_init_crypto (OPENSSL_INIT_NO_ATEXIT, NULL);
-  if (a->keyed)
+  /* Without its default context, for lack of memory, OpenSSL 3.0 crashes. */
+  if (!OPENSSL_init_crypto (OPENSSL_INIT_NO_ATEXIT, NULL) ||
+      OSSL_LIB_CTX_get0_global_default () == NULL)
+    r = nbdedup_fail (ENOMEM, "hash %s: OpenSSL has no memory", a->name);
+  else if (a->keyed)
     r = start_keyed (h, key);
   else if (a->evp_name)
     r = start_evp (h);

@@ -243,8 +243,10 @@ class Run:
             raise Wrong("stopped", err)
         # "status" has the exit statuses of monitoring.
         last = 3 if command == "status" else 1
-        # A temporary error is no reason to restore a backup.
-        bad_advice = "restore" in err or "run nbdedup check" in err or \
+        # A temporary error is no reason to restore a backup, or to repair.
+        repairs = "run nbdedup check" in err
+        bad_advice = "restore" in err or \
+            (repairs and not (self.reads_fail() and self.lasts())) or \
             (re.search("errors? found|damaged", "".join(lines)) and
              not self.reads_fail())
         if bad_advice or not 1 <= status <= last or \
@@ -255,6 +257,9 @@ class Run:
     def reads_fail(self):
         return self.environ.get("FAULT_ERRNO") == str(errno.EIO) or \
             "FAULT_SHORT" in self.environ
+
+    def lasts(self):
+        return self.environ.get("FAULT_COUNT") != "1"
 
     def export(self, name):
         """Open a connection.  None: the server answers with an error."""
