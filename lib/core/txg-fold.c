@@ -91,7 +91,12 @@ cut (struct txg *t, struct requests *taken, struct meta_state *state)
   take_notes (t, taken);
   t->kicked = false;
   *state = t->state;
-  r = txg_log_cut (t->log, &state->folded, &state->journal_position);
+  /* Of a change that failed while it was inside, only a part is here: records
+   * without the pointers to them, for example.
+   */
+  r = txg_check (t);
+  if (r == 0)
+    r = txg_log_cut (t->log, &state->folded, &state->journal_position);
   map_cut (t->parts.map);
   ddt_cut (t->parts.ddt);
   room_cut (t->room);

@@ -5,9 +5,14 @@
 #include <config.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "core/ddt.h"
+#include "core/txg-int.h"
 #include "data/volume-types.h"
 #include "data/writeback-int.h"
 #include "data/writeback.h"
+#include "disk/room.h"
 #include "rigs/engine-rig.h"
 
 static void
@@ -43,6 +48,49 @@ test_fold_waits_for_workers (void)
   unstall ();
   job_end (&flush);
   job_end (&fold);
+  expect_content (5, 1);
+  end ();
+}
+
+static void
+fold_in_vain (uint64_t arg)
+{
+  (void) arg;
+  expect (txg_run (pool->txg, NULL, NULL, NULL) == -1);
+}
+
+static bool
+is_cutting (struct txg *t)
+{
+  WITH_LOCK (&t->lock);
+  return t->cutting;
+}
+
+/* A worker fails between a reference and its pointer while a fold waits for it:
+ * the fold must not write one without the other.
+ */
+static void
+test_nothing_folds_half_a_change (void)
+{
+  struct job fold;
+  uint64_t addr;
+
+  start (1);
+  write_block (5, 1);
+  settle ();
+  addr = address_of (5);
+  txg_enter (pool->txg, 1, ROOM_BLOCK_PAGES);
+  must (ddt_ref (pool->ddt, addr, 1));
+  job_start (&fold, fold_in_vain, 0);
+  while (!is_cutting (pool->txg))
+    poll (NULL, 0, 1);
+  nbdedup_fail (ENOMEM, "no memory for the pointer");
+  txg_fail (pool->txg);
+  txg_leave (pool->txg);
+  job_end (&fold);
+  nbdedup_volume_close (handle);
+  expect (nbdedup_pool_close (pool) == -1);
+  open_and_attach ();
   expect_content (5, 1);
   end ();
 }
@@ -285,6 +333,7 @@ test_dirty_max_makes_writers_wait (void)
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
+  CASE (nothing_folds_half_a_change),
   CASE (trim_of_what_is_dirty),
   CASE (trim_of_what_is_being_stored),
   CASE (partial_write_over_what_is_being_stored),
