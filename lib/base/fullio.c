@@ -131,6 +131,17 @@ full_datasync (int fd)
 }
 
 int
+full_sync (int fd)
+{
+  int r;
+
+  do
+    r = fsync (fd);
+  while (r == -1 && errno == EINTR);
+  return r;
+}
+
+int
 sync_directory (const char *path)
 {
   int fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -138,9 +149,7 @@ sync_directory (const char *path)
 
   if (fd == -1)
     return -1;
-  do
-    r = fsync (fd);
-  while (r == -1 && errno == EINTR);
+  r = full_sync (fd);
   close (fd);
   return r;
 }

@@ -26,10 +26,11 @@ extern int full_pwritev (int fd, struct iovec *iov, int nr_iov,
 /* Write zeroes over [offset, end).  0, or -1 with errno (no text recorded). */
 extern int full_write_zeroes (int fd, uint64_t offset, uint64_t end);
 
-/* fdatasync, retried after EINTR: an interrupted call has reported no disk
- * error, so none is lost.
+/* fdatasync and fsync, retried after EINTR: an interrupted call has reported no
+ * disk error, so none is lost.
  */
 extern int full_datasync (int fd);
+extern int full_sync (int fd);
 
 /* fsync a directory, or the one that holds 'path': makes new, renamed and
  * removed names durable.  0, or -1 with errno (no text recorded).

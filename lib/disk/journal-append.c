@@ -92,7 +92,7 @@ grow_locked (struct journal *j, uint64_t new_end)
       goto fail;
     return 1;
   }
-  if (fsync (j->fd) == -1)
+  if (full_sync (j->fd) == -1)
     goto fail;
   header.own64 = new_end;
   if (header_pair_write (&j->pair, j->fd, &header) == -1)

@@ -102,7 +102,7 @@ journal_create (const char *path, const uint8_t uuid[UUID_LEN],
   if (full_write_zeroes (fd, 0, JOURNAL_MIN_BYTES) == -1 ||
       full_pwrite (fd, buf, sizeof buf, 0) == -1 ||
       full_pwrite (fd, buf, sizeof buf, header_kind.copy_distance) == -1 ||
-      fsync (fd) == -1 || sync_directory_of (path) == -1) {
+      full_sync (fd) == -1 || sync_directory_of (path) == -1) {
     err = errno;
     unlink (path);
     return nbdedup_fail (err, "%s: cannot be created: %s",

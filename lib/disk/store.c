@@ -227,7 +227,8 @@ create_in (int fd, bool is_device, const char *path,
   to_file_header (header, &file_header);
   header_pack (&header_kind, &file_header, buf);
   header_pack (&header_kind, &file_header, buf + header_kind.copy_distance);
-  if (full_pwrite (fd, buf, STORE_HEADER_BYTES, 0) == -1 || fsync (fd) == -1)
+  if (full_pwrite (fd, buf, STORE_HEADER_BYTES, 0) == -1 ||
+      full_sync (fd) == -1)
     return nbdedup_fail (errno, "%s: writing the header: %s",
                          path, strerror (errno));
   return 0;

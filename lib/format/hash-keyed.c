@@ -37,16 +37,20 @@ struct keyed_hasher {
 
 static const uint8_t nonce[12];
 
-static int
-fail_openssl (int err, const char *what)
+int
+hash_fail_openssl (int err, const char *name, const char *what)
 {
   char reason[160];
   unsigned long e = ERR_peek_last_error ();
 
   ERR_error_string_n (e, reason, sizeof reason);
   ERR_clear_error ();
-  return nbdedup_fail (err, "hash gmac: %s failed in OpenSSL: %s", what,
-                       e ? reason : "no reason given");
+  /* OpenSSL often says nothing at all if it has no memory. */
+  if (e == 0 || ERR_GET_REASON (e) == ERR_R_MALLOC_FAILURE)
+    return nbdedup_fail (ENOMEM, "hash %s: %s failed: OpenSSL has no memory",
+                         name, what);
+  return nbdedup_fail (err, "hash %s: %s failed in OpenSSL: %s", name, what,
+                       reason);
 }
 
 void
@@ -102,14 +106,14 @@ keyed_hasher_new_from (const struct hash_subkeys *keys)
     return nbdedup_fail_null (ENOMEM, "hash gmac: out of memory");
   if (!fetch_parts (h)) {
     /* For example OpenSSL's FIPS provider has no Poly1305. */
-    fail_openssl (EINVAL, "loading it");
+    hash_fail_openssl (ENOTSUP, "gmac", "loading it");
     goto fail;
   }
   h->gmac = EVP_CIPHER_CTX_new ();
   h->poly1305 = EVP_MAC_CTX_new (h->poly1305_type);
   h->outer = EVP_MD_CTX_new ();
   if (!h->gmac || !h->poly1305 || !h->outer || !use_subkeys (h, keys)) {
-    fail_openssl (ENOMEM, "starting it");
+    hash_fail_openssl (ENOMEM, "gmac", "starting it");
     goto fail;
   }
   return h;
@@ -133,7 +137,7 @@ keyed_hasher_new (const struct hash_key *key)
       derive (key, "digest", keys.digest))
     h = keyed_hasher_new_from (&keys);
   else
-    fail_openssl (ENOMEM, "deriving keys");
+    hash_fail_openssl (ENOMEM, "gmac", "deriving keys");
   OPENSSL_cleanse (&keys, sizeof keys);
   return h;
 }
@@ -180,7 +184,7 @@ keyed_hasher_tags (struct keyed_hasher *h, uint64_t domain, const void *buf,
   put_le64 (prefix, domain);
   if (!gmac (h, prefix, prefix_len, buf, len, tags) ||
       !poly1305 (h, prefix, prefix_len, buf, len, tags + HASH_TAG_LEN))
-    return fail_openssl (ENOMEM, "hashing");
+    return hash_fail_openssl (ENOMEM, "gmac", "hashing");
   return 0;
 }
 
@@ -196,6 +200,6 @@ keyed_hasher_digest (struct keyed_hasher *h, uint64_t domain,
   if (!EVP_DigestInit_ex2 (h->outer, NULL, NULL) ||
       !EVP_DigestUpdate (h->outer, inner, sizeof inner) ||
       !EVP_DigestFinal_ex (h->outer, digest->b, NULL))
-    return fail_openssl (ENOMEM, "hashing");
+    return hash_fail_openssl (ENOMEM, "gmac", "hashing");
   return 0;
 }

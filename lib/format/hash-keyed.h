@@ -41,7 +41,7 @@ struct hash_subkeys {
   uint8_t digest[HASH_SUBKEY_LEN];
 };
 
-/* NULL: ENOMEM, or EINVAL if this OpenSSL lacks a part, with a text.  One
+/* NULL: ENOMEM, or ENOTSUP if this OpenSSL lacks a part, with a text.  One
  * thread at a time.
  */
 struct keyed_hasher;
@@ -59,5 +59,11 @@ extern int keyed_hasher_digest (struct keyed_hasher *h, uint64_t domain,
 extern int keyed_hasher_tags (struct keyed_hasher *h, uint64_t domain,
                               const void *buf, size_t len,
                               uint8_t tags[2 * HASH_TAG_LEN]);
+
+/* Set the error of the call to OpenSSL that has just failed: "hash NAME: WHAT
+ * failed", and its reason.  'err', or ENOMEM if memory was the reason.
+ * Returns -1.
+ */
+extern int hash_fail_openssl (int err, const char *name, const char *what);
 
 #endif /* NBDEDUP_HASH_KEYED_H */

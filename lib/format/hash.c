@@ -118,18 +118,6 @@ hash_key_parse (const char *text, struct hash_key *key)
   return true;
 }
 
-static int
-fail_openssl (int err, const struct algorithm *a, const char *what)
-{
-  char reason[160];
-  unsigned long e = ERR_peek_last_error ();
-
-  ERR_error_string_n (e, reason, sizeof reason);
-  ERR_clear_error ();
-  return nbdedup_fail (err, "hash %s: %s failed in OpenSSL: %s",
-                       a->name, what, e ? reason : "no reason given");
-}
-
 void
 hasher_free (struct hasher *hasher)
 {
@@ -149,12 +137,12 @@ start_evp (struct hasher *h)
   h->md = EVP_MD_fetch (NULL, a->evp_name, NULL);
   if (h->md == NULL)
     /* For example OpenSSL's FIPS provider has no BLAKE2. */
-    return fail_openssl (EINVAL, a, "loading it");
+    return hash_fail_openssl (ENOTSUP, a->name, "loading it");
   h->ctx = EVP_MD_CTX_new ();
   if (h->ctx == NULL)
     return nbdedup_fail (ENOMEM, "hash %s: out of memory", a->name);
   if (!EVP_DigestInit_ex2 (h->ctx, h->md, NULL))
-    return fail_openssl (EINVAL, a, "starting it");
+    return hash_fail_openssl (ENOMEM, a->name, "starting it");
   return 0;
 }
 
@@ -215,7 +203,7 @@ digest_evp (struct hasher *h, uint64_t domain, const void *buf, size_t len,
       (domain != 0 && !EVP_DigestUpdate (h->ctx, prefix, sizeof prefix)) ||
       !EVP_DigestUpdate (h->ctx, buf, len) ||
       !EVP_DigestFinal_ex (h->ctx, out, &out_len))
-    return fail_openssl (ENOMEM, h->algorithm, "hashing");
+    return hash_fail_openssl (ENOMEM, h->algorithm->name, "hashing");
   assert (out_len >= DIGEST_LEN);
   memcpy (digest->b, out, DIGEST_LEN);
   return 0;

@@ -69,8 +69,8 @@ extern int hash_choose (uint32_t block_size, struct hash_choice *choice);
 
 /* A hasher computes any number of digests, for one thread at a time.  'key' is
  * needed only during the call, and only by a keyed hash; it may be NULL
- * otherwise.  NULL: ENOMEM; EINVAL for an unknown id; EIO: the key is not
- * known.
+ * otherwise.  NULL: ENOMEM; EINVAL for an unknown id; ENOTSUP: this OpenSSL
+ * lacks the hash; EIO: the key is not known.
  */
 struct hasher;
 extern struct hasher *hasher_new (int id, const struct hash_key *key);

@@ -234,7 +234,8 @@ class Run:
                  if line.startswith(("nbdedup: %s: " % command,
                                      "nbdedup: no memory to print",
                                      "nbdedup: out of memory"))
-                 and "cannot destroy the incomplete volume" not in line]
+                 and "cannot destroy the incomplete volume" not in line
+                 and ": waiting for up to " not in line]
         # A command without any memory cannot undo what it has begun.
         if len(lines) == 2 and lines[1] == "nbdedup: %s: no memory" % command:
             lines.pop()
