@@ -217,11 +217,11 @@ compare_by_chunk (const void *a, const void *b)
   return (*x)->record->slot < (*y)->record->slot ? -1 : 1;
 }
 
-/* A chunk as pool.db describes it. */
+/* As in a transaction: what cannot be read may be repaired. */
 static int
 fail_reading (struct fold *f)
 {
-  if (errno == EIO)
+  if (errno == EIO && !meta_has_write_failed (meta_writer (f->parts->meta)))
     fold_set_inconsistent (f);
   return -1;
 }
