@@ -439,16 +439,13 @@ take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
                struct pointer *ptr)
 {
   struct record r;
-  size_t off;
-  int n, found = 0;
+  size_t off = 0;
+  int found = 0;
 
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
-  for (off = 0; off < row->records.len; off += (size_t) n) {
-    n = record_unpack (row->group, row->records.p + off,
-                       row->records.len - off, &r);
-    if (n == -1)
-      return found;
+  while (record_next (row->group, row->records.p, row->records.len, &off,
+                      &r) == 1) {
     if (!found) {
       if (r.ptr.addr != addr)
         continue;

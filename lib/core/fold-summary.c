@@ -111,8 +111,8 @@ fill_in (struct meta_conn *c, const struct summary_chunk *chunk,
     row.len = 0;
     if (meta_record_get (c, group, &row) == -1)
       return -1;
-    for (off = 0; off < row.len; off += (size_t) n) {
-      n = record_unpack (group, row.p + off, row.len - off, &r);
+    off = 0;
+    while ((n = record_next (group, row.p, row.len, &off, &r)) != 0) {
       if (n == -1)
         return -1;
       if (r.slot / per_chunk != chunk->index ||

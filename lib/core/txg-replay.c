@@ -171,26 +171,14 @@ static int
 is_known (struct replay *rp, uint64_t addr)
 {
   struct meta_conn *c = meta_writer (rp->t->parts.meta);
-  const uint64_t group = addr / RECORD_GROUP_SECTORS;
   struct blob row CLEANUP_BLOB = { NULL };
   struct record r;
-  size_t off;
-  int n;
 
   /* Read-only, a read will tell. */
   if (rp->report->damaged == 0 || rp->t->parts.readonly ||
       ddt_is_new (rp->t->parts.ddt, addr))
     return 1;
-  if (meta_record_get (c, group, &row) == -1)
-    return -1;
-  for (off = 0; off < row.len; off += (size_t) n) {
-    n = record_unpack (group, row.p + off, row.len - off, &r);
-    if (n == -1)
-      return -1;
-    if (r.ptr.addr == addr)
-      return 1;
-  }
-  return 0;
+  return meta_record_find (c, addr, &row, &r);
 }
 
 static int

@@ -75,27 +75,6 @@ verify_read (struct verifier *v, const struct record *r)
   return has_digest (v, r, p) ? p : NULL;
 }
 
-int
-verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
-             struct record *r)
-{
-  uint64_t group = addr / RECORD_GROUP_SECTORS;
-  size_t off;
-  int n;
-
-  n = meta_record_get (c, group, row);
-  if (n != 1)
-    return n;
-  for (off = 0; off < row->len; off += (size_t) n) {
-    n = record_unpack (group, row->p + off, row->len - off, r);
-    if (n == -1)
-      return -1;
-    if (r->ptr.addr == addr)
-      return 1;
-  }
-  return 0;
-}
-
 /* Compress the content into v->out so that the record's checksum matches. */
 static bool
 compress_as_it_was (struct verifier *v, const struct record *r,

@@ -46,12 +46,6 @@ extern void verifier_free (struct verifier *v);
  */
 extern const uint8_t *verify_read (struct verifier *v, const struct record *r);
 
-/* Find the record at 'addr' in pool.db: 1; 0: there is none; -1.  'row' is a
- * buffer for its row.  Needs no verifier and no quiesce_enter.
- */
-extern int verify_find (struct meta_conn *c, uint64_t addr, struct blob *row,
-                        struct record *r);
-
 /* Rewrite a damaged record if 'content', 'len' bytes, is its content.  1: it
  * is written (store_sync makes it durable); 0: this is not its content, or no
  * longer compresses to the same bytes; -1: the write failed.

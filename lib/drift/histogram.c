@@ -52,11 +52,10 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   struct histogram *h = opaque;
   uint64_t before = h->passed;
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n;
 
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
+  while ((n = record_next (group, buf, len, &off, &r)) != 0) {
     if (n == -1)
       return -1;
     if (r.refcount > 0 && !(r.flags & RECORD_COPY))

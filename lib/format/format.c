@@ -163,6 +163,22 @@ record_unpack (uint64_t group, const uint8_t *buf, size_t len,
   return used;
 }
 
+int
+record_next (uint64_t group, const uint8_t *row, size_t len, size_t *off,
+             struct record *r)
+{
+  int n;
+
+  assert (*off <= len);
+  if (*off == len)
+    return 0;
+  n = record_unpack (group, row + *off, len - *off, r);
+  if (n == -1)
+    return -1;
+  *off += (size_t) n;
+  return 1;
+}
+
 size_t
 leaf_pack (const struct leaf *leaf, uint8_t buf[LEAF_LEN_MAX])
 {

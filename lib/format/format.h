@@ -118,6 +118,11 @@ extern size_t record_pack (const struct record *r,
 extern void record_put_refcount (uint8_t *entry, uint64_t refcount);
 /* The same for its flags. */
 extern void record_put_flags (uint8_t *entry, uint16_t flags);
+/* Unpack the row's entry at '*off', and move that behind it: 1; 0: the row ends
+ * there; -1: EIO.
+ */
+extern int record_next (uint64_t group, const uint8_t *row, size_t len,
+                        size_t *off, struct record *r);
 /* Unpack the entry at the front of a row's remaining bytes.  Returns the bytes
  * used, or -1 (EIO).
  */

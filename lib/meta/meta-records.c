@@ -80,6 +80,22 @@ meta_record_get (struct meta_conn *c, uint64_t group, struct blob *b)
   return r == 1 && take_row (st, group, b) == -1 ? -1 : r;
 }
 
+int
+meta_record_find (struct meta_conn *c, uint64_t addr, struct blob *row,
+                  struct record *r)
+{
+  const uint64_t group = addr / RECORD_GROUP_SECTORS;
+  size_t off = 0;
+  int n = meta_record_get (c, group, row);
+
+  if (n != 1)
+    return n;
+  while ((n = record_next (group, row->p, row->len, &off, r)) == 1)
+    if (r->ptr.addr == addr)
+      return 1;
+  return n;
+}
+
 static int
 delete_counts (struct meta_conn *c, uint64_t group)
 {

@@ -26,6 +26,7 @@
 #include "format/copies.h"
 #include "format/hash.h"
 
+struct record;
 struct meta;
 struct meta_conn;
 
@@ -422,6 +423,11 @@ extern int meta_leaf_scan_from (struct meta_conn *c,
  */
 extern int meta_record_get (struct meta_conn *c, uint64_t group,
                             struct blob *b);
+/* The record at 'addr': 1; 0: there is none; -1.  'row' is a buffer for its
+ * row.
+ */
+extern int meta_record_find (struct meta_conn *c, uint64_t addr,
+                             struct blob *row, struct record *r);
 /* The row of table "record" and that of table "count", if there is one. */
 extern int meta_record_get_parts (struct meta_conn *c, uint64_t group,
                                   struct blob *b, struct blob *counts);

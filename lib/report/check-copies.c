@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "data/verify.h"
 #include "report/check-int.h"
 
 struct row {
@@ -33,7 +32,7 @@ struct copies_scan {
 static int
 find (struct copies_scan *s, uint64_t addr, struct record *r)
 {
-  int found = verify_find (s->rp->c, addr, &s->row, r);
+  int found = meta_record_find (s->rp->c, addr, &s->row, r);
 
   return found == -1 && errno == EIO && !meta_is_damaged (s->rp->c) ? 0
     : found;

@@ -156,13 +156,12 @@ take_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   struct take *t = opaque;
   struct segment_map *map = t->map;
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n;
 
   if (group >= t->end)
     return 1;
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
+  while ((n = record_next (group, buf, len, &off, &r)) != 0)
     if (n == -1 ||
         segment_map_set_slot (map, r.slot) == -1 ||
         segment_map_set (map, (unsigned) (r.ptr.addr % map->nr_sectors),
@@ -170,7 +169,6 @@ take_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
       t->wrong = true;
       return 1;
     }
-  }
   return 0;
 }
 

@@ -13,7 +13,6 @@
 #include "core/ddt.h"
 #include "core/fold-index.h"
 #include "core/txg.h"
-#include "data/verify.h"
 #include "report/check-int.h"
 
 struct bad_row {
@@ -88,7 +87,7 @@ static int
 look_at_entry (struct index_scan *s, const struct index_entry *e, int sum)
 {
   struct record r;
-  int found = verify_find (s->rp->c, e->addr, &s->row, &r);
+  int found = meta_record_find (s->rp->c, e->addr, &s->row, &r);
 
   if (found == -1)
     return -1;
@@ -181,21 +180,16 @@ look_at_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 {
   struct index_scan *s = opaque;
   struct record r;
-  size_t off;
-  int n;
+  size_t off = 0;
 
   if (s->nr_ops >= s->rp->rows) {
     s->end_group = group;
     s->rp->more = true;
     return 1;
   }
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    if (n == -1)
-      break;
+  while (record_next (group, buf, len, &off, &r) == 1)
     if (r.flags & RECORD_INDEXED && look_up (s, &r) == -1)
       return -1;
-  }
   return 0;
 }
 
@@ -280,7 +274,7 @@ fix_limbo (struct repair *rp)
     return -1;
   last = l->nr > 0 ? l->addrs[l->nr - 1] : 0;
   for (i = 0; i < l->nr; ++i) {
-    found = verify_find (rp->c, l->addrs[i], &l->row, &r);
+    found = meta_record_find (rp->c, l->addrs[i], &l->row, &r);
     if (found == -1)
       return -1;
     if (found && r.refcount == 0)

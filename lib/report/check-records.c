@@ -84,15 +84,14 @@ load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   struct window *w = rp->arg;
   uint64_t last = 0;
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n;
 
   if (w->nr + RECORD_GROUP_SECTORS > w->max) {
     w->end = group;
     return 1;
   }
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
+  while ((n = record_next (group, buf, len, &off, &r)) != 0) {
     /* Pointers to the records after it lead to them. */
     if (n == -1 || r.ptr.addr <= last)
       return note_damaged_group (w, group);

@@ -325,13 +325,10 @@ add_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   struct totals *t = opaque;
   struct record r;
   uint32_t sectors;
-  size_t off;
-  int n;
+  size_t off = 0;
 
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    if (n == -1)
-      break;                    /* check counts in the same way */
+  /* check counts in the same way */
+  while (record_next (group, buf, len, &off, &r) == 1) {
     if (r.refcount == 0)
       continue;
     sectors = sectors_of (r.ptr.psize, t->rp->state->sector_bytes);

@@ -263,7 +263,7 @@ window_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   struct check *ck = opaque;
   uint64_t last = 0;
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n;
 
   if (ck->nr + RECORD_GROUP_SECTORS > ck->max) {
@@ -271,8 +271,7 @@ window_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
     ck->more = true;
     return 1;
   }
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
+  while ((n = record_next (group, buf, len, &off, &r)) != 0) {
     if (n == -1 || r.ptr.addr <= last) {
       problem (ck, "records of group %" PRIu64 ": %s", group,
                n == -1 ? nbdedup_error () : "not in order");
@@ -423,19 +422,14 @@ static int
 get_record (struct check *ck, uint64_t addr, struct record *r)
 {
   uint64_t group = addr / RECORD_GROUP_SECTORS;
-  size_t off;
-  int n;
+  size_t off = 0;
+  int n = meta_record_get (ck->c, group, &ck->row);
 
-  n = meta_record_get (ck->c, group, &ck->row);
-  if (n == -1)
-    return -1;
-  for (off = 0; n != 0 && off < ck->row.len; off += (size_t) n) {
-    n = record_unpack (group, ck->row.p + off, ck->row.len - off, r);
-    if (n == -1)
-      break;
+  if (n != 1)
+    return n;
+  while (record_next (group, ck->row.p, ck->row.len, &off, r) == 1)
     if (r->ptr.addr == addr)
       return 1;
-  }
   return 0;
 }
 

@@ -43,20 +43,16 @@ static int
 collect_group (struct copying *c, uint64_t group, const struct blob *row)
 {
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n;
 
-  for (off = 0; off < row->len; off += (size_t) n) {
-    n = record_unpack (group, row->p + off, row->len - off, &r);
-    if (n == -1)
-      return -1;
+  while ((n = record_next (group, row->p, row->len, &off, &r)) == 1)
     if (r.refcount > 0 && !(r.flags & RECORD_COPY) &&
         array_push (&c->batch.p, &c->nr_found, (struct move) {
           .record = r, .old = r.ptr,
         }) == -1)
       return -1;
-  }
-  return 0;
+  return n;
 }
 
 static int

@@ -83,7 +83,7 @@ look_at (struct nbdedup_pool *pool, struct meta_conn *c, struct verifier *v,
   struct blob row CLEANUP_BLOB = { NULL };
   uint64_t copies[COPIES_BESIDE];
   unsigned nr, i, wanted;
-  int r = verify_find (c, addr, &row, &src->record);
+  int r = meta_record_find (c, addr, &row, &src->record);
 
   if (r != 1 || src->record.flags & RECORD_COPY)
     return r == -1 ? -1 : 0;
@@ -217,23 +217,19 @@ note_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 {
   struct copier *s = opaque;
   struct record r;
-  size_t off;
-  int n;
+  size_t off = 0;
 
   if (group >= s->next_group + SCAN_ROWS ||
       s->nr_found >= SCAN_ROWS * RECORD_GROUP_SECTORS) {
     s->next_group = group;
     return 1;
   }
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    if (n == -1)
-      break;                    /* check reports it */
+  /* check reports a row that is damaged. */
+  while (record_next (group, buf, len, &off, &r) == 1)
     if (!(r.flags & RECORD_COPY) &&
         copies_wanted (&s->pool->copies, r.refcount) > 0 &&
         s->nr_found < SCAN_ROWS * RECORD_GROUP_SECTORS)
       s->found[s->nr_found++] = r.ptr.addr;
-  }
   return 0;
 }
 

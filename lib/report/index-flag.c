@@ -37,15 +37,12 @@ static bool
 is_row_whole (uint64_t group, const struct blob *row)
 {
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n;
 
-  for (off = 0; off < row->len; off += (size_t) n) {
-    n = record_unpack (group, row->p + off, row->len - off, &r);
-    if (n == -1)
-      return false;
-  }
-  return true;
+  while ((n = record_next (group, row->p, row->len, &off, &r)) == 1)
+    ;
+  return n == 0;
 }
 
 /* The records of one group. */

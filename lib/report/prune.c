@@ -198,18 +198,15 @@ scan_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 {
   struct prune *p = opaque;
   struct record r;
-  size_t off;
-  int n;
+  size_t off = 0;
 
   if (group >= p->end_group) {
     p->next_group = group;
     return 1;
   }
   load_segment (p, group);
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    if (n == -1)
-      break;                    /* check reports it */
+  /* check reports a row that is damaged. */
+  while (record_next (group, buf, len, &off, &r) == 1) {
     p->done += !(r.flags & RECORD_COPY);
     if (is_candidate (&r) && p->fn (p, &r) == -1)
       return -1;

@@ -33,18 +33,14 @@ is_usable (const struct record *r)
 static int
 find_in_row (const struct blob *row, uint64_t addr, struct record *r)
 {
-  size_t off;
+  const uint64_t group = addr / RECORD_GROUP_SECTORS;
+  size_t off = 0;
   int n;
 
-  for (off = 0; off < row->len; off += (size_t) n) {
-    n = record_unpack (addr / RECORD_GROUP_SECTORS, row->p + off,
-                       row->len - off, r);
-    if (n == -1)
-      return -1;
+  while ((n = record_next (group, row->p, row->len, &off, r)) == 1)
     if (r->ptr.addr == addr)
       return is_usable (r);
-  }
-  return 0;
+  return n;
 }
 
 static int
@@ -163,7 +159,7 @@ static int
 is_equal_at (struct rewrite *w, struct meta_conn *c, const struct record *r,
              uint64_t addr, struct record *other)
 {
-  int found = verify_find (c, addr, &w->fresh, other);
+  int found = meta_record_find (c, addr, &w->fresh, other);
 
   return found != 1 ? found
     : is_usable (other) && other->flags & RECORD_INDEXED &&

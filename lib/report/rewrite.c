@@ -261,7 +261,7 @@ has_record (struct rewrite *w, const struct pointer *ptr)
 {
   struct meta_conn *c = meta_reader_get (w->pool->meta);
   struct record r;
-  int found = verify_find (c, ptr->addr, &w->fresh, &r);
+  int found = meta_record_find (c, ptr->addr, &w->fresh, &r);
 
   meta_reader_put (w->pool->meta, c);
   return found != 1 ? found

@@ -185,12 +185,12 @@ scrub_row (struct scrub *s, struct meta_conn *c, uint64_t group)
     (SEGMENT_BYTES / s->pool->sector_bytes);
   struct segment_map *map = get_segment (s, c, segment);
   struct record r;
-  size_t off;
+  size_t off = 0;
   int n, ret = 0;
 
   s->chunk_addr = 0;
-  for (off = 0; off < s->row.len && ret == 0; off += (size_t) n) {
-    n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
+  while (ret == 0 &&
+         (n = record_next (group, s->row.p, s->row.len, &off, &r)) != 0) {
     if (n == -1) {
       s->f.errors++;
       break;
@@ -290,7 +290,7 @@ look_again (struct scrub *s,
 
   while (r != -1 && i < s->f.nr_damaged) {
     ticket = quiesce_enter (&s->pool->quiesce);
-    r = verify_find (c, s->f.damaged[i], &s->found, &rec);
+    r = meta_record_find (c, s->f.damaged[i], &s->found, &rec);
     if (r == 0)
       forget_damaged (s, i);
     else if (r == 1 && verify_read (&s->v, &rec)) {
@@ -343,7 +343,7 @@ write_from_duplicate (struct scrub *s, struct meta_conn *c,
   if (r->ptr.addr == wanted->ptr.addr || r->lsize != wanted->lsize ||
       r->domain != wanted->domain)
     return 0;
-  n = verify_find (c, wanted->ptr.addr, &s->found, &now);
+  n = meta_record_find (c, wanted->ptr.addr, &s->found, &now);
   if (n == 1 && compare_digests (&now, r) == 0 && !verify_read (&s->v, &now))
     verify_write_from (&s->v, &now, r);
   return n == -1 ? -1 : 0;
@@ -354,13 +354,10 @@ look_for_duplicates (struct scrub *s, struct meta_conn *c, uint64_t group)
 {
   const struct record *w, *end = s->wanted + s->nr_wanted;
   struct record r;
-  size_t off;
-  int n;
+  size_t off = 0;
 
-  for (off = 0; off < s->row.len; off += (size_t) n) {
-    n = record_unpack (group, s->row.p + off, s->row.len - off, &r);
-    if (n == -1)
-      break;                    /* counted already */
+  /* A damaged row is counted already. */
+  while (record_next (group, s->row.p, s->row.len, &off, &r) == 1) {
     w = bsearch (&r, s->wanted, s->nr_wanted, sizeof *w, compare_digests);
     if (w == NULL)
       continue;
@@ -449,7 +446,7 @@ scrub_offer (struct nbdedup_pool *pool, uint64_t addr, const void *content,
     return -1;
   c = meta_reader_get (pool->meta);
   ticket = quiesce_enter (&pool->quiesce);
-  r = verify_find (c, addr, &row, &rec);
+  r = meta_record_find (c, addr, &row, &rec);
   if (r == 1)
     r = verify_read (&v, &rec) ? 0 : verify_write_again (&v, &rec, content,
                                                          len);

@@ -17,7 +17,6 @@
 #include "core/record-cache.h"
 #include "core/txg.h"
 #include "data/read.h"
-#include "data/verify.h"
 #include "data/volume-types.h"
 #include "disk/warm-file.h"
 #include "meta/meta.h"
@@ -237,7 +236,7 @@ load_record (struct nbdedup_pool *pool, const uint64_t *addr)
     return 1;
   c = meta_reader_get (pool->meta);
   ticket = quiesce_enter (&pool->quiesce);
-  found = verify_find (c, *addr, &row, &record);
+  found = meta_record_find (c, *addr, &row, &record);
   meta_reader_put (pool->meta, c);
   if (found == 1)
     r = read_warm (pool, &record.ptr, record.lsize);

@@ -31,24 +31,18 @@ static int
 get_digest (struct diff *d, struct meta_conn *c, uint64_t addr,
             struct digest *digest)
 {
-  uint64_t group = addr / RECORD_GROUP_SECTORS;
   struct record r;
-  size_t off;
-  int n;
 
-  if (meta_record_get (c, group, &d->row) == -1)
+  switch (meta_record_find (c, addr, &d->row, &r)) {
+  case 1:
+    *digest = r.digest;
+    return 0;
+  case 0:
+    return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: "
+                         "run nbdedup check", addr);
+  default:
     return -1;
-  for (off = 0; off < d->row.len; off += (size_t) n) {
-    n = record_unpack (group, d->row.p + off, d->row.len - off, &r);
-    if (n == -1)
-      return -1;
-    if (r.ptr.addr == addr) {
-      *digest = r.digest;
-      return 0;
-    }
   }
-  return nbdedup_fail (EIO, "pool.db: the record at %" PRIu64 " is missing: "
-                       "run nbdedup check", addr);
 }
 
 /* One content may have several records.  1, 0, -1. */

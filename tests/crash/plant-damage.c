@@ -30,12 +30,11 @@ note_record (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   struct rng *rng = opaque;
   struct record r;
   unsigned nr = 0;
-  size_t off;
+  size_t off = 0;
   int n;
 
-  for (off = 0; off < len; off += (size_t) n) {
-    n = record_unpack (group, buf + off, len - off, &r);
-    expect (n > 0);
+  while ((n = record_next (group, buf, len, &off, &r)) != 0) {
+    expect (n == 1);
     /* Choose one record of the row, all with the same probability. */
     if (r.refcount > 0 && rng_below (rng, ++nr) == 0)
       addrs[nr_addrs] = r.ptr.addr;

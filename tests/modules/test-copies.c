@@ -248,7 +248,7 @@ test_copy_of_another_record (void)
 
   start_copying ("2:1");
   c = meta_reader_get (pool->meta);
-  expect (verify_find (c, address_of (0), &row, &r) == 1);
+  expect (meta_record_find (c, address_of (0), &row, &r) == 1);
   meta_reader_put (pool->meta, c);
   fill (buf, 1000);
   segment = r.ptr.addr / (SEGMENT_BYTES / 512);

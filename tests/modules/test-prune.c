@@ -168,18 +168,10 @@ note_target (struct meta_conn *c)
 {
   struct blob row CLEANUP_BLOB = { NULL };
   struct record r;
-  size_t off;
-  int n;
 
   target = address_of (0);
-  expect (meta_record_get (c, target / RECORD_GROUP_SECTORS, &row) == 1);
-  for (off = 0; off < row.len; off += n) {
-    n = record_unpack (target / RECORD_GROUP_SECTORS, row.p + off,
-                       row.len - off, &r);
-    expect (n != -1);
-    if (r.ptr.addr == target)
-      digest = r.digest;
-  }
+  expect (meta_record_find (c, target, &row, &r) == 1);
+  digest = r.digest;
 }
 
 static int

@@ -56,16 +56,12 @@ static int
 note_records (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
 {
   struct only *only = opaque;
-  size_t off;
+  size_t off = 0;
   int n;
 
-  for (off = 0; off < len; off += n) {
-    n = record_unpack (group, buf + off, len - off, &only->r);
-    if (n == -1)
-      return -1;
+  while ((n = record_next (group, buf, len, &off, &only->r)) == 1)
     only->nr++;
-  }
-  return 0;
+  return n;
 }
 
 static int

@@ -356,7 +356,7 @@ record_of (uint64_t block)
   struct blob row = { NULL };
   struct record r;
 
-  expect (verify_find (c, address_of (block), &row, &r) == 1);
+  expect (meta_record_find (c, address_of (block), &row, &r) == 1);
   meta_reader_put (pool->meta, c);
   blob_free (&row);
   return r;

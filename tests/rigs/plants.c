@@ -40,16 +40,15 @@ static void
 get_group (struct meta_conn *c, uint64_t group, struct group *g)
 {
   struct blob b CLEANUP_BLOB = { NULL };
-  size_t off;
+  size_t off = 0;
   int n;
 
   g->nr = 0;
   if (meta_record_get (c, group, &b) != 1)
     return;
-  for (off = 0; off < b.len; off += (size_t) n) {
-    n = record_unpack (group, b.p + off, b.len - off, &g->r[g->nr++]);
-    expect (n > 0);
-  }
+  while ((n = record_next (group, b.p, b.len, &off, &g->r[g->nr])) == 1)
+    g->nr++;
+  expect (n == 0);
 }
 
 static void
