@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include "base/background.h"
+#include "base/error.h"
+
+void
+background_init (struct background *b, struct lock *lock)
+{
+  lock_init (&b->own);
+  b->lock = lock ? lock : &b->own;
+  cond_init (&b->wake);
+  b->stop = b->woken = b->runs = false;
+}
+
+void
+background_destroy (struct background *b)
+{
+  background_stop (b);
+  pthread_cond_destroy (&b->wake);
+  lock_destroy (&b->own);
+}
+
+/* The thread may look at 'runs', too. */
+int
+background_start (struct background *b, void *(*fn) (void *arg), void *arg)
+{
+  int err;
+
+  b->runs = true;
+  err = pthread_create (&b->thread, NULL, fn, arg);
+  if (err == 0)
+    return 0;
+  b->runs = false;
+  return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+}
+
+void
+background_cancel (struct background *b)
+{
+  WITH_LOCK (b->lock);
+  b->stop = true;
+  pthread_cond_signal (&b->wake);
+}
+
+void
+background_stop (struct background *b)
+{
+  background_cancel (b);
+  if (!b->runs)
+    return;
+  pthread_join (b->thread, NULL);
+  WITH_LOCK (b->lock);
+  b->runs = false;
+}
+
+void
+background_wake (struct background *b)
+{
+  WITH_LOCK (b->lock);
+  b->woken = true;
+  pthread_cond_signal (&b->wake);
+}
+
+static bool
+end_wait_locked (struct background *b)
+{
+  assert_held (b->lock);
+  b->woken = false;
+  return !b->stop;
+}
+
+bool
+background_wait_ms (struct background *b, uint64_t ms)
+{
+  WITH_LOCK (b->lock);
+  if (!b->stop && !b->woken)
+    lock_wait_ms (b->lock, &b->wake, ms);
+  return end_wait_locked (b);
+}
+
+bool
+background_wait (struct background *b)
+{
+  WITH_LOCK (b->lock);
+  while (!b->stop && !b->woken)
+    lock_wait (b->lock, &b->wake);
+  return end_wait_locked (b);
+}
