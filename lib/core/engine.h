@@ -7,11 +7,11 @@
 #ifndef NBDEDUP_ENGINE_H
 #define NBDEDUP_ENGINE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/background.h"
 #include "base/geometry.h"
 #include "base/lock.h"
 #include "base/quiesce.h"
@@ -101,11 +101,7 @@ struct nbdedup_pool {
   struct lock drift;            /* one computation of drift at a time */
 
   /* The thread that makes old writes durable. */
-  pthread_t commit_thread;
-  bool has_commit_thread;
-  pthread_cond_t commit_wake;
-  struct lock commit_lock;      /* protects commit_stop */
-  bool commit_stop;
+  struct background commit;
 };
 
 /* The path of a file in the pool directory, malloc'd. */

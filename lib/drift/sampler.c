@@ -2,13 +2,13 @@
 
 #include <config.h>
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/array.h"
+#include "base/background.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -41,8 +41,7 @@ struct golden {
 struct sampler {
   struct nbdedup_pool *pool;    /* not owned */
   uint64_t interval_ms;
-  pthread_t thread;
-  atomic_bool stop;
+  struct background thread;     /* wakes up when asked */
 
   /* The thread's own. */
   struct golden *goldens;       /* owned; ascending by id */
@@ -51,7 +50,6 @@ struct sampler {
   uint64_t rest_ms;             /* earliest time */
 
   struct lock lock;             /* protects everything below; innermost */
-  pthread_cond_t wake;          /* asked, or stop */
   uint64_t *asked;              /* owned; ids of golden images */
   size_t nr_asked;
   uint64_t asked_ms;            /* when the first of them was added */
@@ -102,7 +100,7 @@ sampler_note_snapshot (struct sampler *s, const struct volume *v)
   WITH_LOCK (&s->lock);
   for (golden = v->origin; golden; golden = golden->origin)
     ask_locked (s, golden->id);
-  pthread_cond_signal (&s->wake);
+  pthread_cond_signal (&s->thread.wake);
 }
 
 json_t *
@@ -205,7 +203,7 @@ go_on (void *opaque, uint64_t done, uint64_t total)
 
   (void) done;
   (void) total;
-  return s->stop;
+  return s->thread.stop;
 }
 
 static void
@@ -273,7 +271,7 @@ pass (struct sampler *s)
     set_error (s, nbdedup_error ());
     return;
   }
-  for (i = 0; i < nr && !s->stop; ++i) {
+  for (i = 0; i < nr && !s->thread.stop; ++i) {
     g = &s->goldens[i];
     if (g->is_asked || g->due_ms <= clock_ms ()) {
       if (sample (s, g, &sets[i]) == -1)
@@ -293,7 +291,7 @@ wait_until_due (struct sampler *s)
   uint64_t at, now;
 
   WITH_LOCK (&s->lock);
-  while (!s->stop) {
+  while (!s->thread.stop) {
     at = s->look_ms;
     if (s->nr_asked > 0)
       at = least (at, s->asked_ms + SETTLE_MS);
@@ -302,7 +300,7 @@ wait_until_due (struct sampler *s)
     now = clock_ms ();
     if (now >= at)
       return true;
-    lock_wait_ms (&s->lock, &s->wake, at - now);
+    lock_wait_ms (&s->lock, &s->thread.wake, at - now);
   }
   return false;
 }
@@ -322,7 +320,6 @@ struct sampler *
 sampler_start (struct nbdedup_pool *pool, uint64_t interval_s)
 {
   struct sampler *s = calloc (1, sizeof *s);
-  int err;
 
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
@@ -330,25 +327,18 @@ sampler_start (struct nbdedup_pool *pool, uint64_t interval_s)
   s->interval_ms = interval_s * 1000;
   s->look_ms = clock_ms () + least (s->interval_ms / 10, START_MS);
   lock_init (&s->lock);
-  cond_init (&s->wake);
-  err = pthread_create (&s->thread, NULL, sampler_thread, s);
-  if (err == 0)
+  background_init (&s->thread, &s->lock);
+  if (background_start (&s->thread, sampler_thread, s) == 0)
     return s;
-  pthread_cond_destroy (&s->wake);
-  lock_destroy (&s->lock);
-  free (s);
-  return nbdedup_fail_null (err, "cannot start a thread: %s",
-                            strerror (err));
+  sampler_stop (s);
+  return NULL;
 }
 
 void
 sampler_cancel (struct sampler *s)
 {
-  if (s == NULL)
-    return;
-  WITH_LOCK (&s->lock);
-  s->stop = true;
-  pthread_cond_signal (&s->wake);
+  if (s)
+    background_cancel (&s->thread);
 }
 
 void
@@ -356,9 +346,7 @@ sampler_stop (struct sampler *s)
 {
   if (s == NULL)
     return;
-  sampler_cancel (s);
-  pthread_join (s->thread, NULL);
-  pthread_cond_destroy (&s->wake);
+  background_destroy (&s->thread);
   lock_destroy (&s->lock);
   free (s->goldens);
   free (s->asked);

@@ -3,10 +3,9 @@
 #include <config.h>
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/background.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -36,31 +35,17 @@
 
 struct compactor {
   struct nbdedup_pool *pool;    /* not owned */
-  pthread_t thread;
-  atomic_bool stop;
+  struct background thread;
 
   /* The thread's own. */
   struct pace pace;
   uint64_t retry_ms;
   bool moved;                   /* since room was given back */
-
-  struct lock lock;             /* innermost */
-  pthread_cond_t wake;          /* stop */
 };
 
 /*----------------------------------------------------------------------
  * The thread
  */
-
-/* False: stop. */
-static bool
-pause_ms (struct compactor *s, uint64_t ms)
-{
-  WITH_LOCK (&s->lock);
-  if (!s->stop)
-    lock_wait_ms (&s->lock, &s->wake, ms);
-  return !s->stop;
-}
 
 static uint64_t
 most_waste (const struct compactor *s, uint64_t used)
@@ -96,7 +81,7 @@ step (struct compactor *s)
 {
   const int64_t ms = pace_step (&s->pace);
 
-  return pause_ms (s, ms == -1 ? RETRY_MS : (uint64_t) ms);
+  return background_wait_ms (&s->thread, ms == -1 ? RETRY_MS : (uint64_t) ms);
 }
 
 static void
@@ -153,7 +138,7 @@ compactor_thread (void *arg)
 
   thread_lower_priority ();
   pace_begin (&s->pace, s->pool);
-  while (pause_ms (s, wait_ms)) {
+  while (background_wait_ms (&s->thread, wait_ms)) {
     wait_ms = LOOK_MS;
     pace_look (&s->pace);
     bytes = bytes_to_move (s);
@@ -172,31 +157,23 @@ struct compactor *
 compactor_start (struct nbdedup_pool *pool)
 {
   struct compactor *s = calloc (1, sizeof *s);
-  int err;
 
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->pool = pool;
   s->retry_ms = RETRY_MS;
-  lock_init (&s->lock);
-  cond_init (&s->wake);
-  err = pthread_create (&s->thread, NULL, compactor_thread, s);
-  if (err == 0)
+  background_init (&s->thread, NULL);
+  if (background_start (&s->thread, compactor_thread, s) == 0)
     return s;
-  pthread_cond_destroy (&s->wake);
-  lock_destroy (&s->lock);
-  free (s);
-  return nbdedup_fail_null (err, "cannot start a thread: %s", strerror (err));
+  compactor_stop (s);
+  return NULL;
 }
 
 void
 compactor_cancel (struct compactor *s)
 {
-  if (s == NULL)
-    return;
-  WITH_LOCK (&s->lock);
-  s->stop = true;
-  pthread_cond_signal (&s->wake);
+  if (s)
+    background_cancel (&s->thread);
 }
 
 void
@@ -204,9 +181,6 @@ compactor_stop (struct compactor *s)
 {
   if (s == NULL)
     return;
-  compactor_cancel (s);
-  pthread_join (s->thread, NULL);
-  pthread_cond_destroy (&s->wake);
-  lock_destroy (&s->lock);
+  background_destroy (&s->thread);
   free (s);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/background.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -36,9 +37,7 @@
 
 struct copier {
   struct nbdedup_pool *pool;    /* not owned */
-  pthread_t thread;
-  bool joined;
-  atomic_bool stop;
+  struct background thread;     /* wakes up when there is work */
   atomic_uint_fast64_t made;
 
   /* The thread's own. */
@@ -50,7 +49,6 @@ struct copier {
   uint64_t begun_ms, bytes;     /* for the pace */
 
   struct lock lock;             /* protects everything below; innermost */
-  pthread_cond_t wake;          /* there is work, or stop */
   uint64_t *queue;              /* owned; a ring */
   size_t first, nr;
   bool look;                    /* scan all records */
@@ -199,7 +197,7 @@ copier_note (struct copier *s, const uint64_t *addrs, size_t nr)
   for (i = 0; i < nr && s->nr < QUEUE_MAX; ++i)
     s->queue[(s->first + s->nr++) % QUEUE_MAX] = addrs[i];
   s->look |= i < nr;
-  pthread_cond_signal (&s->wake);
+  pthread_cond_signal (&s->thread.wake);
 }
 
 void
@@ -209,7 +207,7 @@ copier_look_again (struct copier *s)
     return;
   WITH_LOCK (&s->lock);
   s->look = true;
-  pthread_cond_signal (&s->wake);
+  pthread_cond_signal (&s->thread.wake);
 }
 
 static int
@@ -278,26 +276,18 @@ take (struct copier *s, uint64_t *addr)
  * The thread
  */
 
-static void
-pause_ms (struct copier *s, uint64_t ms)
-{
-  WITH_LOCK (&s->lock);
-  if (!s->stop)
-    lock_wait_ms (&s->lock, &s->wake, ms);
-}
-
 /* Wait until there is work.  False: stop. */
 static bool
 wait_for_work (struct copier *s)
 {
   WITH_LOCK (&s->lock);
   s->busy = s->scanning || s->at < s->nr_found;
-  while (!s->stop && !s->busy && !s->look && s->nr == 0) {
+  while (!s->thread.stop && !s->busy && !s->look && s->nr == 0) {
     s->begun_ms = 0;
-    lock_wait (&s->lock, &s->wake);
+    lock_wait (&s->lock, &s->thread.wake);
   }
   s->busy = true;
-  return !s->stop;
+  return !s->thread.stop;
 }
 
 static bool
@@ -327,10 +317,8 @@ keep_pace (struct copier *s, uint64_t bytes)
   }
   s->bytes += bytes;
   due = s->begun_ms + s->bytes * 1000 / rate;
-  while (now < due && !s->stop) {
-    pause_ms (s, due - now);
+  while (now < due && background_wait_ms (&s->thread, due - now))
     now = clock_ms ();
-  }
 }
 
 static void
@@ -343,7 +331,7 @@ copying_failed (struct copier *s)
                  "and will try again: %s", s->pool->path, nbdedup_error ());
   /* The scan finds the record again. */
   copier_look_again (s);
-  pause_ms (s, full ? FULL_MS : RETRY_MS);
+  background_wait_ms (&s->thread, full ? FULL_MS : RETRY_MS);
 }
 
 static void *
@@ -356,7 +344,7 @@ copier_thread (void *arg)
   thread_lower_priority ();
   while (wait_for_work (s)) {
     if (!has_room (s->pool)) {
-      pause_ms (s, FULL_MS);
+      background_wait_ms (&s->thread, FULL_MS);
       continue;
     }
     bytes = 0;
@@ -372,61 +360,42 @@ copier_thread (void *arg)
   return NULL;
 }
 
-static void
-free_memory (struct copier *s)
-{
-  verifier_free (&s->v);
-  free (s->found);
-  free (s->queue);
-  pthread_cond_destroy (&s->wake);
-  lock_destroy (&s->lock);
-  free (s);
-}
-
 struct copier *
 copier_start (struct nbdedup_pool *pool)
 {
   struct copier *s = calloc (1, sizeof *s);
-  int err;
 
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->pool = pool;
   s->look = pool->copies.nr > 1;
   lock_init (&s->lock);
-  cond_init (&s->wake);
+  background_init (&s->thread, &s->lock);
   s->queue = calloc (QUEUE_MAX, sizeof *s->queue);
   s->found = calloc (SCAN_ROWS * RECORD_GROUP_SECTORS, sizeof *s->found);
   if (s->queue == NULL || s->found == NULL ||
       verifier_init (&s->v, pool) == -1) {
-    free_memory (s);
+    copier_free (s);
     return nbdedup_fail_null (ENOMEM, "no memory to copy records");
   }
-  err = pthread_create (&s->thread, NULL, copier_thread, s);
-  if (err == 0)
+  if (background_start (&s->thread, copier_thread, s) == 0)
     return s;
-  free_memory (s);
-  return nbdedup_fail_null (err, "cannot start a thread: %s", strerror (err));
+  copier_free (s);
+  return NULL;
 }
 
 void
 copier_cancel (struct copier *s)
 {
-  if (s == NULL)
-    return;
-  WITH_LOCK (&s->lock);
-  s->stop = true;
-  pthread_cond_signal (&s->wake);
+  if (s)
+    background_cancel (&s->thread);
 }
 
 void
 copier_stop (struct copier *s)
 {
-  if (s == NULL || s->joined)
-    return;
-  copier_cancel (s);
-  pthread_join (s->thread, NULL);
-  s->joined = true;
+  if (s)
+    background_stop (&s->thread);
 }
 
 void
@@ -434,8 +403,12 @@ copier_free (struct copier *s)
 {
   if (s == NULL)
     return;
-  copier_stop (s);
-  free_memory (s);
+  background_destroy (&s->thread);
+  verifier_free (&s->v);
+  free (s->found);
+  free (s->queue);
+  lock_destroy (&s->lock);
+  free (s);
 }
 
 json_t *

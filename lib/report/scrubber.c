@@ -3,11 +3,10 @@
 #include <config.h>
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
+#include "base/background.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -32,13 +31,9 @@
 
 struct scrubber {
   struct nbdedup_pool *pool;    /* not owned */
-  pthread_t thread;
+  struct background thread;
   uint64_t started_ms;
-  atomic_bool stop;
   uint64_t not_before_ms;       /* the thread's own */
-  struct lock lock;             /* protects everything below; innermost */
-  pthread_cond_t wake;          /* woken, or stop */
-  bool woken;
 };
 
 static uint64_t
@@ -70,16 +65,13 @@ wait_until_due (struct scrubber *s)
 {
   uint64_t interval_s, due, now;
 
-  while (!s->stop) {
+  while (!s->thread.stop) {
     interval_s = s->pool->scrub->interval_s;
     due = interval_s == 0 ? UINT64_MAX : due_ms (s, interval_s);
     now = clock_ms ();
     if (now >= due)
       return true;
-    WITH_LOCK (&s->lock);
-    if (!s->woken && !s->stop)
-      lock_wait_ms (&s->lock, &s->wake, least (due - now, LOOK_MS));
-    s->woken = false;
+    background_wait_ms (&s->thread, least (due - now, LOOK_MS));
   }
   return false;
 }
@@ -91,7 +83,7 @@ go_on (void *opaque, uint64_t done, uint64_t total)
 
   (void) done;
   (void) total;
-  return s->stop || s->pool->scrub->interval_s == 0 ||
+  return s->thread.stop || s->pool->scrub->interval_s == 0 ||
     s->pool->scrub->waiting > 0;
 }
 
@@ -178,40 +170,30 @@ struct scrubber *
 scrubber_start (struct nbdedup_pool *pool)
 {
   struct scrubber *s = calloc (1, sizeof *s);
-  int err;
 
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->pool = pool;
   s->started_ms = clock_ms ();
-  lock_init (&s->lock);
-  cond_init (&s->wake);
-  err = pthread_create (&s->thread, NULL, scrubber_thread, s);
-  if (err == 0)
+  background_init (&s->thread, NULL);
+  if (background_start (&s->thread, scrubber_thread, s) == 0)
     return s;
-  pthread_cond_destroy (&s->wake);
-  lock_destroy (&s->lock);
-  free (s);
-  return nbdedup_fail_null (err, "cannot start a thread: %s", strerror (err));
+  scrubber_stop (s);
+  return NULL;
 }
 
 void
 scrubber_wake (struct scrubber *s)
 {
-  if (s == NULL)
-    return;
-  WITH_LOCK (&s->lock);
-  s->woken = true;
-  pthread_cond_signal (&s->wake);
+  if (s)
+    background_wake (&s->thread);
 }
 
 void
 scrubber_cancel (struct scrubber *s)
 {
-  if (s == NULL)
-    return;
-  s->stop = true;
-  scrubber_wake (s);
+  if (s)
+    background_cancel (&s->thread);
 }
 
 void
@@ -219,9 +201,6 @@ scrubber_stop (struct scrubber *s)
 {
   if (s == NULL)
     return;
-  scrubber_cancel (s);
-  pthread_join (s->thread, NULL);
-  pthread_cond_destroy (&s->wake);
-  lock_destroy (&s->lock);
+  background_destroy (&s->thread);
   free (s);
 }

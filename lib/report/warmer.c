@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/background.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -51,17 +52,12 @@ struct lists {
 
 struct warmer {
   struct nbdedup_pool *pool;    /* not owned */
-  pthread_t thread;
-  bool joined;
-  atomic_bool stop;
+  struct background thread;
   atomic_size_t waiting, loaded;
 
   /* The thread's own, and after its end that of warm_save. */
   struct lists todo;            /* to be read */
   uint64_t saved;               /* checksum of what was saved last */
-
-  struct lock lock;             /* innermost; for 'wake' */
-  pthread_cond_t wake;          /* stop */
 };
 
 static void
@@ -200,14 +196,6 @@ write_lists (struct nbdedup_pool *pool, struct lists *l,
  * The thread
  */
 
-static void
-pause_ms (struct warmer *w, uint64_t ms)
-{
-  WITH_LOCK (&w->lock);
-  if (!w->stop)
-    lock_wait_ms (&w->lock, &w->wake, ms);
-}
-
 /* 1; 0: the cache is full.  Errors are for those who need the block. */
 static int
 load_leaf (struct nbdedup_pool *pool, const uint64_t *numbers)
@@ -270,11 +258,11 @@ load_list (struct warmer *w, struct list *l, size_t size,
   uint64_t begun;
   size_t end;
 
-  while (l->at < l->nr && !w->stop) {
+  while (l->at < l->nr && !w->thread.stop) {
     begun = clock_ms ();
     end = l->nr - l->at < BATCH * size ? l->nr : l->at + BATCH * size;
     qsort (l->p + l->at, (end - l->at) / size, size * sizeof *l->p, compare);
-    for (; l->at < end && !w->stop; l->at += size) {
+    for (; l->at < end && !w->thread.stop; l->at += size) {
       if (!load (w->pool, l->p + l->at)) {
         w->waiting -= (l->nr - l->at) / size;
         l->at = l->nr;
@@ -283,7 +271,7 @@ load_list (struct warmer *w, struct list *l, size_t size,
       w->waiting--;
       w->loaded++;
     }
-    pause_ms (w, clock_ms () - begun);
+    background_wait_ms (&w->thread, clock_ms () - begun);
   }
 }
 
@@ -314,11 +302,9 @@ warmer_thread (void *arg)
   w->waiting = w->todo.records.nr + w->todo.leaves.nr / 2;
   load_list (w, &w->todo.leaves, 2, compare_leaves, load_leaf);
   load_list (w, &w->todo.records, 1, compare_numbers, load_record);
-  while (!w->stop) {
-    pause_ms (w, SAVE_MS);
-    if (!w->stop && w->pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
+  while (background_wait_ms (&w->thread, SAVE_MS))
+    if (w->pool->settings.read_only == NBDEDUP_READ_ONLY_OFF)
       warmer_save_lists (w);
-  }
   return NULL;
 }
 
@@ -330,11 +316,9 @@ warmer_start (struct nbdedup_pool *pool)
   if (w == NULL)
     return NULL;
   w->pool = pool;
-  lock_init (&w->lock);
-  cond_init (&w->wake);
-  if (pthread_create (&w->thread, NULL, warmer_thread, w) == 0)
+  background_init (&w->thread, NULL);
+  if (background_start (&w->thread, warmer_thread, w) == 0)
     return w;
-  w->joined = true;
   warmer_free (w);
   return NULL;
 }
@@ -342,21 +326,15 @@ warmer_start (struct nbdedup_pool *pool)
 void
 warmer_cancel (struct warmer *w)
 {
-  if (w == NULL)
-    return;
-  WITH_LOCK (&w->lock);
-  w->stop = true;
-  pthread_cond_signal (&w->wake);
+  if (w)
+    background_cancel (&w->thread);
 }
 
 void
 warmer_stop (struct warmer *w)
 {
-  if (w == NULL || w->joined)
-    return;
-  warmer_cancel (w);
-  pthread_join (w->thread, NULL);
-  w->joined = true;
+  if (w)
+    background_stop (&w->thread);
 }
 
 void
@@ -364,10 +342,8 @@ warmer_free (struct warmer *w)
 {
   if (w == NULL)
     return;
-  warmer_stop (w);
+  background_destroy (&w->thread);
   lists_free (&w->todo);
-  pthread_cond_destroy (&w->wake);
-  lock_destroy (&w->lock);
   free (w);
 }
 

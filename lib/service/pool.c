@@ -509,20 +509,14 @@ commit_thread (void *arg)
   struct nbdedup_pool *pool = arg;
   uint64_t ms = pool->settings.commit_interval_ms / 2;
 
-  for (;;) {
-    {
-      WITH_LOCK (&pool->commit_lock);
-      if (!pool->commit_stop)
-        lock_wait_ms (&pool->commit_lock, &pool->commit_wake, ms ? ms : 1);
-      if (pool->commit_stop)
-        return NULL;
-    }
+  while (background_wait_ms (&pool->commit, ms ? ms : 1)) {
     /* A failure stops the pool; the next write gets the error. */
     if (writeback_drain (pool->writeback, NULL) == 0 &&
         txg_flush (pool->txg) == -1)
       continue;
     watch_look (pool, false);
   }
+  return NULL;
 }
 
 static int
@@ -530,7 +524,6 @@ start_threads (struct nbdedup_pool *pool)
 {
   unsigned nr = pool->settings.nr_workers;
   long cpus;
-  int err;
 
   if (nr == 0) {
     cpus = sysconf (_SC_NPROCESSORS_ONLN);
@@ -539,11 +532,7 @@ start_threads (struct nbdedup_pool *pool)
   if (txg_start (pool->txg) == -1 ||
       writeback_start (pool->writeback, nr) == -1)
     return -1;
-  err = pthread_create (&pool->commit_thread, NULL, commit_thread, pool);
-  if (err != 0)
-    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-  pool->has_commit_thread = true;
-  return 0;
+  return background_start (&pool->commit, commit_thread, pool);
 }
 
 static int
@@ -569,9 +558,8 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   pool->lock_fd = -1;
   lock_init (&pool->admin);
   lock_init (&pool->drift);
-  lock_init (&pool->commit_lock);
+  background_init (&pool->commit, NULL);
   lock_init (&pool->readers_lock);
-  cond_init (&pool->commit_wake);
   pool->watch = watch_new ();
   pool->lost = lost_leaves_new ();
   pool->scrub = scrub_shared_new ();
@@ -910,26 +898,15 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
  * Closing
  */
 
-static void
-stop_commit_thread (struct nbdedup_pool *pool)
-{
-  if (!pool->has_commit_thread)
-    return;
-  {
-    WITH_LOCK (&pool->commit_lock);
-    pool->commit_stop = true;
-    pthread_cond_signal (&pool->commit_wake);
-  }
-  pthread_join (pool->commit_thread, NULL);
-}
-
 int
 nbdedup_pool_close (struct nbdedup_pool *pool)
 {
+  bool was_open;                /* and may have writes that are not durable */
   int r = 0;
 
   if (pool == NULL)
     return 0;
+  was_open = pool->commit.runs;
   sampler_cancel (pool->sampler);
   scrubber_cancel (pool->scrubber);
   copier_cancel (pool->copier);
@@ -942,10 +919,9 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   compactor_stop (pool->compactor);
   warmer_stop (pool->warmer);
   merger_stop (pool->merger);
-  stop_commit_thread (pool);
+  background_stop (&pool->commit);
   if (pool->writeback) {
-    if (pool->has_commit_thread && writeback_drain (pool->writeback,
-                                                    NULL) == -1)
+    if (was_open && writeback_drain (pool->writeback, NULL) == -1)
       r = -1;
     writeback_stop (pool->writeback);
   }
@@ -974,9 +950,8 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
     close (pool->lock_fd);
   free (pool->path);
   free (pool->who);
-  pthread_cond_destroy (&pool->commit_wake);
+  background_destroy (&pool->commit);
   lock_destroy (&pool->readers_lock);
-  lock_destroy (&pool->commit_lock);
   lock_destroy (&pool->drift);
   lock_destroy (&pool->admin);
   lost_leaves_free (pool->lost);

@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/background.h"
 #include "base/error.h"
 #include "core/engine.h"
 #include "core/map.h"
@@ -22,12 +22,7 @@
 
 struct merger {
   struct nbdedup_pool *pool;    /* not owned */
-  pthread_t thread;
-
-  struct lock lock;             /* protects everything below; innermost */
-  pthread_cond_t wake;          /* woken or stop */
-  bool woken, stop;
-  bool joined;                  /* used only by merger_stop */
+  struct background thread;
 };
 
 /*----------------------------------------------------------------------
@@ -296,21 +291,8 @@ merger_thread (void *arg)
   struct nbdedup_pool *pool = m->pool;
   bool merging = true;
 
-  for (;;) {
-    {
-      WITH_LOCK (&m->lock);
-      while (!m->woken && !m->stop) {
-        if (!merging)
-          lock_wait (&m->lock, &m->wake);
-        else {
-          lock_wait_ms (&m->lock, &m->wake, LOOK_MS);
-          break;
-        }
-      }
-      m->woken = false;
-      if (m->stop)
-        return NULL;
-    }
+  while (merging ? background_wait_ms (&m->thread, LOOK_MS)
+         : background_wait (&m->thread)) {
     merging = is_merging (pool->volumes);
     if (txg_check (pool->txg) == -1 ||
         (find_due (pool->volumes) == NULL &&
@@ -324,41 +306,29 @@ merger_thread (void *arg)
     if (layers_want_collecting (pool->volumes))
       layers_collect (pool->volumes);
   }
+  return NULL;
 }
 
 struct merger *
 merger_start (struct nbdedup_pool *pool)
 {
   struct merger *m = calloc (1, sizeof *m);
-  int err;
 
   if (m == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   m->pool = pool;
-  lock_init (&m->lock);
-  cond_init (&m->wake);
-  err = pthread_create (&m->thread, NULL, merger_thread, m);
-  if (err == 0)
+  background_init (&m->thread, NULL);
+  if (background_start (&m->thread, merger_thread, m) == 0)
     return m;
-  pthread_cond_destroy (&m->wake);
-  lock_destroy (&m->lock);
-  free (m);
-  return nbdedup_fail_null (err, "cannot start a thread: %s",
-                            strerror (err));
+  merger_free (m);
+  return NULL;
 }
 
 void
 merger_stop (struct merger *m)
 {
-  if (m == NULL || m->joined)
-    return;
-  {
-    WITH_LOCK (&m->lock);
-    m->stop = true;
-    pthread_cond_signal (&m->wake);
-  }
-  pthread_join (m->thread, NULL);
-  m->joined = true;
+  if (m)
+    background_stop (&m->thread);
 }
 
 void
@@ -366,18 +336,13 @@ merger_free (struct merger *m)
 {
   if (m == NULL)
     return;
-  merger_stop (m);
-  pthread_cond_destroy (&m->wake);
-  lock_destroy (&m->lock);
+  background_destroy (&m->thread);
   free (m);
 }
 
 void
 merger_wake (struct merger *m)
 {
-  if (m == NULL)
-    return;
-  WITH_LOCK (&m->lock);
-  m->woken = true;
-  pthread_cond_signal (&m->wake);
+  if (m)
+    background_wake (&m->thread);
 }
