@@ -4,10 +4,10 @@
 
 #include <assert.h>
 #include <malloc.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/background.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/priority.h"
@@ -62,10 +62,7 @@ struct ddt_filter {
   uint64_t lookups;             /* that no filter answered */
   atomic_uint resets;
   bool failed;                  /* it could not: until the next reset */
-  bool has_thread;
-  atomic_bool stop;
-  pthread_t thread;
-  pthread_cond_t wake;          /* nr_wanted > 0, or stop */
+  struct background thread;     /* wakes up when nr_wanted > 0 or must_read */
 };
 
 static unsigned
@@ -135,7 +132,7 @@ add_some_entries (struct ddt_filter *f, struct filter *made, unsigned resets,
   struct meta_conn *c = meta_reader_get (f->meta);
   int r = -1;
 
-  if (!f->stop && f->resets == resets && meta_freeze (c) == 0) {
+  if (!f->thread.stop && f->resets == resets && meta_freeze (c) == 0) {
     r = add_entries (f, made, c, prefix);
     meta_unfreeze (c);
   }
@@ -286,7 +283,7 @@ read_saved (struct ddt_filter *f, bool at_end)
     WITH_LOCK (f->lock);
     f->must_read = false;
   }
-  for (i = 0; i < DDT_FILTER_PARTS && (at_end || !f->stop); ++i)
+  for (i = 0; i < DDT_FILTER_PARTS && (at_end || !f->thread.stop); ++i)
     if (f->parts[i].saved)
       read_part (f, &f->parts[i], warm_file_find (f->file, WARM_FILTER, i));
 }
@@ -296,9 +293,9 @@ static bool
 get_wanted (struct ddt_filter *f, unsigned *part)
 {
   WITH_LOCK (f->lock);
-  while (!f->stop && !f->must_read && f->nr_wanted == 0)
-    lock_wait (f->lock, &f->wake);
-  if (f->stop)
+  while (!f->thread.stop && !f->must_read && f->nr_wanted == 0)
+    lock_wait (f->lock, &f->thread.wake);
+  if (f->thread.stop)
     return false;
   if (f->must_read) {
     *part = DDT_FILTER_PARTS;
@@ -345,12 +342,10 @@ static bool
 start_thread_locked (struct ddt_filter *f)
 {
   assert_held (f->lock);
-  if (!f->has_thread) {
-    f->has_thread = pthread_create (&f->thread, NULL, filter_thread, f) == 0;
-    f->failed = !f->has_thread;
-  }
-  pthread_cond_signal (&f->wake);
-  return f->has_thread;
+  if (!f->thread.runs)
+    f->failed = background_start (&f->thread, filter_thread, f) == -1;
+  pthread_cond_signal (&f->thread.wake);
+  return f->thread.runs;
 }
 
 static void
@@ -392,7 +387,7 @@ ddt_filter_new (struct meta *meta, struct lock *lock, uint64_t max_bytes,
   f->max_bytes = max_bytes / (DDT_FILTER_PARTS + 1);
   f->ops = *ops;
   f->failed = f->max_bytes == 0;
-  cond_init (&f->wake);
+  background_init (&f->thread, lock);
   return f;
 }
 
@@ -433,14 +428,7 @@ ddt_filter_offer_locked (struct ddt_filter *f, struct warm_file *file)
 void
 ddt_filter_stop (struct ddt_filter *f)
 {
-  {
-    WITH_LOCK (f->lock);
-    f->stop = true;
-    pthread_cond_signal (&f->wake);
-  }
-  if (f->has_thread)
-    pthread_join (f->thread, NULL);
-  f->has_thread = false;
+  background_stop (&f->thread);
 }
 
 static void
@@ -462,7 +450,7 @@ ddt_filter_save (struct ddt_filter *f, struct warm_writer *w)
 {
   struct warm_section s = { .type = WARM_FILTER };
 
-  assert (!f->has_thread);
+  assert (!f->thread.runs);
   read_saved (f, true);
   for (; s.part < DDT_FILTER_PARTS; ++s.part) {
     if (f->parts[s.part].used == NULL)
@@ -489,14 +477,13 @@ ddt_filter_free (struct ddt_filter *f)
 
   if (f == NULL)
     return;
-  ddt_filter_stop (f);
+  background_destroy (&f->thread);
   for (i = 0; i < DDT_FILTER_PARTS; ++i) {
     filter_free (f->parts[i].used);
     filter_free (f->parts[i].saved);
   }
   filter_free (f->made);
   warm_file_close (f->file);
-  pthread_cond_destroy (&f->wake);
   free (f);
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/background.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -43,16 +44,15 @@ struct meta_copy {
   char *db, *mark_path;         /* owned */
   struct cksum_mirror *mirror;  /* owned */
   struct meta_conn conn;        /* the thread's; before it runs, the opener's */
-  bool has_conn, has_thread;
+  bool has_conn;
   bool attached;                /* the choice is made, and the mark tells it */
-  pthread_t thread;
+  struct background thread;
 
   struct lock building;         /* held while using 'conn' */
 
   /* Innermost but for the mirror's events: "lost" acquires it during a write.
    */
   struct lock lock;             /* protects everything below */
-  pthread_cond_t wake;
   struct meta_mark mark;        /* as on disk, if 'has_mark' */
   bool has_mark;
   bool is_doubtful;             /* the disk may have another mark: the last
@@ -63,7 +63,6 @@ struct meta_copy {
   bool untold;                  /* the loss is not in the log yet */
   bool poked;                   /* there may be an event */
   uint64_t retry_ms;            /* when to try again, as of clock_ms */
-  bool stop;
   uint64_t resume;              /* pages that the copy already has */
   uint64_t built, total;
   uint64_t compared;            /* foreign changes before the last comparison */
@@ -147,7 +146,7 @@ wake (void *opaque)
 
   WITH_LOCK (&c->lock);
   c->poked = true;
-  pthread_cond_signal (&c->wake);
+  pthread_cond_signal (&c->thread.wake);
 }
 
 /*----------------------------------------------------------------------
@@ -200,13 +199,6 @@ tell_damaged (void *opaque, const struct cksum_page_report *r)
 
   nbdedup_log (NBDEDUP_LOG_ERROR, "%s: page %" PRIu64 " is damaged and has no "
                "second copy yet", c->db, r->number);
-}
-
-static bool
-should_stop (struct meta_copy *c)
-{
-  WITH_LOCK (&c->lock);
-  return c->stop;
 }
 
 static int
@@ -283,7 +275,7 @@ copy_pages (struct meta_copy *c, uint64_t first)
     }
     if (first > pages)
       return 0;
-    if (should_stop (c))
+    if (c->thread.stop)
       return 1;
     if (cksum_mirror_copy (c->mirror, c->conn.db, first,
                            pages - first + 1 < PIECE_PAGES
@@ -466,7 +458,7 @@ put_right (struct meta_copy *c)
     repaired = p.repaired;
     for (first = 1; (n = compare_piece (c, first, &cmp, &lost)) > 0; ) {
       first += (uint64_t) n;
-      if (should_stop (c))
+      if (c->thread.stop)
         return;
     }
   } while (n == 0 && !lost && p.damaged == 0 && p.repaired > repaired &&
@@ -508,14 +500,15 @@ wait_for_work (struct meta_copy *c, bool *retry)
   uint64_t now = clock_ms ();
 
   WITH_LOCK (&c->lock);
-  if (!c->stop && !c->begin && !c->untold && !c->poked && now < c->retry_ms)
-    lock_wait_ms (&c->lock, &c->wake, (unsigned) (c->retry_ms - now));
+  if (!c->thread.stop && !c->begin && !c->untold && !c->poked &&
+      now < c->retry_ms)
+    lock_wait_ms (&c->lock, &c->thread.wake, c->retry_ms - now);
   c->poked = false;
   now = clock_ms ();
   *retry = now >= c->retry_ms;
   if (*retry)
     c->retry_ms = now + RETRY_MS;
-  return !c->stop;
+  return !c->thread.stop;
 }
 
 static void *
@@ -544,16 +537,10 @@ copy_thread (void *arg)
 int
 meta_copy_start (struct meta_copy *c, const struct meta_conn *conn)
 {
-  int err;
-
   c->conn = *conn;
   c->has_conn = true;
   c->retry_ms = clock_ms () + RETRY_MS;
-  err = pthread_create (&c->thread, NULL, copy_thread, c);
-  if (err != 0)
-    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-  c->has_thread = true;
-  return 0;
+  return background_start (&c->thread, copy_thread, c);
 }
 
 void
@@ -563,7 +550,7 @@ meta_copy_retry (struct meta_copy *c)
     return;
   WITH_LOCK (&c->lock);
   c->retry_ms = 0;
-  pthread_cond_signal (&c->wake);
+  pthread_cond_signal (&c->thread.wake);
 }
 
 void
@@ -571,15 +558,7 @@ meta_copy_stop (struct meta_copy *c)
 {
   if (c == NULL)
     return;
-  if (c->has_thread) {
-    {
-      WITH_LOCK (&c->lock);
-      c->stop = true;
-      pthread_cond_signal (&c->wake);
-    }
-    pthread_join (c->thread, NULL);
-    c->has_thread = false;
-  }
+  background_stop (&c->thread);
   if (c->has_conn)
     meta_conn_close (&c->conn);
   c->has_conn = false;
@@ -638,7 +617,7 @@ meta_copy_new (const char *db, const struct meta_session *session, bool force)
     return nbdedup_fail_null (ENOMEM, "no memory");
   lock_init (&c->building);
   lock_init (&c->lock);
-  cond_init (&c->wake);
+  background_init (&c->thread, &c->lock);
   c->db = strdup (db);
   c->mark_path = meta_pair_mark_path (db);
   if (c->db == NULL)
@@ -687,12 +666,12 @@ meta_copy_free (struct meta_copy *c, bool clean)
 
   if (c == NULL)
     return;
-  assert (!c->has_thread && !c->has_conn);
+  assert (!c->thread.runs && !c->has_conn);
   if (clean && c->mirror &&
       cksum_mirror_state (c->mirror) == CKSUM_MIRROR_BUILDING)
     save_progress (c);
   cksum_mirror_free (c->mirror);
-  pthread_cond_destroy (&c->wake);
+  background_destroy (&c->thread);
   lock_destroy (&c->lock);
   lock_destroy (&c->building);
   free (c->db);
@@ -807,7 +786,7 @@ meta_copy_configure (struct meta_copy *c, const char *value)
   }
   WITH_LOCK (&c->lock);
   c->begin = true;
-  pthread_cond_signal (&c->wake);
+  pthread_cond_signal (&c->thread.wake);
   return 0;
 }
 

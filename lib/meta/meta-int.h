@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "base/background.h"
 #include "base/invariant.h"
 #include "base/lock.h"
 #include "meta/meta-conn.h"
@@ -27,8 +28,7 @@ struct meta {
   struct meta_conn writer;
   struct meta_conn readers[NR_READERS];
   struct meta_conn checkpointer;        /* the thread's own */
-  pthread_t thread;
-  bool has_thread;
+  struct background thread;     /* wakes up to copy enough pages */
   bool opened;                  /* the pool was not refused */
   bool readonly;                /* constant */
   struct meta_copy *copy;       /* owned; constant; NULL if read-only */
@@ -45,7 +45,6 @@ struct meta {
   struct lock lock;             /* protects everything below */
   pthread_cond_t reader_free;   /* nr_free > 0 and !hold_readers */
   pthread_cond_t all_free;      /* nr_free == NR_READERS */
-  pthread_cond_t wake;          /* enough pages to copy, or stop */
   struct meta_conn *free[NR_READERS];
   unsigned nr_free;
   unsigned nr_frozen;           /* readers of meta_frozen_open */
@@ -57,7 +56,6 @@ struct meta {
   int checkpoint_pages;         /* not copied: then the thread copies them */
   unsigned wal_begun;           /* how often the WAL was restarted */
   bool hold_readers;            /* meta_reader_get waits */
-  bool stop;
 };
 
 /* True whenever the lock is not held. */

@@ -98,9 +98,9 @@ meta_checkpoint_thread (void *arg)
   for (;;) {
     {
       WITH_LOCK (&m->lock);
-      while (!m->stop && !wants_checkpoint_locked (m))
-        lock_wait (&m->lock, &m->wake);
-      if (m->stop)
+      while (!m->thread.stop && !wants_checkpoint_locked (m))
+        lock_wait (&m->lock, &m->thread.wake);
+      if (m->thread.stop)
         return NULL;
     }
     WITH_LOCK (&m->copying);
@@ -121,7 +121,7 @@ meta_wal_hook (void *arg, sqlite3 *db, const char *name, int pages)
     wal_begins_locked (m);
   m->wal_pages = pages;
   if (wants_checkpoint_locked (m))
-    pthread_cond_signal (&m->wake);
+    pthread_cond_signal (&m->thread.wake);
   return SQLITE_OK;
 }
 

@@ -95,16 +95,10 @@ start_copy (struct meta *m)
 static int
 start_writing (struct meta *m)
 {
-  int err;
-
   m->files = meta_files_open (m->path, META_PAGE_BYTES, m->copy);
   if (m->files == NULL || meta_count_pages (m) == -1 || start_copy (m) == -1)
     return -1;
-  err = pthread_create (&m->thread, NULL, meta_checkpoint_thread, m);
-  if (err != 0)
-    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-  m->has_thread = true;
-  return 0;
+  return background_start (&m->thread, meta_checkpoint_thread, m);
 }
 
 static struct meta *
@@ -122,8 +116,8 @@ open_meta (const char *path, uint64_t budget_bytes, bool readonly,
   lock_init (&m->copying);
   lock_init (&m->lock);
   m->checkpoint_pages = META_CHECKPOINT_PAGES_MIN;
+  background_init (&m->thread, &m->lock);
   cond_init (&m->reader_free);
-  cond_init (&m->wake);
   cond_init (&m->all_free);
   cond_init (&m->none_frozen);
   m->readonly = readonly;
@@ -224,14 +218,9 @@ meta_close (struct meta *m)
   if (m == NULL)
     return 0;
   meta_copy_stop (m->copy);
-  if (m->has_thread) {
-    {
-      WITH_LOCK (&m->lock);
-      assert (m->nr_free == NR_READERS && m->nr_frozen == 0);
-      m->stop = true;
-      pthread_cond_signal (&m->wake);
-    }
-    pthread_join (m->thread, NULL);
+  if (m->thread.runs) {
+    background_stop (&m->thread);
+    assert (m->nr_free == NR_READERS && m->nr_frozen == 0);
     if (m->writer.sync_failed)
       r = nbdedup_fail (EIO, "pool.db: an earlier fdatasync has failed");
     else if (m->opened) {
@@ -253,8 +242,8 @@ meta_close (struct meta *m)
   meta_files_close (m->files);
   pthread_cond_destroy (&m->none_frozen);
   pthread_cond_destroy (&m->all_free);
-  pthread_cond_destroy (&m->wake);
   pthread_cond_destroy (&m->reader_free);
+  background_destroy (&m->thread);
   lock_destroy (&m->lock);
   lock_destroy (&m->copying);
   free (m->path);
@@ -368,7 +357,7 @@ meta_frozen_close (struct meta *m, struct meta_conn *c)
     m->give_way_bytes = 0;
     m->copied_pages = 0;        /* the reader has limited checkpoints */
     pthread_cond_broadcast (&m->none_frozen);
-    pthread_cond_signal (&m->wake);
+    pthread_cond_signal (&m->thread.wake);
   }
 }
 

@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "base/background.h"
 #include "base/invariant.h"
 #include "base/lock.h"
 #include "disk/store.h"
@@ -106,12 +107,10 @@ struct space {
   struct entry_queue lru;       /* first: most recently used */
 
   /* The puncher, see space-punch.c. */
-  pthread_t puncher;
-  bool has_puncher, puncher_stop;
+  struct background puncher;    /* wakes up when is_due_locked */
   bool find_leftovers;
   bool punch_all;               /* also those that wait for neighbours */
   bool closing;                 /* spare segments are given back, too */
-  pthread_cond_t punch;         /* the puncher has something to do */
   pthread_cond_t punched;       /* a system call has ended */
   uint64_t punches_begun, punches_ended;
   uint32_t end_first;           /* past the table: from here on segments are

@@ -111,9 +111,9 @@ seg_punch_empty_locked (struct space *space, bool all)
   /* Many are freed one after the other: let them wait for their neighbours. */
   if (!all && space->nr_empty < SPACE_SPARE_SEGMENTS + EMPTY_AT_ONCE)
     return;
-  if (space->has_puncher) {
+  if (space->puncher.runs) {
     space->punch_all |= all;
-    pthread_cond_signal (&space->punch);
+    pthread_cond_signal (&space->puncher.wake);
     return;
   }
   while (has_surplus_locked (space))
@@ -185,7 +185,7 @@ punch_end_locked (struct space *space)
   if (store_length (space->store, &length) == -1)
     return;
   end = length / SEGMENT_BYTES < NONE ? length / SEGMENT_BYTES : NONE;
-  while (end > space->nr_segs && !space->puncher_stop) {
+  while (end > space->nr_segs && !space->puncher.stop) {
     space->end_first = end - space->nr_segs > PUNCH_AT_ONCE
       ? (uint32_t) end - PUNCH_AT_ONCE : space->nr_segs;
     punch_taken_locked (space, space->end_first, (uint32_t) end);
@@ -202,7 +202,7 @@ punch_leftovers_locked (struct space *space)
   if (!has_more_space_locked (space))
     return;
   punch_end_locked (space);
-  while (id < space->nr_segs && !space->puncher_stop)
+  while (id < space->nr_segs && !space->puncher.stop)
     id = punch_absent_locked (space, id);
 }
 
@@ -229,40 +229,26 @@ puncher_thread (void *arg)
   WITH_LOCK (&space->lock);
   if (space->find_leftovers)
     punch_leftovers_locked (space);
-  while (!space->puncher_stop)
+  while (!space->puncher.stop)
     if (is_due_locked (space))
       punch_some_locked (space);
     else
-      lock_wait (&space->lock, &space->punch);  /* until: stop, or due */
+      lock_wait (&space->lock, &space->puncher.wake);   /* stop, or due */
   return NULL;
 }
 
 int
 space_start_puncher (struct space *space, bool find_leftovers)
 {
-  int err;
   WITH_LOCK (&space->lock);
 
-  assert (!space->has_puncher);
+  assert (!space->puncher.runs);
   space->find_leftovers = find_leftovers;
-  err = pthread_create (&space->puncher, NULL, puncher_thread, space);
-  if (err != 0)
-    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-  space->has_puncher = true;
-  return 0;
+  return background_start (&space->puncher, puncher_thread, space);
 }
 
 void
 space_stop_puncher (struct space *space)
 {
-  {
-    WITH_LOCK (&space->lock);
-    if (!space->has_puncher)
-      return;
-    space->puncher_stop = true;
-    pthread_cond_signal (&space->punch);
-  }
-  pthread_join (space->puncher, NULL);
-  WITH_LOCK (&space->lock);
-  space->has_puncher = false;
+  background_stop (&space->puncher);
 }

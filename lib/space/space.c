@@ -55,7 +55,7 @@ space_new (struct store *store, const struct space_ops *ops,
   if (space == NULL)
     return nbdedup_fail_null (ENOMEM, "space: no memory");
   lock_init (&space->lock);
-  cond_init (&space->punch);
+  background_init (&space->puncher, &space->lock);
   cond_init (&space->punched);
   TAILQ_INIT (&space->lru);
   space->store = store;
@@ -107,7 +107,7 @@ space_destroy (struct space *space)
   free (space->segs);
   free (space->absent);
   pthread_cond_destroy (&space->punched);
-  pthread_cond_destroy (&space->punch);
+  background_destroy (&space->puncher);
   lock_destroy (&space->lock);
   free (space);
 }
