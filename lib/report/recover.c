@@ -105,7 +105,8 @@ list_records (const char *path, const char *why)
                         "missing", why,
                         "records", (json_int_t) f.records,
                         "record_bytes", (json_int_t) f.bytes,
-                        "stored_bytes", (json_int_t) f.stored_bytes);
+                        "stored_bytes", (json_int_t) f.stored_bytes)
+      ?: nbdedup_fail_null (ENOMEM, "no memory");
   store_close (f.store);
   return result;
 }
@@ -158,7 +159,8 @@ nbdedup_pool_recover (const char *path, bool without_journal)
     nbdedup_pool_list (pool, count_volume, &volumes);
     if (nbdedup_pool_close (pool) == -1)
       return NULL;
-    return json_pack ("{s:b, s:I}", "recovered", 1, "volumes", volumes);
+    return json_pack ("{s:b, s:I}", "recovered", 1, "volumes", volumes)
+      ?: nbdedup_fail_null (ENOMEM, "no memory");
   }
   if (errno != EIO && errno != ENOENT)
     return NULL;                /* in use, newer, no room ... */

@@ -68,10 +68,13 @@ unwatch_locked (struct cksum_own *o)
   if (o->fd != -1)
     close (o->fd);
   o->fd = -1;
+  o->known = false;
   o->nr_written = o->next_written = 0;
 }
 
-/* Record the file's size and time; true if they have changed. */
+/* Record the file's size and time; true if they have changed.  After a call
+ * that failed there is nothing to compare them with.
+ */
 static bool
 note_locked (struct cksum_own *o)
 {
@@ -79,11 +82,17 @@ note_locked (struct cksum_own *o)
   bool differs;
 
   assert_held (&o->lock);
-  if (o->fd == -1 || fstat (o->fd, &st) == -1)
+  if (o->fd == -1)
     return false;
-  differs = st.st_size != o->size ||
-    st.st_mtim.tv_sec != o->modified.tv_sec ||
-    st.st_mtim.tv_nsec != o->modified.tv_nsec;
+  if (fstat (o->fd, &st) == -1) {
+    o->known = false;
+    return false;
+  }
+  differs = o->known &&
+    (st.st_size != o->size ||
+     st.st_mtim.tv_sec != o->modified.tv_sec ||
+     st.st_mtim.tv_nsec != o->modified.tv_nsec);
+  o->known = true;
   o->size = st.st_size;
   o->modified = st.st_mtim;
   return differs;

@@ -41,6 +41,7 @@ struct cksum_own {
   void *opaque;
   struct lock lock;             /* protects the rest */
   int fd;                       /* O_PATH; -1: not watched */
+  bool known;                   /* the next two are what the file has */
   struct timespec modified;
   off_t size;
   /* A ring of the pages written last, counted from 0, and their checksums. */
