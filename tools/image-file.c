@@ -226,7 +226,7 @@ file_close (struct image *image, bool failed)
 
   if (f->fd != -1) {
     /* Pipes have nothing to sync. */
-    if (!failed && fsync (f->fd) == -1 &&
+    if (!failed && new_file_sync (f->fd) == -1 &&
         errno != EINVAL && errno != EROFS && errno != ENOTSUP)
       r = fail_errno (image);
     if (close (f->fd) == -1 && !failed && r == 0)

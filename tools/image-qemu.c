@@ -192,7 +192,7 @@ sync_file (const char *name, const char *file)
   const int fd = open (file, O_RDWR | O_CLOEXEC);
   int r = 0;
 
-  if (fd == -1 || fsync (fd) == -1)
+  if (fd == -1 || new_file_sync (fd) == -1)
     r = image_fail ("%s: %s", name, strerror (errno));
   if (fd != -1)
     close (fd);

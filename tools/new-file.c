@@ -62,6 +62,17 @@ new_file_open (struct new_file *nf, const char *file)
   return fd;
 }
 
+int
+new_file_sync (int fd)
+{
+  int r;
+
+  do
+    r = fsync (fd);
+  while (r == -1 && errno == EINTR);
+  return r;
+}
+
 /* Make the new name durable, too. */
 static int
 sync_directory (const char *file)
@@ -72,7 +83,7 @@ sync_directory (const char *file)
   fd = open (dirname (copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd != -1) {
     /* Some file systems cannot sync directories. */
-    r = fsync (fd) == -1 && errno != EINVAL ? -1 : 0;
+    r = new_file_sync (fd) == -1 && errno != EINVAL ? -1 : 0;
     close (fd);
   }
   free (copy);

@@ -20,6 +20,9 @@ struct new_file {
 /* Make an empty file; its descriptor (owned by the caller) or -1. */
 extern int new_file_open (struct new_file *nf, const char *file);
 
+/* fsync, repeated if a signal interrupts it.  0, or -1 with errno. */
+extern int new_file_sync (int fd);
+
 /* The file is durable: give it its name, durably. */
 extern int new_file_commit (struct new_file *nf);
 
