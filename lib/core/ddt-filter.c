@@ -168,6 +168,7 @@ drop_part_locked (struct ddt_filter *f, struct part *part)
   assert_held (f->lock);
   if (part->used == NULL)
     return;
+  assert (f->nr_used > 0 && f->bytes >= filter_bytes (part->used));
   f->bytes -= filter_bytes (part->used);
   f->nr_used--;
   filter_free (part->used);
@@ -187,6 +188,7 @@ use_locked (struct ddt_filter *f, struct part *part, struct filter *filter,
     part->nr_most = 2 * part->nr;
   f->bytes += filter_bytes (filter);
   f->nr_used++;
+  assert (f->nr_used <= DDT_FILTER_PARTS);
 }
 
 static void
@@ -243,6 +245,7 @@ take_saved_locked (struct ddt_filter *f, struct part *part)
   struct filter *saved = TAKE_PTR (part->saved);
 
   assert_held (f->lock);
+  assert (f->bytes >= filter_bytes (saved));
   f->bytes -= filter_bytes (saved);
   return saved;
 }

@@ -283,6 +283,7 @@ drop_ref_locked (struct ddt *ddt, struct ref *r)
 {
   assert_held (&ddt->lock);
   assert (r->entry == NULL);
+  assert (ddt->pending_bytes >= REF_BYTES);
   hashtable_remove (&ddt->refs, &r->link);
   free (r);
   ddt->pending_bytes -= REF_BYTES;
@@ -631,6 +632,7 @@ ddt_ref (struct ddt *ddt, uint64_t addr, int64_t delta)
 {
   struct ref *r;
 
+  assert (delta >= 0);          /* ddt_unref drops one */
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   r = get_ref_locked (ddt, addr);

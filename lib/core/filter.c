@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -44,6 +45,8 @@ filter_new (size_t bytes)
   p = (uintptr_t) f->memory;
   f->lines = (void *) ((uint8_t *) f->memory +
                        (LINE_BYTES - p % LINE_BYTES) % LINE_BYTES);
+  /* One access to memory for each question. */
+  assert ((uintptr_t) f->lines % LINE_BYTES == 0);
   return f;
 }
 
@@ -68,6 +71,8 @@ filter_get (const struct filter *f, size_t offset, uint8_t *buf, size_t len)
   const atomic_uint_fast64_t *words = f->lines[0];
   size_t i;
 
+  assert (offset % 8 == 0 && len % 8 == 0);
+  assert (len <= filter_bytes (f) && offset <= filter_bytes (f) - len);
   for (i = 0; i < len; i += 8)
     put_le64 (buf + i, atomic_load_explicit (&words[(offset + i) / 8],
                                              memory_order_relaxed));
@@ -79,6 +84,8 @@ filter_merge (struct filter *f, size_t offset, const uint8_t *buf, size_t len)
   atomic_uint_fast64_t *words = f->lines[0];
   size_t i;
 
+  assert (offset % 8 == 0 && len % 8 == 0);
+  assert (len <= filter_bytes (f) && offset <= filter_bytes (f) - len);
   for (i = 0; i < len; i += 8)
     atomic_fetch_or_explicit (&words[(offset + i) / 8], get_le64 (buf + i),
                               memory_order_relaxed);

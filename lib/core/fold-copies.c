@@ -14,6 +14,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,8 @@ judge_new (struct change *ch, const struct ddt_change *new)
   unsigned nr;
   int r = fold_find_record (f, ch->c, new->copy_of, &primary);
 
+  assert (new->record && new->record->flags & RECORD_COPY);
+  assert (new->copy_of != new->addr);
   if (r == -1)
     return -1;
   if (r == 0 || primary.flags & RECORD_COPY ||
@@ -113,6 +116,7 @@ judge_new (struct change *ch, const struct ddt_change *new)
     return table_failed (ch);
   if (nr >= copies_wanted (f->parts->copies, primary.refcount))
     return release (ch, new->addr);
+  assert (nr < COPIES_BESIDE);
   copies[nr++] = new->addr;
   return meta_copies_put (ch->c, new->copy_of, copies, nr) == -1
     ? table_failed (ch) : 0;
@@ -147,6 +151,7 @@ note_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
   if (row == NULL)
     return -1;
   *row = (struct row) { .addr = addr, .nr = nr };
+  assert (nr <= COPIES_BESIDE);
   memcpy (row->copies, copies, nr * sizeof *copies);
   return 0;
 }
@@ -205,6 +210,7 @@ fold_copies (struct fold *f, struct meta_conn *c)
   struct change ch = { .f = f, .c = c };
   int r = change_table (&ch, f->nr_gone);
 
+  assert (f->state.fold == f->base.fold);       /* fold_write_tables counts */
   if (r == 0 && ch.released.nr > 0)
     r = fold_release_copies (f, c, ch.released.p, ch.released.nr);
   if (r == 0 && !f->copies_damaged &&

@@ -110,6 +110,7 @@ group_find (struct group *g, uint64_t addr)
 {
   unsigned i;
 
+  assert (addr / RECORD_GROUP_SECTORS == g->id);
   for (i = 0; i < g->nr; ++i)
     if (g->records[i].ptr.addr == addr)
       return &g->records[i];

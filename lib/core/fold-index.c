@@ -39,6 +39,16 @@ reduce (struct index_entry *ops, size_t nr, uint64_t *nr_entries)
   return n;
 }
 
+/* What reduce leaves: ascending, each (prefix, addr) once. */
+static void
+assert_reduced (const struct index_entry *ops, size_t nr)
+{
+  size_t i;
+
+  for (i = 1; i < nr; ++i)
+    assert (index_entry_compare (&ops[i - 1], &ops[i]) < 0);
+}
+
 /*----------------------------------------------------------------------
  * Rows
  */
@@ -59,12 +69,14 @@ put_rows (struct meta_conn *c, unsigned run, const struct index_entry *e,
   struct blob row CLEANUP_BLOB = { NULL };
   size_t i, n;
 
+  assert (max > 0 || nr == 0);
   for (; nr > 0; e += n, nr -= n) {
     n = nr < max ? nr : max;
     while (n > 1 && n < nr && key (&e[n - 1]) == key (&e[n]))
       n--;
     while (n < nr && key (&e[n - 1]) == key (&e[n]))
       n++;
+    assert (n > 0 && n <= nr);
     if (blob_reserve (&row, n * INDEX_ENTRY_LEN) == -1)
       return -1;
     for (i = 0; i < n; ++i)
@@ -132,6 +144,7 @@ merge_into_row (struct meta_conn *c, unsigned run,
     return 0;
   }
   n = merge_row (&row, ops, i, out);
+  assert (n <= row.len / INDEX_ENTRY_LEN + i);
   if ((found && meta_index_delete (c, run, low) == -1) ||
       put_rows (c, run, out, n, n > INDEX_ROW_MAX / INDEX_ENTRY_LEN
                 ? INDEX_ROW_MAX / INDEX_ENTRY_LEN / 4 * 3 : n) == -1)
@@ -238,6 +251,7 @@ choose_run (const struct index_runs *runs, const struct index_runs *busy,
 {
   unsigned run;
 
+  assert (level < INDEX_LEVELS);
   for (run = level * INDEX_LEVEL_RUNS; run < INDEX_RUNS - 1; ++run)
     if (!index_runs_has (runs, run) && !index_runs_has (busy, run))
       break;
@@ -267,6 +281,8 @@ cancel_in_row (struct blob *row, struct index_entry *ops, size_t nr,
     }
     memmove (row->p + left++ * INDEX_ENTRY_LEN, row->p + off, INDEX_ENTRY_LEN);
   }
+  assert (*kept <= *pos && *pos <= nr);
+  assert (left <= end / INDEX_ENTRY_LEN);
   return left;
 }
 
@@ -307,6 +323,7 @@ cancel_in_run (struct meta_conn *c, unsigned run, struct index_entry *ops,
                         left * INDEX_ENTRY_LEN) == -1)
       return -1;
   }
+  assert (i == *nr && kept <= i);
   *nr = kept;
   return 0;
 }
@@ -342,6 +359,8 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
     nr = reduce (ops, nr, nr_entries);
   if (nr == 0)
     return 0;
+  if (NBDEDUP_EXPENSIVE_ASSERTS)
+    assert_reduced (ops, nr);
   if (meta_index_runs (c, &runs) == -1 ||
       (in_place && cancel (c, &runs, ops, &nr, nr_entries) == -1))
     return -1;
@@ -350,6 +369,7 @@ fold_index (struct meta_conn *c, struct index_entry *ops, size_t nr,
   if (merges)
     busy = busy_runs (merges);
   run = choose_run (&runs, &busy, level_of (nr));
+  assert (run < INDEX_RUNS);
   if (add_to_run (c, run, ops, nr) == -1)
     return -1;
   if (merges) {
@@ -461,6 +481,8 @@ merge_step (struct meta_conn *c, struct index_merges *merges,
   bool ended;
   int r;
 
+  /* A merge never reads what it writes. */
+  assert (!index_runs_has (&m->inputs, m->output));
   if (cu == NULL)
     return -1;
   r = read_step (cu, INDEX_STEP_ENTRIES, s);
@@ -532,6 +554,7 @@ entries_of (const struct index_merges *merges, unsigned run)
   uint64_t n = INDEX_LEVEL_ENTRIES * INDEX_MERGE / 2;
   unsigned level;
 
+  assert (run < INDEX_RUNS);
   if (merges->entries[run] > 0)
     return merges->entries[run];
   for (level = run / INDEX_LEVEL_RUNS; level > 0; --level)
@@ -549,6 +572,8 @@ begin_merge (struct index_merges *merges, struct index_merge *m,
   uint64_t sum = 0;
   unsigned run, nr = 0;
 
+  assert (!is_active (m));
+  assert (first <= last && last < INDEX_RUNS);
   for (run = first; run <= last; ++run)
     if (index_runs_has (runs, run) && !index_runs_has (&busy, run)) {
       sum += entries_of (merges, run);
@@ -564,6 +589,7 @@ begin_merge (struct index_merges *merges, struct index_merge *m,
     if (index_runs_has (runs, run) && !index_runs_has (&busy, run) &&
         run != m->output)
       index_runs_add (&m->inputs, run);
+  assert (is_active (m) && m->output < INDEX_RUNS);
 }
 
 /* Do most entries only remove others? */

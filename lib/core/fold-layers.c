@@ -14,6 +14,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,6 +114,7 @@ add_row (struct scan *s, struct layer *layer, uint64_t leaf_nr,
     return 1;
   }
   s->budget->pages -= pages;
+  assert (s->budget->work > 0);         /* scan_row has looked */
   s->budget->work--;
   return 0;
 }
@@ -125,6 +127,7 @@ scan_row (void *opaque, uint64_t leaf_nr, uint64_t seq, const uint8_t *buf,
   struct layer *layer = find_seq (s->layers, s->nr, seq);
   bool is_ours = layer != NULL && leaf_nr >= layer->cursor;
 
+  assert (!s->stopped);         /* the first stop ends the scan */
   /* Do not stop at a row of another layer: that may be of the same leaf as the
    * last row found, and then the scan would find that one forever.
    */
@@ -144,6 +147,7 @@ scan_branch (struct scan *s, struct meta_conn *c)
   uint64_t first = UINT64_MAX;
   size_t i;
 
+  assert (s->nr > 0 && s->nr_rows == 0);
   for (i = 0; i < s->nr; ++i)
     if (s->layers[i]->cursor < first)
       first = s->layers[i]->cursor;
@@ -163,6 +167,7 @@ reap_row (struct fold *f, struct meta_conn *c, const struct row *row)
   struct pointer ptr;
   unsigned i, nr = 0;
 
+  assert (layer->dying);
   for (i = 0; i < LEAF_BLOCKS; ++i)
     if (row->content.state[i] == MAP_POINTER) {
       if (pointer_unpack (row->content.ptr[i], layer->block_size,
@@ -186,6 +191,7 @@ reap_branch (struct fold *f, struct meta_conn *c, struct layer **layers,
   size_t i;
   int r = scan_branch (&s, c);
 
+  assert (layers[0]->branch == layers[nr - 1]->branch);
   for (i = 0; i < s.nr_rows && r == 0; ++i)
     r = reap_row (f, c, &s.rows[i]);
   free (s.rows);
@@ -218,6 +224,7 @@ trim_row (struct fold *f, struct meta_conn *c, struct row *row)
   struct pointer ptr;
   unsigned i, nr = 0;
 
+  assert (layer->merge_state == MERGE_TRIM);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (row->leaf * LEAF_BLOCKS + i < overlap)
       continue;
@@ -250,6 +257,8 @@ fold_push_leaf (struct fold *f, struct meta_conn *c, struct layer *child,
   size_t len = 0;
   int found;
 
+  assert (layer != NULL && layer->merging == child &&
+          layer->merge_state == MERGE_PUSH);
   found = meta_leaf_get (c, layer->branch, leaf_nr, layer->seq, buf, &len);
   if (found == -1 || leaf_unpack (buf, len, &mine) == -1 ||
       map_get_below (f->parts->map, c, layer, leaf_nr, &below) == -1)
@@ -312,6 +321,8 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
   size_t i;
   int r;
 
+  assert (layer->merge_state != MERGE_NONE && !layer->dying);
+  assert (layer->merging->parent == layer);
   if (trim)
     begin_trim (layer);
   r = scan_branch (&s, c);
@@ -390,6 +401,9 @@ fold_background (struct fold *f, struct meta_conn *c)
       r = merge_layer (f, c, p[i], &budget);
   }
   f->has_more |= w.failed;
+  /* The budgets only shrink. */
+  assert (budget.work <= f->background_rows);
+  assert (budget.pages <= f->background_pages);
   f->background_done = f->background_rows - budget.work;
   f->background_pages = budget.pages;   /* the rest is for copies and moves */
   free (w.dying.p);

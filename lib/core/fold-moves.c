@@ -85,6 +85,7 @@ scan_row (void *opaque, const struct meta_leaf_key *key, const uint8_t *buf,
   struct leaf leaf;
   struct row *row;
 
+  assert (s->nr_rows <= s->max_rows);
   if (s->nr_rows >= s->max_rows || s->scanned++ >= SCAN_ROWS) {
     s->f->moves_next = *key;
     s->f->moves_swept = false;
@@ -176,6 +177,7 @@ collect_added (struct fold *f, const struct moves_batch *batch)
   struct move *move;
   size_t i;
 
+  assert (f->nr_added == 0);    /* each attempt begins without */
   for (i = 0; i < batch->nr; ++i) {
     move = &batch->p[i];
     if (f->move_refs[i].nr > 0 &&
@@ -208,6 +210,7 @@ fold_moves (struct fold *f, struct meta_conn *c)
   if (f->move_rows == 0 || fold_background_leaves (f) == 0 || f->repairing ||
       f->has_more)
     return 0;
+  assert (m->under_way && f->move_refs != NULL);
   s.batch = &m->batch;
   s.max_rows = (fold_background_leaves (f) + 1) / 2;
   if (s.max_rows > f->move_rows)
@@ -271,6 +274,7 @@ fold_moves_committed (struct fold *f)
 
   if (f->move_rows == 0)
     return;
+  assert (m->under_way);
   for (i = 0; i < m->batch.nr; ++i)
     if (f->move_refs[i].nr > 0 && !m->batch.p[i].inserted) {
       m->batch.p[i].inserted = true;
@@ -291,6 +295,7 @@ fold_moves_finish (struct fold *f)
 
   if (!f->moves_end && !f->moves_swept)
     return;
+  assert (m != NULL && m->under_way);
   room_unreserve (f->room, m->batch.reserved);
   moves_give_back (m, &m->batch);
   m->under_way = false;

@@ -128,6 +128,7 @@ take_space (struct pass *p, const struct record *r)
 static void
 put_back_space (struct pass *p, const struct record *r)
 {
+  assert (p->map && p->map->id == r->ptr.addr / p->f->segment_sectors);
   if (segment_map_set_record (p->map, r->ptr.addr % p->f->segment_sectors,
                               sectors_of (r->ptr.psize, p->f->sector_bytes),
                               r->slot) == -1)
@@ -141,6 +142,7 @@ give_space (struct pass *p, const struct record *r)
   struct fold *f = p->f;
   int ret = load_segment (p, r->ptr.addr / f->segment_sectors);
 
+  assert (r->refcount == 0);
   if (ret != 1)
     return ret;
   if (segment_map_clear_record (p->map, r->ptr.addr % f->segment_sectors,
@@ -162,6 +164,8 @@ take_back (struct pass *p, const struct record *r)
 {
   struct fold *f = p->f;
 
+  assert (f->unlinked.nr > 0 &&
+          f->unlinked.p[f->unlinked.nr - 1] == r->ptr.addr);
   f->unlinked.nr--;
   space_committed (f->parts->space, r->ptr.addr);
   put_back_space (p, r);
@@ -170,6 +174,7 @@ take_back (struct pass *p, const struct record *r)
 static int
 add_gone (struct fold *f, const struct record *r)
 {
+  assert (r->refcount == 0);
   return array_push (&f->gone, &f->nr_gone, (struct space_freed) {
     r->ptr.addr, sectors_of (r->ptr.psize, f->sector_bytes), r->slot,
   });
@@ -196,6 +201,7 @@ count_record (struct fold *f, const struct record *r, int sign)
   uint64_t sectors = (uint64_t)
     (sign * (int64_t) sectors_of (r->ptr.psize, f->sector_bytes));
 
+  assert (sign == 1 || sign == -1);
   f->state.stored_sectors += sectors;
   if (r->flags & RECORD_COPY) {
     f->state.copy_sectors += sectors;
@@ -360,6 +366,9 @@ next_change (const struct fold *f, uint64_t id, struct place *at,
     *delta = (*ch)->delta;
   }
   if (at->k < f->nr_added && f->added[at->k].addr == *addr) {
+    /* No two records are new at one address. */
+    assert (*ch == NULL || (*ch)->record == NULL ||
+            f->added[at->k].record == NULL);
     *delta += f->added[at->k].delta;
     if (f->added[at->k].record)
       *ch = &f->added[at->k];
@@ -384,6 +393,7 @@ change_noted (const struct pass *p, uint64_t *count, int64_t delta)
       (copies_wanted (copies, new) > 0 && copies_wanted (copies, old) == 0))
     return false;
   assert (new > 0);
+  assert ((new > old) == (delta > 0));
   *count = new;
   return true;
 }
@@ -522,6 +532,9 @@ fold_all (struct fold *f, struct meta_conn *c, bool copies)
     return -1;
   while (r == 0 && next_addr (f, &at) != UINT64_MAX)
     r = fold_group (&p, &at);
+  /* Each change was made once. */
+  assert (r == -1 || (at.i == f->nr_changes && at.j == f->displaced.nr &&
+                      at.k == f->nr_added));
   if (r == 0)
     r = store_segment (&p);
   segment_map_free (p.map);
@@ -532,6 +545,7 @@ fold_all (struct fold *f, struct meta_conn *c, bool copies)
 int
 fold_records (struct fold *f, struct meta_conn *c)
 {
+  assert (f->nr_gone == 0 && f->inserted.nr == 0);      /* since reset */
   return fold_all (f, c, false);
 }
 

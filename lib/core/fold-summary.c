@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 unsigned
 summary_chunk_bytes (uint32_t sector_bytes)
 {
+  /* A chunk fits into SUMMARY_CHUNK_MAX. */
+  assert (sector_bytes >= SECTOR_MIN && sector_bytes <= SECTOR_MAX);
   return sector_bytes > 4096 ? sector_bytes : 4096;
 }
 
@@ -266,6 +269,7 @@ write_chunk (struct fold *f, struct ddt_change *const *changes, size_t nr,
   size_t i;
   int r;
 
+  assert (nr > 0 && changes[0]->record != NULL);
   r = find_chunk (c, chunk.addr / f->segment_sectors, chunk.index,
                   f->sector_bytes, &addr, &in_use);
   if (r == -1)
@@ -302,6 +306,8 @@ fold_write_summaries (struct fold *f)
   size_t nr = 0, nr_moved, i, j;
   int r = 0;
 
+  /* The order of the steps in fold.h. */
+  assert (f->inserted.nr == 0 && f->nr_gone == 0);
   if (fold_moves_new (f, &moved, &nr_moved) == -1)
     return -1;
   new = malloc ((f->nr_changes + nr_moved + 1) * sizeof *new);
@@ -312,6 +318,7 @@ fold_write_summaries (struct fold *f)
   for (i = 0; i < f->nr_changes; ++i)
     if (f->changes[i].record)
       new[nr++] = &f->changes[i];
+  assert (nr <= f->nr_changes + nr_moved);
   qsort (new, nr, sizeof *new, compare_by_chunk);
   for (i = 0; i < nr && r == 0; i = j) {
     for (j = i; j < nr && new[j]->chunk_addr == new[i]->chunk_addr; ++j)

@@ -332,6 +332,7 @@ fold_layers (struct fold *f, struct meta_conn *c)
     ld = &f->layers[i];
     parent = ld->layer->parent;
     if (ld->reaped) {
+      assert (ld->layer->dying);
       if (meta_layer_delete (c, ld->layer->id) == -1)
         return -1;
       continue;

@@ -198,6 +198,7 @@ get_changes_locked (struct map *map, struct layer *layer, uint64_t leaf)
 static unsigned
 change_position (const struct leaf_changes *lc, unsigned index)
 {
+  assert (index < LEAF_BLOCKS);
   return (unsigned) array_position (lc->nr, i, lc->blocks[i].index < index);
 }
 
@@ -292,6 +293,7 @@ map_set_holes (struct map *map, struct layer *layer, uint64_t leaf,
   for (i = 0; i < lc->nr; ++i)
     if (lc->blocks[i].state == MAP_POINTER)
       displaced[nr++] = pointer_addr (lc->blocks[i].ptr);
+  assert (nr <= LEAF_BLOCKS);
   map->pending_bytes -= lc->cap * sizeof *lc->blocks;
   free (lc->blocks);
   lc->blocks = NULL;
@@ -510,6 +512,7 @@ put_resolved_locked (struct map *map, const struct get *g,
   unsigned i;
 
   assert_held (&map->lock);
+  assert (layer->frozen && !layer->unstable && layer->resolved_key != 0);
   for (i = 0; i < LEAF_BLOCKS; ++i)
     if (leaf.state[i] == MAP_HOLE)
       leaf.state[i] = MAP_INHERIT;

@@ -34,6 +34,7 @@ moves_give_back (struct moves *m, struct moves_batch *batch)
   struct placement place;
   size_t i;
 
+  assert (batch->nr_segments <= MOVES_SEGMENTS_MAX);
   for (i = 0; i < batch->nr; ++i) {
     move = &batch->p[i];
     if (move->inserted)
@@ -68,7 +69,7 @@ bool
 moves_begin (struct moves *m, const struct moves_batch *batch)
 {
   WITH_LOCK (&m->lock);
-  assert (!m->under_way);
+  assert (!m->under_way && m->batch.p == NULL);
   if (m->held > 0)
     return false;
   m->batch = *batch;

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -157,6 +158,7 @@ thin (struct times *t, uint64_t now)
 {
   size_t i, n = 0;
 
+  assert (t->nr == 0 || t->p[t->nr - 1].time < now);    /* add_moment */
   for (i = 0; i < t->nr; ++i) {
     if (n > 0 && i + 1 < t->nr &&
         t->p[i + 1].time - t->p[n - 1].time <
@@ -168,6 +170,7 @@ thin (struct times *t, uint64_t now)
     memmove (&t->p[1], &t->p[2], (n - 2) * sizeof t->p[0]);
     n--;
   }
+  assert (n < TIMES_MAX);       /* there is room for one more */
   t->nr = n;
 }
 
@@ -182,6 +185,7 @@ add_moment (struct times *t, const struct moment *m)
                        t->p[t->nr - 1].fold >= m->fold))
     t->nr--;
   thin (t, m->time);
+  assert (t->nr == 0 || t->p[t->nr - 1].fold < m->fold);
   t->p[t->nr++] = *m;
 }
 
@@ -283,6 +287,7 @@ notes_put (struct notes *n, struct meta_conn *c,
 void
 notes_done (struct notes *n)
 {
+  assert (n->writing);          /* notes_put was in this transaction */
   n->writing = false;
   n->stored = n->storing;
   if (n->next.nr == 0)

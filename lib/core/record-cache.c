@@ -67,7 +67,10 @@ size_of (const struct cached *e)
 static void
 put_ref (struct cached *e)
 {
-  if (atomic_fetch_sub (&e->refs, 1) == 1)
+  const unsigned before = atomic_fetch_sub (&e->refs, 1);
+
+  assert (before > 0);
+  if (before == 1)
     free (e);
 }
 
@@ -79,6 +82,7 @@ drop_locked (struct record_cache *c, struct cached *e,
              struct cached_list *dropped)
 {
   assert_held (&c->lock);
+  assert (c->bytes >= size_of (e) && e->refs > 0);
   c->bytes -= size_of (e);
   TAILQ_REMOVE (&c->lru, e, lru);
   hashtable_remove (&c->table, &e->link);
@@ -113,6 +117,8 @@ find_locked (struct record_cache *c, uint64_t addr)
   struct hashtable_link *l;
 
   assert_held (&c->lock);
+  assert (c->bytes <= c->max);
+  assert ((c->table.nr_entries == 0) == TAILQ_EMPTY (&c->lru));
   for (l = hashtable_chain (&c->table, mix (addr)); l; l = l->next)
     if (hashtable_entry (l, struct cached, link)->addr == addr)
       return hashtable_entry (l, struct cached, link);

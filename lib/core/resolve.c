@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,6 +39,7 @@ take_row (void *opaque, uint64_t seq, const uint8_t *buf, size_t len)
   struct leaf row;
   uint64_t overlap;
 
+  assert (run->left > 0);       /* else the scan has ended */
   if (leaf_unpack (buf, len, &row) == -1)
     return -1;
   while (run->is_cut && run->layer->seq > seq) {

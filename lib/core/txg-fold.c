@@ -143,6 +143,7 @@ set_limit (struct txg *t, uint64_t pages, uint64_t ms)
 static void
 fail_request (struct request *q, int err)
 {
+  assert (q->result == 0);      /* the first reason stays */
   q->result = -1;
   q->err = err;
   snprintf (q->text, sizeof q->text, "%s", nbdedup_error ());
@@ -234,6 +235,7 @@ finish_requests_locked (struct txg *t, struct requests *list, int result)
   assert_held (&t->lock);
   while ((q = TAILQ_FIRST (list)) != NULL) {
     TAILQ_REMOVE (list, q, link);
+    assert (!q->finished);
     if (result == -1 && q->result != -1)
       fail_request (q, err);
     q->finished = true;
@@ -303,6 +305,7 @@ prepare_wal (struct txg *t, uint64_t extra)
 {
   const uint64_t need = room_fold_pages (t->room, extra);
 
+  assert (t->folding);          /* room_cut came before */
   meta_throttle (t->parts.meta, need);
   /* Replay does not count its changes, and the WAL's content is not known:
    * restart it, which makes room.
@@ -394,6 +397,7 @@ mend (struct txg *t, uint64_t *features_compat)
   struct meta_state state;
   int r;
 
+  assert (t->parts.mend != NULL && !t->parts.readonly);
   {
     WITH_LOCK (&t->lock);
     state = t->state;
@@ -704,6 +708,7 @@ txg_fold (struct txg *t)
   if (r == 0 && take_give_back (t))
     room_give_back (t->room);
   finish_requests (t, &taken, r);
+  assert (TAILQ_EMPTY (&taken));
   if (r == 0 && t->has_thread && t->parts.folded)
     t->parts.folded (t->parts.opaque);
   return r;
@@ -739,6 +744,7 @@ txg_mend (struct txg *t)
 struct index_merges *
 txg_index_merges (struct txg *t)
 {
+  assert (t->next_merges != NULL);      /* inside a fold's transaction */
   return t->next_merges;
 }
 

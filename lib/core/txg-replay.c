@@ -68,6 +68,7 @@ note (struct replay_ranges *ranges, uint64_t layer, uint64_t block,
 {
   struct replay_range *p = ranges->p;
 
+  assert (ranges->nr <= REPLAY_RANGES_MAX);
   ranges->blocks += count;
   if (ranges->nr > 0) {
     p += ranges->nr - 1;
@@ -291,6 +292,7 @@ txg_replay (struct txg *t, struct replay_report *report,
   struct replay rp = { .t = t, .report = report };
   int r;
 
+  assert (!t->has_thread && !t->parts.readonly);
   *report = (struct replay_report) { .batches = 0 };
   r = meta_limbo_scan (c, touch_limbo, t);
   if (r == 0)
@@ -346,6 +348,7 @@ count_changes (struct txg *t)
   size_t nr, i;
   int r = 0;
 
+  assert (t->parts.readonly);   /* else a fold counts */
   map_cut (t->parts.map);
   if (map_get_changes (t->parts.map, &changes, &nr) == -1)
     return -1;

@@ -254,6 +254,7 @@ txg_throttle (struct txg *t)
 void
 txg_enter (struct txg *t, unsigned nr, uint64_t pages)
 {
+  assert (!t->parts.readonly);
   WITH_LOCK (&t->lock);
   WITH_CONSISTENT (txg, t);
   for (;;) {
@@ -285,6 +286,7 @@ txg_touch (struct txg *t)
 void
 txg_return (struct txg *t, uint64_t pages, const struct room_touched *touched)
 {
+  assert (touched->room == t->room);    /* by txg_touch */
   if (!t->index_in_place && !t->repairing)
     room_return (t->room, pages, touched);
 }
@@ -349,6 +351,7 @@ set_leaf_holes (struct txg *t, struct layer *layer, uint64_t block,
   unsigned i;
   int nr = 0, r;
 
+  assert (count > 0 && block % LEAF_BLOCKS + count <= LEAF_BLOCKS);
   if (count == LEAF_BLOCKS)
     nr = map_set_holes (t->parts.map, layer, block / LEAF_BLOCKS, displaced);
   else
@@ -521,6 +524,7 @@ wait_for_changes_locked (struct txg *t)
   uint64_t now, holes;
   bool trimmed;
 
+  assert_held (&t->lock);
   while (may_wait_locked (t) && !t->hurry && (now = clock_ms ()) < end) {
     holes = t->holes;
     trimmed = holes > 0 && t->late_holes >= HURRY_BLOCKS;
@@ -562,6 +566,7 @@ run (struct txg *t, uint64_t pages,
 {
   struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
 
+  assert (pages == 0 || fn != NULL);
   if (t->parts.readonly)
     return fn == NULL ? 0
       : nbdedup_fail (EROFS, "the pool is open read-only");
@@ -752,6 +757,7 @@ txg_start (struct txg *t)
 {
   int err;
 
+  assert (!t->has_thread && !t->parts.readonly);
   txg_keep_room (t);
   /* Release surplus copies, also if there is no other change. */
   t->more = txg_has_background (t) ||
