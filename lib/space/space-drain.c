@@ -67,6 +67,7 @@ find_share_locked (struct space *space, uint64_t max)
 static void
 set_draining_locked (struct space *space, uint32_t id, bool draining)
 {
+  assert (space->segs[id].backed && space->segs[id].draining != draining);
   seg_remove_locked (space, id);
   space->segs[id].draining = draining;
   seg_insert_locked (space, id);
@@ -133,6 +134,7 @@ space_undrain (struct space *space, const uint64_t *segments, unsigned nr)
   WITH_CONSISTENT (space, space);
 
   for (i = 0; i < nr; ++i) {
+    assert (segments[i] < space->nr_segs);
     assert (space->segs[segments[i]].draining);
     set_draining_locked (space, (uint32_t) segments[i], false);
     nr_empty += seg_is_empty_locked (space, (uint32_t) segments[i]);
@@ -149,6 +151,7 @@ space_alloc_dense (struct space *space, uint32_t nr_sectors,
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
 
+  assert (nr_sectors > 0);
   do
     r = space_place_dense_locked (space, nr_sectors, out);
   while (r == -1 && errno == ENOSPC && seg_wait_for_punch_locked (space));

@@ -32,6 +32,7 @@ space_entry_find_locked (struct space *space, uint32_t id)
 {
   struct entry *e;
 
+  assert_held (&space->lock);
   LIST_FOREACH (e, hash_list_locked (space, id), hash_link)
     if (e->id == id)
       return e;
@@ -52,6 +53,7 @@ grow_hash_locked (struct space *space)
     return;
   space->hash = lists;
   space->nr_hash = 2 * nr_old;
+  assert ((space->nr_hash & (space->nr_hash - 1)) == 0);
   for (i = 0; i < nr_old; ++i)
     while ((e = LIST_FIRST (&old[i])) != NULL) {
       LIST_REMOVE (e, hash_link);
@@ -66,6 +68,7 @@ space_entry_free_locked (struct space *space, struct entry *e)
   LIST_REMOVE (e, hash_link);
   if (e->pins == 0)
     TAILQ_REMOVE (&space->lru, e, lru_link);
+  assert (space->nr_entries > 0);
   space->nr_entries--;
   segment_map_free (e->map);
   free (e);
@@ -82,6 +85,7 @@ evict_locked (struct space *space, struct entry *e)
   const bool known = s->slots_known;
   const unsigned slots = seg_slots (s);
 
+  assert_held (&space->lock);
   assert (e->pins == 0);
   if (e->chunks_dirty) {
     seg_remove_locked (space, e->id);
@@ -140,6 +144,7 @@ space_entry_get_locked (struct space *space, uint32_t id)
   int err;
 
   assert_held (&space->lock);
+  assert (id < space->nr_segs && space->segs[id].backed);
   e = space_entry_find_locked (space, id);
   if (e != NULL) {
     if (e->pins == 0) {
@@ -178,6 +183,7 @@ space_entry_get_locked (struct space *space, uint32_t id)
 void
 space_entry_pin_locked (struct space *space, struct entry *e)
 {
+  assert_held (&space->lock);
   if (e->pins++ == 0)
     TAILQ_REMOVE (&space->lru, e, lru_link);
 }
@@ -185,6 +191,7 @@ space_entry_pin_locked (struct space *space, struct entry *e)
 void
 space_entry_unpin_locked (struct space *space, struct entry *e)
 {
+  assert_held (&space->lock);
   assert (e->pins > 0);
   if (--e->pins > 0)
     return;

@@ -9,6 +9,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -24,6 +25,7 @@ find_run (const struct segment_map *map, unsigned len)
   unsigned n, best_len = UINT_MAX;
   int run, best = -1;
 
+  assert (len > 0);
   for (run = segment_map_next_run (map, 0, &n); run != -1;
        run = segment_map_next_run (map, run + n, &n))
     if (n >= len && n < best_len) {
@@ -90,12 +92,14 @@ place_locked (struct space *space, struct entry *e, unsigned nr,
   unsigned i, nr_added = 0, sector;
   int r;
 
+  assert (nr > 0 && total >= nr);
   if (total > space->nr_sectors)
     return false;
   while (segment_map_nr_free_slots (map) < nr) {
     r = add_chunk (map);
     if (r == -1)
       goto no_room;
+    assert (nr_added < sizeof added && r <= UINT8_MAX);
     added[nr_added++] = r;
   }
   r = find_run (map, total);
@@ -115,6 +119,7 @@ place_locked (struct space *space, struct entry *e, unsigned nr,
     sector += nr_sectors[i];
     space_entry_pin_locked (space, e);
   }
+  assert (base + sector == out[0].addr + total);
   if (nr_added > 0)
     e->chunks_dirty = true;
   seg_refresh_locked (space, map);
@@ -188,6 +193,7 @@ space_place_some_locked (struct space *space, unsigned nr,
   bool known;
   int r;
 
+  assert_held (&space->lock);
   for (i = 0; i < nr; ++i)
     total += nr_sectors[i];
 
@@ -234,6 +240,7 @@ space_place_some_locked (struct space *space, unsigned nr,
   if (space->empty == NONE && seg_grow_locked (space) == -1)
     return -1;
   id = seg_pick_empty_locked (space, false);
+  assert (id != NONE);
   space->current = id;
   r = nr > 1 ? try_segment_locked (space, id, nr, nr_sectors, total, out) : 0;
   if (r != 0)
@@ -300,6 +307,7 @@ space_place_apart_locked (struct space *space, uint32_t nr_sectors,
   bool known;
   int r;
 
+  assert_held (&space->lock);
   for (;;) {
     id = find_apart_locked (space, &space->with_slots, nr_sectors, segments,
                             nr_segments);
@@ -334,6 +342,7 @@ space_place_dense_locked (struct space *space, uint32_t nr_sectors,
   uint32_t id = space->dense;
   int r = 0;
 
+  assert_held (&space->lock);
   if (id != NONE && space->segs[id].largest >= nr_sectors)
     r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
   if (r != 0)
@@ -341,6 +350,7 @@ space_place_dense_locked (struct space *space, uint32_t nr_sectors,
   if (space->empty == NONE && seg_grow_locked (space) == -1)
     return -1;
   id = seg_pick_empty_locked (space, false);
+  assert (id != NONE);
   r = try_segment_locked (space, id, 1, &nr_sectors, nr_sectors, out);
   if (r == 1)
     space->dense = id;

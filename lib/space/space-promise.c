@@ -71,6 +71,7 @@ space_room (const struct space *space, unsigned class, unsigned largest,
   unsigned max_record = CLASS_BYTES (class) / space->sector_bytes;
   unsigned x, y, rest;
 
+  assert (class < NR_CLASSES && largest <= space->nr_sectors);
   if (max_record == 0)
     max_record = 1;
   if (largest <= max_record)
@@ -212,6 +213,7 @@ grow_for_locked (struct space *space, unsigned class, uint64_t need,
 {
   unsigned c = space_top_class_locked (space);
 
+  assert_held (&space->lock);
   if (c < class)
     c = class;
   while (space->room[c] < space->reserved_sectors + need &&
@@ -258,6 +260,7 @@ space_unreserve (struct space *space, uint32_t lsize, unsigned nr)
   WITH_CONSISTENT (space, space);
 
   assert (space->reserved_records[class] >= nr);
+  assert (space->reserved_nr >= nr);
   assert (space->reserved_sectors >= sectors);
   space->reserved_records[class] -= nr;
   space->reserved_nr -= nr;

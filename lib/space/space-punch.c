@@ -36,6 +36,7 @@ static void
 take_empty_locked (struct space *space, uint32_t id)
 {
   assert_held (&space->lock);
+  assert (seg_is_used (&space->segs[id]) && seg_is_empty_locked (space, id));
   seg_remove_locked (space, id);
   space->segs[id].backed = 0;
   /* It may have been chosen for a batch that then failed for lack of memory.
@@ -54,6 +55,8 @@ punch_taken_locked (struct space *space, uint32_t first, uint32_t end)
   const uint64_t to = (uint64_t) end * space->nr_sectors;
   uint32_t id;
 
+  assert_held (&space->lock);
+  assert (first < end);
   space->punches_begun++;
   space_assert_consistent_locked (space);
   lock_release (&space->lock);
@@ -63,6 +66,7 @@ punch_taken_locked (struct space *space, uint32_t first, uint32_t end)
   store_punch (space->store, from, to - from);
   lock_acquire (&space->lock);
   space->punches_ended++;
+  assert (space->punches_ended <= space->punches_begun);
   pthread_cond_broadcast (&space->punched);
   for (id = first; id < end && id < space->nr_segs; ++id) {
     assert (!space->segs[id].backed);
@@ -93,6 +97,7 @@ punch_some_locked (struct space *space)
 {
   uint32_t first, last;
 
+  assert (space->nr_empty > 0);
   first = last = seg_pick_empty_locked (space, true);
   take_empty_locked (space, last);
   while (first > 1 && last - first + 1 < PUNCH_AT_ONCE &&
@@ -106,6 +111,7 @@ punch_some_locked (struct space *space)
 void
 seg_punch_empty_locked (struct space *space, bool all)
 {
+  assert_held (&space->lock);
   if (!has_surplus_locked (space))
     return;
   /* Many are freed one after the other: let them wait for their neighbours. */
@@ -125,6 +131,7 @@ seg_wait_for_punch_locked (struct space *space)
 {
   const uint64_t begun = space->punches_begun;
 
+  assert_held (&space->lock);
   if (space->punches_ended == begun)
     return false;
   while (space->punches_ended < begun)
@@ -182,6 +189,7 @@ punch_end_locked (struct space *space)
 {
   uint64_t length, end;
 
+  assert (space->end_first == NONE);
   if (store_length (space->store, &length) == -1)
     return;
   end = length / SEGMENT_BYTES < NONE ? length / SEGMENT_BYTES : NONE;

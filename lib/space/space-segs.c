@@ -58,6 +58,7 @@ seg_remove_locked (struct space *space, uint32_t id)
   unsigned c;
 
   assert_held (&space->lock);
+  assert (id < space->nr_segs);
   if (!s->backed)
     return;
   head = seg_list_locked (space, id, &buckets);
@@ -78,6 +79,7 @@ seg_remove_locked (struct space *space, uint32_t id)
       space->room[c] -= space_room (space, c, s->largest, seg_slots (s));
       space->whole[c] -= space_whole (space, c, s->largest, seg_slots (s));
     }
+  assert (space->nr_backed > 0 && space->free_sectors >= s->nr_free);
   space->nr_backed--;
   space->free_sectors -= s->nr_free;
   space->used_sectors -= space->nr_sectors - s->nr_free;
@@ -94,6 +96,7 @@ seg_insert_locked (struct space *space, uint32_t id)
   assert_held (&space->lock);
   if (!s->backed)
     return;
+  assert (s->largest <= s->nr_free && s->nr_free <= space->nr_sectors);
   head = seg_list_locked (space, id, &buckets);
   if (head != NULL) {
     s->prev = NONE;
@@ -124,6 +127,7 @@ seg_set_slots (struct seg *s, bool known, unsigned slots)
   s->slots_known = known;
   s->slots_high = slots >> 4;
   s->slots_low = slots & 15;
+  assert (seg_slots (s) == slots);
 }
 
 void
@@ -144,6 +148,7 @@ seg_set_absent_locked (struct space *space, uint32_t id, bool absent)
 {
   const uint64_t bit = UINT64_C (1) << id % 64;
 
+  assert (!space->segs[id].backed);     /* never both */
   if (absent)
     space->absent[id / 64] |= bit;
   else
@@ -179,6 +184,7 @@ seg_extend_locked (struct space *space, uint64_t nr)
     memset (&space->segs[space->nr_segs], 0, sizeof space->segs[0]);
     seg_set_absent_locked (space, space->nr_segs, true);
   }
+  assert (space->nr_segs <= space->max_segs && space->max_segs % 64 == 0);
   return 0;
 
  nomem:
@@ -208,6 +214,7 @@ seg_grow_locked (struct space *space)
   uint32_t id = space->nr_segs;
   uint32_t w;
 
+  assert_held (&space->lock);
   for (w = 0; w < (space->nr_segs + 63) / 64; ++w)
     if (space->absent[w] != 0) {
       id = 64 * w + __builtin_ctzll (space->absent[w]);
@@ -253,6 +260,7 @@ seg_pick_empty_locked (const struct space *space, bool last)
 void
 seg_mark_damaged_locked (struct space *space, uint32_t id)
 {
+  assert (space->segs[id].backed);
   seg_remove_locked (space, id);
   space->nr_damaged += !space->segs[id].damaged;
   space->segs[id].damaged = 1;

@@ -167,6 +167,7 @@ undo_locked (struct space *space, const struct placement *p,
   const uint32_t id = p->addr / space->nr_sectors;
   struct entry *e = space_entry_find_locked (space, id);
 
+  assert (e != NULL && e->pins > 0);    /* the allocation pinned it */
   if (segment_map_clear (e->map, p->addr % space->nr_sectors,
                          nr_sectors) == -1 ||
       segment_map_clear_slot (e->map, p->slot) == -1)
@@ -196,6 +197,7 @@ space_alloc (struct space *space, unsigned nr, const uint32_t *nr_sectors,
       errno = err;
       return -1;
     }
+    assert (r > 0 && (unsigned) r <= nr - done);
   }
   return 0;
 }
@@ -209,6 +211,7 @@ space_alloc_apart (struct space *space, uint32_t nr_sectors,
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
 
+  assert (nr_sectors > 0);
   do
     r = space_place_apart_locked (space, nr_sectors, segments, nr_segments,
                                   out);
@@ -311,6 +314,7 @@ space_committed (struct space *space, uint64_t addr)
 
   e = space_entry_find_locked (space, addr / space->nr_sectors);
   assert (e != NULL);
+  assert (e->pins > 0);
   space_entry_unpin_locked (space, e);
 }
 
@@ -347,6 +351,7 @@ release_in_segment (struct space *space, const struct space_freed *freed,
 
   e = space_entry_find_locked (space, freed[0].addr / space->nr_sectors);
   assert (e != NULL);
+  assert (e->pins >= nr);       /* each record was pinned */
   /* If the map disagrees the sectors stay in use: that is a leak, which check
    * finds, but never two records in one place.
    */
@@ -421,6 +426,7 @@ set_damaged_locked (struct space *space, uint32_t id, bool damaged)
   }
   seg_remove_locked (space, id);
   s->damaged = 0;
+  assert (space->nr_damaged > 0);
   space->nr_damaged--;
   seg_insert_locked (space, id);
 }
@@ -477,6 +483,7 @@ space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
   struct entry *e;
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
+  assert (segment < space->nr_segs && space->segs[segment].backed);
 
   e = space_entry_find_locked (space, segment);
   if (e != NULL && e->pins > 0)
