@@ -87,6 +87,7 @@ grow_locked (struct journal *j, uint64_t new_end)
   if (new_end > max)
     new_end = max;
 
+  assert (new_end > old_end && new_end % JOURNAL_ALIGN == 0);
   if (full_write_zeroes (j->fd, old_end, new_end) == -1) {
     if (ftruncate (j->fd, old_end) == -1)
       goto fail;
@@ -114,6 +115,7 @@ find_room_locked (struct journal *j, uint64_t size, bool *wrap)
   int r;
 
   assert_held (&j->lock);
+  assert (size > 0 && size % JOURNAL_ALIGN == 0);
   *wrap = false;
 
   if (j->head < j->tail) {
@@ -255,8 +257,9 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
 
   {
     WITH_LOCK (&j->lock);
+    WITH_CONSISTENT (journal, j);
 
-    assert (j->replayed);
+    assert (j->replayed && !j->readonly);
     if (j->dead)
       return journal_fail_dead (j);
     if (j->leftovers && j->pair.header.epoch == j->replayed_epoch &&
@@ -272,6 +275,8 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
         return write_failed_locked (j);
       b.position = RING_START;
     }
+    /* Room for a wrap always stays behind a batch. */
+    assert (b.position + size + JOURNAL_ALIGN <= ring_end (j));
     XXH3_64bits_reset (j->hasher);
     for (i = 0; i < nr_iov; ++i)
       XXH3_64bits_update (j->hasher, iov[i].iov_base, iov[i].iov_len);

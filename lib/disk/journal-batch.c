@@ -83,6 +83,12 @@ void
 batch_pack (const struct journal *j, const struct journal_batch *b,
             uint8_t buf[BATCH_HEADER_LEN])
 {
+  /* Nothing that unpack would refuse. */
+  assert (b->seq > 0 && b->settled <= b->seq && b->durable <= b->settled);
+  assert (b->len <= JOURNAL_BODY_MAX && b->list_len <= JOURNAL_BODY_MAX);
+  assert (b->kind == BATCH_DATA || (b->len == 0 && b->list_len == 0));
+  assert (b->position >= RING_START && b->position % JOURNAL_ALIGN == 0);
+  assert (b->position + batch_size (b) <= ring_end (j));
   memset (buf, 0, BATCH_HEADER_LEN);
   memcpy (buf, BATCH_MAGIC, 4);
   put_le32 (buf + 4, b->kind);
@@ -105,6 +111,7 @@ void
 batch_pack_trailer (const struct journal *j, const struct journal_batch *b,
                     uint64_t list_hash, uint8_t buf[BATCH_TRAILER_LEN])
 {
+  assert (b->kind == BATCH_DATA);
   batch_pack (j, b, buf);
   memcpy (buf, TRAILER_MAGIC, 4);
   put_le64 (buf + 88, XXH3_64bits (buf, 88));

@@ -15,6 +15,7 @@
 
 #include <xxhash.h>
 
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "disk/journal.h"
 #include "format/header-pair.h"
@@ -55,6 +56,12 @@ struct journal {
   bool running;                 /* a thread is in fdatasync */
   bool dead;                    /* permanent */
 };
+
+/* The numbers are in the order that the struct says.  True whenever the lock is
+ * not held.
+ */
+extern void journal_assert_consistent_locked (struct journal *j);
+DEFINE_WITH_CONSISTENT (journal)
 
 /* Where the ring ends in the file. */
 static inline uint64_t

@@ -291,6 +291,7 @@ walk (struct journal *j, struct walk *w)
   struct journal_batch b;
   int r;
 
+  assert (w->durable <= w->settled);    /* a durable batch is settled */
   for (;;) {
     r = read_next (j, w, &b);
     if (r == -1)
@@ -452,6 +453,7 @@ journal_wipe_leftovers_locked (struct journal *j)
   CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
 
   assert_held (&j->lock);
+  assert (j->replayed && !j->readonly);
   if (body == NULL)
     return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
   if (scan_ring (j, body, wipe_one, NULL) == -1 ||

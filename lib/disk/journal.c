@@ -34,6 +34,17 @@ journal_fail_dead (struct journal *j)
                        "the server, or run the command again", j->path);
 }
 
+void
+journal_assert_consistent_locked (struct journal *j)
+{
+  assert_held (&j->lock);
+  assert (j->folded <= j->synced && j->synced <= j->appended);
+  assert (j->settled <= j->appended);
+  assert (j->durable <= j->synced && j->durable <= j->settled);
+  assert (j->told <= j->durable);
+  assert (j->head % JOURNAL_ALIGN == 0 && j->tail % JOURNAL_ALIGN == 0);
+}
+
 static int
 check_header (const char *path, const struct file_header *h)
 {
@@ -256,7 +267,9 @@ int
 journal_set_epoch (struct journal *journal, uint64_t epoch)
 {
   WITH_LOCK (&journal->lock);
+  WITH_CONSISTENT (journal, journal);
 
+  assert (!journal->readonly);
   if (journal->dead)
     return journal_fail_dead (journal);
   /* See (a) in journal-replay.c. */
@@ -279,6 +292,7 @@ journal_sync (struct journal *journal, uint64_t seq)
   uint64_t covers;
   int r, err;
 
+  assert (!j->readonly);
   lock_acquire (&j->lock);
   assert (seq <= j->appended);
   while (j->synced < seq && !j->dead) {
@@ -294,6 +308,7 @@ journal_sync (struct journal *journal, uint64_t seq)
     err = errno;
 
     lock_acquire (&j->lock);
+    assert (covers <= j->appended);
     j->running = false;
     if (r == -1)
       j->dead = true;
@@ -316,6 +331,7 @@ journal_sync (struct journal *journal, uint64_t seq)
       j->durable = covers;
     journal_mark_locked (j);
   }
+  journal_assert_consistent_locked (j);
   lock_release (&j->lock);
   return r == 0 ? 0 : journal_fail_dead (j);
 }
@@ -334,7 +350,9 @@ void
 journal_trim (struct journal *journal, uint64_t seq, uint64_t position)
 {
   WITH_LOCK (&journal->lock);
+  WITH_CONSISTENT (journal, journal);
 
+  assert (!journal->readonly && position % JOURNAL_ALIGN == 0);
   assert (seq <= journal->appended);
   assert (seq < journal->appended || position == journal->head);
   if (seq < journal->folded)
@@ -359,5 +377,6 @@ journal_get_usage (struct journal *journal, uint64_t *live_bytes,
 
   *live_bytes = journal->head >= journal->tail ?
     journal->head - journal->tail : ring - (journal->tail - journal->head);
+  assert (*live_bytes <= ring);
   *ring_bytes = ring;
 }

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,11 +71,13 @@ overlay_put (struct overlay *o, uint64_t addr, const void *buf, size_t len)
 {
   struct piece *p = malloc (sizeof *p + len), *old;
 
+  assert (len > 0);
   if (p == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a record of the journal");
   old = find (o, addr);
   if (old) {
     hashtable_remove (&o->pieces, &old->link);
+    assert (o->bytes >= sizeof *old + old->len);
     o->bytes -= sizeof *old + old->len;
     free (old);
   }

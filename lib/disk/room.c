@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/lock.h"
 #include "base/mix.h"
 #include "disk/room.h"
@@ -51,6 +52,20 @@ struct room {
   uint64_t limit;               /* of open_pages */
 };
 
+/* True whenever the lock is not held: no txg has more than what it had before
+ * room_return.
+ */
+static void
+room_assert_consistent_locked (struct room *room)
+{
+  assert_held (&room->lock);
+  assert (room->open_pages <= room->open_most);
+  assert (room->folding_pages <= room->folding_most);
+  assert (room->copies >= 1 && room->copies <= COPIES_MAX);
+  assert (room->step <= STEP_PAGES && room->wal_step <= STEP_PAGES);
+}
+DEFINE_WITH_CONSISTENT (room)
+
 struct room *
 room_new (const struct room_ops *ops, uint64_t wal_max)
 {
@@ -81,6 +96,7 @@ void
 room_set_copies (struct room *room, unsigned nr)
 {
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   if (nr <= room->copies)
     return;
   /* What has entered is multiplied as what will be, for room_return. */
@@ -94,6 +110,7 @@ room_check_copies (struct room *room, unsigned nr)
 {
   struct room_pages p;
 
+  assert (nr >= 1 && nr <= COPIES_MAX);
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
   return room->ops.allocate (room->ops.opaque, 0,
@@ -192,6 +209,7 @@ room_give_back (struct room *room)
   uint64_t after, wal;
 
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   ops->get (ops->opaque, &p);
   after = after_locked (room, 0, p.used);
   wal = bound_locked (room, room->open_most + room->folding_most, p.used);
@@ -287,6 +305,7 @@ void
 room_unreserve (struct room *room, unsigned nr)
 {
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   assert (room->reserved >= nr);
   room->reserved -= nr;
 }
@@ -316,6 +335,7 @@ room_check (struct room *room, uint64_t pages)
   struct room_pages p;
 
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   room->ops.get (room->ops.opaque, &p);
   return grow_locked (room, room_kept_pages (after_locked (room, 0, p.used)) +
                       pages, &p);
@@ -368,6 +388,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   struct room_pages p;
 
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   pages *= room->copies;
   is_alone = room->open_pages + room->folding_pages == 0;
   room->ops.get (room->ops.opaque, &p);
@@ -480,9 +501,11 @@ room_return (struct room *room, uint64_t pages, const struct room_touched *t)
 {
   const uint64_t touched = room_touched_pages (t);
 
+  assert (t->room == NULL || t->room == room);
   if (touched >= pages)
     return;
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   assert ((pages - touched) * room->copies <= room->open_pages);
   room->open_pages -= (pages - touched) * room->copies;
 }
@@ -494,6 +517,7 @@ at_once (struct room *room, uint64_t pages)
   struct room_pages p;
   uint64_t n;
 
+  assert (pages > 0);
   WITH_LOCK (&room->lock);
   room->ops.get (room->ops.opaque, &p);
   /* No limit if the WAL has room for all of pool.db. */
@@ -520,6 +544,7 @@ void
 room_cut (struct room *room)
 {
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
   assert (room->folding == 0 && room->folding_pages == 0);
   room->folding = room->open;
   room->folding_pages = room->open_pages;
@@ -532,6 +557,8 @@ void
 room_folded (struct room *room)
 {
   WITH_LOCK (&room->lock);
+  WITH_CONSISTENT (room, room);
+  assert (room->generation > 0);        /* room_cut came before */
   room->folding = room->folding_pages = room->folding_most = 0;
 }
 

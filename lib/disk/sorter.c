@@ -66,6 +66,7 @@ sorter_new (const char *dir, size_t item_len, sorter_compare_fn *compare,
   struct sorter *s = calloc (1, sizeof *s);
 
   assert (memory_bytes >= SORTER_MEMORY_MIN && item_len <= READ_BYTES / 16);
+  assert (item_len >= sizeof (uint64_t));       /* it begins with the key */
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->dir = dir;
@@ -161,6 +162,7 @@ fill (struct sorter *s, struct run *run, size_t max)
   uint64_t left = run->end - run->offset;
   int64_t n;
 
+  assert (run->offset <= run->end);
   if (left == 0)
     return 0;
   if (look (s) == -1)
@@ -241,6 +243,7 @@ sort_buffer (struct sorter *s)
     ends[part] = begin;
     begin += n;
   }
+  assert (begin == s->len);     /* each item has a part */
   for (i = 0; i < s->len; i += s->item_len) {
     part = (unsigned) ((key_of (s->buf + i) - least) >> shift);
     memcpy (s->spare + ends[part], s->buf + i, s->item_len);
@@ -277,6 +280,7 @@ int
 sorter_add (struct sorter *s, const void *item)
 {
   assert (!s->finished);
+  assert (s->len % s->item_len == 0 && s->len <= s->cap);
   if (s->len == s->cap && write_run (s) == -1)
     return -1;
   memcpy (s->buf + s->len, item, s->item_len);
@@ -330,6 +334,7 @@ begin_merge (struct sorter *s, size_t nr, size_t room)
   size_t part = room / nr / s->item_len * s->item_len, i;
   int r;
 
+  assert (nr > 0 && nr <= s->nr_runs && part > 0);
   free (s->heap);
   s->heap = malloc ((nr + 1) * sizeof *s->heap);
   if (s->heap == NULL)
@@ -360,6 +365,7 @@ next_merged (struct sorter *s, size_t part, const void **item)
     s->advance = false;
     run = &s->runs[s->heap[0]];
     run->pos += s->item_len;
+    assert (run->pos <= run->len);
     if (run->pos == run->len) {
       r = fill (s, run, part);
       if (r == -1)

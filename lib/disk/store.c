@@ -391,6 +391,7 @@ store_get_header (struct store *store)
 void
 store_set_hash (struct store *store, int hash, const struct hash_key *key)
 {
+  assert (key->known && hash != 0);
   store->header.hash = hash;
   store->header.hash_key = *key;
   pack_hash (&store->header, store->pair.header.own);
@@ -401,6 +402,7 @@ store_set_epoch (struct store *store, uint64_t epoch)
 {
   int r;
 
+  assert (store->overlay == NULL);      /* read-write */
   r = header_pair_set_epoch (&store->pair, store->fd, epoch);
   from_file_header (&store->pair.header, &store->header);
   if (r == -1)
@@ -483,6 +485,7 @@ store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
   uint64_t offset = 0;
 
   assert (len % store->header.sector_bytes == 0);
+  assert (len > 0);
   if (get_offset (store, addr, len, &offset) == -1)
     return -1;
   if (offset < STORE_HEADER_BYTES)
@@ -521,6 +524,7 @@ store_sync (struct store *store)
       posix_fadvise (store->fd, 0, 0, POSIX_FADV_DONTNEED);
 
     lock_acquire (&store->lock);
+    assert (number > store->done && number == store->started);
     store->running = false;
     if (r == -1)
       store->failed = true;
@@ -559,6 +563,7 @@ allocate_by_hand (struct store *store, uint64_t offset, uint64_t end)
   uint64_t length;
   off_t hole, data;
 
+  assert (offset < end && !store->is_device);
   if (get_length (store->fd, false, &length) == -1)
     return -1;
   while (offset < end && offset < length) {

@@ -280,6 +280,7 @@ put (struct warm_writer *w, const void *buf, size_t len)
   size_t n;
 
   for (; len > 0; p += n, len -= n) {
+    assert (w->nr_buf < PIECE_BYTES);
     n = PIECE_BYTES - w->nr_buf < len ? PIECE_BYTES - w->nr_buf : len;
     memcpy (w->buf + w->nr_buf, p, n);
     w->nr_buf += n;
@@ -365,6 +366,7 @@ warm_writer_finish (struct warm_writer *w)
 {
   int r = 0;
 
+  assert (w->left == 0);        /* warm_writer_end came before */
   put_out (w);
   if (w->failed || rename (w->new_path, w->path) == -1) {
     unlink (w->new_path);
