@@ -9,6 +9,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -133,6 +134,7 @@ used_percent (const struct looking *l)
     p = percent (l->info.used_bytes, l->info.max_bytes);
     most = p > most ? p : most;
   }
+  assert (most >= 0 && most <= 100);
   return most;
 }
 
@@ -234,6 +236,7 @@ most_blocks (const struct looking *l, uint32_t block_size,
   }
   while (high - low > 1) {
     middle = low + (high - low) / 2;
+    assert (low < middle && middle < high);
     if (fit (l, block_size, middle))
       low = middle;
     else
@@ -301,6 +304,7 @@ capacity_get (struct nbdedup_pool *pool, struct capacity *cap)
 
   if (r == 0) {
     look_at_volumes (&l);
+    assert (l.nr_block_sizes > 0);
     l.accepted = txg_get_room (pool->txg, &l.pages);
     cap->min_bytes = cap->likely_bytes = UINT64_MAX;
     for (i = 0; i < l.nr_block_sizes; ++i) {
@@ -317,6 +321,7 @@ capacity_get (struct nbdedup_pool *pool, struct capacity *cap)
       cap->likely_bytes = likely < cap->likely_bytes ? likely
         : cap->likely_bytes;
     }
+    assert (cap->min_bytes <= cap->likely_bytes);
   }
   space_destroy (l.scratch);
   return r;

@@ -104,6 +104,7 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
   size_t n;
   unsigned i;
 
+  assert (nr > 0 && nr <= LEAF_BLOCKS && offset < size);
   here = writeback_present (v, block, nr);
   if (map_get (pool->map, v->layer, block, nr, states, ptrs) == -1)
     return -1;
@@ -123,6 +124,7 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
     else if (read_record (pool, &ptrs[i], size, buf, offset, n) == -1)
       return -1;
   }
+  assert (len == 0);            /* the blocks cover the request */
   return 0;
 }
 
@@ -169,6 +171,7 @@ write_block (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
 {
   int r = writeback_write (pool->writeback, v, block, buf, offset, len);
 
+  assert (len > 0 && offset < v->block_size && len <= v->block_size - offset);
   /* A full pool still accepts holes, which need no room. */
   if (r == -1 && errno == ENOSPC && len == v->block_size &&
       is_zero (buf, len))
@@ -181,6 +184,7 @@ static void
 range_begin (struct volume *v, struct range *range, uint64_t len,
              uint64_t offset)
 {
+  assert (len > 0);
   writeback_range_begin (v, range, offset / v->block_size,
                          (offset + len - 1) / v->block_size);
 }
@@ -230,6 +234,7 @@ zero_part (struct volume *v, uint64_t block, size_t offset, size_t len)
   struct nbdedup_pool *pool = v->pool;
   CLEANUP_FREE uint8_t *buf = malloc (v->block_size);
 
+  assert (len > 0 && offset < v->block_size && len <= v->block_size - offset);
   if (buf == NULL)
     return nbdedup_fail (ENOMEM, "no memory for a block");
   if (!writeback_read (pool->writeback, v, block, buf, 0, v->block_size) &&
@@ -252,6 +257,7 @@ next_used (struct volume *v, uint64_t first, uint64_t last, uint64_t *next)
   uint64_t leaf;
   int r;
 
+  assert (first <= last);
   /* In the order in which a write moves. */
   *next = writeback_next (v, first, last);
   r = map_next (pool->map, v->layer, first / LEAF_BLOCKS, last / LEAF_BLOCKS,
@@ -259,6 +265,7 @@ next_used (struct volume *v, uint64_t first, uint64_t last, uint64_t *next)
   quiesce_leave (&pool->quiesce, ticket);
   if (r == 1 && leaf * LEAF_BLOCKS < *next)
     *next = leaf * LEAF_BLOCKS < first ? first : leaf * LEAF_BLOCKS;
+  assert (*next >= first && *next <= last + 1);
   return r == -1 ? -1 : 0;
 }
 
@@ -290,6 +297,7 @@ zero_blocks (struct volume *v, uint64_t first, uint64_t count)
     if (writeback_holes (v->pool->writeback, v, first, n) == -1)
       return -1;
   }
+  assert (first == end);
   return 0;
 }
 
@@ -412,6 +420,7 @@ add_blocks (struct extents *e, uint64_t block, uint64_t nr, bool hole)
     from = e->start;
   if (to > e->end)
     to = e->end;
+  assert (from < to);           /* it is a part of the request */
   if (e->len > 0 && e->hole != hole) {
     r = e->fn (e->opaque, e->offset, e->len, e->hole);
     e->len = 0;
@@ -420,6 +429,7 @@ add_blocks (struct extents *e, uint64_t block, uint64_t nr, bool hole)
     e->offset = from;
     e->hole = hole;
   }
+  assert (e->offset + e->len == from);          /* no gap, no overlap */
   e->len += to - from;
   e->saw_data |= !hole;
   return r;
@@ -453,6 +463,7 @@ add_next (struct extents *e, uint64_t *block, uint64_t last)
   uint64_t next = (*block / LEAF_BLOCKS + 1) * LEAF_BLOCKS, end;
   int r;
 
+  assert (*block <= last);
   if (next > last + 1)
     next = last + 1;
   e->saw_data = false;

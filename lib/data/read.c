@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -90,6 +91,7 @@ reader_get (struct nbdedup_pool *pool, uint32_t size)
     reader_free (r);
     return NULL;
   }
+  assert (r->size >= size);
   return r;
 }
 
@@ -109,6 +111,8 @@ read_stored (struct nbdedup_pool *pool, const struct pointer *ptr,
   uint8_t *raw = ptr->codec == CODEC_NONE ? out : r->raw;
   uint64_t cksum;
 
+  assert (r != NULL || ptr->codec == CODEC_NONE);
+  assert (ptr->psize <= lsize);         /* so the buffers are large enough */
   if (store_read (pool->store, ptr->addr, raw, ptr->psize) == -1)
     return -1;
   cksum = XXH3_64bits (raw, ptr->psize);
@@ -133,6 +137,7 @@ find_copies (struct nbdedup_pool *pool, uint64_t addr,
   if (meta_copies_get (c, addr, copies, &nr) == -1)
     nr = 0;
   meta_reader_put (pool->meta, c);
+  assert (nr <= COPIES_BESIDE);
   return nr;
 }
 
@@ -187,6 +192,7 @@ get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
   uint8_t *out = buf;
   int ret;
 
+  assert (offset <= lsize && len <= lsize - offset);
   if (record_cache_get (pool->records, ptr->addr, ptr->cksum, buf, offset,
                         len))
     return 0;

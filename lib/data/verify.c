@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,7 @@ verify_read (struct verifier *v, const struct record *r)
 {
   const uint8_t *p = v->raw;
 
+  assert (r->ptr.psize <= r->lsize && r->lsize <= BLOCK_SIZE_MAX);
   if (store_read (v->pool->store, r->ptr.addr, v->raw, r->ptr.psize) == -1)
     return NULL;
   if (XXH3_64bits (v->raw, r->ptr.psize) != r->ptr.cksum) {
@@ -109,6 +111,8 @@ write_stored (struct verifier *v, const struct record *r, uint8_t *stored)
   size_t bytes = (size_t) sectors_of (r->ptr.psize, v->pool->sector_bytes) *
     v->pool->sector_bytes;
 
+  assert (stored == v->raw || stored == v->out);
+  assert (bytes >= r->ptr.psize && bytes <= BLOCK_SIZE_MAX);
   memset (stored + r->ptr.psize, 0, bytes - r->ptr.psize);
   return store_write (v->pool->store, r->ptr.addr, stored, bytes) == -1
     ? -1 : 1;

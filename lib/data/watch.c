@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -56,6 +57,7 @@ look_at_used_locked (struct watch *w, const struct capacity *cap,
                      struct events *events)
 {
   assert_held (&w->lock);
+  assert (!events->over && !events->below);
   if (!w->warned)
     events->over = w->warned = cap->used_percent > w->full_warn;
   else if (cap->used_percent < w->full_warn - HYSTERESIS) {

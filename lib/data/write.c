@@ -150,6 +150,7 @@ find_in_batch (struct worker *w, const struct dirty_batch *b, unsigned i)
   struct item *it = &w->items[i];
   unsigned j;
 
+  assert (it->outcome == NEW);
   for (j = 0; j < i; ++j)
     if (w->items[j].outcome == NEW &&
         memcmp (&w->items[j].digest, &it->digest, sizeof it->digest) == 0) {
@@ -214,6 +215,7 @@ stage (struct worker *w, const struct dirty_batch *b, unsigned i, uint8_t *out)
     codec_store (w->codec, &b->compression, sector, buf, size, out, &codec);
   it->record.ptr.codec = (uint8_t) codec;
   nr = sectors_of (it->record.ptr.psize, sector);
+  assert (nr > 0 && it->record.ptr.psize <= size);
   memset (out + it->record.ptr.psize, 0,
           (size_t) nr * sector - it->record.ptr.psize);
   it->record.ptr.cksum = XXH3_64bits (out, it->record.ptr.psize);
@@ -264,6 +266,8 @@ store_new (struct worker *w, const struct dirty_batch *b)
     out += (size_t) nr_sectors[nr] * pool->sector_bytes;
     nr++;
   }
+  assert ((size_t) (out - w->staging) <=
+          BATCH_BYTES + BATCH_BLOCKS * SECTOR_MAX);
   if (nr == 0)
     return 0;
   if (space_alloc (pool->space, nr, nr_sectors, place) == -1 ||
@@ -291,6 +295,7 @@ refer_to_same (struct worker *w, const struct dirty_batch *b)
     it = &w->items[i];
     if (it->outcome != SAME_AS_NEW)
       continue;
+    assert (it->same_as < i && w->items[it->same_as].outcome == NEW);
     it->ptr = w->items[it->same_as].ptr;
     if (ddt_ref (w->pool->ddt, it->ptr.addr, 1) == -1)
       return -1;
@@ -311,6 +316,7 @@ install_locked (struct worker *w, const struct dirty_batch *b,
   assert_held (&b->volume->dirty.install);
   for (i = 0; i < b->nr && r == 0; ++i) {
     it = &w->items[i];
+    assert (it->outcome == ZERO || it->ptr.addr > 0);
     if (!is_wanted_locked (b->blocks[i])) {
       if (it->outcome != ZERO)
         ddt_unref (pool->ddt, it->ptr.addr);
@@ -336,6 +342,7 @@ leaves_of (const struct dirty_batch *b)
     leaves += leaf != last;
     last = leaf;
   }
+  assert (leaves <= b->nr);
   return leaves;
 }
 
@@ -365,6 +372,7 @@ write_some (struct worker *w, struct dirty_batch *b)
   struct room_touched touched;
   int r = txg_check (pool->txg);
 
+  assert (b->nr > 0 && b->nr <= BATCH_BLOCKS);
   if (r == 0) {
     txg_throttle (pool->txg);
     r = hash_batch (w, b);
@@ -404,6 +412,7 @@ write_batch (struct worker *w, const struct dirty_batch *b)
     max = txg_blocks_at_once (w->pool->txg);
     some = *b;
     some.nr = b->nr - i < max ? b->nr - i : (unsigned) max;
+    assert (some.nr > 0);
     memcpy (some.blocks, b->blocks + i, some.nr * sizeof some.blocks[0]);
     write_some (w, &some);
   }

@@ -18,6 +18,7 @@ make_all_urgent_locked (struct writeback *wb, struct volume *v)
   struct dirty_blocks *db = &v->dirty;
   struct dirty *d;
 
+  assert_held (&db->lock);
   TAILQ_FOREACH (d, &db->open_list, vlink)
     make_urgent_locked (v, d);
   if (!TAILQ_EMPTY (&db->urgent))
@@ -87,6 +88,7 @@ pin_active (struct writeback *wb, struct pinned *p, size_t max, size_t *nr)
     v->dirty.pins++;
     p[(*nr)++].volume = v;
   }
+  assert (*nr == wb->nr_active);
   return true;
 }
 
@@ -156,6 +158,7 @@ range_has_versions_locked (struct volume *v, uint64_t first, uint64_t count,
   struct dirty *d;
   uint64_t i;
 
+  assert_held (&v->dirty.lock);
   for (i = 0; i < count; ++i) {
     d = find_dirty_locked (v, first + i);
     if (d == NULL)
@@ -176,6 +179,7 @@ writeback_drain_range (struct writeback *wb, struct volume *v, uint64_t first,
   struct dirty_blocks *db = &v->dirty;
   uint64_t seq;
 
+  assert (count > 0 && first + count > first);
   /* Looking up more blocks than are dirty costs more than draining all. */
   if (count > 4096)
     return writeback_drain (wb, v);
@@ -216,6 +220,7 @@ settle_blocks (struct writeback *wb, struct volume *v)
     dirty_memory_wake (&wb->memory);
     lock_wait_ms (&db->lock, &db->installed, 10);
   }
+  assert (db->nr == 0);
 }
 
 /* Let no thread find the volume in a list any more.  False: one has. */

@@ -51,6 +51,7 @@ add (struct writers *writers, struct nbdedup_volume *h,
 {
   const struct nbdedup_volume *other = NULL;
 
+  assert (h->peer[0] != '\0');  /* one peer is one client */
   WITH_LOCK (&writers->lock);
   if (h->writes)                /* a concurrent request was first */
     return false;
@@ -93,6 +94,7 @@ writers_forget (struct nbdedup_volume *h)
   WITH_LOCK (&writers->lock);
   if (!h->writes)
     return;
+  assert (writers->nr > 0);     /* this client counted */
   LIST_REMOVE (h, writer_link);
   h->writes = false;
   if (find_locked (writers, h, NULL) == NULL)
