@@ -77,6 +77,7 @@ tell (struct diff *d)
 
   if (len == 0)
     return;
+  assert (d->offset < d->end);
   if (len > d->end - d->offset)
     len = d->end - d->offset;   /* the last block */
   json_array_append_new (d->extents, json_pack
@@ -91,6 +92,7 @@ add_block (struct diff *d, uint64_t block, bool zero)
 {
   uint64_t size = d->to->block_size;
 
+  assert (block * size < d->end);       /* the last block may be a part */
   if (d->len > 0 && (d->zero != zero || d->offset + d->len != block * size))
     tell (d);
   if (d->len == 0) {
@@ -123,6 +125,7 @@ diff_leaf (struct diff *d, uint64_t block, unsigned nr)
   unsigned i;
   int same;
 
+  assert (nr > 0 && block % LEAF_BLOCKS == 0);
   if (get_side (d, d->from, block, nr, a, pa) == -1 ||
       get_side (d, d->to, block, nr, b, pb) == -1)
     return -1;

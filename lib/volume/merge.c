@@ -75,6 +75,8 @@ adopt_done (void *arg)
   struct step *s = arg;
   struct volumes *vs = s->pool->volumes;
 
+  assert (s->layer->merging == s->child &&
+          s->layer->merge_state == MERGE_TRIM);
   quiesce_wait (&s->pool->quiesce);
   WITH_LOCK (&vs->lock);
   /* In this order: a reader that sees the child's new overlap must see the
@@ -142,6 +144,9 @@ switch_done (void *arg)
   bool is_head = !child->frozen;
   size_t i;
 
+  assert (layer->merging == child && layer->merge_state == MERGE_PUSH);
+  assert (!is_head || child->nr_children == 0);
+  assert (layer->nr_names == 0 && layer->nr_children == 1);
   quiesce_wait (&s->pool->quiesce);
   {
     WITH_LOCK (&vs->lock);
@@ -245,6 +250,7 @@ merge_step (struct nbdedup_pool *pool)
   assert_held (&pool->admin);
   while ((s.layer = find_due (pool->volumes)) != NULL) {
     s.child = s.layer->merging;
+    assert (s.child->parent == s.layer);
     if (s.layer->merge_state == MERGE_PUSH)
       r = run_switch (&s);
     else if (is_trimmed (&s))

@@ -89,6 +89,7 @@ static void
 place_locked (struct volumes *vs, struct layer *l, const struct meta_layer *ml,
               struct layer *parent)
 {
+  assert_held (&vs->lock);
   l->id = ml->id;
   l->branch = ml->branch;
   l->seq = ml->seq;
@@ -103,6 +104,7 @@ begin_done (void *arg)
   struct rebase *rb = arg;
   struct volumes *vs = rb->pool->volumes;
 
+  assert (rb->v->layer == rb->old && !rb->old->frozen);
   map_freeze (rb->pool->map, rb->old);
   WITH_LOCK (&vs->lock);
   /* The head takes the volume's name; the one counted for H is a hold now, and
@@ -177,6 +179,7 @@ copy_leaf (struct rebase *rb, uint64_t block, unsigned nr)
   struct sides s;
   unsigned i;
 
+  assert (nr > 0 && block % LEAF_BLOCKS == 0);
   if (get_sides (pool, rb->old, rb->onto->layer, rb->new_row.overlap, block,
                  nr, &s) == -1)
     return -1;
@@ -229,6 +232,7 @@ blocks_in_leaf (uint64_t leaf, uint64_t nr_blocks)
 {
   uint64_t left = nr_blocks - leaf * LEAF_BLOCKS;
 
+  assert (leaf * LEAF_BLOCKS < nr_blocks);
   return left < LEAF_BLOCKS ? (unsigned) left : LEAF_BLOCKS;
 }
 
@@ -241,6 +245,7 @@ copy_some (struct rebase *rb, uint64_t *leaf, uint64_t end, unsigned nr)
   unsigned i;
   int r = 1;
 
+  assert (nr > 0 && nr <= LEAVES_AT_ONCE);
   if (txg_reserve (pool->txg, nr * LEAF_BLOCKS, ROOM_NEW) == -1)
     return -1;
   txg_throttle (pool->txg);
@@ -314,6 +319,8 @@ finish_done (void *arg)
 
   {
     WITH_LOCK (&vs->lock);
+    assert (rb->head->parent == rb->old && rb->old->nr_children > 0);
+    assert (rb->old->nr_names > 0 && rb->new->nr_names > 0);    /* the holds */
     rb->old->nr_names--;
     rb->old->nr_children--;
     rb->new->nr_names--;
@@ -333,6 +340,7 @@ undo_done (void *arg)
 
   {
     WITH_LOCK (&rb->pool->volumes->lock);
+    assert (rb->old->nr_names > 0 && rb->new->nr_names > 0);
     rb->old->nr_names--;
     rb->new->nr_names--;
   }
@@ -522,6 +530,7 @@ rebase_run (struct nbdedup_pool *pool, const char *name,
 {
   json_t *result;
 
+  assert_held (&pool->admin);
   if (txg_hold_moves (pool->txg) == -1)
     return NULL;
   result = rebase_held (pool, name, snapshot, dry_run, progress, opaque);

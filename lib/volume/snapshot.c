@@ -69,6 +69,8 @@ snapshot_done (void *arg)
   struct snapshot *sn = arg;
   struct layer *l = sn->layer;
 
+  /* All mutations wait, so the head is still the same. */
+  assert (sn->v->layer == sn->head && !sn->head->frozen);
   map_freeze (sn->vs->pool->map, sn->head);
   WITH_LOCK (&sn->vs->lock);
   l->id = sn->ml.id;
@@ -204,6 +206,7 @@ clone_done (void *arg)
   struct volume *v;
   size_t i;
 
+  assert (cl->origin->layer->frozen);
   WITH_LOCK (&cl->vs->lock);
   for (i = 0; i < cl->nr; ++i) {
     v = cl->volumes[i];
@@ -265,6 +268,7 @@ volume_clone (struct nbdedup_pool *pool, const char *snapshot,
   size_t i;
   int r = -1;
 
+  assert_held (&pool->admin);
   if (volume_check_name (name) == -1)
     return -1;
   if (count < 1 || count > VOLUME_CLONES_MAX)
@@ -344,6 +348,7 @@ rollback_done (void *arg)
   struct layer *l = rb->layer;
   size_t i;
 
+  assert (old->gone && old->layer->nr_names > 0);
   {
     WITH_LOCK (&rb->vs->lock);
     l->id = l->branch = l->seq = rb->ml.id;
@@ -375,6 +380,7 @@ rollback_cut_off (struct volume *v, bool force)
     return nbdedup_fail (EBUSY, "volume %s is in use by %s: --force "
                          "disconnects them", v->name, clients);
   }
+  assert (!v->gone);
   v->exclusive = true;          /* no client may attach meanwhile */
   v->gone = true;
   v->nr_clients++;              /* else the last client to leave frees it */
@@ -416,6 +422,7 @@ volume_rollback (struct nbdedup_pool *pool, const char *name, bool force)
   r = txg_run (pool->txg, rollback_in_transaction, rollback_done, &rb);
   free (rb.tombstones.p);
   WITH_LOCK (&vs->lock);
+  assert (v->nr_clients > 0);   /* rollback_cut_off's */
   v->nr_clients--;
   if (r == -1) {
     v->exclusive = v->gone = false;

@@ -13,6 +13,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 
 #include "base/array.h"
 #include "core/engine.h"
@@ -29,6 +30,8 @@ add (struct tombstones *tombstones, struct volume *g)
 static int
 leave (struct volume *origin, struct tombstones *tombstones)
 {
+  assert (origin == NULL ||
+          origin->nr_leaving < origin->nr_clones + origin->nr_heirs);
   if (origin == NULL ||
       ++origin->nr_leaving < origin->nr_clones + origin->nr_heirs ||
       origin->label == NULL)
@@ -76,6 +79,7 @@ tombstones_drop_locked (struct tombstones *tombstones)
 
   for (i = 0; i < tombstones->nr; ++i) {
     g = tombstones->p[i];
+    assert (g->label != NULL && g->nr_clones + g->nr_heirs == 0);
     list_remove (&g->pool->volumes->tombstones, g);
     volume_set_origin_locked (g, NULL);
   }

@@ -268,6 +268,7 @@ clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
   struct nbdedup_volume h = { .volume = v, .size = old_size };
   struct tail t = { .v = v };
 
+  assert (old_size >= v->size);
   if (old_size > v->size &&
       nbdedup_volume_zero (&h, old_size - v->size, v->size) == -1)
     return -1;
@@ -341,6 +342,7 @@ resize (struct nbdedup_pool *pool, struct volume *v, uint64_t size)
   uint64_t old_size = v->size;
   struct meta_volume mv;
 
+  assert_held (&pool->admin);
   /* An earlier shrink failed half way: finish it. */
   if (v->tail_dirty &&
       (writeback_drain (pool->writeback, v) == -1 ||
@@ -434,6 +436,7 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
   struct meta_volume mv;
   struct volume *v;
 
+  assert_held (&pool->admin);
   if (strchr (old, '@'))
     return rename_snapshot (pool, old, new);
   if (volume_check_name (new) == -1 || (v = volumes_find (vs, old)) == NULL)
@@ -521,6 +524,7 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
   char *allow, *domain;
   int r;
 
+  assert_held (&pool->admin);
   c = v->compression;
   mode = v->dedup;
   volume_to_meta (v, &s.mv);

@@ -63,8 +63,10 @@ clones_left (const struct destroy *d, const struct volume *s)
   size_t i;
 
   for (i = 0; i < d->nr; ++i)
-    if (d->victims[i]->origin == s && !d->victims[i]->is_snapshot)
+    if (d->victims[i]->origin == s && !d->victims[i]->is_snapshot) {
+      assert (n > 0);
       n--;
+    }
   return n;
 }
 
@@ -151,6 +153,7 @@ check_clients_locked (struct destroy *d)
   char name[VOLUME_FULL_NAME_MAX], clients[256];
   size_t i;
 
+  assert_held (&d->vs->lock);
   for (i = 0; i < d->nr && !d->force; ++i)
     if (d->victims[i]->nr_clients > 0) {
       volume_full_name (d->victims[i], name);
@@ -177,6 +180,7 @@ cut_off (struct destroy *d)
     return -1;
   for (i = 0; i < d->nr; ++i) {
     v = d->victims[i];
+    assert (v->in_list && !v->gone);
     list_remove (v->is_snapshot ? &v->of->snapshots : &d->vs->list, v);
     v->gone = true;
     v->nr_clients++;
@@ -193,6 +197,7 @@ take_back (struct destroy *d)
   WITH_LOCK (&d->vs->lock);
   for (i = d->nr; i-- > 0; ) {
     v = d->victims[i];
+    assert (v->gone && v->nr_clients > 0 && !v->in_list);
     v->gone = false;
     v->nr_clients--;
     list_insert (v->is_snapshot ? &v->of->snapshots : &d->vs->list, v);
@@ -290,6 +295,7 @@ destroy_done (void *arg)
     WITH_LOCK (&d->vs->lock);
     for (i = 0; i < d->nr; ++i) {
       v = d->victims[i];
+      assert (v->layer->nr_names > 0);
       v->layer->nr_names--;
       v->of = NULL;
       if (v->label)
@@ -310,6 +316,7 @@ release (struct destroy *d)
 
   WITH_LOCK (&d->vs->lock);
   for (i = d->nr; i-- > 0; ) {
+    assert (d->victims[i]->nr_clients > 0);     /* cut_off's */
     d->victims[i]->nr_clients--;
     volume_release_locked (d->victims[i]);
   }
@@ -356,6 +363,7 @@ volume_destroy (struct nbdedup_pool *pool, const json_t *names,
   json_t *list = json_array ();
   int r = collect (&d, names);
 
+  assert_held (&pool->admin);
   if (r == 0) {
     list_victims (&d, list);    /* before the structs are freed */
     r = run (pool, &d);

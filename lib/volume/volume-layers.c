@@ -154,11 +154,13 @@ let_die_locked (struct layer *l)
 {
   struct layer *parent = l->parent;
 
+  assert (l->nr_names == 0 && l->nr_children == 0 && !l->gone);
   l->dying = true;
   l->cursor = 0;
   l->merging = NULL;
   l->merge_state = MERGE_NONE;
   if (parent) {
+    assert (parent->nr_children > 0);
     parent->nr_children--;
     if (parent->merging == l) {
       parent->merging = NULL;
@@ -298,6 +300,7 @@ volumes_layer_gone (void *volumes, struct layer *layer)
 {
   struct volumes *vs = volumes;
 
+  assert (layer->dying && layer->nr_names == 0);
   WITH_LOCK (&vs->lock);
   layer->dying = false;
   layers_gone_locked (vs, layer);
@@ -314,6 +317,7 @@ void
 layers_gone_locked (struct volumes *vs, struct layer *layer)
 {
   assert_held (&vs->lock);
+  assert (!layer->gone);
   layer->gone = true;
   if (++vs->nr_gone >= GONE_MAX)
     merger_wake (vs->pool->merger);

@@ -123,6 +123,7 @@ list_remove (struct volume_list *list, struct volume *v)
 {
   size_t i = list_position (list, v->name);
 
+  assert (v->in_list && list->nr > 0);
   while (list->p[i] != v)       /* tombstones may have one name */
     i++;
   list->nr--;
@@ -154,8 +155,10 @@ volume_set_layer (struct volume *v, struct layer *layer)
   if (layer)
     layer->nr_structs++;
   v->layer = layer;
-  if (old)
+  if (old) {
+    assert (old->nr_structs > 0);
     old->nr_structs--;
+  }
 }
 
 void
@@ -260,6 +263,7 @@ snapshot_new (struct volume *of, const struct meta_snapshot *ms,
 {
   struct volume *s = calloc (1, sizeof *s);
 
+  assert (!of->is_snapshot && of->block_size == layer->block_size);
   if (s == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   s->pool = of->pool;
@@ -289,6 +293,7 @@ volume_set_origin_locked (struct volume *v, struct volume *origin)
 void
 volume_to_meta (const struct volume *v, struct meta_volume *mv)
 {
+  assert (!v->is_snapshot);
   memset (mv, 0, sizeof *mv);
   mv->id = v->id;
   snprintf (mv->name, sizeof mv->name, "%s", v->name);
@@ -306,6 +311,7 @@ volume_to_meta (const struct volume *v, struct meta_volume *mv)
 void
 snapshot_to_meta (const struct volume *s, struct meta_snapshot *ms)
 {
+  assert (s->is_snapshot && (s->label != NULL || s->of != NULL));
   *ms = (struct meta_snapshot) {
     .id = s->id, .volume = s->of ? s->of->id : 0,
     .name = s->label ? s->label : s->name,
@@ -442,6 +448,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
   const char *allow = v->of ? v->of->allow : v->allow;
   char name[VOLUME_FULL_NAME_MAX];
 
+  assert_held (&v->pool->volumes->lock);
   volume_full_name (v, name);
   if (!(flags & NBDEDUP_VOLUME_ADMIN) &&
       !allow_has (allow, h->uid, h->tls_identity))
@@ -455,6 +462,7 @@ attach_locked (struct volume *v, unsigned flags, struct nbdedup_volume *h)
   }
   if (v->exclusive || ((flags & NBDEDUP_VOLUME_EXCLUSIVE) && v->nr_clients))
     return nbdedup_fail (EBUSY, "volume %s has a client already", name);
+  assert (!v->gone);            /* what is gone is not in a list */
   v->nr_clients++;
   LIST_INSERT_HEAD (&v->clients, h, link);
   h->lost = v->layer->lost;
