@@ -4,6 +4,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -161,6 +162,7 @@ meta_conn_open (struct meta_conn *c, const char *path, bool create,
   int reserve = CKSUM_RESERVE, persist = !create, rc;
   char sql[64];
 
+  assert (c->db == NULL);
   if (create)
     flags |= SQLITE_OPEN_CREATE;
   rc = sqlite3_open_v2 (path, &c->db, flags, CKSUM_VFS_NAME);
@@ -212,6 +214,7 @@ meta_conn_open_readonly (struct meta_conn *c, const char *path,
   char sql[64];
   int rc;
 
+  assert (c->db == NULL);
   rc = sqlite3_open_v2 (path, &c->db,
                         SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
                         CKSUM_READONLY_VFS_NAME);

@@ -230,6 +230,7 @@ begin (struct meta_copy *c, uint64_t *first)
   CLEANUP_FREE char *path = NULL;
   uint64_t pages, resume;
 
+  assert_held (&c->building);
   if (cksum_mirror_is_distrusted (c->mirror))
     return nbdedup_fail (EIO, "another program wrote to pool.db while it was "
                          "open, and it has no good copy: restore the pool "
@@ -265,6 +266,8 @@ copy_pages (struct meta_copy *c, uint64_t first)
 {
   uint64_t pages;
 
+  assert_held (&c->building);
+  assert (first > 0);           /* SQLite counts from 1 */
   for (;; first += PIECE_PAGES) {
     if (cksum_mirror_pages (c->mirror, c->conn.db, &pages) == -1)
       return -1;
@@ -288,6 +291,7 @@ copy_pages (struct meta_copy *c, uint64_t first)
 static int
 finish (struct meta_copy *c)
 {
+  assert_held (&c->building);
   if (cksum_mirror_copy_wal (c->mirror, c->conn.db) == -1)
     return -1;
   /* The copy may contain what the other program wrote. */
@@ -372,6 +376,7 @@ compare_piece (struct meta_copy *c, uint64_t first, struct comparing *cmp,
   uint64_t pages;
   unsigned n;
 
+  assert (first > 0);
   WITH_LOCK (&c->building);
   *lost = cksum_mirror_state (c->mirror) != CKSUM_MIRROR_SYNCED;
   if (*lost)
@@ -537,6 +542,7 @@ copy_thread (void *arg)
 int
 meta_copy_start (struct meta_copy *c, const struct meta_conn *conn)
 {
+  assert (!c->has_conn && c->attached);
   c->conn = *conn;
   c->has_conn = true;
   c->retry_ms = clock_ms () + RETRY_MS;
@@ -705,6 +711,7 @@ turn_off (struct meta_copy *c)
 {
   CLEANUP_FREE char *path = NULL;
 
+  assert_held (&c->building);
   {
     WITH_LOCK (&c->lock);
     if (c->has_mark) {

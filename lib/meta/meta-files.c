@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -157,6 +158,7 @@ allocate_locked (struct meta_files *f, struct file *file, uint64_t bytes)
   int r, err;
 
   assert_held (&f->lock);
+  assert (file->solid <= file->bytes);
   if (bytes <= file->bytes || f->endless)
     return 0;
   /* A file system may look at each page of the range. */
@@ -217,6 +219,7 @@ trim_locked (struct meta_files *f, struct file *file, uint64_t bytes)
     file->bytes = bytes;
   if (file->solid > bytes)
     file->solid = bytes;
+  assert (file->solid <= file->bytes);
   end_change (f, file);
 }
 

@@ -4,6 +4,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@ pack (const struct meta_mark *mark, uint8_t *block)
 {
   size_t len = strlen (mark->path);
 
+  assert (len <= META_MARK_PATH_MAX);
   memset (block, 0, BLOCK);
   memcpy (block, MAGIC, 8);
   put_le32 (block + 8, MARK_VERSION);

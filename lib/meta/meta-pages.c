@@ -4,6 +4,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -36,6 +37,7 @@ meta_count_pages (struct meta *m)
 void
 meta_committed (struct meta *m)
 {
+  assert (!m->readonly);
   /* On failure the counts stay as they were until the next commit. */
   (void) meta_count_pages (m);
 }
@@ -88,6 +90,7 @@ meta_get_pages (struct meta *m, struct meta_pages *pages)
 int
 meta_allocate (struct meta *m, uint64_t db_pages, uint64_t wal_pages)
 {
+  assert (!m->readonly);
   return meta_files_allocate (m->files, db_pages, wal_pages);
 }
 
@@ -110,6 +113,7 @@ meta_vacuum (struct meta *m)
   const uint64_t used = m->used_pages;
   uint64_t wal;
 
+  assert (!m->readonly);
   if (meta_is_frozen (m))
     return 0;
   {

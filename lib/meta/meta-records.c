@@ -6,6 +6,8 @@
 
 #include <config.h>
 
+#include <assert.h>
+
 #include "format/counts.h"
 #include "meta/meta-conn.h"
 
@@ -120,6 +122,7 @@ int
 meta_record_put (struct meta_conn *c, uint64_t group,
                  const uint8_t *buf, size_t len)
 {
+  assert (len > 0);             /* else meta_record_delete */
   return put_row (c, ST_RECORD_PUT, group, buf, len, "writing records") == -1
     ? -1 : delete_counts (c, group);
 }
@@ -136,6 +139,7 @@ meta_record_delete_range (struct meta_conn *c, uint64_t first, uint64_t last)
 {
   USING_STMT (st, c, ST_RECORD_DELETE_RANGE);
 
+  assert (first <= last);
   bind_u64 (st, 1, first);
   bind_u64 (st, 2, last);
   return meta_run (c, st, "deleting records");
@@ -159,6 +163,7 @@ int
 meta_count_put (struct meta_conn *c, uint64_t group,
                 const uint8_t *buf, size_t len)
 {
+  assert (len <= COUNTS_LEN_MAX);
   return len == 0 ? delete_counts (c, group)
     : put_row (c, ST_COUNT_PUT, group, buf, len, "writing counts");
 }

@@ -11,6 +11,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
@@ -78,6 +79,7 @@ copy_locked (struct meta *m, struct meta_conn *c)
   unsigned begun;
   int pages;
 
+  assert_held (&m->copying);
   {
     WITH_LOCK (&m->lock);
     begun = m->wal_begun;
@@ -161,6 +163,7 @@ hold_readers (struct meta *m)
 {
   unsigned tries;
 
+  assert_held (&m->copying);
   WITH_LOCK (&m->lock);
   m->hold_readers = true;
   for (tries = 0; m->nr_free < NR_READERS && tries < READERS_WAIT_MS; ++tries)
@@ -264,6 +267,7 @@ checkpoint_pages (uint64_t limit)
 {
   const uint64_t pages = limit / META_PAGE_BYTES / WAL_SHARE;
 
+  assert (limit >= WAL_LIMIT_BYTES_MIN && limit <= WAL_LIMIT_BYTES);
   return pages < META_CHECKPOINT_PAGES_MIN ? META_CHECKPOINT_PAGES_MIN
     : pages > WAL_PAGES_MAX ? WAL_PAGES_MAX : (int) pages;
 }

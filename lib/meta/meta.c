@@ -65,6 +65,7 @@ open_connections (struct meta *m, uint64_t budget)
 {
   unsigned i;
 
+  assert (m->nr_free == 0);
   if (conn_open_of (m, &m->writer, budget / 2) == -1)
     return -1;
   for (i = 0; i < NR_READERS; ++i) {
