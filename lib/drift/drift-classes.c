@@ -70,6 +70,7 @@ classes_new (struct view *v, struct drift_member *members, uint32_t nr,
 {
   struct classes *c = calloc (1, sizeof *c);
 
+  assert (nr > 0);              /* the golden image */
   if (c == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   c->members = members;
@@ -125,6 +126,7 @@ static void
 begin_content (struct classes *c, const struct item *item,
                struct fleet_contents *fleet)
 {
+  assert (c->nr_touched == 0);  /* end_content came before */
   c->in_golden = c->has_block = false;
   c->sectors = item->sectors;
   fleet->distinct++;
@@ -142,8 +144,10 @@ take_item (struct classes *c, const struct item *item)
     c->golden_block = item->block;
     return;
   }
-  if (seen->same == 0 && seen->other == 0)
+  if (seen->same == 0 && seen->other == 0) {
+    assert (c->nr_touched < c->nr);
     c->touched[c->nr_touched++] = item->who;
+  }
   if (c->has_block && c->golden_block == item->block)
     seen->same++;
   else

@@ -6,6 +6,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ add_name (struct names *names, struct view_name *n)
 {
   size_t i;
 
+  assert (n->layer != NULL);    /* a destroyed one frees nothing */
   for (i = 0; i < names->nr; ++i)
     if (names->p[i] == n)
       return 0;
@@ -61,6 +63,8 @@ add_with_snapshots (struct view *v, struct names *names,
 {
   size_t i;
 
+  assert (n->nr_snapshots == 0 ||
+          n->first_snapshot + n->nr_snapshots <= v->nr_names);
   if (add_name (names, n) == -1)
     return -1;
   for (i = 0; i < n->nr_snapshots; ++i)
@@ -79,6 +83,7 @@ freed_add_members (struct view *v, struct record_join *t,
   const struct view_layer *own;
   int r = reclaim_background (v, add, &a);
 
+  assert (nr > 0);              /* members[0] is the golden image */
   /* The pointers of the members' own layers have been added with their
    * contents, except for a layer that stands for a merged golden image.
    */

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/engine.h"
+#include "disk/sorter.h"
 #include "drift/drift-int.h"
 #include "drift/golden.h"
 #include "drift/record-join.h"
@@ -81,6 +82,7 @@ drift_begin (struct nbdedup_pool *pool, struct view *v,
 void
 drift_end (struct nbdedup_pool *pool, struct view *v)
 {
+  assert_held (&pool->drift);
   view_close (v);
   lock_release (&pool->drift);
 }
@@ -95,6 +97,7 @@ add_member (struct comparison *f, struct view_name *name)
   if (f->nr == RECORD_JOIN_WHO_MAX)
     return nbdedup_fail (E2BIG, "%s: more than %u clones", name->name,
                          RECORD_JOIN_WHO_MAX - 1);
+  assert (f->nr <= f->v->nr_names);
   f->members[f->nr++].name = name;
   return 0;
 }
@@ -149,6 +152,7 @@ add_leaf (struct comparison *f, uint32_t who, uint64_t leaf_nr,
   struct pointer ptr;
   unsigned i;
 
+  assert (who < f->nr);
   for (i = 0; i < LEAF_BLOCKS; ++i) {
     if (leaf->state[i] != MAP_POINTER)
       continue;
@@ -444,6 +448,7 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
     return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too few: at "
                          "least %" PRIu64 " are needed", *memory_bytes,
                          DRIFT_MEMORY_MIN);
+  assert (*memory_bytes / 3 >= SORTER_MEMORY_MIN);      /* compare_with */
   return 0;
 }
 

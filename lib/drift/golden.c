@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,7 @@ goldens_find (struct view *v, size_t *nr)
     free (goldens);
     return NULL;
   }
+  assert (*nr <= v->nr_names);
   if (*nr > 0)
     qsort (goldens, *nr, sizeof *goldens, compare_names);
   return goldens;
@@ -153,6 +155,7 @@ golden_of_clones (const struct view *v, const struct drift_member *members,
   uint32_t i;
   size_t j;
 
+  assert (nr > 1);              /* it has clones */
   if (common == NULL)
     return nbdedup_fail_null (EIO, "pool.db: the clones of %s have no layer "
                               "in common: run nbdedup check",

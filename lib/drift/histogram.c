@@ -10,6 +10,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,8 +38,10 @@ struct histogram {
 static struct bucket *
 add_record (struct histogram *h, const struct record *r)
 {
-  struct bucket *b = &h->buckets[63 - __builtin_clzll (r->refcount)];
+  struct bucket *b;
 
+  assert (r->refcount > 0 && r->refcount <= RECORD_REFCOUNT_MAX);
+  b = &h->buckets[63 - __builtin_clzll (r->refcount)];
   b->records++;
   b->record_bytes += r->lsize;
   b->stored_bytes += (uint64_t) sectors_of (r->ptr.psize, h->sector_bytes) *

@@ -54,6 +54,7 @@ encode (struct codec_ctx *ctx, json_t *document, struct sample *s)
   s->row.len = n ? n : s->row.length;
   if (n == 0)
     memcpy (packed, text, s->row.len);
+  assert (s->row.len > 0 && s->row.len <= s->row.length);
   s->row.data = s->data = packed;
   return 0;
 }

@@ -44,8 +44,10 @@ die_if_unneeded (struct view_layer *l)
   while (l && !l->dead && l->nr_names == 0 && l->nr_children == 0) {
     l->dead = true;
     l = l->parent;
-    if (l)
+    if (l) {
+      assert (l->nr_children > 0);
       l->nr_children--;
+    }
   }
 }
 

@@ -59,6 +59,7 @@ fill_layers (struct view_layer *top, const struct view_layer *bottom,
     if (l->overlap < limit)
       limit = l->overlap;
   }
+  assert (i == 0);              /* the caller counted them */
   return nr;
 }
 
@@ -80,6 +81,7 @@ open_runs (struct walk *w, struct view_layer **stack, size_t nr)
   for (i = 0; i < nr; i = j) {
     for (j = i + 1; j < nr && stack[j]->branch == stack[i]->branch; ++j)
       ;
+    assert (w->nr_runs < nr);
     run = &w->runs[w->nr_runs++];
     w->top_seq = stack[j - 1]->seq;
     run->layers = w->layers + i;
