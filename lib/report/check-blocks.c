@@ -11,6 +11,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,7 @@ add_up (struct recount *rc, struct count *ct)
   struct count *below;
   uint64_t hidden;
 
+  assert (!ct->done);
   ct->blocks = (uint64_t) ct->own;
   if (parent) {
     below = find_count (rc, parent->branch, parent->seq);

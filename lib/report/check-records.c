@@ -14,6 +14,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,7 @@ load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   int n;
 
   if (w->nr + RECORD_GROUP_SECTORS > w->max) {
+    assert (w->nr > 0);         /* so each window has a group at least */
     w->end = group;
     return 1;
   }
@@ -96,6 +98,7 @@ load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
     if (n == -1 || r.ptr.addr <= last)
       return note_damaged_group (w, group);
     last = r.ptr.addr;
+    assert (w->nr < w->cap);
     w->entries[w->nr++] = (struct entry) { .r = r };
   }
   return 0;
@@ -152,6 +155,7 @@ shrink_strays (struct window *w)
 {
   uint64_t group;
 
+  assert (w->nr_strays == STRAYS_MAX);
   qsort (w->strays, w->nr_strays, sizeof *w->strays, compare_strays);
   group = group_of (&w->strays[STRAYS_MAX / 2]);
   if (group > group_of (&w->strays[0]))
@@ -289,6 +293,8 @@ set_indexed (struct repair *rp, struct record *r)
 static int
 add_fresh (struct repair *rp, struct window *w, const struct record *r)
 {
+  /* merge_fresh needs them in order. */
+  assert (w->nr_fresh == 0 || last_fresh (w)->r.ptr.addr < r->ptr.addr);
   if (array_push (&w->fresh, &w->nr_fresh,
                   (struct entry) { .r = *r, .changed = true }) == -1)
     return -1;
@@ -496,6 +502,7 @@ put_groups (struct repair *rp, struct window *w)
     if (put_group (rp, w, group, &i) == -1)
       return -1;
   }
+  assert (w->changes <= rp->rows);
   return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,7 @@ is_stored (struct scan *s, uint64_t segment)
   size_t len;
   int r = meta_segment_get (s->rp->c, segment, &b);
 
+  assert (s->map != NULL && s->map->id == segment);
   if (r == -1)
     return -1;
   if (segment_map_is_empty (s->map))
@@ -189,6 +191,7 @@ put_map (struct scan *s, struct held *h)
   unsigned start;
   size_t len;
 
+  assert (map->id == h->segment);
   h->fixed = true;
   if (segment_map_is_empty (map)) {
     segment_map_reset (map);

@@ -241,6 +241,7 @@ check_record (struct check *ck, const struct record *r)
 
   const uint32_t sectors = sectors_of (r->ptr.psize, ck->state.sector_bytes);
 
+  assert (ck->nr <= ck->max);
   *s = (struct seen) {
     r->ptr, r->refcount, 0, r->lsize, (r->flags & RECORD_COPY) != 0,
   };
@@ -267,6 +268,7 @@ window_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
   int n;
 
   if (ck->nr + RECORD_GROUP_SECTORS > ck->max) {
+    assert (ck->nr > 0);        /* so each window has a group at least */
     ck->next_group = group;
     ck->more = true;
     return 1;
@@ -730,6 +732,7 @@ check_once (struct nbdedup_pool *pool, json_t *repairs,
   json_t *result = NULL;
   int r, err;
 
+  assert_held (&pool->admin);
   if (pool_sync (pool) == -1)
     return NULL;
   /* A sixteenth of the metadata budget, on top of the caches': they are
@@ -806,6 +809,7 @@ end_repair (struct nbdedup_pool *pool, const json_t *result)
 {
   struct meta_state state;
 
+  assert_held (&pool->admin);
   txg_get_state (pool->txg, &state);
   if (get_number (result, "errors") > 0 ||
       !(state.features_compat & FEATURE_COMPAT_RECORDS_LOST))

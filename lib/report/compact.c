@@ -114,6 +114,7 @@ copy_record (struct copying *c, struct move *m)
 {
   int r = read_old (c, &m->record);
 
+  assert (m->record.refcount > 0 && !(m->record.flags & RECORD_COPY));
   if (r != 1)
     return r;
   m->record.flags &= RECORD_INDEXED;
@@ -128,6 +129,7 @@ copy_all (struct copying *c)
   int r = 0;
 
   for (i = 0; i < c->nr_found && r != -1; ++i) {
+    assert (b->nr <= i);        /* it overtakes none that is to come */
     b->p[b->nr] = b->p[i];
     r = copy_record (c, &b->p[b->nr]);
     b->nr += r == 1;
@@ -140,6 +142,8 @@ fill_batch (struct copying *c, uint64_t max_bytes)
 {
   struct moves_batch *b = &c->batch;
 
+  assert_held (&c->pool->moves->one);
+  assert (!c->pool->moves->under_way);
   b->segments = calloc (MOVES_SEGMENTS_MAX, sizeof *b->segments);
   if (b->segments == NULL)
     return nbdedup_fail (ENOMEM, "no memory to move records");
@@ -149,6 +153,7 @@ fill_batch (struct copying *c, uint64_t max_bytes)
                                 MOVES_SEGMENTS_MAX);
   if (collect (c) == -1)
     return -1;
+  assert (c->nr_found <= MOVES_MAX && b->nr_segments <= MOVES_SEGMENTS_MAX);
   if (c->nr_found == 0)
     return 0;
   if (txg_reserve (c->pool->txg, (unsigned) c->nr_found, ROOM_NEW) == -1)
@@ -225,6 +230,7 @@ sweep (struct compaction *c)
   uint64_t waste;
   bool stopped = false;
 
+  assert_held (&m->one);
   while (m->under_way) {
     if (compact_step (c->pool, COMPACT_ROWS) == -1)
       return -1;
@@ -247,6 +253,7 @@ run_batch (struct compaction *c)
   const uint64_t emptied = c->pool->moves->emptied;
   int r;
 
+  assert_held (&c->pool->moves->one);
   if (bytes == 0)
     return nbdedup_fail (ENOSPC, "there is no room to which records could "
                          "move: free some space on the file system of "

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
@@ -18,6 +19,7 @@ index_flag_groups (const struct record_name *names, size_t nr,
   uint64_t group = UINT64_MAX, this;
   size_t i;
 
+  assert (groups > 0);
   for (i = 0; i < nr; ++i) {
     this = names[i].addr / RECORD_GROUP_SECTORS;
     if (this != group && groups-- == 0)
@@ -92,6 +94,7 @@ index_flag_change (struct meta_conn *c, const struct record_name *names,
   backoff_is_off = true;        /* the fold must not wait for each record */
   for (i = 0; i < nr && r == 0; i += n) {
     n = index_flag_groups (names + i, nr - i, 1);
+    assert (n > 0 && n <= nr - i);
     r = change_group (c, &row, names + i, n, fn, opaque);
   }
   backoff_is_off = false;

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ mover_write (struct mover *m)
 {
   const size_t len = m->len;
 
+  assert (len % m->pool->sector_bytes == 0);
   m->len = 0;
   return len == 0 ? 0 : store_write (m->pool->store, m->first, m->buf, len);
 }
@@ -40,8 +42,10 @@ mover_write (struct mover *m)
 uint8_t *
 mover_room (struct mover *m, size_t len)
 {
+  assert (len > 0 && len <= WRITE_BYTES);
   if (m->len + len > WRITE_BYTES && mover_write (m) == -1)
     return NULL;
+  assert (m->len + len <= WRITE_BYTES);
   return memset (m->buf + m->len, 0, len);
 }
 
@@ -67,6 +71,7 @@ mover_place (struct mover *m, struct move *move)
   const size_t len = (size_t) nr_sectors * sector, before = m->len;
   struct placement place;
 
+  assert (before + len <= WRITE_BYTES);         /* mover_room came before */
   if (find_place (m, r, nr_sectors, &place) == -1)
     return -1;
   if (before > 0 && m->first + before / sector != place.addr) {

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -275,6 +276,7 @@ find_percent (struct prune *p, const struct meta_state *state)
   for (p->class = 0; p->class < CLASSES - 1 &&
          p->nr_born[p->class] <= target; ++p->class)
     target -= p->nr_born[p->class];
+  assert (p->class < CLASSES);
   p->class_rest = target;
   return 0;
 }
@@ -337,6 +339,7 @@ prune_step (void *arg, struct meta_conn *c, struct meta_state *state)
   if (index_flag_change (c, p->victims + p->first, p->end - p->first,
                          prune_record, p) == -1)
     return -1;
+  assert (p->nr_hidden == p->nr_ops);   /* each left the index, and lookups */
   return fold_index (c, p->ops, p->nr_ops, &state->index_entries,
                      txg_index_merges (p->pool->txg), false);
 }
@@ -367,6 +370,7 @@ try_step (struct prune *p)
   p->end = p->first +
     index_flag_groups (p->victims + p->first, p->nr_victims - p->first,
                        p->step_groups);
+  assert (p->end > p->first && p->end <= p->nr_victims);
   pages = index_flag_pages (p->step_groups, p->end - p->first);
   WITH_LOCK (&p->pool->admin);
   return txg_run_large (p->pool->txg, pages, prune_step, step_done, p);
@@ -474,6 +478,7 @@ prune (struct prune *p)
 static void
 free_memory (struct prune *p)
 {
+  assert (p->nr_hidden == 0);   /* else lookups would miss them for good */
   segment_map_free (p->map);
   free (p->nr_born);
   free (p->victims);

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"
@@ -29,6 +30,7 @@ rewrite_find (struct rewrite *w)
 {
   struct volume *v = volumes_find_any (w->pool->volumes, w->args->name);
 
+  assert_held (&w->pool->admin);
   if (v == NULL || w->volume_id == 0 ||
       (v->id == w->volume_id && v->is_snapshot == w->is_snapshot))
     return v;
@@ -53,6 +55,7 @@ next_leaf (struct rewrite *w, struct volume *v, uint64_t *leaf,
   ticket = quiesce_enter (&w->pool->quiesce);
   r = map_next (w->pool->map, v->layer, *leaf, end - 1, leaf);
   if (r == 1) {
+    assert (*leaf < end);
     if (blocks - *leaf * LEAF_BLOCKS < nr)
       nr = (unsigned) (blocks - *leaf * LEAF_BLOCKS);
     for (i = nr; i < LEAF_BLOCKS; ++i)

@@ -4,6 +4,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -147,6 +148,7 @@ prepare (struct rewrite *w, const struct record *r)
   if (txg_reserve (w->pool->txg, 1, ROOM_NEW) == -1)
     return -1;
   w->batch.reserved++;
+  assert (w->batch.reserved > w->batch.nr);     /* one for each move */
   return 1;
 }
 
@@ -329,6 +331,7 @@ make_form (struct rewrite *w, const struct record *r, struct pointer *new)
   new->psize = (uint32_t)
     codec_store (w->v.codec, &w->compression, w->pool->sector_bytes, content,
                  r->lsize, w->v.out, &codec);
+  assert (new->psize > 0 && new->psize <= r->lsize);
   new->codec = (uint8_t) codec;
   new->cksum = XXH3_64bits (w->v.out, new->psize);
   if (!is_better (w, r, new))

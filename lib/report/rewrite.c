@@ -4,6 +4,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,6 +205,7 @@ fill (struct rewrite *w, int (*fn) (struct rewrite *w,
   }
   if (r == -1 && (errno != ENOSPC || w->batch.nr == 0))
     return -1;
+  assert (w->batch.nr <= MOVES_MAX && w->batch.nr <= w->batch.reserved);
   return mover_write (&w->mover);
 }
 
@@ -213,6 +215,7 @@ send (struct rewrite *w)
 {
   size_t i;
 
+  assert_held (&w->pool->moves->one);
   w->nr_sent = 0;
   for (i = 0; i < w->batch.nr; ++i)
     if (array_push (&w->sent, &w->nr_sent, w->batch.p[i]) == -1)
@@ -326,6 +329,7 @@ run_batch (struct rewrite *w, int (*fn) (struct rewrite *w,
   /* A thread may have ended in the middle of a batch. */
   if (txg_check (w->pool->txg) == -1 || sweep (w) == -1)
     return -1;
+  assert (w->batch.nr == 0 && w->batch.segments == NULL);
   w->new_bytes = 0;
   w->batch.segments = calloc (MOVES_SEGMENTS_MAX, sizeof *w->batch.segments);
   if (w->batch.segments == NULL)
@@ -351,6 +355,7 @@ run_pass (struct rewrite *w, int (*fn) (struct rewrite *w,
 {
   int r = rewrite_collect (w);
 
+  assert (w->pass < w->nr_passes);
   w->group = UINT64_MAX;
   w->records = w->damaged = 0;
   if (r == 0 && fn == rewrite_index_record)

@@ -81,6 +81,7 @@ scrub_state_finish (struct scrub *s, const char *report)
 {
   struct reports r = { .report = report };
 
+  assert_held (&s->pool->scrub->one);
   if (!s->args->again)
     r.position = "{}";
   return txg_run (s->pool->txg, put_reports, NULL, &r);
@@ -140,6 +141,7 @@ scrub_state_note (struct scrub *s, bool now)
 {
   struct scrub_live *live = &s->pool->scrub->live;
 
+  assert_held (&s->pool->scrub->one);
   {
     WITH_LOCK (&live->lock);
     live->running = true;

@@ -16,6 +16,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,6 +273,7 @@ row_scrubbed (struct scrub *s, uint64_t group, bool at_end)
 static void
 forget_damaged (struct scrub *s, size_t i)
 {
+  assert (i < s->f.nr_damaged);
   s->f.errors--;
   memmove (&s->f.damaged[i], &s->f.damaged[i + 1],
            (--s->f.nr_damaged - i) * sizeof s->f.damaged[0]);
@@ -700,6 +702,7 @@ scrub_again (struct scrub *s)
 {
   struct scrubbed *last = TAKE_PTR (s->pool->scrub->last);
 
+  assert_held (&s->pool->scrub->one);
   if (last == NULL)
     return nbdedup_fail (EINVAL, "no scrub has run since the server started");
   s->f = *last;
@@ -712,6 +715,7 @@ scrub_again (struct scrub *s)
 static void
 keep_scrubbed (struct scrub *s)
 {
+  assert_held (&s->pool->scrub->one);
   scrubbed_free (s->pool->scrub->last);
   s->pool->scrub->last = malloc (sizeof *s->pool->scrub->last);
   if (s->pool->scrub->last) {

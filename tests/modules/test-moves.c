@@ -75,10 +75,17 @@ expect_sparse (void)
     expect_content (i, i % LEFT == 0 ? 1000 + i : 0);
 }
 
+static int
+begin_batch (void)
+{
+  WITH_LOCK (&pool->moves->one);
+  return compact_begin (pool, MAX_BYTES);
+}
+
 static void
 begin (void)
 {
-  expect (compact_begin (pool, MAX_BYTES) > 0);
+  expect (begin_batch () > 0);
   expect (pool->moves->under_way);
 }
 
@@ -388,7 +395,7 @@ test_held_back (void)
   begin ();
   must (txg_hold_moves (pool->txg));
   expect (!pool->moves->under_way);
-  expect (compact_begin (pool, MAX_BYTES) == 0);
+  expect (begin_batch () == 0);
   expect (!pool->moves->under_way);
   settle ();
   expect (address_of (0) == old);
