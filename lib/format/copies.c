@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ copies_set (struct copies *copies, unsigned nr, uint64_t refs)
 {
   bool look = nr == 1 || nr < copies->nr;
 
+  assert (nr >= 1 && nr <= COPIES_MAX && refs >= 1);
   copies->refs = refs;
   copies->nr = nr;
   if (look)

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <poll.h>
 
 #include "base/cleanup.h"
@@ -85,6 +86,8 @@ int
 channel_request (struct channel *ch, struct control_frame *f,
                  const void *payload, void *answer, uint32_t len)
 {
+  assert (f->payload == 0 || payload != NULL);
+  assert (len == 0 || answer != NULL);
   if (channel_send (ch, f, payload) == -1 || channel_recv (ch, f) == -1)
     return -1;
   if (f->type != CONTROL_REPLY || f->payload != len ||

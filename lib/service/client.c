@@ -9,6 +9,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include "base/array.h"
@@ -68,6 +69,7 @@ try_open (struct nbdedup_client *client,
 {
   struct channel *ch;
 
+  assert (client->pool == NULL && SLIST_EMPTY (&client->idle));
   *holder = (struct lockfile_holder) { 0 };
   client->pool = nbdedup_pool_open (client->path, settings, client->who, 0);
   if (client->pool != NULL)
@@ -242,6 +244,7 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
   bool cancelled = false;
   size_t cap = 0;
 
+  assert (*text == NULL && *len == 0);
   for (;;) {
     if (channel_recv (ch, &f) == -1)
       return -1;
@@ -324,6 +327,7 @@ take_idle (struct nbdedup_client *client)
 {
   struct channel *ch;
 
+  assert (client->pool == NULL);        /* else it needs no server */
   WITH_LOCK (&client->lock);
   ch = SLIST_FIRST (&client->idle);
   if (ch != NULL)

@@ -2,6 +2,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -252,6 +253,7 @@ wait_for_freeing (const struct call *c)
   uint64_t total = volumes_freeing_bytes (c->pool->volumes), left;
   int r;
 
+  assert_held (&c->pool->admin);
   while (merge_is_pending (c->pool)) {
     if (txg_check (c->pool->txg) == -1)
       return -1;
@@ -279,6 +281,7 @@ add_freed (const struct call *c, json_t *victims, json_t *needs,
 {
   json_t *freed;
 
+  assert_held (&c->pool->admin);
   lock_release (&c->pool->admin);
   freed = drift_freed_run (c->pool, victims, 0, c->progress, c->opaque);
   lock_acquire (&c->pool->admin);
@@ -719,7 +722,9 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   else {
     WITH_LOCK (&pool->admin);
     r = commands[i].run (&c, &result);
+    assert_held (&pool->admin);         /* again, if others ran meanwhile */
   }
+  assert (r == 0 || r == -1);
   if (r == -1 && !piece_missing)
     return NULL;
   if (result == NULL)

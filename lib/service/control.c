@@ -20,6 +20,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
@@ -294,6 +295,7 @@ close_volume (struct connection *conn)
 {
   if (conn->volume == NULL)
     return;
+  assert (conn->control->nr_volumes > 0);
   nbdedup_volume_close (conn->volume);
   conn->volume = NULL;
   atomic_fetch_sub (&conn->control->nr_volumes, 1);
@@ -344,6 +346,7 @@ collect_extent (void *opaque, uint64_t offset, uint64_t len, bool hole)
   struct extents_state *state = opaque;
 
   (void) offset;                /* extents are in order and without gaps */
+  assert (state->nr < CONTROL_EXTENTS_MAX && len > 0);
   put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN, len);
   put_le64 (state->buf + state->nr * CONTROL_EXTENT_LEN + 8, hole);
   state->nr++;
@@ -627,6 +630,7 @@ reap (struct control *control, bool all)
     pthread_join (conn->thread, NULL);
     close (conn->fd);
     LIST_REMOVE (conn, link);
+    assert (control->nr_connections > 0);
     control->nr_connections--;
     free (conn);
   }
@@ -658,6 +662,7 @@ end_connections (struct control *control)
   LIST_FOREACH (conn, &control->connections, link)
     shutdown (conn->fd, SHUT_RDWR);
   reap (control, true);
+  assert (control->nr_connections == 0);
 }
 
 static void *

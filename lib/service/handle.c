@@ -7,6 +7,7 @@
 
 #include <config.h>
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,6 +71,7 @@ channel_get (struct nbdedup_handle *handle)
   uint64_t size;
   uint32_t block_size;
 
+  assert (handle->volume == NULL);      /* else it needs no server */
   {
     WITH_LOCK (&handle->lock);
     /* Wait until one is idle or a new one is allowed. */
@@ -81,6 +83,7 @@ channel_get (struct nbdedup_handle *handle)
       return ch;
     }
     handle->nr_channels++;
+    assert (handle->nr_channels <= max);
   }
 
   ch = volume_channel_new (handle->client, handle->name, handle->flags,
@@ -95,6 +98,7 @@ channel_get (struct nbdedup_handle *handle)
     const int err = errno;
 
     WITH_LOCK (&handle->lock);
+    assert (handle->nr_channels > 0);
     handle->nr_channels--;
     pthread_cond_signal (&handle->released);
     errno = err;
@@ -112,6 +116,7 @@ channel_put (struct nbdedup_handle *handle, struct channel *ch)
 
   {
     WITH_LOCK (&handle->lock);
+    assert (handle->nr_channels > 0);
     SLIST_INSERT_HEAD (&handle->idle, ch, link);
     pthread_cond_signal (&handle->released);
   }
@@ -152,6 +157,7 @@ nbdedup_client_volume_open (struct nbdedup_client *client, const char *name,
     ch = volume_channel_new (client, name, flags, &handle->size,
                              &handle->block_size);
     if (ch != NULL) {
+      assert (handle->nr_channels == 0);
       SLIST_INSERT_HEAD (&handle->idle, ch, link);
       handle->nr_channels = 1;
       return handle;

@@ -103,6 +103,7 @@ put_back (struct nbdedup_pool *pool, const char *name, const char *value)
   int err = errno;
   char text[512];
 
+  assert_held (&pool->admin);
   snprintf (text, sizeof text, "%s", nbdedup_error ());
   snprintf (s.value, sizeof s.value, "%s", value);
   if (txg_run (pool->txg, set_in_transaction, NULL, &s) == 0)
