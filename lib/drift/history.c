@@ -236,7 +236,6 @@ history_drift (struct nbdedup_pool *pool, struct drift_golden which,
   CLEANUP_JSON json_t *documents = NULL, *ids = json_array ();
   json_t *result;
 
-  assert (!lock_is_held (&pool->admin));
   if (ids == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   result = drift_run (pool, which, memory_bytes, ids, progress, opaque);

@@ -479,12 +479,13 @@ void
 space_replace (struct space *space, uint64_t segment, uint32_t nr_free,
                uint32_t largest_run)
 {
-  struct seg *s = &space->segs[segment];
   struct entry *e;
+  struct seg *s;
   WITH_LOCK (&space->lock);
   WITH_CONSISTENT (space, space);
   assert (segment < space->nr_segs && space->segs[segment].backed);
 
+  s = &space->segs[segment];    /* an extension moves the array */
   e = space_entry_find_locked (space, segment);
   if (e != NULL && e->pins > 0)
     return;
