@@ -580,6 +580,12 @@ begin_fold (struct txg *t, struct requests *taken,
   }
 }
 
+static bool
+has_advice (const char *error)
+{
+  return strstr (error, "check --repair") || strstr (error, "restore the pool");
+}
+
 /* Stop the pool.  A restart may cure a failed write; it cannot cure wrong
  * content of pool.db.
  */
@@ -589,7 +595,7 @@ fail_fold (struct txg *t, bool inconsistent)
   char text[512];
 
   t->inconsistent = inconsistent;
-  if (inconsistent && strstr (nbdedup_error (), "check --repair") == NULL) {
+  if (inconsistent && !has_advice (nbdedup_error ())) {
     snprintf (text, sizeof text, "%s", nbdedup_error ());
     nbdedup_fail (EIO, "%s: run nbdedup check --repair", text);
   }

@@ -245,9 +245,8 @@ class Run:
         # "status" has the exit statuses of monitoring.
         last = 3 if command == "status" else 1
         # A temporary error is no reason to restore a backup, or to repair.
-        repairs = "run nbdedup check" in err
-        bad_advice = "restore" in err or \
-            (repairs and not (self.reads_fail() and self.lasts())) or \
+        advice = "restore" in err or "run nbdedup check" in err
+        bad_advice = (advice and not (self.reads_fail() and self.lasts())) or \
             (re.search("errors? found|damaged", "".join(lines)) and
              not self.reads_fail())
         if bad_advice or not 1 <= status <= last or \
