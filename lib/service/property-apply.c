@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "core/engine.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
@@ -58,10 +59,26 @@ load_copies (struct nbdedup_pool *pool)
   return 0;
 }
 
+/* A damaged "off" is no path: a file of that name, in the server's working
+ * directory, would get the copy.
+ */
+static int
+load_copy (struct nbdedup_pool *pool)
+{
+  CLEANUP_FREE char *copy = NULL;
+
+  if (pool_property_get (pool, "metadata-copy", &copy) == -1)
+    return -1;
+  if (pool_property_check ("metadata-copy", copy) == 0)
+    return meta_copy_set (pool->meta, copy);
+  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: set it again; the copy is beside "
+               "pool.db until then", pool->path, nbdedup_error ());
+  return meta_copy_set (pool->meta, "on");
+}
+
 int
 pool_properties_load (struct nbdedup_pool *pool)
 {
-  CLEANUP_FREE char *copy = NULL;
   unsigned percent;
   uint64_t bytes;
 
@@ -76,9 +93,7 @@ pool_properties_load (struct nbdedup_pool *pool)
   if (pool_property_percent (pool, "full-warn", &percent) == -1)
     return -1;
   pool->watch->full_warn = percent;
-  if (pool_property_get (pool, "metadata-copy", &copy) == -1)
-    return -1;
-  return meta_copy_set (pool->meta, copy);
+  return load_copy (pool);
 }
 
 struct set {

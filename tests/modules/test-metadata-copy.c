@@ -14,6 +14,7 @@
 
 #include "core/engine.h"
 #include "core/pool-property.h"
+#include "core/txg.h"
 #include "disk/journal.h"
 #include "meta/meta-mark.h"
 #include "meta/meta.h"
@@ -342,6 +343,29 @@ test_property (void)
   set_copy ("on");
   expect (access (in ("closed", "elsewhere"), F_OK) == -1);
   must (nbdedup_pool_close (pool));
+  expect_whole ("work", true, true);
+}
+
+static int
+spoil_property (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  (void) arg;
+  (void) state;
+  return meta_property_put (c, "metadata-copy", "0ff");
+}
+
+/* What is neither "on", "off" nor an absolute path is no name of a file. */
+static void
+test_damaged_property (void)
+{
+  open_case ("closed", "damaged property");
+  set_copy ("off");
+  must (txg_run (pool->txg, spoil_property, NULL, NULL));
+  must (nbdedup_pool_close (pool));
+  must (try_open ("work"));
+  write_some (true, 0, 5);
+  must (nbdedup_pool_close (pool));
+  expect (access ("0ff", F_OK) == -1);
   expect_whole ("work", true, true);
 }
 
@@ -710,6 +734,7 @@ main (void)
   test_commit_that_failed_to_be_synced ();
   test_lost_without_mark ();
   test_property ();
+  test_damaged_property ();
   test_new_names ();
   test_not_turned_off ();
   test_mark_that_failed_to_be_synced ();
