@@ -119,26 +119,27 @@ full_write_zeroes (int fd, uint64_t offset, uint64_t end)
   return r;
 }
 
-int
-full_datasync (int fd)
+static int
+repeat (int (*sync) (int fd), int fd)
 {
   int r;
 
   do
-    r = fdatasync (fd);
+    r = sync (fd);
   while (r == -1 && errno == EINTR);
   return r;
 }
 
 int
+full_datasync (int fd)
+{
+  return repeat (fdatasync, fd);
+}
+
+int
 full_sync (int fd)
 {
-  int r;
-
-  do
-    r = fsync (fd);
-  while (r == -1 && errno == EINTR);
-  return r;
+  return repeat (fsync, fd);
 }
 
 int

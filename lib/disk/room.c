@@ -390,7 +390,7 @@ room_enter (struct room *room, unsigned nr, uint64_t pages)
   WITH_LOCK (&room->lock);
   WITH_CONSISTENT (room, room);
   pages *= room->copies;
-  is_alone = room->open_pages + room->folding_pages == 0;
+  is_alone = room->open_most + room->folding_most == 0;
   room->ops.get (room->ops.opaque, &p);
   room->open += nr;
   /* A batch that is alone has room: see reserve_overwrite_locked. */
