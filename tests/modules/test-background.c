@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -224,13 +225,15 @@ static void
 test_no_thread (void)
 {
   pthread_attr_t old;
+  char text[100];
 
   init (NULL);
   forbid_threads (&old);
   assert (background_start (&b, wait_without_limit, &b) == -1);
-  assert (errno == EAGAIN);
-  assert (strcmp (nbdedup_error (), "cannot start a thread: "
-                  "Resource temporarily unavailable") == 0);
+  /* EINVAL: valgrind's mmap refuses the stack before the kernel can. */
+  assert (errno == EAGAIN || errno == EINVAL);
+  snprintf (text, sizeof text, "cannot start a thread: %s", strerror (errno));
+  assert (strcmp (nbdedup_error (), text) == 0);
   assert (!b.runs);
   assert (pthread_setattr_default_np (&old) == 0);
   pthread_attr_destroy (&old);
