@@ -60,7 +60,8 @@ put_group (struct meta_conn *c, uint64_t group, const struct group *g)
 
   for (i = 0; i < g->nr; ++i)
     len += record_pack (&g->r[i], buf + len);
-  must (meta_record_put (c, group, buf, len));
+  must (len > 0 ? meta_record_put (c, group, buf, len)
+        : meta_record_delete (c, group));
   free (buf);
 }
 
