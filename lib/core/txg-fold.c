@@ -216,6 +216,7 @@ try_transaction (struct txg *t, struct fold *f, struct requests *taken,
   t->next_merges = fold_merges (f);
   if (r == 0)
     r = run_requests (taken, c, fold_state (f));
+  fold_state (f)->features_incompat |= FEATURE_INCOMPAT_PACKED;
   if (r == 0)
     r = meta_state_put (c, fold_state (f));
   if (r == 0)

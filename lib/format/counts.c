@@ -6,12 +6,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/bytes.h"
 #include "base/error.h"
+#include "base/varint.h"
 #include "format/counts.h"
-
-#define MORE 0x80u
-#define BITS 7
 
 void
 counts_clear (struct counts *counts)
@@ -33,9 +30,7 @@ counts_pack (const struct counts *counts, uint8_t buf[COUNTS_LEN_MAX])
             counts->of[i] == COUNT_DEAD);
     v = counts->of[i] == COUNT_DEAD ? 0 : counts->of[i] + 1;
     buf[used++] = (uint8_t) i;
-    for (; v >= MORE; v >>= BITS)
-      buf[used++] = (uint8_t) (v | MORE);
-    buf[used++] = (uint8_t) v;
+    used += varint_put (buf + used, v);
   }
   assert (used <= COUNTS_LEN_MAX);
   return used;
@@ -46,20 +41,14 @@ static size_t
 unpack_entry (const uint8_t *buf, size_t len, unsigned *sector,
               uint64_t *count)
 {
-  uint64_t v = 0;
-  size_t i = 0;
+  uint64_t v;
+  const size_t n = varint_get (buf + 1, len - 1, &v);
 
-  do {
-    i++;
-    if (i >= len || i == COUNTS_ENTRY_MAX)
-      return 0;
-    v |= (uint64_t) (buf[i] & ~MORE) << BITS * (i - 1);
-  } while (buf[i] & MORE);
-  if (v > RECORD_REFCOUNT_MAX + 1)
+  if (n == 0 || n >= COUNTS_ENTRY_MAX || v > RECORD_REFCOUNT_MAX + 1)
     return 0;
   *sector = buf[0];
   *count = v == 0 ? COUNT_DEAD : v - 1;
-  return i + 1;
+  return 1 + n;
 }
 
 int

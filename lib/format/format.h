@@ -24,7 +24,13 @@
  * hold it.
  */
 #define FEATURE_INCOMPAT_HASH_KEY 2
-#define FEATURES_INCOMPAT (FEATURE_INCOMPAT_COUNTS | FEATURE_INCOMPAT_HASH_KEY)
+/* The same: rows of tables "record" and "ddt" may be packed (record-row.h,
+ * index-row.h).
+ */
+#define FEATURE_INCOMPAT_PACKED 4
+#define FEATURES_INCOMPAT \
+  (FEATURE_INCOMPAT_COUNTS | FEATURE_INCOMPAT_HASH_KEY | \
+   FEATURE_INCOMPAT_PACKED)
 
 /* pool.db's features_compat: a map has had a lost block. */
 #define FEATURE_COMPAT_LOST 1
@@ -69,8 +75,9 @@ extern int pointer_unpack (const uint8_t buf[POINTER_LEN], uint32_t lsize,
 /*----------------------------------------------------------------------
  * Record: the metadata of a record, by address.
  *
- * Table "record" has one row per group of RECORD_GROUP_SECTORS sectors; its
- * blob is an array of entries, ascending by sector:
+ * Table "record" has one row per group of RECORD_GROUP_SECTORS sectors.  In
+ * memory a row is an array of entries, ascending by sector (record-row.h: in
+ * the table):
  *
  *   OFFSET  SIZE  FIELD
  *      0      2   sector in the group
@@ -160,7 +167,8 @@ extern size_t leaf_pack (const struct leaf *leaf, uint8_t buf[LEAF_LEN_MAX]);
 extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
 
 /*----------------------------------------------------------------------
- * Index entry: 11 bytes in a row of table "ddt".
+ * Index entry: 11 bytes in a row of table "ddt" (index-row.h: in the table, it
+ * mostly takes less).
  *
  *   OFFSET  SIZE  FIELD
  *      0      6   first 6 bytes of the digest, as a big-endian number, stored
@@ -181,7 +189,7 @@ extern int leaf_unpack (const uint8_t *buf, size_t len, struct leaf *leaf);
 /* The bits of a prefix that an entry has. */
 #define INDEX_PREFIX_MASK (UINT64_MAX << 17)
 /* The fold splits a row that grows past this. */
-#define INDEX_ROW_MAX (348 * INDEX_ENTRY_LEN)
+#define INDEX_ROW_MAX (128 * INDEX_ENTRY_LEN)
 #define INDEX_LEVELS 8
 #define INDEX_LEVEL_RUNS 16
 #define INDEX_RUNS (INDEX_LEVELS * INDEX_LEVEL_RUNS)

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "format/index-row.h"
 #include "meta/meta-conn.h"
 #include "meta/meta-index.h"
 
@@ -27,6 +28,20 @@ low_of (uint64_t key)
   return key << INDEX_KEY_SHIFT;
 }
 
+/* Column 1: a row's entries. */
+static int
+take_entries (sqlite3_stmt *st, struct blob *b)
+{
+  const size_t len = (size_t) sqlite3_column_bytes (st, 1);
+
+  if (!index_row_is_packed (len))
+    return col_blob (st, 1, b);
+  if (blob_reserve (b, index_row_unpacked_max (len)) == -1)
+    return -1;
+  b->len = index_row_unpack (sqlite3_column_blob (st, 1), len, b->p);
+  return 0;
+}
+
 /* Key and data of the row that a statement has found. */
 static int
 take_row (struct meta_conn *c, sqlite3_stmt *st, uint64_t *low,
@@ -38,7 +53,7 @@ take_row (struct meta_conn *c, sqlite3_stmt *st, uint64_t *low,
   if (r != 1)
     return r;
   *low = low_of (col (st, 0));
-  if (col_blob (st, 1, b) == -1)
+  if (take_entries (st, b) == -1)
     return -1;
   if (b->len % INDEX_ENTRY_LEN != 0)
     return nbdedup_fail (EIO, "pool.db: a row of the hash index has "
@@ -119,10 +134,15 @@ int
 meta_index_put (struct meta_conn *c, unsigned run, uint64_t low,
                 const uint8_t *buf, size_t len)
 {
+  CLEANUP_FREE uint8_t *packed = malloc (len);
   USING_STMT (st, c, ST_INDEX_PUT);
+  size_t n;
 
+  if (packed == NULL)
+    return nbdedup_fail (ENOMEM, "no memory to write the hash index");
+  n = index_row_pack (buf, len, packed);
   bind_u64 (st, 1, key_of (run, low));
-  bind_blob (st, 2, buf, len);
+  bind_blob (st, 2, n > 0 ? packed : buf, n > 0 ? n : len);
   return meta_run (c, st, writing);
 }
 
@@ -208,18 +228,29 @@ meta_index_sum (struct meta_conn *c, const struct index_runs *runs,
   return 0;
 }
 
+static int
+lend_row (sqlite3_stmt *st, struct blob *b,
+          int (*fn) (void *opaque, unsigned run, uint64_t low,
+                     const uint8_t *buf, size_t len),
+          void *opaque)
+{
+  const uint64_t key = col (st, 0);
+
+  return take_entries (st, b) == -1 ? -1
+    : fn (opaque, (unsigned) (key >> INDEX_RUN_SHIFT), low_of (key), b->p,
+          b->len);
+}
+
 int
 meta_index_scan (struct meta_conn *c,
                  int (*fn) (void *opaque, unsigned run, uint64_t low,
                             const uint8_t *buf, size_t len),
                  void *opaque)
 {
+  struct blob b CLEANUP_BLOB = { NULL };
   USING_STMT (st, c, ST_INDEX_SCAN);
 
-  return SCAN (c, st, reading,
-               fn (opaque, (unsigned) (col (st, 0) >> INDEX_RUN_SHIFT),
-                   low_of (col (st, 0)), sqlite3_column_blob (st, 1),
-                   (size_t) sqlite3_column_bytes (st, 1)));
+  return SCAN (c, st, reading, lend_row (st, &b, fn, opaque));
 }
 
 /*----------------------------------------------------------------------

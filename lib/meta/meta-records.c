@@ -9,6 +9,7 @@
 #include <assert.h>
 
 #include "format/counts.h"
+#include "format/record-row.h"
 #include "meta/meta-conn.h"
 
 /* An older pool that is open read-only has no table "count", nor has another
@@ -42,6 +43,21 @@ record_stmt (struct meta_conn *c, enum meta_stmt both, enum meta_stmt old)
   if (st == NULL)                                                       \
     return -1
 
+/* Column 0: a row of table "record". */
+static int
+take_entries (sqlite3_stmt *st, struct blob *b)
+{
+  const uint8_t *row = sqlite3_column_blob (st, 0);
+  const size_t len = (size_t) sqlite3_column_bytes (st, 0);
+
+  if (!record_row_is_packed (row, len))
+    return col_blob (st, 0, b);
+  if (blob_reserve (b, RECORD_ROW_MAX) == -1)
+    return -1;
+  b->len = record_row_unpack (row, len, b->p);
+  return 0;
+}
+
 int
 meta_record_get_parts (struct meta_conn *c, uint64_t group, struct blob *b,
                        struct blob *counts)
@@ -52,7 +68,8 @@ meta_record_get_parts (struct meta_conn *c, uint64_t group, struct blob *b,
   b->len = counts->len = 0;
   bind_u64 (st, 1, group);
   r = step_one (c, st, "reading records");
-  if (r == 1 && (col_blob (st, 0, b) == -1 || col_blob (st, 1, counts) == -1))
+  if (r == 1 && (take_entries (st, b) == -1 ||
+                 col_blob (st, 1, counts) == -1))
     return -1;
   return r;
 }
@@ -63,7 +80,7 @@ take_row (sqlite3_stmt *st, uint64_t group, struct blob *b)
 {
   size_t len = (size_t) sqlite3_column_bytes (st, 1);
 
-  if (col_blob (st, 0, b) == -1)
+  if (take_entries (st, b) == -1)
     return -1;
   if (len > 0)
     counts_apply (group, b->p, &b->len, sqlite3_column_blob (st, 1), len);
@@ -122,8 +139,13 @@ int
 meta_record_put (struct meta_conn *c, uint64_t group,
                  const uint8_t *buf, size_t len)
 {
+  uint8_t row[RECORD_ROW_MAX];
+  int n;
+
   assert (len > 0);             /* else meta_record_delete */
-  return put_row (c, ST_RECORD_PUT, group, buf, len, "writing records") == -1
+  n = record_row_pack (group, buf, len, row);
+  return n == -1 || put_row (c, ST_RECORD_PUT, group, row, (size_t) n,
+                             "writing records") == -1
     ? -1 : delete_counts (c, group);
 }
 
@@ -176,9 +198,6 @@ lend_row (sqlite3_stmt *st, struct blob *b,
 {
   const uint64_t group = col (st, 2);
 
-  if (sqlite3_column_bytes (st, 1) == 0)
-    return fn (opaque, group, sqlite3_column_blob (st, 0),
-               (size_t) sqlite3_column_bytes (st, 0));
   return take_row (st, group, b) == -1 ? -1 : fn (opaque, group, b->p, b->len);
 }
 

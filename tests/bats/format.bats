@@ -614,14 +614,18 @@ batches ()
 }
 
 # spoil SQL TEXT: after this change to pool.db the reader must print TEXT.
-# Functions for the SQL: at (BLOB, OFFSET, NUMBER), sealed (MAP, SEGMENT).
+# Functions for the SQL: at (BLOB, OFFSET, NUMBER), sealed (MAP, SEGMENT), and
+# records (ROW), entries (ROW): a row of record and of ddt that is not packed.
 spoil ()
 {
     restore
-    "$python" - "$pool/pool.db" "$1" <<'SCRIPT'
+    "$python" - "$pool/pool.db" "$1" "$top_srcdir/tests/models" <<'SCRIPT'
 import ctypes
 import sqlite3
 import sys
+
+sys.path.append(sys.argv[3])
+import format_rows
 
 xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits_withSeed
 xxh3.restype = ctypes.c_uint64
@@ -640,6 +644,8 @@ def sealed(blob, segment):
 db = sqlite3.connect(sys.argv[1])
 db.create_function("at", 3, at)
 db.create_function("sealed", 2, sealed)
+db.create_function("records", 1, format_rows.record_row)
+db.create_function("entries", 1, format_rows.index_row)
 assert db.execute(sys.argv[2]).rowcount > 0
 db.commit()
 db.close()
@@ -656,13 +662,14 @@ SCRIPT
 
     small_pool
     first='WHERE rowid = (SELECT min (rowid)'
-    spoil "UPDATE record SET data = at (data, 8, 2) $first FROM record)" \
-          references
-    spoil "UPDATE record SET data = at (data, 24, 0) $first FROM record)" \
-          digest
-    spoil "UPDATE record SET data = at (data, 2, 99) $first FROM record)" slot
-    spoil "UPDATE record SET data = at (data, 0, 255) $first FROM record)" \
-          order
+    spoil "UPDATE record SET data = at (records (data), 8, 2)
+           $first FROM record)" references
+    spoil "UPDATE record SET data = at (records (data), 24, 0)
+           $first FROM record)" digest
+    spoil "UPDATE record SET data = at (records (data), 2, 99)
+           $first FROM record)" slot
+    spoil "UPDATE record SET data = at (records (data), 0, 255)
+           $first FROM record)" order
     spoil "DELETE FROM record $first FROM record)" "points to no record"
     spoil "UPDATE leaf SET data = at (data, 30, 1) WHERE leaf = 1" \
           "points to no record"
@@ -675,11 +682,16 @@ SCRIPT
            nr_free = nr_free - 1, largest_run = largest_run - 1
            $first FROM segment)" "sectors in use"
     spoil "UPDATE segment SET nr_free = nr_free + 1" "free space"
-    spoil "UPDATE ddt SET entries = at (entries, 5, 255)" "hash index: order"
+    spoil "UPDATE ddt SET entries = at (entries (entries), 5, 255)" \
+          "hash index: order"
     spoil "UPDATE state SET index_entries = index_entries + 1" index_entries
     spoil "UPDATE state SET records = records - 1" "state: records"
     spoil "UPDATE state SET epoch = epoch + 1" "session"
+    spoil "UPDATE record SET data = substr (data, 1, length (data) - 1)" \
+          "cut short"
+    spoil "UPDATE record SET data = at (data, 2, 255)" "record"
     spoil "UPDATE state SET features_incompat = 3" feature
+    spoil "UPDATE state SET features_incompat = 8" feature
     spoil "UPDATE state SET features_incompat = 0" feature
     spoil "UPDATE count SET data = at (data, 1, 9)" references
     spoil "UPDATE count SET data = at (data, 0, 255)" "counts"

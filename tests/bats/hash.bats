@@ -172,7 +172,7 @@ still_works ()
     need sqlite3 -version
     local one two query
 
-    query="SELECT hex (substr (data, 25, 32)) FROM record ORDER BY grp"
+    query="SELECT hex (substr (data, -32)) FROM record ORDER BY grp"
     keyed_pool
     one=$(sqlite3 "file:$pool/pool.db?immutable=1" "$query")
     mv "$pool" "$BATS_TEST_TMPDIR/first"

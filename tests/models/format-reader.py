@@ -29,6 +29,8 @@ import sys
 from format_database import (
     Bad, Database, need, u16, u32, u64, xxh3)
 from format_digest import Digest
+from format_rows import (
+    index_row, index_row_is_packed, record_row, record_row_is_packed)
 
 SEGMENT_BYTES = 4 << 20
 STORE_HEADER_BYTES = 16384
@@ -162,6 +164,8 @@ def read_counts(data):
 def read_group(group, data, counts):
     out, off = [], 0
     new = read_counts(counts) if counts is not None else {}
+    if record_row_is_packed(data):
+        data = record_row(data)
     while off < len(data):
         need(len(data) - off >= 56, "group", group, "is cut short")
         e = data[off:off + 56]
@@ -371,7 +375,9 @@ class Pool:
         s = self.state = self.db.state
         self.uuid, self.sector = s["uuid"], s["sector_bytes"]
         need(len(self.uuid) == 16, "pool.db: UUID")
-        need(s["features_incompat"] & ~3 == 0, "pool.db: unknown feature")
+        need(s["features_incompat"] & ~7 == 0, "pool.db: unknown feature")
+        need(s["features_incompat"] & 4 or not self.has_packed_rows(),
+             "feature packed")
         need(s["features_incompat"] & 1 or not self.db.counts,
              "feature counts")
         need(self.sector in (512, 1024, 2048, 4096, 8192), "pool.db: sector",
@@ -393,6 +399,10 @@ class Pool:
         need(epoch == s["epoch"] or
              (s["opening"] and epoch + 1 == s["epoch"]),
              what + ": session", epoch, "and not", s["epoch"])
+
+    def has_packed_rows(self):
+        return any(record_row_is_packed(data) for _, data in self.db.groups) \
+            or any(index_row_is_packed(data) for _, data in self.db.index)
 
     def open_records(self):
         self.records_file = open(os.path.join(self.path, "records"), "rb")
@@ -608,7 +618,9 @@ class Pool:
         sums = collections.Counter()    # of each entry, over all runs
         ends = [key for key, _ in self.db.index[1:]] + [1 << 63]
         for (key, data), end in zip(self.db.index, ends):
-            need(key >= 0 and len(data) % 11 == 0, "hash index: row", key)
+            need(key >= 0, "hash index: row", key)
+            if index_row_is_packed(data):
+                data = index_row(data)
             last = (-1, 0)
             for e in (data[off:off + 11] for off in range(0, len(data), 11)):
                 word = int.from_bytes(e[:6], "little")

@@ -232,7 +232,7 @@ do_merge (void *arg, struct meta_conn *c, struct meta_state *state)
     must (fold_index_merge (c, &merges, 16384, UINT64_MAX,
                             state->index_entries));
   expect (nr_runs (c) < 3 * INDEX_MERGE);
-  expect (compare (c, state).nr_rows < NR_ENTRIES / 200);
+  expect (compare (c, state).nr_rows < NR_ENTRIES / 80);
   end_empty (c, state);
   return 0;
 }

@@ -6,7 +6,10 @@
 
 #include "data/volume-types.h"
 #include "format/format.h"
+#include "format/index-row.h"
+#include "format/record-row.h"
 #include "format/segment.h"
+#include "meta/meta-conn.h"
 #include "rigs/plants.h"
 
 uint64_t planted_addr;
@@ -102,12 +105,93 @@ drop_record (struct meta_conn *c, struct meta_state *state)
 void
 cut_group (struct meta_conn *c, struct meta_state *state)
 {
-  struct blob b CLEANUP_BLOB = { NULL };
-  uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
+  const uint64_t group = planted_addr / RECORD_GROUP_SECTORS;
+  struct group g;
+  char sql[200];
 
   (void) state;
-  expect (meta_record_get (c, group, &b) == 1);
-  must (meta_record_put (c, group, b.p, b.len / 2 + 3));
+  /* The row gets all counts, so that the fold reads it. */
+  get_group (c, group, &g);
+  put_group (c, group, &g);
+  /* 13: not where an entry ends. */
+  snprintf (sql, sizeof sql, "UPDATE record SET data = substr (data, 1,"
+            " length (data) / 2 + 13) WHERE grp = %" PRIu64, group);
+  must (meta_exec (c, sql, "a test"));
+}
+
+/*----------------------------------------------------------------------
+ * Older rows
+ */
+
+struct unpacking {
+  struct meta_conn *c;
+  const char *table, *column;
+};
+
+/* The statement has the row's key and its packed data. */
+static void
+put_unpacked (const struct unpacking *u, sqlite3_stmt *st,
+              const uint8_t *data, size_t len)
+{
+  sqlite3_stmt *put;
+  char sql[200];
+
+  snprintf (sql, sizeof sql, "UPDATE %s SET %s = ? WHERE rowid = ?", u->table,
+            u->column);
+  expect (sqlite3_prepare_v2 (u->c->db, sql, -1, &put, NULL) == SQLITE_OK);
+  sqlite3_bind_blob64 (put, 1, data, len, SQLITE_STATIC);
+  sqlite3_bind_int64 (put, 2, sqlite3_column_int64 (st, 0));
+  expect (sqlite3_step (put) == SQLITE_DONE);
+  sqlite3_finalize (put);
+}
+
+static void
+unpack_record_row (const struct unpacking *u, sqlite3_stmt *st,
+                   const uint8_t *row, size_t len)
+{
+  static uint8_t entries[RECORD_ROW_MAX];
+
+  if (record_row_is_packed (row, len))
+    put_unpacked (u, st, entries, record_row_unpack (row, len, entries));
+}
+
+static void
+unpack_index_row (const struct unpacking *u, sqlite3_stmt *st,
+                  const uint8_t *row, size_t len)
+{
+  uint8_t *entries;
+
+  if (!index_row_is_packed (len))
+    return;
+  entries = xmalloc (index_row_unpacked_max (len));
+  put_unpacked (u, st, entries, index_row_unpack (row, len, entries));
+  free (entries);
+}
+
+static void
+unpack_table (const struct unpacking *u,
+              void (*unpack) (const struct unpacking *, sqlite3_stmt *,
+                              const uint8_t *, size_t))
+{
+  sqlite3_stmt *st;
+  char sql[200];
+
+  snprintf (sql, sizeof sql, "SELECT rowid, %s FROM %s", u->column, u->table);
+  expect (sqlite3_prepare_v2 (u->c->db, sql, -1, &st, NULL) == SQLITE_OK);
+  while (sqlite3_step (st) == SQLITE_ROW)
+    unpack (u, st, sqlite3_column_blob (st, 1),
+            (size_t) sqlite3_column_bytes (st, 1));
+  expect (sqlite3_finalize (st) == SQLITE_OK);
+}
+
+void
+unpack_rows (struct meta_conn *c, struct meta_state *state)
+{
+  (void) state;
+  unpack_table (&(struct unpacking) { c, "record", "data" },
+                unpack_record_row);
+  unpack_table (&(struct unpacking) { c, "ddt", "entries" },
+                unpack_index_row);
 }
 
 /*----------------------------------------------------------------------

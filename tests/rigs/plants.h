@@ -19,6 +19,9 @@ extern void plant (plant_fn *fn);
 extern uint64_t planted_addr;
 extern int64_t planted_delta;
 
+/* Store all rows as versions did that did not pack them. */
+extern plant_fn unpack_rows;
+
 /* Add planted_delta references to the record. */
 extern plant_fn change_count;
 /* Remove the record's description; cut off half of its row. */
