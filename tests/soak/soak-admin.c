@@ -523,10 +523,13 @@ do_diff (struct rng *rng)
  * Whole images: commands that transfer data themselves
  */
 
+/* A file of its own for each call: two threads may export one snapshot. */
 static void
-file_name (char path[PATH_MAX], const char *what, const char *name)
+file_name (char path[PATH_MAX], const char *what)
 {
-  if (snprintf (path, PATH_MAX, "%s/%s-%s.raw", soak.directory, what, name) >=
+  static atomic_uint nr;
+
+  if (snprintf (path, PATH_MAX, "%s/%s-%u.raw", soak.directory, what, nr++) >=
       PATH_MAX)
     fatal ("%s: too long", soak.directory);
 }
@@ -541,8 +544,8 @@ do_export (struct rng *rng)
 
   if (soak.nbdedup == NULL || !pick_both (&volume, false, &snap, false, rng))
     return;
-  file_name (path, "export", image_name (snap, name));
-  run_process ("export", name, path, NULL, NULL);
+  file_name (path, "export");
+  run_process ("export", image_name (snap, name), path, NULL, NULL);
   buf = xcalloc (1, snap->size);
   fd = open (path, O_RDONLY | O_CLOEXEC);
   if (fd == -1 || read (fd, buf, snap->size) != (ssize_t) snap->size)
@@ -569,7 +572,7 @@ do_import (struct rng *rng)
   image = new_volume (name, place, rng);
   buf = xmalloc (image->size);
   fill_content (buf, image->size, image->block_size, NR_DUPS, rng);
-  file_name (path, "import", name);
+  file_name (path, "import");
   fd = open (path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd == -1 || write (fd, buf, image->size) != (ssize_t) image->size)
     fatal ("%s: %s", path, strerror (errno));
