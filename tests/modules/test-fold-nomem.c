@@ -190,10 +190,28 @@ fold_without_memory (uint64_t nth)
   check_pool ();
 }
 
+/* How many requests a fold makes. */
+static uint64_t
+nr_requests (uint64_t nth)
+{
+  const long many = 1 << 20;
+  long left;
+
+  close_pool ();
+  open_and_attach ();
+  must (txg_run (pool->txg, who_folds, NULL, NULL));
+  write_all_kinds (nth);
+  countdown = many;
+  must (txg_run (pool->txg, NULL, NULL, NULL));
+  left = countdown;
+  countdown = 0;
+  return (uint64_t) (many - left);
+}
+
 static void
 test_lasting (void)
 {
-  uint64_t nth;
+  uint64_t nth, nr;
 
   start (1);
   for (nth = 25; nth < 80; nth += 24)
@@ -201,6 +219,9 @@ test_lasting (void)
   only_ours = true;
   for (nth = 2; nth < 20; nth += 6)
     fold_without_memory (nth);
+  /* Most are for records that die. */
+  nr = nr_requests (nth);
+  fold_without_memory (nr / 2);
   only_ours = false;
   end ();
 }
