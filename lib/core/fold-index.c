@@ -562,34 +562,83 @@ entries_of (const struct index_merges *merges, unsigned run)
   return n;
 }
 
-/* Begin a merge of the runs from 'first' to 'last' that have no part in one. */
+/* Which runs of these levels have no part in a merge? */
+static struct index_runs
+idle_runs (const struct index_merges *merges, const struct index_runs *runs,
+           unsigned first, unsigned last)
+{
+  const struct index_runs busy = busy_runs (merges);
+  struct index_runs idle = { { 0 } };
+  unsigned run;
+
+  assert (first <= last && last < INDEX_LEVELS);
+  for (run = first * INDEX_LEVEL_RUNS; run < (last + 1) * INDEX_LEVEL_RUNS;
+       ++run)
+    if (index_runs_has (runs, run) && !index_runs_has (&busy, run))
+      index_runs_add (&idle, run);
+  return idle;
+}
+
+/* Begin a merge of these runs, which have no part in one. */
 static void
 begin_merge (struct index_merges *merges, struct index_merge *m,
-             const struct index_runs *runs, unsigned first, unsigned last,
+             const struct index_runs *runs, const struct index_runs *inputs,
              uint64_t nr_entries)
 {
-  struct index_runs busy = busy_runs (merges);
+  const struct index_runs busy = busy_runs (merges);
   uint64_t sum = 0;
-  unsigned run, nr = 0;
+  unsigned run;
 
   assert (!is_active (m));
-  assert (first <= last && last < INDEX_RUNS);
-  for (run = first; run <= last; ++run)
-    if (index_runs_has (runs, run) && !index_runs_has (&busy, run)) {
+  for (run = 0; run < INDEX_RUNS; ++run)
+    if (index_runs_has (inputs, run))
       sum += entries_of (merges, run);
-      nr++;
-    }
-  if (nr < (m == &merges->all ? 2 : INDEX_MERGE))
-    return;
   if (sum > nr_entries && m == &merges->all)
     sum = nr_entries;
   m->left = sum;
   m->output = choose_run (runs, &busy, level_of (sum));
-  for (run = first; run <= last; ++run)
-    if (index_runs_has (runs, run) && !index_runs_has (&busy, run) &&
-        run != m->output)
-      index_runs_add (&m->inputs, run);
+  m->inputs = *inputs;
+  index_runs_remove (&m->inputs, m->output);
   assert (is_active (m) && m->output < INDEX_RUNS);
+}
+
+/* Has the level enough runs for a merge?  The one that a merge of lower levels
+ * is about to add counts, too.
+ */
+static bool
+is_due (const struct index_merges *merges, const struct index_runs *runs,
+        unsigned level)
+{
+  unsigned i, nr;
+  struct index_runs idle;
+
+  for (i = level; !is_active (&merges->levels[i]); --i) {
+    idle = idle_runs (merges, runs, i, i);
+    nr = index_runs_count (&idle);
+    if (nr >= INDEX_MERGE)
+      return true;
+    if (nr < INDEX_MERGE - 1 || i == 0)
+      return false;
+  }
+  return false;
+}
+
+/* Begin the merges that are due, those of high levels first: each takes the
+ * runs of all lower levels along.  What they have would else be written again
+ * for each level up to this one.
+ */
+static void
+begin_merges (struct index_merges *merges, const struct index_runs *runs,
+              uint64_t nr_entries)
+{
+  struct index_runs idle;
+  unsigned i;
+
+  for (i = INDEX_LEVELS; i-- > 0; )
+    if (is_due (merges, runs, i)) {
+      idle = idle_runs (merges, runs, 0, i);
+      begin_merge (merges, &merges->levels[i], runs, &idle, nr_entries);
+    }
 }
 
 /* Do most entries only remove others? */
@@ -633,8 +682,9 @@ begin_merge_of_all (struct index_merges *merges,
   merges->due = merges->shrink = false;
   if (fold_index_is_merging (merges))
     merges->shrink = shrink;
-  else if (shrink || is_mostly_removed (merges, runs, nr_entries))
-    begin_merge (merges, &merges->all, runs, 0, INDEX_RUNS - 1, nr_entries);
+  else if (index_runs_count (runs) >= 2 &&
+           (shrink || is_mostly_removed (merges, runs, nr_entries)))
+    begin_merge (merges, &merges->all, runs, runs, nr_entries);
 }
 
 int
@@ -642,7 +692,6 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
                   uint64_t nr, uint64_t max, uint64_t nr_entries)
 {
   struct index_runs runs;
-  struct index_merge *m;
   unsigned i;
 
   if (max < INDEX_STEP_ENTRIES)
@@ -650,14 +699,10 @@ fold_index_merge (struct meta_conn *c, struct index_merges *merges,
   if (meta_index_runs (c, &runs) == -1)
     return -1;
   begin_merge_of_all (merges, &runs, nr_entries);
-  for (i = 0; i < INDEX_LEVELS; ++i) {
-    m = &merges->levels[i];
-    if (!is_active (m) && !merges->shrink)
-      begin_merge (merges, m, &runs, i * INDEX_LEVEL_RUNS,
-                   (i + 1) * INDEX_LEVEL_RUNS - 1, nr_entries);
-    if (merge_some (c, merges, m, nr, &max) == -1 ||
-        meta_index_runs (c, &runs) == -1)
+  if (!merges->shrink)
+    begin_merges (merges, &runs, nr_entries);
+  for (i = 0; i < INDEX_LEVELS; ++i)
+    if (merge_some (c, merges, &merges->levels[i], nr, &max) == -1)
       return -1;
-  }
   return merge_some (c, merges, &merges->all, nr, &max);
 }

@@ -6,8 +6,9 @@
  * are changes: an index of one run would be written again by nearly every
  * fold.  Instead the fold writes its changes as a run of their own, and merges
  * runs of about the same size when there are INDEX_MERGE of them, as tiered
- * compaction does (LevelDB's and Cassandra's word).  So an entry is written
- * once for each level, and a run is read and written in its order.
+ * compaction does (LevelDB's and Cassandra's word), and all smaller ones with
+ * them.  So an entry is written less than once for each level, and a run is
+ * read and written in its order.
  *
  * A run's level says how many entries it had at first: level 0 fewer than
  * INDEX_LEVEL_ENTRIES * INDEX_MERGE, each other one INDEX_MERGE times as many.
