@@ -270,6 +270,9 @@ struct index_cursor {
   struct meta_conn *c;          /* not owned */
   unsigned nr;
   struct run_cursor runs[INDEX_RUNS];
+  /* Those that have not ended: a binary heap, the lowest entry first. */
+  unsigned nr_left;
+  struct run_cursor *heap[INDEX_RUNS];
 };
 
 /* Take the run's next entry, from its next row if need be. */
@@ -311,6 +314,42 @@ begin (struct index_cursor *cu, struct run_cursor *rc, uint64_t prefix)
   return r;
 }
 
+static bool
+is_before (const struct run_cursor *x, const struct run_cursor *y)
+{
+  return index_entry_compare (&x->e, &y->e) < 0;
+}
+
+/* heap[i] may be higher than what is below it. */
+static void
+sift_down (struct index_cursor *cu, unsigned i)
+{
+  struct run_cursor *const rc = cu->heap[i];
+  unsigned child;
+
+  for (; (child = 2 * i + 1) < cu->nr_left; i = child) {
+    if (child + 1 < cu->nr_left &&
+        is_before (cu->heap[child + 1], cu->heap[child]))
+      child++;
+    if (!is_before (cu->heap[child], rc))
+      break;
+    cu->heap[i] = cu->heap[child];
+  }
+  cu->heap[i] = rc;
+}
+
+static void
+make_heap (struct index_cursor *cu)
+{
+  unsigned i;
+
+  for (i = 0; i < cu->nr; ++i)
+    if (!cu->runs[i].ended)
+      cu->heap[cu->nr_left++] = &cu->runs[i];
+  for (i = cu->nr_left / 2; i-- > 0; )
+    sift_down (cu, i);
+}
+
 struct index_cursor *
 meta_index_cursor (struct meta_conn *c, const struct index_runs *runs,
                    uint64_t prefix)
@@ -330,6 +369,7 @@ meta_index_cursor (struct meta_conn *c, const struct index_runs *runs,
       return NULL;
     }
   }
+  make_heap (cu);
   return cu;
 }
 
@@ -347,36 +387,34 @@ meta_index_cursor_free (struct index_cursor *cu)
   errno = err;
 }
 
-/* The run whose next entry is the lowest; NULL: all have ended. */
-static const struct run_cursor *
-lowest (const struct index_cursor *cu)
+/* Take the next entry of the run that has the lowest. */
+static int
+advance_lowest (struct index_cursor *cu)
 {
-  const struct run_cursor *min = NULL, *rc;
+  struct run_cursor *rc = cu->heap[0];
 
-  for (rc = cu->runs; rc < cu->runs + cu->nr; ++rc)
-    if (!rc->ended &&
-        (min == NULL || index_entry_compare (&rc->e, &min->e) < 0))
-      min = rc;
-  return min;
+  if (advance (cu, rc) == -1)
+    return -1;
+  if (rc->ended)
+    cu->heap[0] = cu->heap[--cu->nr_left];
+  if (cu->nr_left > 0)
+    sift_down (cu, 0);
+  return 0;
 }
 
 int
 meta_index_cursor_next (struct index_cursor *cu, struct index_entry *e,
                         int *sum)
 {
-  const struct run_cursor *min = lowest (cu);
-  struct run_cursor *rc;
-
-  if (min == NULL)
+  if (cu->nr_left == 0)
     return 0;
-  *e = min->e;
+  *e = cu->heap[0]->e;
   *sum = 0;
-  for (rc = cu->runs; rc < cu->runs + cu->nr; ++rc)
-    while (!rc->ended && index_entry_compare (&rc->e, e) == 0) {
-      *sum += rc->e.removed ? -1 : 1;
-      if (advance (cu, rc) == -1)
-        return -1;
-    }
+  do {
+    *sum += cu->heap[0]->e.removed ? -1 : 1;
+    if (advance_lowest (cu) == -1)
+      return -1;
+  } while (cu->nr_left > 0 && index_entry_compare (&cu->heap[0]->e, e) == 0);
   e->removed = *sum < 0;
   return 1;
 }
@@ -384,11 +422,9 @@ meta_index_cursor_next (struct index_cursor *cu, struct index_entry *e,
 int
 meta_index_cursor_at (const struct index_cursor *cu, uint64_t *prefix)
 {
-  const struct run_cursor *min = lowest (cu);
-
-  if (min == NULL)
+  if (cu->nr_left == 0)
     return 0;
-  *prefix = min->e.prefix;
+  *prefix = cu->heap[0]->e.prefix;
   return 1;
 }
 
