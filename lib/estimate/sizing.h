@@ -15,18 +15,18 @@
  *                             4 KiB blocks: each mapped block adds 18.5 (its
  *                             pointer has 16; the rest is the pages' slack).
  *   SIZING_DB_SEGMENT_BYTES   a map of 1 KiB for each 4 MiB of "records".
- *   SIZING_DB_RECORD_BYTES    the remainder, with 262144 records (pool.db:
- *                             28086272), 131072 (13369344), 126301 (14598144)
- *                             and 32873 (3571712): 87, 80, 95 and 84 for each;
- *                             since then an entry of the index has 5 bytes
- *                             less.  The entries in the tables of records and
- *                             of hashes have 67; how full their rows and pages
+ *   SIZING_DB_RECORD_BYTES    the remainder, of random data: 262144 records of
+ *                             4 KiB (pool.db: 21250048), 131072 of 8 KiB
+ *                             (12345344), 65536 of 16 KiB (6602752) and 16384
+ *                             of 4 KiB (1753088): 61, 72, 75 and 77 for each.
+ *                             The packed entries in the tables of records and
+ *                             of hashes have 52; how full their rows and pages
  *                             are varies.
  *
- * For these pools the model's error is at most 10 % of pool.db, which is 3 %
- * of the data at 4 KiB and 0.2 % at 128 KiB.  bench-ddt, with each block
- * mapped once, found 231, 211 and 206 bytes of pool.db and its copy for each of
- * 1, 10 and 120 million records; the model says 209.
+ * For these pools the model's error is at most 13 % of pool.db, which is 0.1 %
+ * of the data; of a small one, with 4096 records, 22 %.  bench-ddt, with each
+ * block mapped once, found 161, 144 and 140 bytes of pool.db and its copy for
+ * each of 1, 10 and 120 million records; the model says 163.
  *
  * Journal.  It takes SIZING_JOURNAL_RECORD_BYTES for each record and
  * SIZING_JOURNAL_POINTER_BYTES for each mapped block until the next fold, and
@@ -47,7 +47,7 @@
 #define NBDEDUP_SIZING_H
 
 #define SIZING_DB_EMPTY_BYTES 172032.0
-#define SIZING_DB_RECORD_BYTES 85.0
+#define SIZING_DB_RECORD_BYTES 62.0
 #define SIZING_DB_POINTER_BYTES 18.5
 #define SIZING_DB_SEGMENT_BYTES 1100.0
 #define SIZING_OTHER_FILES_BYTES 20480.0
