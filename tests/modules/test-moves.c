@@ -8,6 +8,7 @@
 
 #include <errno.h>
 
+#include "base/cleanup.h"
 #include "core/moves.h"
 #include "core/txg-int.h"
 #include "data/verify.h"
@@ -523,19 +524,23 @@ nr_folds (void)
   return state.fold;
 }
 
-/* Overwrite 96 MiB: 1, there was a fold; 0, there was none; -1: it took so long
- * that the usual fold was due.
+#define BIG_BYTES (8u << 20)    /* of a volume with blocks of 64 KiB */
+
+/* Write all of the volume 'times' times: 1, there was a fold; 0, there was none;
+ * -1: it took so long that the usual fold was due.
  */
 static int
-overwrite (uint64_t content)
+overwrite (struct nbdedup_volume *big, unsigned times, uint64_t content)
 {
-  const uint64_t nr = 96 << 20, before = clock_ms ();
-  uint64_t done, folds;
+  const uint64_t before = clock_ms ();
+  CLEANUP_FREE uint8_t *buf = xmalloc (BIG_BYTES);
+  uint64_t folds;
 
-  settle ();                    /* it has freed what it overwrote */
+  settle ();
   folds = nr_folds ();
-  for (done = 0; done < nr; done += NR_BLOCKS * BLOCK) {
-    write_blocks (0, NR_BLOCKS, content + done);
+  for (; times > 0; --times) {
+    fill_random (buf, BIG_BYTES, content + times);
+    must (nbdedup_volume_write (big, buf, BIG_BYTES, 0));
     must (writeback_drain (pool->writeback, NULL));
   }
   poll (NULL, 0, A_WHILE_MS);
@@ -543,21 +548,28 @@ overwrite (uint64_t content)
 }
 
 /* What is overwritten stays in use until a fold: with much of it there are more
- * folds than one in five seconds.
+ * folds than one in five seconds.  In large blocks, no other limit asks for one.
  */
 static void
 test_overwrites_fold_sooner (void)
 {
+  struct nbdedup_volume *big;
   unsigned i;
   int r = -1;
 
   start (1);
-  write_blocks (0, NR_BLOCKS, 1);
+  run ("create", json_pack ("{s:s, s:i, s:i}", "name", "big", "size",
+                            (int) BIG_BYTES, "block-size", 64 << 10));
+  big = nbdedup_volume_open (pool, "big", 0, -1, NULL);
+  expect (big != NULL);
+  overwrite (big, 1, 100);
+  overwrite (big, 1, 200);      /* the next fold knows that this is freed */
   settle ();
-  write_blocks (0, NR_BLOCKS, 1 + NR_BLOCKS);
+  expect (overwrite (big, 4, 300) != 1);
   for (i = 1; r == -1 && i <= 10; ++i)
-    r = overwrite (UINT64_C (1000000) * i * NR_BLOCKS);
+    r = overwrite (big, 12, 1000 * i);
   expect (r != 0);
+  nbdedup_volume_close (big);
   end ();
 }
 
