@@ -3,9 +3,11 @@
 #include <config.h>
 
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "base/varint.h"
 #include "format/record-row.h"
 
@@ -107,7 +109,9 @@ record_row_pack (uint64_t group, const uint8_t *entries, size_t len,
   assert (len > 0);
   put_le16 (buf, RECORD_ROW_PACKED);
   while ((n = record_next (group, entries, len, &off, &r)) == 1) {
-    assert (used + RECORD_ENTRY_MAX <= RECORD_ROW_MAX);
+    if (used + RECORD_ENTRY_MAX > RECORD_ROW_MAX)
+      return nbdedup_fail (EIO, "record: row of group %" PRIu64
+                           " has too many entries", group);
     used += pack_entry (&r, &last, buf + used);
   }
   return n == -1 ? -1 : (int) used;

@@ -175,11 +175,18 @@ static void
 test_damaged_entries (void)
 {
   static uint8_t in[RECORD_ROW_MAX], row[RECORD_ROW_MAX];
-  const size_t len = make_group (in);
+  static uint8_t many[2 * RECORD_ROW_MAX];
+  size_t len = make_group (in), used = 0;
+  struct record r;
 
   expect_seed (record_row_pack (GROUP, in, len - 1, row) == -1);
   expect_seed (errno == EIO);
-  /* More entries than a group can have. */
+  /* More entries than a group can have, to pack and packed. */
+  expect_seed (record_unpack (GROUP, in, len, &r) > 0);
+  while (used + RECORD_ENTRY_MAX <= sizeof many)
+    used += record_pack (&r, many + used);
+  expect_seed (record_row_pack (GROUP, many, used, row) == -1);
+  expect_seed (errno == EIO);
   put_le16 (row, RECORD_ROW_PACKED);
   memset (row + 2, 0, sizeof row - 2);
   expect_seed (record_row_unpack (row, sizeof row, in) <= sizeof in);
