@@ -5,11 +5,12 @@
 #include "core/engine.h"
 #include "core/txg.h"
 #include "data/quota.h"
-#include "format/format.h"
 #include "meta/meta.h"
 
-/* A record's size in the DDT on disk: index entry, record entry. */
-#define DDT_BYTES_PER_ENTRY (INDEX_ENTRY_LEN + RECORD_ENTRY_LEN)
+/* A record's size in the DDT on disk: a packed entry in its group's row
+ * (record-row.h), and one in the hash index (index-row.h).
+ */
+#define DDT_BYTES_PER_ENTRY (42 + 8)
 
 bool
 quota_is_over (struct nbdedup_pool *pool, uint64_t more)

@@ -54,7 +54,7 @@ images_wanted (void)
 {
   if (soak.operations == 0)
     return MAX_VOLUMES * (1 + MAX_SNAPS);
-  return nr_requests < soak.operations / 10 ? 38 : 28;
+  return nr_requests < soak.operations / 10 ? 42 : 28;
 }
 
 static bool

@@ -52,7 +52,7 @@ max_request (void)
 {
   if (soak.operations == 0)
     return MAX_REQUEST;
-  return nr_requests < soak.operations / 10 ? 32768 : 8192;
+  return nr_requests < soak.operations / 10 ? 131072 : 8192;
 }
 
 /* Pick a small range, whole blocks, or a large range; aligned or not. */
