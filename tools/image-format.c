@@ -66,12 +66,16 @@ static const struct suffix {
   { ".iso", "raw", true },
   { ".img", "raw", false },
   { ".qcow2", "qcow2", false },
+  { ".qcow", "qcow", false },
   { ".qed", "qed", false },
   { ".vmdk", "vmdk", false },
   { ".vdi", "vdi", false },
   { ".vhdx", "vhdx", false },
   { ".vhd", "vpc", false },
   { ".vpc", "vpc", false },
+  { ".parallels", "parallels", false },
+  { ".cloop", "cloop", false },
+  { ".dmg", "dmg", false },
 };
 
 const char *

@@ -74,10 +74,26 @@ image_check_source (const struct options *opts, const char *file,
                  format);
 }
 
+/* The name of a new file decides its format, as for import: QEMU and import
+ * would not accept a raw file named .qcow2.
+ */
+static const char *
+target_format (const char *file)
+{
+  struct stat st;
+
+  if (image_is_uri (file) || strcmp (file, "-") == 0 ||
+      (stat (file, &st) == 0 && !S_ISREG (st.st_mode)))
+    return NULL;
+  return image_format_of_name (file);
+}
+
 void
 image_check_target (const struct options *opts, const char *file,
                     const char *format)
 {
+  if (format == NULL)
+    format = target_format (file);
   if (is_raw (format))
     return;
   if (image_format_check_written (qemu_format (format)) == -1)
@@ -162,20 +178,6 @@ check_target (const char *file, const char *format, const char *pool)
     return image_fail ("%s: is not a regular file, so it is written as raw, "
                        "not %s: leave --format out", file, format);
   return 0;
-}
-
-/* The name of a new file decides its format, as for import: QEMU and import
- * would not accept a raw file named .qcow2.
- */
-static const char *
-target_format (const char *file)
-{
-  struct stat st;
-
-  if (image_is_uri (file) || strcmp (file, "-") == 0 ||
-      (stat (file, &st) == 0 && !S_ISREG (st.st_mode)))
-    return NULL;
-  return image_format_of_name (file);
 }
 
 struct image *

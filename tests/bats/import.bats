@@ -499,15 +499,25 @@ EOF
 
     make_pool
     nbdedup import v disk.raw
-    for name in a.qcow2 b.VMDK c.vhd d.img e f.qcow2.bak; do
+    for name in a.qcow2 b.VMDK c.vhd d.img e f.qcow2.bak g.qcow \
+                h.parallels; do
         nbdedup export v "$name"
     done
     for name in qcow2:a.qcow2 vmdk:b.VMDK vpc:c.vhd raw:d.img raw:e \
-                raw:f.qcow2.bak; do
+                raw:f.qcow2.bak qcow:g.qcow parallels:h.parallels; do
         qemu-img compare -f "${name%%:*}" -F raw "${name#*:}" disk.raw
     done
     cmp d.img disk.raw
     # An option has precedence.
     nbdedup export v raw.qcow2 --format raw
     cmp raw.qcow2 disk.raw
+    # QEMU reads these, but does not write them.
+    for name in i.dmg i.cloop; do
+        misused "'${name#i.}' is not an image format that can be written" \
+                export v "$name"
+        [ ! -e "$name" ]
+        cp disk.raw "$name"
+        refused "its name says ${name#i.}, its content looks like raw" \
+                import w "$name"
+    done
 }
