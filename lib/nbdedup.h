@@ -397,8 +397,6 @@ extern int nbdedup_handle_read (struct nbdedup_handle *handle, void *buf,
 extern int nbdedup_handle_write (struct nbdedup_handle *handle,
                                  const void *buf, uint32_t len,
                                  uint64_t offset);
-extern int nbdedup_handle_zero (struct nbdedup_handle *handle, uint64_t len,
-                                uint64_t offset);
 extern int nbdedup_handle_flush (struct nbdedup_handle *handle);
 extern int nbdedup_handle_extents (struct nbdedup_handle *handle,
                                    uint64_t len, uint64_t offset,

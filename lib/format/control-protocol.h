@@ -34,7 +34,6 @@
  *   VOLUME_CLOSE  -       -       -              -
  *   READ          bytes   bytes   -              the data
  *   WRITE         bytes   -       the data       -
- *   ZERO          bytes   bytes   -              -
  *   FLUSH         -       -       -              -
  *   EXTENTS       bytes   bytes   -              16 bytes for each extent:
  *                                                length, then 1 for a hole
@@ -118,7 +117,7 @@ enum control_type {
   CONTROL_VOLUME_CLOSE = 5,
   CONTROL_READ = 6,
   CONTROL_WRITE = 7,
-  CONTROL_ZERO = 8,
+  /* 8 was ZERO, which no program sent. */
   CONTROL_FLUSH = 9,
   CONTROL_EXTENTS = 10,
   CONTROL_REPAIR = 11,

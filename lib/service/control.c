@@ -401,10 +401,6 @@ serve_data (struct connection *conn, const struct control_frame *f)
     return reply_result (conn,
                          nbdedup_volume_write (conn->volume, conn->buf,
                                                f->payload, f->offset));
-  case CONTROL_ZERO:
-    return reply_result (conn,
-                         nbdedup_volume_zero (conn->volume, f->length,
-                                              f->offset));
   case CONTROL_FLUSH:
     return reply_result (conn, nbdedup_volume_flush (conn->volume));
   case CONTROL_EXTENTS:
@@ -442,7 +438,6 @@ serve_request (struct connection *conn, const struct control_frame *f)
   case CONTROL_VOLUME_CLOSE:
   case CONTROL_READ:
   case CONTROL_WRITE:
-  case CONTROL_ZERO:
   case CONTROL_FLUSH:
   case CONTROL_EXTENTS:
     return serve_data (conn, f);

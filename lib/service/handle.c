@@ -270,19 +270,6 @@ nbdedup_handle_write (struct nbdedup_handle *handle, const void *buf,
 }
 
 int
-nbdedup_handle_zero (struct nbdedup_handle *handle, uint64_t len,
-                     uint64_t offset)
-{
-  struct control_frame f = {
-    .type = CONTROL_ZERO, .offset = offset, .length = len,
-  };
-
-  if (handle->volume != NULL)
-    return nbdedup_volume_zero (handle->volume, len, offset);
-  return handle_request (handle, &f, NULL, NULL, 0);
-}
-
-int
 nbdedup_handle_flush (struct nbdedup_handle *handle)
 {
   struct control_frame f = { .type = CONTROL_FLUSH };

@@ -222,7 +222,9 @@ test_bad_requests (void)
 
   /* Data requests: no volume, bad volume, bad ranges. */
   for (i = CONTROL_VOLUME_CLOSE; i <= CONTROL_EXTENTS; ++i)
-    raw_expect (fd, i, 0, 512, "x", 1, EINVAL);
+    if (i != CONTROL_WRITE + 1)         /* no type */
+      raw_expect (fd, i, 0, 512, "x", 1, EINVAL);
+  raw_expect (fd, CONTROL_WRITE + 1, 0, 512, NULL, 0, EOPNOTSUPP);
   raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, NULL, 0, EINVAL);
   raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "v\0l", 3, EINVAL);
   raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, big, 5000, EINVAL);
@@ -236,8 +238,6 @@ test_bad_requests (void)
   raw_expect (fd, CONTROL_READ, UINT64_MAX, 2, NULL, 0, EINVAL);
   raw_expect (fd, CONTROL_WRITE, VOLUME_SIZE - 1, 0, "ab", 2, EINVAL);
   raw_expect (fd, CONTROL_WRITE, 0, 0, NULL, 0, EINVAL);
-  raw_expect (fd, CONTROL_ZERO, 1, UINT64_MAX, NULL, 0, EINVAL);
-  raw_expect (fd, CONTROL_ZERO, 1, VOLUME_SIZE, NULL, 0, EINVAL);
   raw_expect (fd, CONTROL_EXTENTS, UINT64_MAX, UINT64_MAX, NULL, 0, EINVAL);
   raw_expect (fd, CONTROL_FLUSH, 0, 0, NULL, 0, 0);
 
@@ -586,7 +586,7 @@ data_thread (void *opaque)
       break;
     case 4:
       memset (model + at, 0, len);
-      r = nbdedup_handle_zero (w->handle, len, w->start + at);
+      r = nbdedup_handle_write (w->handle, model + at, len, w->start + at);
       break;
     case 5:
       r = nbdedup_handle_flush (w->handle);
