@@ -347,13 +347,13 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
 
 /*----------------------------------------------------------------------*/
 
-struct layers {
+struct layer_set {
   struct layer **p;             /* owned */
   size_t nr;
 };
 
 struct work {
-  struct layers dying, merging;
+  struct layer_set dying, merging;
   bool failed;
 };
 
@@ -361,7 +361,7 @@ static void
 collect (void *arg, struct layer *layer)
 {
   struct work *w = arg;
-  struct layers *layers = layer->dying ? &w->dying : &w->merging;
+  struct layer_set *layers = layer->dying ? &w->dying : &w->merging;
 
   if (array_push (&layers->p, &layers->nr, layer) == -1)
     w->failed = true;           /* a later fold takes it */

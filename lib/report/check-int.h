@@ -54,13 +54,11 @@ extern int repair_pass (struct repair *rp, int (*fn) (struct repair *rp),
 extern struct repair_layer *repair_find_layer (struct repair *rp,
                                                uint64_t branch, uint64_t seq);
 
-/* The passes, in their order. */
-extern int repair_leaves (struct repair *rp);
+/* The passes of other files; check-repair.c has their order. */
 extern int repair_copies (struct repair *rp);   /* check-copies.c */
 extern int repair_records (struct repair *rp);  /* check-records.c */
 extern int repair_space (struct repair *rp);    /* check-space.c */
 extern int repair_index (struct repair *rp);    /* check-index.c */
-extern int repair_totals (struct repair *rp);
 extern int repair_limbo (struct repair *rp);
 
 /*----------------------------------------------------------------------

@@ -31,7 +31,7 @@
 #define LOG_LINES_MAX 20
 
 /* A record's row, and its pointers in the maps. */
-struct entry {
+struct counted {
   struct record r;
   uint64_t equal, other;        /* pointers: to this, to its address only */
   bool changed;
@@ -50,7 +50,7 @@ struct window {
   bool records_gone;            /* in this pass */
 
   /* One transaction's. */
-  struct entry *entries;        /* owned; ascending by address */
+  struct counted *entries;      /* owned; ascending by address */
   size_t nr, max, cap;          /* max: of entries to load */
   uint64_t first, end;          /* groups */
   uint64_t *damaged;            /* owned; groups; ascending */
@@ -58,7 +58,7 @@ struct window {
   struct stray *strays;         /* owned */
   size_t nr_strays;
   bool collecting;              /* ... are being collected */
-  struct entry *fresh;          /* owned; made from strays; ascending */
+  struct counted *fresh;        /* owned; made from strays; ascending */
   size_t nr_fresh;
   bool again;                   /* this window needs another transaction */
   uint64_t lost_blocks;
@@ -99,12 +99,12 @@ load_group (void *opaque, uint64_t group, const uint8_t *buf, size_t len)
       return note_damaged_group (w, group);
     last = r.ptr.addr;
     assert (w->nr < w->cap);
-    w->entries[w->nr++] = (struct entry) { .r = r };
+    w->entries[w->nr++] = (struct counted) { .r = r };
   }
   return 0;
 }
 
-static struct entry *
+static struct counted *
 find_entry (struct window *w, uint64_t addr)
 {
   size_t i = array_position (w->nr, k, w->entries[k].r.ptr.addr < addr);
@@ -168,7 +168,7 @@ static int
 count_pointer (struct repair *rp, struct stray *s)
 {
   struct window *w = rp->arg;
-  struct entry *e = find_entry (w, s->ptr.addr);
+  struct counted *e = find_entry (w, s->ptr.addr);
 
   if (e != NULL && is_equal (&e->r, &s->ptr, s->lsize)) {
     e->equal++;
@@ -222,7 +222,7 @@ count_copies (void *opaque, uint64_t addr, const uint64_t *copies,
 {
   struct repair *rp = opaque;
   struct window *w = rp->arg;
-  struct entry *e;
+  struct counted *e;
   unsigned i;
 
   (void) addr;
@@ -246,7 +246,7 @@ count_all (struct repair *rp)
  */
 
 /* Strays come in order: only the last fresh record can have this address. */
-static const struct entry *
+static const struct counted *
 last_fresh (const struct window *w)
 {
   return w->nr_fresh > 0 ? &w->fresh[w->nr_fresh - 1] : NULL;
@@ -257,7 +257,7 @@ static bool
 overlaps (struct repair *rp, const struct window *w, const struct record *r)
 {
   uint32_t sector = rp->state->sector_bytes;
-  const struct entry *last = last_fresh (w);
+  const struct counted *last = last_fresh (w);
   size_t i = array_position (w->nr, k,
                              w->entries[k].r.ptr.addr < r->ptr.addr);
 
@@ -296,7 +296,7 @@ add_fresh (struct repair *rp, struct window *w, const struct record *r)
   /* merge_fresh needs them in order. */
   assert (w->nr_fresh == 0 || last_fresh (w)->r.ptr.addr < r->ptr.addr);
   if (array_push (&w->fresh, &w->nr_fresh,
-                  (struct entry) { .r = *r, .changed = true }) == -1)
+                  (struct counted) { .r = *r, .changed = true }) == -1)
     return -1;
   if (w->nr_rebuilt++ < LOG_LINES_MAX)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: check --repair: the record at %"
@@ -326,8 +326,8 @@ merge_fresh (struct window *w)
 static int
 rebuild_record (struct repair *rp, struct window *w, const struct stray *s)
 {
-  struct entry *e = find_entry (w, s->ptr.addr);
-  const struct entry *last = last_fresh (w);
+  struct counted *e = find_entry (w, s->ptr.addr);
+  const struct counted *last = last_fresh (w);
   struct record r;
   int found;
 
@@ -390,7 +390,7 @@ limit_strays (struct repair *rp, struct window *w)
 static int
 judge_strays (struct repair *rp, struct window *w)
 {
-  const struct entry *last;
+  const struct counted *last;
   struct stray *s;
   size_t i;
 
@@ -427,7 +427,7 @@ judge_strays (struct repair *rp, struct window *w)
  * a fold frees it.
  */
 static int
-set_count (struct repair *rp, struct entry *e)
+set_count (struct repair *rp, struct counted *e)
 {
   uint64_t found = e->equal + e->other;
 

@@ -293,7 +293,7 @@ leaves_done (struct repair *rp)
   }
 }
 
-int
+static int
 repair_leaves (struct repair *rp)
 {
   struct fixes fixes = { .p = NULL };
@@ -440,7 +440,7 @@ totals_done (struct repair *rp)
   }
 }
 
-int
+static int
 repair_totals (struct repair *rp)
 {
   struct totals t = { .rp = rp };

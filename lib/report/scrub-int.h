@@ -19,7 +19,7 @@ struct chunk_id {
 };
 
 /* Limits the speed to 'rate' bytes a second, since that was set. */
-struct pace {
+struct rate_limit {
   uint64_t rate;                /* 0: as fast as it can */
   uint64_t begin_ms, begin_bytes;
 };
@@ -56,7 +56,7 @@ struct scrub {
   uint64_t total;
   uint64_t kept_ms;             /* when the position was last stored */
   uint64_t metadata_bytes;      /* read, of both copies */
-  struct pace pace;
+  struct rate_limit limit;
   nbdedup_progress_fn *progress;
   void *opaque;
 };

@@ -214,14 +214,14 @@ int
 scrub_pace (struct scrub *s)
 {
   const uint64_t bytes = s->f.bytes + s->metadata_bytes;
-  struct pace *p = &s->pace;
+  struct rate_limit *p = &s->limit;
   uint64_t due, now = clock_ms (), rest;
 
   for (;;) {
     if (scrub_go_on (s) == -1)
       return -1;
     if (p->rate != get_rate (s))
-      *p = (struct pace) { get_rate (s), now, bytes };
+      *p = (struct rate_limit) { get_rate (s), now, bytes };
     if (p->rate == 0)
       return 0;
     now = clock_ms ();

@@ -82,23 +82,15 @@ layers_add_locked (struct volumes *vs, struct layer *l, struct layer *parent)
 }
 
 struct layer *
-layers_find_locked (struct volumes *vs, uint64_t id)
-{
-  const struct layers *a = &vs->layers;
-  size_t i;
-
-  assert_held (&vs->lock);
-  i = array_position (a->nr, k, a->p[k]->id < id);
-  return i < a->nr && a->p[i]->id == id ? a->p[i] : NULL;
-}
-
-struct layer *
 volumes_find_layer (void *volumes, uint64_t id)
 {
   struct volumes *vs = volumes;
+  const struct layers *a = &vs->layers;
+  size_t i;
 
   WITH_LOCK (&vs->lock);
-  return layers_find_locked (vs, id);
+  i = array_position (a->nr, k, a->p[k]->id < id);
+  return i < a->nr && a->p[i]->id == id ? a->p[i] : NULL;
 }
 
 void

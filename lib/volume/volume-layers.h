@@ -19,7 +19,6 @@ extern struct layer *layer_new (const struct meta_layer *ml);
 /* Add it as a child of 'parent'.  Takes ownership. */
 extern void layers_add_locked (struct volumes *vs, struct layer *layer,
                                struct layer *parent);
-extern struct layer *layers_find_locked (struct volumes *vs, uint64_t id);
 
 /* Place a new layer on 'parent' (NULL: none): in the parent's branch, or in a
  * new one.

@@ -13,6 +13,10 @@ FILE: WHAT; exit status 1 if there is any.
    lib/.  NAME-int.h is for its own room.
  - plugin/ and tools/ include only nbdedup.h and array.h, cleanup.h and clock.h
    of base/ from lib/.
+ - A function that a header of lib/ declares is called by another file of lib/,
+   tools/ or plugin/, or by its own file and a test.
+ - Two headers of lib/ do not define structs of one name, nor does another file
+   of lib/ define one of a header.
  - Only lib/meta/ has SQL; only lib/meta/ and lib/vfs/ call SQLite.
  - Only plugin/ uses nbdkit; lib/ has its name in comments only.
  - Messages of lib/ do not begin with a command's name: the command adds it.
@@ -32,6 +36,9 @@ import re
 import sys
 
 LINES_MAX = 1000
+FIGURE_MAX = 11
+# What only tests call: the engine's API for a program that has a pool open.
+TESTS_CALL = ("nbdedup_call",)
 COLUMNS_MAX = 80
 FOLDERS = ("lib", "plugin", "tools")
 LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
@@ -105,16 +112,19 @@ class Place:
         self.column = column
 
 
-def read_figure(path, section, folder, head):
-    """Read the figure in a section, below its line 'head': {room: Place}."""
+def read_figure(path, section, folder):
+    """Read the figure in a section, below a line 'folder': {room: Place}."""
     m = re.search(r"^## %s\n(.*?)^## " % section, read(path), re.M | re.S)
     if m is None:
         sys.exit("%s: has no section \"%s\"" % (path, section))
     lines = [l for l in m[1].split("\n") if l.startswith("    ")]
-    while lines and lines[0].strip() != head:
-        lines.pop(0)
+    if folder in (l.strip() for l in lines):
+        lines = lines[[l.strip() for l in lines].index(folder) + 1:]
+    if len(lines) > FIGURE_MAX:
+        problem(path, "has a figure of %d lines: at most %d"
+                % (len(lines), FIGURE_MAX))
     # The rooms come first; a remark may follow after two spaces.
-    rows = [re.split(r" {2,}", l.strip())[0] for l in lines[1:]]
+    rows = [re.split(r" {2,}", l.strip())[0] for l in lines]
     places = {}
     for i, row in enumerate(reversed(rows)):
         for j, room in enumerate(row.split("|")):
@@ -145,7 +155,7 @@ def may_know(where, verb, name, mine, other, figure):
 
 def check_layers(files):
     figure = "CONTRIBUTING.md"
-    places = read_figure(figure, "The layers", "lib/", "lib/" + PUBLIC)
+    places = read_figure(figure, "The layers", "lib/")
 
     for path in files:
         if not path.startswith("lib/") or path == "lib/" + PUBLIC:
@@ -220,7 +230,7 @@ def check_knowledge(path, files):
 def check_tests(paths):
     """paths: the sources below tests/."""
     figure = "tests/README.md"
-    places = read_figure(figure, "The rooms", "tests/", "tests/")
+    places = read_figure(figure, "The rooms", "tests/")
     makefile = read("tests/Makefile.am")
     known = {path[6:] for path in paths}
 
@@ -257,6 +267,45 @@ def check_tests(paths):
             elif of in places:
                 may_know(at(path, text, m), verb, other, places[room],
                          places[of], figure)
+
+
+# ----------------------------------------------------------------------
+# One of each, and none too many
+
+def check_structs(texts):
+    """'texts': {path: text without comments} of lib/."""
+    defined = {}
+    for path in sorted(texts, key=lambda p: (p.endswith(".c"), p)):
+        for name in set(re.findall(r"\bstruct (\w+)\s*\{", texts[path])):
+            other = defined.setdefault(name, path)
+            if other != path and other.endswith(".h"):
+                problem(path, "defines struct %s, and so does %s"
+                        % (name, other))
+
+
+def check_callers(texts, tests):
+    """Each function of a header has a caller beside its own tests."""
+    users = {}
+    for path, text in texts.items():
+        for word in set(re.findall(r"\w+", text)):
+            users.setdefault(word, set()).add(path)
+    tested = set(re.findall(r"\w+", " ".join(tests)))
+    for path, text in sorted(texts.items()):
+        if not (path.startswith("lib/") and path.endswith(".h")):
+            continue
+        for name in re.findall(r"^extern [^;(]*?\b(\w+) \(", text, re.M):
+            own = [p for p in users[name] if p.endswith(".c") and
+                   re.search(r"^%s \(" % name, texts[p], re.M)]
+            if not own:
+                problem(path, "declares %s, which no file defines" % name)
+            elif users[name] - {path, *own} or name in TESTS_CALL or \
+                    name.endswith("_assert_consistent_locked"):
+                continue        # called, or called by a macro
+            elif name not in tested:
+                problem(path, "declares %s, which only %s uses: make it static"
+                        % (name, own[0]))
+            elif len(re.findall(r"\b%s\b" % name, texts[own[0]])) == 1:
+                problem(path, "declares %s, which only tests call" % name)
 
 
 # ----------------------------------------------------------------------
@@ -313,6 +362,8 @@ def main():
              for where, _, names in os.walk(d) for f in names
              if f.endswith((".c", ".h"))} - {"lib/" + g for g in GENERATED}
     check_layers(sorted(files))
+    texts = {path: without_comments(read(path)) for path in files}
+    check_structs({p: t for p, t in texts.items() if p.startswith("lib/")})
     for path in sorted(files):
         check_knowledge(path, files)
         check_lines(path, read(path))
@@ -324,6 +375,9 @@ def main():
                ((path, read(path)) for path in find_sources())
                if not is_generated(text)]
     check_tests([path for path, _ in sources if path.startswith("tests/")])
+    check_callers(texts, [text for path, text in sources
+                          if path.startswith("tests/") and
+                          path.endswith((".c", ".h"))])
     for path, text in sources:
         if LICENCE not in text:
             problem(path, "does not say \"%s\"" % LICENCE)

@@ -59,6 +59,10 @@ planted ()
     planted lib/disk/store.c '#include "journal.h"' "includes journal.h, no header of lib/"
     planted tools/cmd-list.c '#include "service/pool.h"' "includes service/pool.h, which is lib/'s own"
     planted plugin/keys.h '#include "../lib/base/error.h"' "includes ../lib/base/error.h, which is lib/'s own"
+    cp "$top_srcdir/CONTRIBUTING.md" tree/
+    sed -i 's/^    base .*/&\n    base2/' tree/CONTRIBUTING.md
+    run -1 rules tree
+    [[ $output == "CONTRIBUTING.md: has a figure of 12 lines: at most 11"* ]]
     # Every room is in the figure, and every room of the figure exists.
     cp "$top_srcdir/CONTRIBUTING.md" tree/
     sed -i 's/^    space | estimate/    space /' tree/CONTRIBUTING.md
@@ -102,6 +106,20 @@ planted ()
         printf '#include <config.h>\n#include "%s"\n' "$header" |
             "${cc[@]}" || fail "$header cannot be included alone"
     done
+}
+
+@test "a name for two things, and a function without callers, are found" {
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted lib/report/copier.c 'struct pace { int x; };' "defines struct pace, and so does lib/report/pace.h"
+    planted lib/base/priority.h 'extern int priority_lost (void);' "declares priority_lost, which no file defines"
+    printf 'int\npriority_idle (void)\n{\n  return 0;\n}\n' >>tree/lib/base/priority.c
+    planted lib/base/priority.h 'extern int priority_idle (void);' "declares priority_idle, which only lib/base/priority.c uses"
+    printf 'int x = priority_idle ();\n' >>tree/tests/modules/test-hash.c
+    planted lib/base/priority.h 'extern int priority_idle (void);' "declares priority_idle, which only tests call"
+    printf 'int x = priority_idle ();\n' >>tree/tools/run.c
+    echo 'extern int priority_idle (void);' >>tree/lib/base/priority.h
+    run -0 rules tree
 }
 
 @test "SQL, SQLite and nbdkit are found where they do not belong" {
