@@ -34,7 +34,7 @@ struct part {
   struct filter *used;          /* complete; NULL: none */
   uint64_t nr;                  /* numbers added to it, some of them twice */
   uint64_t nr_most;             /* before the next one is made */
-  bool wanted;                  /* the thread shall make one */
+  bool wanted;                  /* the thread must make one */
   struct filter *saved;         /* not read yet, or being read; NULL: none */
   uint64_t nr_saved;            /* numbers added to it */
 };
@@ -53,7 +53,7 @@ struct ddt_filter {
   unsigned nr_used;             /* parts that are complete */
   size_t bytes;                 /* theirs, and of those being read */
   struct warm_file *file;       /* owned: of the saved parts; NULL: none */
-  bool must_read;               /* the thread shall read them */
+  bool must_read;               /* the thread must read them */
   uint64_t nr_added;            /* numbers since the filter was made */
   struct filter *made;          /* being made; NULL: none */
   unsigned made_part;           /* of 'made' */

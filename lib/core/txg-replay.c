@@ -31,8 +31,8 @@ struct replay {
   size_t nr_lost;
   bool sorted;
   bool is_partial;              /* not every layer is known */
-  bool is_anew;                 /* the page cache was dropped: reads of the
-                                 * store come from the disk */
+  bool is_dropped;              /* the page cache was: reads of the store
+                                 * come from the disk */
 };
 
 static int
@@ -128,10 +128,10 @@ replay_record (struct replay *rp, const struct journal_entry *e,
 
   if (e->data == NULL && suspect) {
     /* A failed sync leaves pages that look written, until they are evicted. */
-    if (!rp->is_anew && !t->parts.readonly &&
-        store_read_anew (t->parts.store) == -1)
+    if (!rp->is_dropped && !t->parts.readonly &&
+        store_drop_cached (t->parts.store) == -1)
       return -1;
-    rp->is_anew = true;
+    rp->is_dropped = true;
     there = record_is_there (t, r);
     /* Read-only the pointer can stay: a read of it will fail. */
     if (there == -1 && t->parts.readonly)

@@ -546,7 +546,7 @@ store_sync (struct store *store)
 }
 
 int
-store_read_anew (struct store *store)
+store_drop_cached (struct store *store)
 {
   if (store_sync (store) == -1)
     return -1;

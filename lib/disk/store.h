@@ -84,7 +84,7 @@ extern int store_sync (struct store *store);
 /* Make later reads return what the disk has.  A killed process may have left
  * pages in the page cache that were not written, or whose write failed.
  */
-extern int store_read_anew (struct store *store);
+extern int store_drop_cached (struct store *store);
 
 /* Allocate disk space for segment 'segment' with fallocate, extending the
  * file; if the file system cannot, write zeroes.  ENOSPC if it does not fit, or

@@ -435,7 +435,7 @@ mirror_sync_locked (struct mirror_file *file)
     return 0;                   /* nothing was written */
   if (flush_locked (file) == -1 || full_datasync (file->fd) == -1)
     return -1;
-  /* The page cache shall keep the database, which is read, and not its copy.
+  /* Keep the database in the page cache, because it is read; drop its copy.
    * The WAL's copy stays: its writes need not begin and end with a page, and
    * would read what they leave of one.
    */
