@@ -150,7 +150,8 @@ nbdedup_pool_probe (const char *path, enum nbdedup_read_only read_only)
   if (db == NULL)
     return -1;
   if (stat (path, &st) == -1)
-    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+    return nbdedup_fail (errno, "%s: %s%s", path, strerror (errno),
+                         errno == ENOENT ? "; nbdedup init makes a pool" : "");
   if (!S_ISDIR (st.st_mode))
     return nbdedup_fail (ENOTDIR, "%s: not a pool: not a directory", path);
   if (stat (db, &st) == -1 && errno == ENOENT && !meta_copy_can_help (db)) {

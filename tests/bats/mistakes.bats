@@ -79,7 +79,7 @@ mistakes=(
     # Impossible for a stream, a server, or QEMU
     "2|import x - --format qcow2" "2|estimate - --format qcow2"
     "2|export v - --format qcow2" "2|export v nbd://x --format qcow2"
-    "2|export v out --format dmg"
+    "2|export v out --format dmg" "2|export v out.dmg"
     # Files
     "1|import x none" "1|import x ." "1|export v none/out" "1|export v ."
     "1|estimate none" "1|-p none list" "1|-p img list" "1|-p . list"
@@ -136,6 +136,28 @@ setup ()
 @test "mistakes are the same through a server" {
     serve "$pool"
     run_mistakes
+}
+
+@test "mistakes before the command's name are wrong usage for every command" {
+    local words
+
+    for words in "" --foo "--foo status" "--foo list" "-x status" \
+                 "--pol=x list" "--read-only=foo list" --read-only=foo -p --pool; do
+        # shellcheck disable=SC2086
+        run --separate-stderr nbdedup $words
+        assert_eq "$status:$output" "2:" "nbdedup $words"
+        [[ $stderr == "nbdedup: "* && $stderr != *$'\n'* ]] ||
+            fail "nbdedup $words: $stderr"
+    done
+}
+
+@test "where there is no pool, a command says what makes one" {
+    run -1 nbdedup -p "$PWD/none" list
+    assert_eq "$output" "nbdedup: list: $PWD/none: No such file or directory; nbdedup init makes a pool"
+    run -3 nbdedup -p "$PWD/none" status
+    assert_eq "$output" "nbdedup: status: $PWD/none: No such file or directory; nbdedup init makes a pool"
+    run -1 nbdedup -p "$PWD/used" list
+    assert_eq "$output" "nbdedup: list: $PWD/used: not a pool; nbdedup init makes one"
 }
 
 # A script passes these if its variable is not set.
