@@ -200,29 +200,13 @@ explain_file (const json_t *pool)
 }
 
 static void
-print_human (const json_t *stat)
+print_volumes (const json_t *volumes)
 {
-  const json_t *pool = json_object_get (stat, "pool");
-  const json_t *volumes = json_object_get (stat, "volumes");
-  struct table *table = table_new ("lr");
+  struct table *table = table_new ("lrrrrll");
   json_t *volume;
   size_t i, j;
 
-  for (i = 0; i < NR (pool_figures); ++i) {
-    if (get_figure (pool, &pool_figures[i]) == NULL)
-      continue;
-    table_add (table, "%s", pool_figures[i].label);
-    add_figure (table, get_figure (pool, &pool_figures[i]),
-                pool_figures[i].kind);
-  }
-  table_print (table);
-  explain_file (pool);
-  print_histograms (stat);
-  if (json_array_size (volumes) == 0)
-    return;
-
   putchar ('\n');
-  table = table_new ("lrrrrll");
   table_add (table, "NAME");
   for (i = 0; i < NR (volume_figures); ++i)
     table_add (table, "%s", volume_figures[i].label);
@@ -237,6 +221,29 @@ print_human (const json_t *stat)
     table_add (table, "%s", json_text (volume, "origin"));
   }
   table_print (table);
+}
+
+static void
+print_human (const json_t *stat)
+{
+  const json_t *pool = json_object_get (stat, "pool");
+  json_t *volumes = json_sorted (json_object_get (stat, "volumes"));
+  struct table *table = table_new ("lr");
+  size_t i;
+
+  for (i = 0; i < NR (pool_figures); ++i) {
+    if (get_figure (pool, &pool_figures[i]) == NULL)
+      continue;
+    table_add (table, "%s", pool_figures[i].label);
+    add_figure (table, get_figure (pool, &pool_figures[i]),
+                pool_figures[i].kind);
+  }
+  table_print (table);
+  explain_file (pool);
+  print_histograms (stat);
+  if (json_array_size (volumes) > 0)
+    print_volumes (volumes);
+  json_decref (volumes);
 }
 
 static void

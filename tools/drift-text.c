@@ -40,9 +40,9 @@ add_row (struct table *table, const char *name, const struct drift_clone *row)
 static void
 print_clones (const json_t *document, const struct drift_fleet *fleet)
 {
+  json_t *clones = json_sorted (json_object_get (document, "clones")), *clone;
   struct table *table = table_new ("lrrrrrrr");
   struct drift_clone row;
-  json_t *clone;
   size_t i;
 
   table_add (table, "CLONE");
@@ -51,11 +51,12 @@ print_clones (const json_t *document, const struct drift_fleet *fleet)
     table_add (table, "%s", drift_classes[i].head);
   table_add (table, "ZERO");
   table_add (table, "ONLY-HERE");
-  json_array_foreach (json_object_get (document, "clones"), i, clone) {
+  json_array_foreach (clones, i, clone) {
     drift_clone_read (document, clone, &row);
     add_row (table, json_text (clone, "name"), &row);
     add_bytes (table, row.only_here);
   }
+  json_decref (clones);
   if (fleet->nr_clones > 1) {
     add_row (table, "all clones", &fleet->clones);
     /* Neither figure includes data that two clones share, so the sum would be

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -157,6 +158,30 @@ json_text (const json_t *object, const char *key)
   const char *text = json_string_value (json_object_get (object, key));
 
   return text ? text : "-";
+}
+
+static int
+compare_objects (const void *a, const void *b)
+{
+  return strverscmp (json_text (*(json_t *const *) a, "name"),
+                     json_text (*(json_t *const *) b, "name"));
+}
+
+json_t *
+json_sorted (const json_t *objects)
+{
+  const size_t nr = json_array_size (objects);
+  json_t **p = check_memory (calloc (nr + 1, sizeof *p));
+  json_t *sorted = check_memory (json_array ());
+  size_t i;
+
+  for (i = 0; i < nr; ++i)
+    p[i] = json_array_get (objects, i);
+  qsort (p, nr, sizeof *p, compare_objects);
+  for (i = 0; i < nr; ++i)
+    json_array_append (sorted, p[i]);
+  free (p);
+  return sorted;
 }
 
 /*----------------------------------------------------------------------

@@ -160,6 +160,10 @@ extern const char *human_bytes (uint64_t bytes, char buf[HUMAN_MAX]);
 /* Sizes in JSON documents: missing or negative ones count as 0. */
 extern uint64_t json_size (const json_t *object, const char *key);
 extern const char *json_text (const json_t *object, const char *key);
+/* A new array of the same objects in the natural order of their "name": desk2
+ * comes before desk10.
+ */
+extern json_t *json_sorted (const json_t *objects);
 
 /* A table: cells are added row by row (copied), printed with the columns
  * aligned.  'align' has one letter for each column: l or r.

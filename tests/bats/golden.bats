@@ -787,6 +787,12 @@ desk10
         e
 desk10@b
   d"
+    # The tables of other commands have the same order.
+    run -0 bash -c "nbdedup stat | awk '/^NAME/ { f = 1 } f { print \$1 }' | tail -n +2 | xargs"
+    assert_eq "$output" "c1 c2 d desk1 desk2 desk10 e"
+    nbdedup clone desk10@a c10
+    run -0 bash -c "nbdedup drift desk10@a | awk '/^c[0-9]/ { print \$1 }' | xargs"
+    assert_eq "$output" "c1 c2 c10"
     assert_eq "$(nbdedup list --json | jq -c '.volumes[] |
                      select(.name == "desk10") | .snapshots |
                      map([.name, .size, .logical_bytes, .own_bytes, .clients])')" \
