@@ -100,7 +100,7 @@ struct nbdedup_settings {
   uint64_t commit_interval_ms;  /* longest time that a write stays volatile */
   uint64_t drift_interval_s;    /* between samples; 0: only on request */
   enum nbdedup_primarycache primarycache;
-  unsigned nr_workers;          /* hashing threads; 0: one per CPU, max 16 */
+  unsigned nr_workers;          /* hashing threads; 0: by the number of CPUs */
   enum nbdedup_read_only read_only;
   /* The caller is about to run "check" with "repair".  Opening then accepts
    * impossible pointers and counts that the repair corrects.

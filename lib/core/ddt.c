@@ -15,6 +15,7 @@
 #include "base/lock.h"
 #include "base/hashtable.h"
 #include "base/mix.h"
+#include "base/waiting.h"
 #include "core/ddt-filter.h"
 #include "core/ddt.h"
 
@@ -528,9 +529,11 @@ ddt_lookup (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
   r = lookup_memory (ddt, digest, lsize, domain, ptr, &runs, &stored);
   if (r != 0 || !stored)
     return r == 1;
+  waiting_begin ();
   c = meta_reader_get (ddt->meta);
   r = lookup_meta (ddt, c, &runs, digest, lsize, domain, ptr);
   meta_reader_put (ddt->meta, c);
+  waiting_end ();
   WITH_LOCK (&ddt->lock);
   WITH_CONSISTENT (ddt, ddt);
   ddt->misses++;

@@ -24,6 +24,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/iszero.h"
+#include "base/waiting.h"
 #include "core/ddt.h"
 #include "core/notes.h"
 #include "core/txg.h"
@@ -139,8 +140,12 @@ static bool
 is_same (struct worker *w, const struct pointer *ptr, const uint8_t *buf,
          uint32_t size)
 {
-  return read_record (w->pool, ptr, size, w->compare, 0, size) == 0 &&
-    memcmp (w->compare, buf, size) == 0;
+  int r;
+
+  waiting_begin ();
+  r = read_record (w->pool, ptr, size, w->compare, 0, size);
+  waiting_end ();
+  return r == 0 && memcmp (w->compare, buf, size) == 0;
 }
 
 /* Is there an equal block before this one in the batch? */
@@ -424,6 +429,9 @@ write_worker (void *worker)
   struct worker *w = worker;
   struct dirty_batch b;
 
+  waiting_set (&(struct waiting) {
+    worker_waits, worker_has_waited, w->wb,
+  });
   while (writeback_take (w->wb, &b)) {
     write_batch (w, &b);
     writeback_unpin (b.volume);

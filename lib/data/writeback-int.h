@@ -62,6 +62,14 @@ struct dirty_batch {
   struct dirty *blocks[BATCH_BLOCKS];
 };
 
+/* There are more workers than CPUs, so that all CPUs compute while some workers
+ * wait for a disk: in a large pool one in a hundred lookups of new blocks reads
+ * about ten pages of the hash index, which takes longer than all else.
+ */
+#define WORKERS_PER_CPU 2
+#define WORKERS_MAX 16
+#define WAIT_SHARES 1024
+
 /* Workers begin by themselves when this share of dirty-max is taken. */
 #define BACKGROUND_SHARE 4
 
@@ -72,7 +80,11 @@ struct writeback {
   struct dirty_memory memory;   /* has a lock of its own */
   pthread_t *threads;           /* owned */
   unsigned nr_threads;
-  atomic_uint nr_idle;          /* workers that wait for work */
+  unsigned nr_at_once;          /* workers that may compute at the same time */
+  atomic_uint nr_busy;          /* workers that have a batch */
+  atomic_uint nr_waiting;       /* of these, for a disk */
+  atomic_uint sleeps;           /* the share of waits that slept, of
+                                 * WAIT_SHARES */
   _Atomic uint32_t slack_record;        /* size of a record of the slack, 0:
                                          * none is held (writeback.c); changed
                                          * under the lock */
@@ -129,6 +141,10 @@ extern void make_ready_locked (struct writeback *wb, struct volume *v,
 
 /* Workers wait while too little is dirty; call it when more is. */
 extern void wake_worker (struct writeback *wb);
+
+/* For waiting.h; 'writeback' is a struct writeback. */
+extern void worker_waits (void *writeback);
+extern void worker_has_waited (void *writeback);
 
 /* Add or remove the place of an open version in the queues. */
 extern void queue_open_locked (struct volume *v, struct dirty *d);

@@ -13,6 +13,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <sys/resource.h>
 
 #include "base/error.h"
 #include "data/writeback-int.h"
@@ -65,16 +66,71 @@ make_ready_locked (struct writeback *wb, struct volume *v, enum ready level)
     pthread_cond_signal (&wb->work);
 }
 
-/* A worker counts itself as idle and looks at the sum of bytes; this thread
- * changed the sum and looks at the count: one of them sees the other.
+/* May a further worker begin? */
+static bool
+may_begin (const struct writeback *wb)
+{
+  return wb->nr_busy < wb->nr_at_once + wb->nr_waiting;
+}
+
+/* A worker leaves the busy ones and looks at the sum of bytes; this thread
+ * changed the sum and looks at the number of busy ones: one of them sees the
+ * other.
  */
 void
 wake_worker (struct writeback *wb)
 {
-  if (wb->nr_idle == 0)
+  if (!may_begin (wb))
     return;
   WITH_LOCK (&wb->lock);
   pthread_cond_signal (&wb->work);
+}
+
+/*----------------------------------------------------------------------
+ * Workers that wait for a disk
+ */
+
+static __thread struct {
+  long sleeps;                  /* of this thread, when the wait began */
+  bool counted;                 /* it is in nr_waiting */
+} wait_of_worker;
+
+static long
+count_sleeps (void)
+{
+  struct rusage usage;
+
+  return getrusage (RUSAGE_THREAD, &usage) == 0 ? usage.ru_nvcsw : 0;
+}
+
+/* Most lookups of a small pool find their pages in the page cache.  If another
+ * worker began then, it would only compete for the CPUs with the clients'
+ * threads.  So it begins if waits have slept lately, one in four or more.
+ */
+void
+worker_waits (void *writeback)
+{
+  struct writeback *wb = writeback;
+
+  wait_of_worker.sleeps = count_sleeps ();
+  wait_of_worker.counted = wb->sleeps >= WAIT_SHARES / 4;
+  if (!wait_of_worker.counted)
+    return;
+  wb->nr_waiting++;
+  wake_worker (wb);
+}
+
+/* The average may lose another worker's wait: it need not be exact. */
+void
+worker_has_waited (void *writeback)
+{
+  struct writeback *wb = writeback;
+  const bool slept = count_sleeps () > wait_of_worker.sleeps;
+  const unsigned old = wb->sleeps;
+
+  wb->sleeps = old - old / 16 + (slept ? WAIT_SHARES / 16 : 0);
+  if (wait_of_worker.counted)
+    wb->nr_waiting--;
 }
 
 static struct volume *
@@ -91,14 +147,16 @@ first_ready_locked (struct writeback *wb)
 static struct volume *
 next_ready (struct writeback *wb, enum ready *level)
 {
-  struct volume *v;
+  struct volume *v = NULL;
 
   WITH_LOCK (&wb->lock);
   WITH_CONSISTENT (writeback, wb);
-  wb->nr_idle++;
-  while ((v = first_ready_locked (wb)) == NULL && !wb->stop)
+  assert (wb->nr_busy > 0);
+  wb->nr_busy--;
+  while ((!may_begin (wb) || (v = first_ready_locked (wb)) == NULL) &&
+         !wb->stop)
     lock_wait (&wb->lock, &wb->work);
-  wb->nr_idle--;
+  wb->nr_busy++;
   if (v == NULL)
     return NULL;
   *level = (enum ready) v->dirty.ready;

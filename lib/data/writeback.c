@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/mix.h"
@@ -116,8 +117,10 @@ start_worker (struct writeback *wb)
 
   if (w == NULL)
     return -1;
+  wb->nr_busy++;                /* until it waits for work */
   err = pthread_create (&wb->threads[wb->nr_threads], NULL, write_worker, w);
   if (err != 0) {
+    wb->nr_busy--;
     worker_free (w);
     return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
   }
@@ -128,6 +131,14 @@ start_worker (struct writeback *wb)
 int
 writeback_start (struct writeback *wb, unsigned nr_workers)
 {
+  const long cpus = sysconf (_SC_NPROCESSORS_ONLN);
+
+  wb->nr_at_once = nr_workers;
+  if (nr_workers == 0) {
+    wb->nr_at_once = cpus < 1 ? 1 : cpus > WORKERS_MAX ? WORKERS_MAX
+      : (unsigned) cpus;
+    nr_workers = WORKERS_PER_CPU * wb->nr_at_once;
+  }
   wb->threads = calloc (nr_workers, sizeof *wb->threads);
   if (wb->threads == NULL)
     return nbdedup_fail (ENOMEM, "no memory");

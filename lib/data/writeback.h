@@ -88,6 +88,9 @@ extern void dirty_blocks_destroy (struct dirty_blocks *db);
 extern struct writeback *writeback_new (struct nbdedup_pool *pool,
                                         uint64_t dirty_max_bytes);
 extern void writeback_free (struct writeback *wb);
+/* 'nr_workers' threads; 0: so many that each CPU, of 16 at most, has one that
+ * computes, also while others wait for a disk.
+ */
 extern int writeback_start (struct writeback *wb, unsigned nr_workers);
 /* The caller has flushed everything, or the txg has failed. */
 extern void writeback_stop (struct writeback *wb);

@@ -16,7 +16,7 @@
 #include "meta/meta-copy.h"
 #include "meta/meta-files.h"
 
-#define NR_READERS 4
+#define NR_READERS 8
 
 /* The WAL is checkpointed when it has so many pages more, or more of them
  * (meta_throttle).

@@ -523,15 +523,8 @@ commit_thread (void *arg)
 static int
 start_threads (struct nbdedup_pool *pool)
 {
-  unsigned nr = pool->settings.nr_workers;
-  long cpus;
-
-  if (nr == 0) {
-    cpus = sysconf (_SC_NPROCESSORS_ONLN);
-    nr = cpus < 1 ? 1 : cpus > 16 ? 16 : (unsigned) cpus;
-  }
   if (txg_start (pool->txg) == -1 ||
-      writeback_start (pool->writeback, nr) == -1)
+      writeback_start (pool->writeback, pool->settings.nr_workers) == -1)
     return -1;
   return background_start (&pool->commit, commit_thread, pool);
 }

@@ -8,7 +8,8 @@
  * digests and their compression.  Digests are made of numbers, every record
  * takes a sector, and its data stay a hole in "records".
  *
- * At each size it measures, with a thread on each processor:
+ * At each size it measures, with a thread on each processor, and others that
+ * take their places while they wait for the disk (as in writeback-queue.c):
  *
  *  image order   new blocks, one after the other;
  *
@@ -46,6 +47,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "base/waiting.h"
 #include "core/ddt.h"
 #include "core/engine.h"
 #include "core/txg.h"
@@ -57,7 +59,8 @@
 #define BLOCK 4096u
 #define SECTOR 512u
 #define BATCH 64u
-#define MAX_THREADS 16u
+#define MAX_CPUS 16u
+#define MAX_THREADS (2 * MAX_CPUS)
 /* "v" has the records in image order, "w" all else. */
 #define VOLUME_BYTES (UINT64_C (1) << 40)
 #define VOLUME_BLOCKS (VOLUME_BYTES / BLOCK)
@@ -69,6 +72,46 @@ static unsigned nr_threads;
 static uint64_t nr_probe;       /* blocks of each measurement */
 static uint64_t nr_v, nr_w;     /* blocks of "v", and leaves of "w", so far */
 static uint64_t next_content;   /* of the scattered blocks */
+
+/* Places of threads that compute. */
+static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t place_free = PTHREAD_COND_INITIALIZER;
+static int free_places;
+
+static void
+change_places (int by)
+{
+  pthread_mutex_lock (&places_lock);
+  free_places += by;
+  if (free_places > 0)
+    pthread_cond_signal (&place_free);
+  pthread_mutex_unlock (&places_lock);
+}
+
+static void
+take_place (void)
+{
+  pthread_mutex_lock (&places_lock);
+  while (free_places <= 0)
+    pthread_cond_wait (&place_free, &places_lock);
+  free_places--;
+  pthread_mutex_unlock (&places_lock);
+}
+
+static void
+begin_wait (void *opaque)
+{
+  (void) opaque;
+  change_places (1);
+}
+
+/* It does not wait for a place in the middle of a batch. */
+static void
+end_wait (void *opaque)
+{
+  (void) opaque;
+  change_places (-1);
+}
 
 /* The records' data are holes, so the file must not be allocated. */
 int
@@ -234,16 +277,19 @@ work_thread (void *arg)
   uint64_t first, start;
   unsigned i, nr;
 
+  waiting_set (&(struct waiting) { begin_wait, end_wait, NULL });
   while ((first = atomic_fetch_add (&work->next, BATCH)) < work->nr) {
     nr = work->nr - first < BATCH ? (unsigned) (work->nr - first) : BATCH;
     for (i = 0; i < nr; ++i)
       work->choose (work, first + i, &blocks[i]);
+    take_place ();
     start = clock_ns ();
     if (work->holes)
       remove_batch (work->layer, blocks, nr);
     else
       write_batch (work->layer, blocks, nr);
     note_longest (work, clock_ns () - start);
+    change_places (1);
   }
   return NULL;
 }
@@ -533,8 +579,9 @@ main (void)
   unsigned i;
 
   nr_probe = probe && *probe ? strtoull (probe, NULL, 10) : 200000;
-  nr_threads = cpus < 1 ? 1 : cpus > (long) MAX_THREADS ? MAX_THREADS
-    : (unsigned) cpus;
+  free_places = cpus < 1 ? 1 : cpus > (long) MAX_CPUS ? (int) MAX_CPUS
+    : (int) cpus;
+  nr_threads = 2 * (unsigned) free_places;
   if (given && *given)
     snprintf (directory, sizeof directory, "%s", given);
   else

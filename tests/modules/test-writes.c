@@ -330,6 +330,47 @@ test_dirty_max_makes_writers_wait (void)
   end ();
 }
 
+static void
+drain_zeroes (uint64_t block)
+{
+  write_block (block, 0);
+  must (writeback_drain_range (pool->writeback, volume, block, 1));
+}
+
+/* The only worker that may compute waits for a reader.  Zeroes need none, so
+ * another worker can take them, if workers' waits have slept lately.
+ */
+static void
+test_waiting_workers_let_others_begin (void)
+{
+  struct writeback *wb;
+  struct job flush, zeroes;
+
+  start (0);
+  wb = pool->writeback;
+  wb->nr_at_once = 1;
+  drain_zeroes (6);             /* the leaf is in memory */
+  write_and_stall (&flush, 5, 1);
+  job_start (&zeroes, drain_zeroes, 6);
+  poll (NULL, 0, A_WHILE_MS);
+  expect (!zeroes.done && wb->nr_waiting == 0);
+  unstall ();
+  job_end (&flush);
+  job_end (&zeroes);
+
+  wb->sleeps = WAIT_SHARES;
+  write_and_stall (&flush, 7, 2);
+  job_start (&zeroes, drain_zeroes, 6);
+  job_end (&zeroes);
+  expect (!flush.done && wb->nr_waiting == 1);
+  unstall ();
+  job_end (&flush);
+  expect (wb->nr_waiting == 0);
+  expect_content (5, 1);
+  expect_content (7, 2);
+  end ();
+}
+
 static const struct engine_case cases[] = {
   CASE (flush_waits_for_workers),
   CASE (fold_waits_for_workers),
@@ -343,6 +384,7 @@ static const struct engine_case cases[] = {
   CASE (requests_that_are_refused),
   CASE (what_shrinking_dropped_stays_dropped),
   CASE (dirty_max_makes_writers_wait),
+  CASE (waiting_workers_let_others_begin),
   { NULL, NULL },
 };
 
