@@ -429,6 +429,10 @@ struct nbdedup_estimate_settings {
   const char *compress;         /* a value of the property */
   uint64_t memory_bytes;        /* for the sets of distinct contents */
   bool exact;                   /* compress everything, never sample */
+  /* A directory for a temporary file, if classes are wanted; or NULL.  Not
+   * owned.
+   */
+  const char *compare_directory;
 };
 
 #define NBDEDUP_ESTIMATE_MEMORY_DEFAULT (UINT64_C (1) << 30)
@@ -440,19 +444,28 @@ nbdedup_estimate_new (const struct nbdedup_estimate_settings *settings)
   __attribute__ ((nonnull (1), warn_unused_result));
 extern void nbdedup_estimate_free (struct nbdedup_estimate *estimate);
 
-/* Announce an image of this size.  Blocks that the caller does not add count
- * as zeroes.
+/* For classes: begin an image.  The first one is the golden image.  'time' is
+ * that of the sample that the image belongs to, in seconds since the epoch.
  */
-extern void nbdedup_estimate_image (struct nbdedup_estimate *estimate,
-                                    uint64_t size)
-  __attribute__ ((nonnull (1)));
+extern int nbdedup_estimate_begin (struct nbdedup_estimate *estimate,
+                                   const char *name, int64_t time)
+  __attribute__ ((nonnull (1, 2)));
 
-/* Add data of an image.  It must begin at a multiple of the largest block size
- * in its image, and end at one or at the image's end.  Fails with ENOMEM, or
- * with ENOSPC if 'exact' is set and the contents do not fit into the memory.
+/* Add data of an image, from 'offset' in it on: a multiple of the largest block
+ * size.  The data ends at such a multiple, too, or at the image's end.  Any
+ * number of threads may add data of one image at once.  Fails with ENOMEM, with
+ * ENOSPC if 'exact' is set and the contents do not fit into the memory, or
+ * because of the temporary file.
  */
 extern int nbdedup_estimate_add (struct nbdedup_estimate *estimate,
-                                 const void *buf, size_t len)
+                                 const void *buf, size_t len, uint64_t offset)
+  __attribute__ ((nonnull (1)));
+
+/* An image of this size is complete.  Blocks that the caller has not added
+ * count as zeroes.
+ */
+extern int nbdedup_estimate_image (struct nbdedup_estimate *estimate,
+                                   uint64_t size)
   __attribute__ ((nonnull (1)));
 
 /* The document of "estimate --json" (see nbdedup-estimate(1)), after all data
@@ -460,6 +473,16 @@ extern int nbdedup_estimate_add (struct nbdedup_estimate *estimate,
  */
 extern json_t *nbdedup_estimate_result (struct nbdedup_estimate *estimate)
   __attribute__ ((nonnull (1), warn_unused_result));
+
+/* Add to each object of that document the classes of the images, as "samples":
+ * documents of "drift --json", one for each time, the oldest first.  Their
+ * stored bytes are estimates.  At least two images were added.  Call it last.
+ * 'look' is called now and then, and stops it with -1.
+ */
+extern int nbdedup_estimate_compare (struct nbdedup_estimate *estimate,
+                                     json_t *result,
+                                     int (*look) (void *opaque), void *opaque)
+  __attribute__ ((nonnull (1, 2)));
 
 /*----------------------------------------------------------------------
  * Finding the content of damaged records in an image

@@ -12,8 +12,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <sys/stat.h>
 
 #include "copy.h"
+#include "dated-name.h"
 #include "estimate-print.h"
 #include "image.h"
 #include "interrupt.h"
@@ -28,6 +31,8 @@ enum {
   KEY_EXACT,
   KEY_MEMORY,
   KEY_ALLOW_BACKING,
+  KEY_GOLDEN,
+  KEY_HISTORY,
 };
 
 #define SIZES_MAX 32
@@ -49,11 +54,19 @@ static const struct argp_option options[] = {
     "default: 1G", 0 },
   { "allow-backing", KEY_ALLOW_BACKING, NULL, 0,
     "Also read the files on this machine that the images refer to", 0 },
+  { "golden", KEY_GOLDEN, "FILE", 0,
+    "Also report how far the images have diverged from this one, as drift "
+    "does for clones", 0 },
+  { "history", KEY_HISTORY, NULL, 0,
+    "With --golden: the images are copies of several dates; their names, or "
+    "else their modification times, tell which", 0 },
   { 0 }
 };
 
 struct source {
   const char *file;             /* not owned */
+  char *name;                   /* owned; in a history without its date */
+  int64_t time;                 /* of its sample */
   struct image *image;          /* owned; NULL: to be opened again */
   uint64_t size;
 };
@@ -62,12 +75,15 @@ struct estimate {
   struct options common;        /* first: parsers get a pointer to it */
   const char *format;
   bool allow_backing;
+  const char *golden;           /* sources[0]; NULL: no classes */
+  bool history;
   bool has_sizes;               /* --block-size */
   uint32_t sizes[SIZES_MAX];
   struct nbdedup_estimate_settings settings;
 
   struct nbdedup_estimate *engine;      /* owned */
-  struct source *sources;               /* owned; common.nr_args */
+  struct source *sources;               /* owned */
+  unsigned nr_sources;                  /* common.nr_args, and the golden */
   struct progress progress;
 };
 
@@ -129,6 +145,12 @@ parse (int key, char *arg, struct argp_state *state)
   case KEY_ALLOW_BACKING:
     es->allow_backing = true;
     return 0;
+  case KEY_GOLDEN:
+    es->golden = arg;
+    return 0;
+  case KEY_HISTORY:
+    es->history = true;
+    return 0;
   default:
     return ARGP_ERR_UNKNOWN;
   }
@@ -171,7 +193,7 @@ open_source (struct estimate *es, struct source *s, bool first)
     return -1;
   }
   /* Each of these needs a process: do not keep all open. */
-  if (first && is_qemu && es->common.nr_args > 1) {
+  if (first && is_qemu && es->nr_sources > 1) {
     image_close (s->image, true);
     s->image = NULL;
   }
@@ -186,6 +208,10 @@ read_source (struct estimate *es, struct source *s, struct image *sink)
 
   if (s->image == NULL && open_source (es, s, false) == -1)
     return -1;
+  if (nbdedup_estimate_begin (es->engine, s->name, s->time) == -1) {
+    fail ("estimate: %s", nbdedup_error ());
+    return -1;
+  }
   r = copy_images (s->image, sink, &offset,
                    s->image->is_stream ? UINT64_MAX : s->image->size, NULL,
                    &es->progress);
@@ -199,7 +225,9 @@ read_source (struct estimate *es, struct source *s, struct image *sink)
   }
   else {
     s->size = s->image->size;   /* of a stream it is known only now */
-    nbdedup_estimate_image (es->engine, s->size);
+    r = nbdedup_estimate_image (es->engine, s->size);
+    if (r == -1)
+      fail ("estimate: %s", nbdedup_error ());
   }
   image_close (s->image, true);
   s->image = NULL;
@@ -215,13 +243,13 @@ read_sources (struct estimate *es)
   unsigned i;
   int r = 0;
 
-  for (i = 0; i < es->common.nr_args; ++i) {
+  for (i = 0; i < es->nr_sources; ++i) {
     total += es->sources[i].size;
     known &= es->sources[i].size > 0;   /* 0: a stream */
   }
   progress_start (&es->progress, "estimate", PROGRESS_BYTES,
                   es->common.progress);
-  for (i = 0; i < es->common.nr_args && r == 0; ++i) {
+  for (i = 0; i < es->nr_sources && r == 0; ++i) {
     progress_part (&es->progress, before, known ? total : 0);
     r = read_source (es, &es->sources[i], sink);
     before += es->sources[i].size;
@@ -231,6 +259,39 @@ read_sources (struct estimate *es)
   return r;
 }
 
+static int
+look (void *opaque)
+{
+  (void) opaque;
+  return interrupted () ? -1 : 0;
+}
+
+/* Add the classes to the document: "samples", or "drift" if all images are of
+ * the same time.
+ */
+static int
+compare (struct estimate *es, json_t *result)
+{
+  json_t *row;
+  size_t i;
+
+  if (nbdedup_estimate_compare (es->engine, result, look, NULL) == -1) {
+    if (interrupted ())
+      fail ("estimate: interrupted");
+    else
+      fail ("estimate: %s", nbdedup_error ());
+    return -1;
+  }
+  json_array_foreach (result, i, row) {
+    if (es->history)
+      continue;
+    json_object_set (row, "drift", json_array_get
+                     (json_object_get (row, "samples"), 0));
+    json_object_del (row, "samples");
+  }
+  return 0;
+}
+
 /* The document, or NULL: reported. */
 static json_t *
 measure (struct estimate *es)
@@ -238,16 +299,18 @@ measure (struct estimate *es)
   json_t *result;
   unsigned i;
 
-  for (i = 0; i < es->common.nr_args; ++i) {
-    es->sources[i].file = es->common.list[i];
+  for (i = 0; i < es->nr_sources; ++i)
     if (open_source (es, &es->sources[i], true) == -1)
       return NULL;
-  }
   if (read_sources (es) == -1)
     return NULL;
   result = nbdedup_estimate_result (es->engine);
   if (result == NULL)
     fail ("estimate: %s", nbdedup_error ());
+  else if (es->golden && compare (es, result) == -1) {
+    json_decref (result);
+    return NULL;
+  }
   return result;
 }
 
@@ -266,6 +329,52 @@ fit_default_sizes (struct estimate *es)
     i++;
   *nr -= i;
   memmove (es->sizes, es->sizes + i, *nr * sizeof es->sizes[0]);
+}
+
+/* The time of a copy: by its name, or when it was last changed. */
+static void
+date_source (struct estimate *es, struct source *s)
+{
+  struct stat st;
+
+  if (dated_name (s->file, &s->name, &s->time))
+    return;
+  if (stat (s->file, &st) == -1 || !S_ISREG (st.st_mode))
+    usage_error (&es->common, "--history: %s: has no date in its name, and "
+                 "is no file: name it like web-2026-10-01.raw", s->file);
+  s->name = copy_string (s->file);
+  s->time = st.st_mtime;
+}
+
+/* The golden image is the first. */
+static void
+name_sources (struct estimate *es)
+{
+  const time_t now = time (NULL);
+  struct source *s;
+  unsigned i;
+
+  if (es->history && es->golden == NULL)
+    usage_error (&es->common, "--history needs --golden");
+  es->sources = check_memory (calloc (es->common.nr_args + 1,
+                                      sizeof es->sources[0]));
+  s = es->sources;
+  if (es->golden) {
+    *s++ = (struct source) {
+      .file = es->golden, .name = copy_string (es->golden), .time = now,
+    };
+    es->settings.compare_directory = getenv ("TMPDIR") ?: "/var/tmp";
+  }
+  for (i = 0; i < es->common.nr_args; ++i, ++s) {
+    s->file = es->common.list[i];
+    if (es->history)
+      date_source (es, s);
+    else {
+      s->name = copy_string (s->file);
+      s->time = now;
+    }
+  }
+  es->nr_sources = (unsigned) (s - es->sources);
 }
 
 /* Exits if an option has a value that no pool could have. */
@@ -294,15 +403,15 @@ cmd_estimate (int argc, char **argv, const char *pool)
   unsigned i;
 
   es.common.list = check_memory (calloc (argc, sizeof es.common.list[0]));
-  es.sources = check_memory (calloc (argc, sizeof es.sources[0]));
   options_parse (&es.common, argc, argv, options, parse, "FILE...",
                  "Estimate what dedup and compression would save on these "
                  "disk images, all of them in one pool. An image is in any "
                  "format that QEMU reads, a block device, an nbd:// URI, or "
                  "raw from standard input ('-'). Needs no pool.",
                  OPTIONS_JSON | OPTIONS_PROGRESS);
-  for (i = 0; i < es.common.nr_args; ++i)
-    image_check_source (&es.common, es.common.list[i], es.format);
+  name_sources (&es);
+  for (i = 0; i < es.nr_sources; ++i)
+    image_check_source (&es.common, es.sources[i].file, es.format);
   if (!es.has_sizes)
     fit_default_sizes (&es);
   new_engine (&es);
@@ -313,8 +422,10 @@ cmd_estimate (int argc, char **argv, const char *pool)
   else if (result != NULL)
     estimate_print (result);
 
-  for (i = 0; i < es.common.nr_args; ++i)
+  for (i = 0; i < es.nr_sources; ++i) {
     image_close (es.sources[i].image, true);
+    free (es.sources[i].name);
+  }
   nbdedup_estimate_free (es.engine);
   free (es.common.list);
   free (es.sources);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "drift-report.h"
 #include "estimate-print.h"
 #include "tools.h"
 
@@ -155,10 +156,38 @@ print_best (const json_t *result)
             "error it is sampled.\n");
 }
 
+/* The classes at the best block size. */
+static void
+print_classes (const json_t *result)
+{
+  const json_t *best = json_array_get (result, 0), *row;
+  json_t *documents;
+  char buf[HUMAN_MAX];
+  size_t i;
+
+  json_array_foreach (result, i, row)
+    if (json_is_true (json_object_get (row, "best")))
+      best = row;
+  if (json_object_get (best, "drift") == NULL &&
+      json_object_get (best, "samples") == NULL)
+    return;
+  printf ("\nAs clones, in blocks of %s:\n\n", block_size (best, buf));
+  if (json_object_get (best, "drift") != NULL) {
+    documents = json_pack ("[O]", json_object_get (best, "drift"));
+    drift_print (check_memory (documents));
+  }
+  else {
+    documents = drift_histories (json_object_get (best, "samples"));
+    drift_print_history (documents);
+  }
+  json_decref (documents);
+}
+
 void
 estimate_print (const json_t *result)
 {
   print_table (result);
   print_best (result);
   print_needs (result);
+  print_classes (result);
 }

@@ -26,8 +26,7 @@ estimate_write (struct image *image, const uint8_t *buf, uint32_t len,
 {
   struct estimate_image *e = (struct estimate_image *) image;
 
-  (void) offset;
-  if (nbdedup_estimate_add (e->engine, buf, len) == 0)
+  if (nbdedup_estimate_add (e->engine, buf, len, offset) == 0)
     return 0;
   if (errno == ENOSPC)
     return image_fail ("%s: give more with --memory, or leave --exact out",

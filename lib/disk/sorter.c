@@ -15,6 +15,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/tempfile.h"
 #include "disk/sorter.h"
 
 /* The size of one read of a run: smaller reads would make a disk seek. */
@@ -122,28 +123,9 @@ sorter_count (const struct sorter *s)
  */
 
 static int
-open_file (struct sorter *s)
-{
-  char path[4096];
-
-  s->fd = open (s->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  /* Not every file system supports O_TMPFILE. */
-  if (s->fd == -1 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    snprintf (path, sizeof path, "%s/sort-XXXXXX", s->dir);
-    s->fd = mkostemp (path, O_CLOEXEC);
-    if (s->fd != -1)
-      unlink (path);
-  }
-  if (s->fd == -1)
-    return nbdedup_fail (errno, "%s: cannot make a temporary file: %s",
-                         s->dir, strerror (errno));
-  return 0;
-}
-
-static int
 append (struct sorter *s, const void *buf, size_t len)
 {
-  if (s->fd == -1 && open_file (s) == -1)
+  if (s->fd == -1 && (s->fd = tempfile_open (s->dir)) == -1)
     return -1;
   if (full_pwrite (s->fd, buf, len, s->file_end) == -1)
     return nbdedup_fail (errno, "%s: writing a temporary file: %s%s", s->dir,

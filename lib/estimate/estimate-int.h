@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "estimate/compare.h"
 #include "estimate/estimate-set.h"
 #include "format/codec.h"
 
@@ -46,6 +47,8 @@ struct nbdedup_estimate {
   struct set_budget budget;
   struct size_counts sizes[ESTIMATE_SIZES_MAX]; /* ascending */
   unsigned nr_sizes;
+  uint64_t memory_bytes;
+  struct compare *compare;      /* owned; NULL: classes are not wanted */
   struct lock lock;             /* protects everything below */
   struct scratch *scratch;      /* owned; a list of the unused ones */
 };

@@ -14,6 +14,7 @@
 #include <config.h>
 #endif
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 
@@ -219,4 +220,37 @@ nbdedup_estimate_result (struct nbdedup_estimate *e)
   if (best_reduction > 0)
     json_object_set_new (json_array_get (array, best), "best", json_true ());
   return array;
+}
+
+/* The memory of the sets goes to the comparison: their figures are known. */
+int
+nbdedup_estimate_compare (struct nbdedup_estimate *e, json_t *result,
+                          int (*look) (void *opaque), void *opaque)
+{
+  json_t *row, *documents;
+  unsigned i;
+
+  assert (json_array_size (result) == e->nr_sizes);
+  for (i = 0; i < e->nr_sizes; ++i) {
+    set_free (e->sizes[i].set);
+    e->sizes[i].set = NULL;
+  }
+  for (i = 0; i < e->nr_sizes; ++i) {
+    struct compare_settings settings = {
+      .block_size = e->sizes[i].block_size, .memory_bytes = e->memory_bytes,
+      .look = look, .opaque = opaque,
+    };
+
+    row = json_array_get (result, i);
+    settings.distinct = json_number_value (json_object_get (row, "distinct"));
+    settings.stored_bytes = settings.distinct == 0 ? 0 :
+      json_number_value (json_object_get (row, "stored_bytes")) /
+      settings.distinct;
+    documents = compare_result (e->compare, &settings);
+    if (documents == NULL)
+      return -1;
+    if (json_object_set_new (row, "samples", documents) == -1)
+      return nbdedup_fail (ENOMEM, "out of memory");
+  }
+  return 0;
 }

@@ -131,7 +131,7 @@ check_settings (struct nbdedup_estimate *e,
     return nbdedup_fail (EINVAL, "memory %" PRIu64 ": at least %" PRIu64 " "
                          "bytes are needed", s->memory_bytes,
                          NBDEDUP_ESTIMATE_MEMORY_MIN);
-  e->budget.max_bytes = s->memory_bytes;
+  e->budget.max_bytes = e->memory_bytes = s->memory_bytes;
   e->exact = s->exact;
   if (compression_parse (s->compress, &e->compression) == -1)
     return -1;
@@ -158,6 +158,11 @@ nbdedup_estimate_new (const struct nbdedup_estimate_settings *settings)
     e->sizes[i].set = set_new (&e->budget, e->budget.max_bytes / OWN_PART,
                                !e->exact);
     r = e->sizes[i].set == NULL ? -1 : 0;
+  }
+  if (r == 0 && settings->compare_directory) {
+    e->compare = compare_new (settings->compare_directory,
+                              e->sizes[0].block_size);
+    r = e->compare == NULL ? -1 : 0;
   }
   if (r == 0)
     return e;
@@ -194,6 +199,7 @@ nbdedup_estimate_free (struct nbdedup_estimate *e)
     lock_destroy (&e->sizes[i].lock);
   }
   lock_destroy (&e->lock);
+  compare_free (e->compare);
   free (e);
   errno = err;
 }
@@ -320,8 +326,7 @@ hash_blocks (struct scratch *s, unsigned nr_pieces, unsigned per)
       ;
     if (j == i + per)
       continue;
-    s->hashes[nr] = per == 1 ? s->pieces[i] :
-      XXH3_128bits (&s->pieces[i], per * sizeof s->pieces[0]);
+    s->hashes[nr] = hash_of_pieces (&s->pieces[i], per);
     s->index[nr++] = (uint16_t) (i / per);
   }
   return nr;
@@ -350,10 +355,12 @@ add_blocks (struct nbdedup_estimate *e, struct size_counts *c,
   return 0;
 }
 
-/* Add data that is whole blocks of every size, at most UNIT_BYTES. */
+/* Add data that is whole blocks of every size, at most UNIT_BYTES, from
+ * 'offset' of the image on.
+ */
 static int
 add_unit (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
-          size_t len)
+          size_t len, uint64_t offset)
 {
   const uint32_t piece = e->sizes[0].block_size;
   const unsigned nr_pieces = (unsigned) (len / piece);
@@ -361,6 +368,9 @@ add_unit (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
 
   assert (len <= UNIT_BYTES && len % largest_block (e) == 0);
   hash_pieces (s, buf, nr_pieces, piece);
+  if (e->compare &&
+      compare_put (e->compare, offset / piece, s->pieces, nr_pieces) == -1)
+    return -1;
   for (i = 0; i < e->nr_sizes; ++i) {
     nr = hash_blocks (s, nr_pieces, e->sizes[i].block_size / piece);
     if (add_blocks (e, &e->sizes[i], s, buf, nr) == -1)
@@ -370,7 +380,15 @@ add_unit (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
 }
 
 int
-nbdedup_estimate_add (struct nbdedup_estimate *e, const void *data, size_t len)
+nbdedup_estimate_begin (struct nbdedup_estimate *e, const char *name,
+                        int64_t time)
+{
+  return e->compare == NULL ? 0 : compare_begin (e->compare, name, time);
+}
+
+int
+nbdedup_estimate_add (struct nbdedup_estimate *e, const void *data, size_t len,
+                      uint64_t offset)
 {
   const size_t tail = len % largest_block (e);
   struct scratch *s = scratch_get (e);
@@ -378,21 +396,21 @@ nbdedup_estimate_add (struct nbdedup_estimate *e, const void *data, size_t len)
   size_t n;
   int r = s == NULL ? -1 : 0;
 
-  for (len -= tail; len > 0 && r == 0; len -= n, buf += n) {
+  for (len -= tail; len > 0 && r == 0; len -= n, buf += n, offset += n) {
     n = len < UNIT_BYTES ? len : UNIT_BYTES;
-    r = add_unit (e, s, buf, n);
+    r = add_unit (e, s, buf, n, offset);
   }
   if (tail > 0 && r == 0) {
     memcpy (s->tail, buf, tail);
     memset (s->tail + tail, 0, largest_block (e) - tail);
-    r = add_unit (e, s, s->tail, largest_block (e));
+    r = add_unit (e, s, s->tail, largest_block (e), offset);
   }
   if (s != NULL)
     scratch_put (e, s);
   return r;
 }
 
-void
+int
 nbdedup_estimate_image (struct nbdedup_estimate *e, uint64_t size)
 {
   unsigned i;
@@ -402,4 +420,5 @@ nbdedup_estimate_image (struct nbdedup_estimate *e, uint64_t size)
 
     atomic_fetch_add (&e->sizes[i].blocks, size / bs + (size % bs != 0));
   }
+  return e->compare == NULL ? 0 : compare_end (e->compare, size);
 }

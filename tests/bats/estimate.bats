@@ -278,6 +278,97 @@ near ()
               "512 0 256 2"
 }
 
+# classes_of FILE NAME: those of a clone, without what is estimated.
+classes_of ()
+{
+    jq -cS --arg name "$2" '.clones[] | select (.name == $name) |
+        del (.name, .only_here_bytes)' "$1"
+}
+
+@test "--golden has the classes that drift has after the import" {
+    local pool=$PWD/pool bs i
+
+    random_data 3M 20 >golden
+    truncate -s 5000192 golden
+    for i in 1 2 3; do
+        cp golden "m$i"
+        random_data 300K 21 | dd of="m$i" bs=4K seek=700 conv=notrunc \
+            status=none
+        random_data 100K "3$i" | dd of="m$i" bs=4K seek=$((90 * i)) \
+            conv=notrunc status=none
+        dd if=golden of="m$i" bs=4K skip=3 seek=400 count=40 conv=notrunc \
+            status=none
+    done
+    truncate -s 6M m3
+    random_data 4K 50 >>m3
+    for bs in 4K 64K; do
+        rm -rf "$pool"
+        # All blocks take the same space, so the stored bytes are exact, too.
+        nbdedup init "$pool" --compress none
+        nbdedup -p "$pool" import golden golden --block-size "$bs"
+        nbdedup -p "$pool" snapshot golden@1
+        nbdedup -p "$pool" clone golden@1 m --count 3
+        for i in 1 2 3; do
+            nbdedup -p "$pool" resize "m$i" "$(stat -c %s "m$i")"
+        done
+        serve "$pool"
+        for i in 1 2 3; do
+            nbdcopy "m$i" "$(uri_of "m$i")"
+        done
+        nbdedup -p "$pool" drift golden@1 --json >drift
+        stop
+        nbdedup estimate --golden golden m1 m2 m3 --block-size "$bs" \
+            --compress none --json | jq '.[0].drift' >estimate
+        for i in 1 2 3; do
+            assert_eq "$(classes_of estimate "m$i")" "$(classes_of drift "m$i")"
+        done
+        assert_eq "$(jq -c '[.golden, .block_size, .golden_blocks,
+                             .fleet.logical, .fleet.distinct,
+                             .fleet.dedup_ratio]' estimate)" \
+            "$(jq -c '["golden", .block_size, .golden_blocks,
+                       .fleet.logical, .fleet.distinct,
+                       .fleet.dedup_ratio]' drift)"
+        assert_eq "$(jq -c '[.fleet.distinct_stored_bytes,
+                             .clones[].only_here_bytes]' estimate)" \
+            "$(jq -c '[.fleet.distinct_stored_bytes,
+                       .clones[].only_here_bytes]' drift)"
+    done
+}
+
+@test "--history has a sample for each date" {
+    local out
+
+    random_data 1M 20 >golden.raw
+    for day in 03 10 17; do
+        cp golden.raw "web-2026-10-$day.raw"
+        random_data "$((10#$day))K" "$day" |
+            dd of="web-2026-10-$day.raw" bs=4K seek=10 conv=notrunc status=none
+    done
+    cp golden.raw "db.20261010T0000.raw"
+    # Neither is a date.
+    cp golden.raw "x-20261410.raw"
+    touch -d '2026-10-17 00:00' "x-20261410.raw"
+
+    TZ=UTC nbdedup estimate --golden golden.raw --history --block-size 4K \
+        --json web-*.raw db.*.raw x-*.raw >out
+    assert_eq "$(jq -c '.[0].samples[] | [.golden, .time,
+                 [.clones[] | [.name, .unique]]]' out)" \
+        '["golden.raw",1790985600,[["web.raw",1]]]
+["golden.raw",1791590400,[["web.raw",3],["db.raw",0]]]
+["golden.raw",1792195200,[["web.raw",5],["x-20261410.raw",0]]]'
+    assert_eq "$(jq '.[0] | has ("drift")' out)" false
+
+    out=$(TZ=UTC nbdedup estimate --golden golden.raw --history web-*.raw)
+    grep -q '^golden.raw: 3 samples, 2026-10-03 to 2026-10-17$' <<<"$out"
+
+    run nbdedup estimate --history web-*.raw
+    assert_eq "$status" 2
+    assert_eq "${#lines[@]}" 1
+    run nbdedup estimate --golden golden.raw --history - <golden.raw
+    assert_eq "$status" 2
+    [[ $output == *"has no date in its name"* ]]
+}
+
 @test "nothing but zeroes, and holes that are not read" {
     truncate -s 8T big.raw
     random_data 4K 1 | dd of=big.raw bs=1M seek=5 conv=notrunc status=none

@@ -129,6 +129,10 @@ given ()
                 image "/var/lib/libvirt/images/web$i.qcow2" qcow2
                 file /dev/vg/web$i
             done
+            mkdir backups
+            for i in golden web1 web2 backups/web1-2026-10-0{1,8}; do
+                image "$i.qcow2" qcow2
+            done
             file disk.raw ;;
         nbdedup-export)
             pool web1 golden golden@v1

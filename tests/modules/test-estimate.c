@@ -60,7 +60,7 @@ new_estimate (unsigned nr_sizes, const char *compress, uint64_t memory,
 static void
 add (struct nbdedup_estimate *e, const void *buf, size_t len)
 {
-  if (nbdedup_estimate_add (e, buf, len) == -1)
+  if (nbdedup_estimate_add (e, buf, len, 0) == -1)
     die ("add: %s", nbdedup_error ());
 }
 
@@ -520,7 +520,7 @@ test_refused (void)
   e = new_estimate (1, "none", NBDEDUP_ESTIMATE_MEMORY_MIN, true);
   for (i = 0; i < 100000 && r == 0; ++i) {
     make_block (buf, 1, i);
-    r = nbdedup_estimate_add (e, buf, PIECE);
+    r = nbdedup_estimate_add (e, buf, PIECE, 0);
   }
   assert (r == -1 && errno == ENOSPC && i > 10000);
   nbdedup_estimate_free (e);
