@@ -20,6 +20,9 @@ enum {
   KEY_HTML,
   KEY_SVG,
   KEY_MEMORY,
+  KEY_FORECAST,
+  KEY_RATIO_BELOW,
+  KEY_ALERT,
 };
 
 static const struct argp_option options[] = {
@@ -36,12 +39,19 @@ static const struct argp_option options[] = {
   { "svg", KEY_SVG, "FILE", 0,
     "Write charts of the history to FILE ('-': stdout)", 0 },
   { "memory", KEY_MEMORY, "SIZE", 0, "Memory for the comparison", 0 },
+  { "forecast", KEY_FORECAST, NULL, 0,
+    "Show where the history leads instead of the present", 0 },
+  { "ratio-below", KEY_RATIO_BELOW, "RATIO", 0,
+    "Forecast when the dedup ratio will fall below RATIO", 0 },
+  { "alert", KEY_ALERT, NULL, 0,
+    "Only print the present alerts; exit status 1 if there are any", 0 },
   { 0 }
 };
 
 struct drift_options {
   struct options common;        /* first: parsers get a pointer to it */
-  bool history, record, csv;
+  bool history, record, csv, forecast, alert;
+  double ratio_below;           /* 0: the pool's property */
   const char *html, *svg;
   uint64_t memory;              /* 0: the engine's default */
   json_t *names;                /* --if-destroyed; NULL: not given */
@@ -104,6 +114,19 @@ file_name (const struct drift_options *opts, const char *option,
   return name;
 }
 
+static double
+parse_ratio (const struct drift_options *opts, const char *arg)
+{
+  const size_t digits = strspn (arg, "0123456789.");
+  const char *point = strchr (arg, '.');
+  const double ratio = strtod (arg, NULL);
+
+  if (arg[digits] != '\0' || (point && strchr (point + 1, '.')) || ratio <= 1)
+    usage_error (&opts->common, "--ratio-below '%s': must be a number above 1, "
+                 "such as 2 or 1.5", arg);
+  return ratio;
+}
+
 static error_t
 parse (int key, char *arg, struct argp_state *state)
 {
@@ -119,6 +142,15 @@ parse (int key, char *arg, struct argp_state *state)
     return 0;
   case KEY_CSV:
     opts->csv = true;
+    return 0;
+  case KEY_FORECAST:
+    opts->forecast = true;
+    return 0;
+  case KEY_RATIO_BELOW:
+    opts->ratio_below = parse_ratio (opts, arg);
+    return 0;
+  case KEY_ALERT:
+    opts->alert = true;
     return 0;
   case KEY_IF_DESTROYED:
     parse_names (opts, arg, state);
@@ -172,6 +204,17 @@ needs_present (const struct drift_options *opts)
     (!opts->history && !only_freed);
 }
 
+/* --alert computes nothing. */
+static void
+check_alert (const struct drift_options *opts)
+{
+  if (opts->history || opts->record || opts->csv || opts->forecast ||
+      opts->ratio_below > 0 || opts->names != NULL || opts->memory > 0 ||
+      makes_files (opts))
+    usage_error (&opts->common, "--alert can be used only with the name of a "
+                 "golden image and --json");
+}
+
 static void
 check_options (const struct drift_options *opts)
 {
@@ -186,6 +229,14 @@ check_options (const struct drift_options *opts)
     check_snapshot_name (common, name);
     check_name (common, name);
   }
+  if (opts->alert)
+    check_alert (opts);
+  if ((opts->forecast || opts->ratio_below > 0) && !needs_present (opts))
+    usage_error (common, "--forecast and --ratio-below are of the present "
+                 "figures: they cannot be used with only --%s",
+                 opts->history ? "history" : "if-destroyed");
+  if (opts->forecast && (opts->csv || opts->history))
+    usage_error (common, "--forecast cannot be used with --csv or --history");
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
   if (opts->names != NULL &&
@@ -218,6 +269,7 @@ get_results (const struct drift_options *opts, struct results *results)
 
   if (needs_present (opts) &&
       (results->present = drift_ask_present (common, golden, opts->record,
+                                             opts->ratio_below,
                                              opts->memory)) == NULL)
     return -1;
   if (opts->history &&
@@ -290,13 +342,42 @@ print_text (const struct drift_options *opts, const struct results *results)
   }
   else if (results->present != NULL) {
     list = drift_documents (results->present);
-    drift_print (list);
+    if (opts->forecast)
+      drift_print_forecasts (list);
+    else
+      drift_print (list);
     json_decref (list);
   }
   if (results->freed != NULL && results->present != NULL)
     putchar ('\n');
   if (results->freed != NULL)
     drift_print_freed (results->freed, opts->names);
+}
+
+/* The exit statuses of monitoring plugins, as "status" has them. */
+#define STATUS_ALERTS 1
+#define STATUS_UNKNOWN 3
+
+static int
+show_alerts (const struct drift_options *opts)
+{
+  json_t *alerts, *document;
+  int r;
+
+  set_failure_status (STATUS_UNKNOWN);
+  alerts = drift_ask_alerts (&opts->common, opts->common.args[0]);
+  if (alerts == NULL)
+    return STATUS_UNKNOWN;
+  r = json_array_size (alerts) > 0 ? STATUS_ALERTS : EXIT_SUCCESS;
+  if (opts->common.json) {
+    document = check_memory (json_pack ("{s:O}", "alerts", alerts));
+    print_json (document);
+    json_decref (document);
+  }
+  else
+    drift_print_alerts (alerts);
+  json_decref (alerts);
+  return r;
 }
 
 int
@@ -314,6 +395,8 @@ cmd_drift (int argc, char **argv, const char *pool)
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   check_options (&opts);
   interrupt_catch ();
+  if (opts.alert)
+    return show_alerts (&opts);
   r = get_results (&opts, &results);
   if (r == 0 && makes_files (&opts))
     r = save_files (&opts, &results);

@@ -16,6 +16,7 @@ is_size_property (const char *property)
 {
   static const char *const names[] = {
     "sector", "block-size", "max-size", "ddt-quota",
+    "drift-alert-growth", "drift-alert-unique",
   };
   size_t i;
 

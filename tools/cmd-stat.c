@@ -334,13 +334,20 @@ print_prometheus (const json_t *stat)
 static int
 print_all_metrics (const struct stat_options *opts, const json_t *stat)
 {
-  json_t *newest = drift_ask_newest (&opts->common);
+  json_t *newest = drift_ask_newest (&opts->common), *alerts;
 
   if (newest == NULL)
     return -1;
+  alerts = drift_ask_alerts (&opts->common, NULL);
+  if (alerts == NULL) {
+    json_decref (newest);
+    return -1;
+  }
   print_prometheus (stat);
   drift_metrics_print (newest, opts->common.args[0]);
+  drift_alert_metrics_print (alerts, opts->common.args[0]);
   json_decref (newest);
+  json_decref (alerts);
   return 0;
 }
 

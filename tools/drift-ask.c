@@ -13,13 +13,28 @@ set_memory (json_t *args, uint64_t memory)
 
 json_t *
 drift_ask_present (const struct options *opts, const char *golden, bool record,
-                   uint64_t memory)
+                   double ratio, uint64_t memory)
 {
-  json_t *args = pack_args (opts, "{s:s*, s:b}", "name", golden,
-                            "record", record);
+  json_t *args = pack_args (opts, "{s:s*, s:b, s:b, s:o*}", "name", golden,
+                            "record", record, "forecast", 1, "ratio",
+                            ratio > 0 ? json_real (ratio) : NULL);
 
   set_memory (args, memory);
   return run (opts, args);
+}
+
+json_t *
+drift_ask_alerts (const struct options *opts, const char *golden)
+{
+  json_t *result = run_other (opts, "drift-alerts",
+                              pack_args (opts, "{s:s*}", "name", golden));
+  json_t *alerts;
+
+  if (result == NULL)
+    return NULL;
+  alerts = json_incref (json_object_get (result, "alerts"));
+  json_decref (result);
+  return alerts;
 }
 
 json_t *
@@ -69,14 +84,18 @@ drift_ask_newest (const struct options *opts)
   return ask_samples (opts, NULL, true);
 }
 
-/* With --record the last sample has the present figures. */
+/* With --record the last sample has the present figures, without a forecast. */
 static json_t *
 add_present (json_t *samples, json_t *document)
 {
   const size_t nr = json_array_size (samples);
+  json_t *figures = check_memory (json_copy (document));
 
-  if (nr == 0 || !json_equal (json_array_get (samples, nr - 1), document))
-    json_array_append (samples, document);
+  json_object_del (figures, "forecast");
+  if (nr > 0 && json_equal (json_array_get (samples, nr - 1), figures))
+    json_array_remove (samples, nr - 1);
+  json_array_append (samples, document);
+  json_decref (figures);
   return samples;
 }
 

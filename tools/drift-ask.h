@@ -12,10 +12,16 @@
 
 #include "tools.h"
 
-/* The document of 'golden', or (NULL) {"goldens": [documents]}. */
+/* The document of 'golden', or (NULL) {"goldens": [documents]}, with forecasts.
+ * 'ratio': of the forecast's "ratio_below"; 0: the pool's.
+ */
 extern json_t *drift_ask_present (const struct options *opts,
                                   const char *golden, bool record,
-                                  uint64_t memory);
+                                  double ratio, uint64_t memory);
+
+/* The array of present alerts, of all images if 'golden' is NULL. */
+extern json_t *drift_ask_alerts (const struct options *opts,
+                                 const char *golden);
 
 /* {"names", "freed_bytes"} */
 extern json_t *drift_ask_freed (const struct options *opts, json_t *names,

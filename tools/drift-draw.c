@@ -52,6 +52,7 @@ set_page_charts (json_t *view, json_t *charts)
   static const char *const keys[] = {
     "bytes", "distinct_bytes", "ratios", "divergence", "wide", "narrow",
   };
+  static const char *const ahead[] = { "unique_ahead", "ratio_ahead" };
   json_t *golden, *clone;
   size_t i, j;
   int r = 0;
@@ -59,6 +60,8 @@ set_page_charts (json_t *view, json_t *charts)
   json_array_foreach (json_object_get (view, "goldens"), i, golden) {
     for (j = 0; j < sizeof keys / sizeof keys[0]; ++j)
       r |= set_chart (golden, keys[j], charts);
+    for (j = 0; json_object_get (golden, "forecast") && j < 2; ++j)
+      r |= set_chart (golden, ahead[j], charts);
     json_array_foreach (json_object_get (golden, "drawn"), j, clone)
       r |= set_chart (clone, "chart", charts);
   }

@@ -112,6 +112,15 @@ extern void drift_print (const json_t *documents);
 /* 'freed': {"names", "freed_bytes"}, 'asked': the names that were given. */
 extern void drift_print_freed (const json_t *freed, const json_t *asked);
 
+/* drift-forecast.c: where that leads, in short (a document without a forecast
+ * prints nothing), and in full.
+ */
+extern void drift_write_outlook (FILE *fp, const json_t *document);
+extern void drift_print_forecasts (const json_t *documents);
+
+/* drift-alert.c */
+extern void drift_print_alerts (const json_t *alerts);
+
 /* drift-history.c: the same.  The locale tells what the terminal shows. */
 extern void drift_print_history (const json_t *histories);
 

@@ -109,6 +109,8 @@ print_document (const json_t *document)
   }
   if (!isnan (fleet.ratio))
     printf ("\ndedup ratio %.2f\n", fleet.ratio);
+  if (fleet.nr_clones > 0)
+    drift_write_outlook (stdout, document);
 }
 
 void

@@ -131,6 +131,94 @@ clone_views (const json_t *style, const json_t *document)
 }
 
 /*----------------------------------------------------------------------
+ * The forecast
+ */
+
+/* Its sentences, as an array of {"text"}. */
+static json_t *
+outlook_views (const json_t *document)
+{
+  char *text = NULL, *line, *next;
+  json_t *views = pack ("[]");
+  size_t len;
+  FILE *fp = open_memstream (&text, &len);
+
+  if (fp != NULL)
+    drift_write_outlook (fp, document);
+  if (fp == NULL || fclose (fp) != 0)
+    exit (fail ("out of memory"));
+  for (line = text; (next = strchr (line, '\n')) != NULL; line = next + 1) {
+    *next = '\0';
+    json_array_append_new (views, pack ("{s:s}", "text", line));
+  }
+  free (text);
+  return views;
+}
+
+/* The lines "time value low high" of a data block, from now on; 'top' and 'to'
+ * are raised to the greatest value and time.  NULL: there is no forecast.
+ */
+static json_t *
+ahead_lines (const json_t *document, const char *key, long offset,
+             double *top, double *to)
+{
+  const json_t *series =
+    json_object_get (json_object_get (document, "forecast"), key);
+  const json_t *values = json_object_get (series, "values");
+  const double now = json_number_value (json_object_get (series, "now"));
+  char *text = NULL;
+  json_t *value, *lines;
+  double at, high;
+  size_t len, i;
+  FILE *fp;
+
+  if (json_array_size (values) == 0)
+    return NULL;
+  fp = check_memory (open_memstream (&text, &len));
+  fprintf (fp, "%.0f %.6g %.6g %.6g\n",
+           (double) json_size (document, "time") + offset, now, now, now);
+  json_array_foreach (values, i, value) {
+    at = (double) json_size (value, "time") + offset;
+    high = json_number_value (json_object_get (value, "high"));
+    fprintf (fp, "%.0f %.6g %.6g %.6g\n", at,
+             json_number_value (json_object_get (value, "value")),
+             json_number_value (json_object_get (value, "low")), high);
+    *top = fmax (*top, high);
+    *to = fmax (*to, at);
+  }
+  if (fclose (fp) != 0)
+    exit (fail ("out of memory"));
+  lines = pack ("s", text);
+  free (text);
+  return lines;
+}
+
+/* Charts of the unique bytes and of the ratio, with what is ahead. */
+static void
+set_forecast (json_t *view, const json_t *document, long offset,
+              const double greatest[NR_SERIES])
+{
+  double top_unique = greatest[SERIES_CLASSES + CLASS_UNIQUE];
+  double top_ratio = greatest[SERIES_RATIO], to = 0;
+  json_t *unique = ahead_lines (document, "unique_bytes", offset, &top_unique,
+                                &to);
+  json_t *ratio = ahead_lines (document, "dedup_ratio", offset, &top_ratio,
+                               &to);
+
+  json_t *outlook = outlook_views (document);
+
+  json_object_update_new (view, pack ("{s:b, s:o}", "leads",
+                                      json_array_size (outlook) > 0,
+                                      "outlook", outlook));
+  if (unique != NULL && ratio != NULL)
+    json_object_set_new (view, "forecast", pack (
+      "{s:O, s:O, s:f, s:f, s:f}", "unique_lines", unique, "ratio_lines",
+      ratio, "ahead", to, "top_unique", top_unique, "top_ahead", top_ratio));
+  json_decref (unique);
+  json_decref (ratio);
+}
+
+/*----------------------------------------------------------------------
  * Charts
  */
 
@@ -169,7 +257,7 @@ set_clone_series (json_t *views, const json_t *history, const json_t *colors)
 }
 
 static void
-set_fleet_series (json_t *view, const json_t *history)
+set_fleet_series (json_t *view, const json_t *history, const json_t *document)
 {
   const struct series_axis axis = series_axis (history);
   double greatest[NR_SERIES];
@@ -183,6 +271,7 @@ set_fleet_series (json_t *view, const json_t *history)
     greatest[SERIES_LOGICAL], "top_distinct",
     fmax (greatest[SERIES_DISTINCT], greatest[SERIES_STORED]),
     "top_ratio", greatest[SERIES_RATIO]));
+  set_forecast (view, document, axis.offset, greatest);
 }
 
 /*----------------------------------------------------------------------
@@ -227,7 +316,7 @@ golden_view (const json_t *style, const json_t *history, size_t nth)
 
   while (json_array_size (drawn) > CLONES_DRAWN)
     json_array_remove (drawn, json_array_size (drawn) - 1);
-  set_fleet_series (view, sorted);
+  set_fleet_series (view, sorted, document);
   set_clone_series (drawn, sorted, json_object_get (style, "clone_colors"));
   json_object_update_new (view, pack (
     "{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:b}", "nth", (json_int_t) nth,

@@ -65,6 +65,13 @@ y_plain(top, n) = (u = 1., y_range(top, nice(1. * top / n), ""))
 
 fleet_lines(first) = sprintf("plot for [k=%d:3] $fleet using " \
   . "1:(column(k + 7) / u) with lines lt k title line[k]", first)
+# What was, what is expected, and the interval around that.
+line_colors = "{{#lines}}{{color}} {{/lines}}"
+ahead(block, was, color) = sprintf("plot %s using 1:($3 / u):($4 / u) with " \
+  . "filledcurves lc rgb '%s' fs transparent solid 0.25 noborder, $fleet " \
+  . "using 1:(%s) with lines lw 2 dt solid lc rgb '%s', %s using 1:($2 / u) " \
+  . "with lines lw 2 dt (8,5) lc rgb '%s'", block, color, was, color, block, \
+  color)
 ratio = "plot $fleet using 1:11 with lines lt 4 notitle"
 areas(block) = "plot for [k=1:4] " . block . " using " \
   . "1:((k > 1 ? sum [j=2:k] column(j) : 0) / u):" \
@@ -113,6 +120,21 @@ eval areas("$fleet")
 eval chart(440, 240)
 eval y_axis({{top_held}}, 5)
 eval areas("$fleet")
+{{#forecast}}
+$unique << END
+{{{unique_lines}}}END
+$ratio << END
+{{{ratio_lines}}}END
+now = to
+to = {{ahead}}
+eval chart(360, 230)
+eval y_axis({{top_unique}}, 5)
+eval ahead("$unique", "$5 / u", word(colors, 4))
+eval chart(360, 230)
+eval y_plain({{top_ahead}}, 5)
+eval ahead("$ratio", "$11", word(line_colors, 4))
+to = now
+{{/forecast}}
 {{#drawn}}
 eval chart(300, 130)
 eval y_axis({{top}}, 2)

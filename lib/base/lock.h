@@ -5,7 +5,8 @@
  * Lock order, outermost first; a thread takes only locks to the right of
  * those that it holds:
  *
- *   pool->drift, scrub->one, moves->one  ->  pool->admin  ->  watch->lock
+ *   pool->drift, pool->alerts, scrub->one, moves->one  ->  pool->admin
+ *     ->  watch->lock
  *     ->  inside a txg (txg_enter)
  *     ->  a volume's dirty.install  ->  a volume's dirty.lock
  *     ->  the writeback's lock

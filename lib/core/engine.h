@@ -99,6 +99,8 @@ struct nbdedup_pool {
    */
   struct lock admin;
   struct lock drift;            /* one computation of drift at a time */
+  struct lock alerts;           /* one comparison with the thresholds at a time,
+                                 * until it is stored */
 
   /* The thread that makes old writes durable. */
   struct background commit;

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "core/alert-property.h"
 #include "core/engine.h"
 #include "core/pool-property.h"
 #include "format/codec.h"
@@ -34,6 +35,7 @@
 const char *const pool_properties[] = {
   "sector", "hash", "max-size", "full-warn", "ddt-quota", "copies",
   "metadata-copy", "scrub-rate", "scrub-interval", "drift-keep",
+  ALERT_RATIO, ALERT_GROWTH, ALERT_UNIQUE,
   "block-size", "compress", "dedup", NULL,
 };
 
@@ -48,6 +50,9 @@ static const struct {
   { "scrub-rate", SCRUB_RATE_DEFAULT },
   { "scrub-interval", "off" },
   { "drift-keep", RETENTION_DEFAULT },
+  { ALERT_RATIO, "none" },
+  { ALERT_GROWTH, "none" },
+  { ALERT_UNIQUE, "none" },
   { "block-size", BLOCK_SIZE_DEFAULT },
   { "compress", "lz4" },
   { "dedup", "on" },
@@ -165,6 +170,8 @@ pool_property_check (const char *name, const char *value)
     return check_copy (value);
   if (strcmp (name, "drift-keep") == 0)
     return retention_policy_parse (value, &policy);
+  if (alert_property_is (name))
+    return alert_property_check (name, value);
   if (strcmp (name, "block-size") == 0)
     return pool_property_parse_size (name, value, &bytes) == -1 ? -1
       : check_block_size (bytes, 0);

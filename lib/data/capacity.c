@@ -138,6 +138,16 @@ used_percent (const struct looking *l)
   return most;
 }
 
+static uint64_t
+limit_bytes (const struct looking *l)
+{
+  const uint64_t limit = l->info.used_bytes + l->info.free_bytes +
+    l->records.free_bytes;
+
+  return l->info.max_bytes > 0 && l->info.max_bytes < limit
+    ? l->info.max_bytes : limit;
+}
+
 static int
 look (struct looking *l, struct capacity *cap)
 {
@@ -153,7 +163,7 @@ look (struct looking *l, struct capacity *cap)
     return -1;
   *cap = (struct capacity) {
     .used_bytes = l->info.used_bytes, .max_bytes = l->info.max_bytes,
-    .free_bytes = l->records.free_bytes,
+    .free_bytes = l->records.free_bytes, .limit_bytes = limit_bytes (l),
     .metadata_free_bytes = l->files.free_bytes,
     .nr_damaged = l->info.nr_damaged, .used_percent = used_percent (l),
   };

@@ -21,6 +21,7 @@ struct capacity {
   uint64_t max_bytes;           /* max-size; 0: none */
   uint64_t free_bytes;          /* where "records" is stored */
   uint64_t metadata_free_bytes; /* where all other files are */
+  uint64_t limit_bytes;         /* that used_bytes can grow to */
   uint64_t nr_damaged;          /* segments */
   double used_percent;          /* of the resource nearest to its limit */
 

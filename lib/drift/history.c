@@ -14,6 +14,8 @@
 #include "core/engine.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
+#include "data/capacity.h"
+#include "drift/alert.h"
 #include "drift/drift.h"
 #include "drift/clone-set.h"
 #include "drift/history.h"
@@ -115,6 +117,7 @@ struct recording {
   struct sample *samples;       /* owned */
   size_t nr;
   struct retention_policy policy;
+  struct alert_update *alerts;  /* owned */
 };
 
 struct times {
@@ -164,7 +167,7 @@ record_in_transaction (void *arg, struct meta_conn *c,
         retention_history (c, &rec->policy, s->golden, s->time) == -1)
       return -1;
   }
-  return 0;
+  return alert_update_put (rec->alerts, c);
 }
 
 /* Pages that the samples take, overflow and thinning included. */
@@ -176,6 +179,7 @@ pages_of (const struct recording *rec)
 
   for (i = 0; i < rec->nr; ++i)
     bytes += rec->samples[i].row.len;
+  bytes += alert_update_bytes (rec->alerts);
   return bytes / META_PAGE_BYTES + 4 * rec->nr + 8;
 }
 
@@ -189,12 +193,40 @@ get_policy (struct nbdedup_pool *pool, struct retention_policy *policy)
   return retention_policy_parse (text, policy);
 }
 
+/* The document with what only the forecast needs; NULL: ENOMEM. */
+static json_t *
+with_pool (struct nbdedup_pool *pool, json_t *document)
+{
+  json_t *copy = json_copy (document);
+  struct capacity cap;
+
+  if (copy == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for a sample");
+  /* Not known: the sample is worth it all the same. */
+  if (capacity_used (pool, &cap) == 0)
+    json_object_set_new (copy, POOL_USED,
+                         json_integer ((json_int_t) cap.used_bytes));
+  return copy;
+}
+
+static int
+fill_sample (struct nbdedup_pool *pool, struct codec_ctx *ctx,
+             json_t *document, json_t *id, bool asked, struct sample *s)
+{
+  CLEANUP_JSON json_t *copy = with_pool (pool, document);
+
+  s->row.asked = asked;
+  s->row.time = (uint64_t) json_integer_value (json_object_get (document,
+                                                                "time"));
+  s->row.golden = (uint64_t) json_integer_value (id);
+  return copy ? encode (ctx, copy, s) : -1;
+}
+
 static int
 record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
 {
   struct recording rec = { .nr = json_array_size (documents) };
   struct codec_ctx *ctx = codec_ctx_new ();
-  struct sample *s;
   json_t *document;
   size_t i;
   int r = -1;
@@ -204,15 +236,15 @@ record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
     nbdedup_fail (ENOMEM, "no memory for samples");
   else
     r = get_policy (pool, &rec.policy);
+  if (r == 0 && (rec.alerts = alert_update_new (pool)) == NULL)
+    r = -1;
   json_array_foreach (documents, i, document) {
     if (r == -1)
       break;
-    s = &rec.samples[i];
-    s->row.asked = asked;
-    s->row.time = (uint64_t) json_integer_value (json_object_get (document,
-                                                                  "time"));
-    s->row.golden = (uint64_t) json_integer_value (json_array_get (ids, i));
-    r = encode (ctx, document, s);
+    r = fill_sample (pool, ctx, document, json_array_get (ids, i), asked,
+                     &rec.samples[i]);
+    if (r == 0)
+      r = alert_update_add (rec.alerts, rec.samples[i].row.golden, document);
   }
   if (r == 0 && rec.nr > 0) {
     r = txg_run_large (pool->txg, pages_of (&rec), record_in_transaction,
@@ -221,6 +253,9 @@ record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
       nbdedup_fail (ENOSPC, "the pool's file system is full: nothing was "
                     "recorded");
   }
+  if (r == 0)
+    alert_update_log (rec.alerts);
+  alert_update_free (rec.alerts);
   for (i = 0; rec.samples && i < rec.nr; ++i)
     free (rec.samples[i].data);
   free (rec.samples);
@@ -230,14 +265,16 @@ record (struct nbdedup_pool *pool, json_t *ids, json_t *documents, bool asked)
 
 json_t *
 history_drift (struct nbdedup_pool *pool, struct drift_golden which,
-               uint64_t memory_bytes, bool asked,
+               uint64_t memory_bytes, bool asked, json_t *ids,
                nbdedup_progress_fn *progress, void *opaque)
 {
-  CLEANUP_JSON json_t *documents = NULL, *ids = json_array ();
+  CLEANUP_JSON json_t *documents = NULL, *own = json_array ();
   json_t *result;
 
-  if (ids == NULL)
+  if (own == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
+  if (ids == NULL)
+    ids = own;
   result = drift_run (pool, which, memory_bytes, ids, progress, opaque);
   if (result == NULL)
     return NULL;
@@ -295,6 +332,7 @@ get_sample (void *opaque, const struct meta_sample *s)
   document = decode (g->ctx, s);
   if (document == NULL)
     return -1;
+  json_object_del (document, POOL_USED);
   if (g->name && !is_of_name (document, g->name))
     json_decref (document);
   else if (json_array_append_new (g->samples, document) == -1)
@@ -444,6 +482,125 @@ history_newest (struct nbdedup_pool *pool, uint64_t after,
       r = get_newest_of (&g, c, &sets[i]);
   meta_reader_put (pool->meta, c);
   return get_end (&g, r);
+}
+
+struct each {
+  struct codec_ctx *ctx;
+  const struct times *wanted;   /* not owned; by id; NULL: all */
+  int (*fn) (void *opaque, json_t *document);
+  void *opaque;
+};
+
+/* A sample that was recorded since the list was made is not in it. */
+static bool
+is_dropped (const struct times *t, uint64_t id)
+{
+  const size_t i = array_position (t->nr, k, t->p[k].id < id);
+
+  return i == t->nr || t->p[i].id != id || t->p[i].drop;
+}
+
+static int
+lend_document (void *opaque, const struct meta_sample *s)
+{
+  struct each *e = opaque;
+  CLEANUP_JSON json_t *document = NULL;
+
+  if (e->wanted && is_dropped (e->wanted, s->id))
+    return 0;
+  document = decode (e->ctx, s);
+  if (document == NULL)
+    return errno == ENOMEM ? -1 : 0;
+  return e->fn (e->opaque, document);
+}
+
+static int
+each (struct meta_conn *c, uint64_t golden, uint64_t after, struct each *e)
+{
+  int r;
+
+  e->ctx = codec_ctx_new ();
+  if (e->ctx == NULL)
+    return nbdedup_fail (ENOMEM, "no memory for the drift history");
+  r = meta_sample_scan (c, golden, after, lend_document, e);
+  codec_ctx_free (e->ctx);
+  return r;
+}
+
+int
+history_each (struct nbdedup_pool *pool, uint64_t golden, uint64_t after,
+              int (*fn) (void *opaque, json_t *document), void *opaque)
+{
+  struct each e = { .fn = fn, .opaque = opaque };
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  int r = each (c, golden, after, &e);
+
+  meta_reader_put (pool->meta, c);
+  return r;
+}
+
+/* 't' is ascending by id, and nearly so by time. */
+static void
+spread (struct times *t, size_t most)
+{
+  uint64_t first = UINT64_MAX, last = 0, interval, before = UINT64_MAX;
+  size_t i;
+
+  for (i = 0; i < t->nr; ++i) {
+    first = t->p[i].time < first ? t->p[i].time : first;
+    last = t->p[i].time > last ? t->p[i].time : last;
+  }
+  for (i = 0; i < t->nr; ++i) {
+    interval = (t->p[i].time - first) / ((last - first) / most + 1);
+    t->p[i].drop = interval == before && i + 1 < t->nr;
+    before = interval;
+  }
+}
+
+int
+history_spread (struct nbdedup_pool *pool, uint64_t golden, size_t most,
+                int (*fn) (void *opaque, json_t *document), void *opaque)
+{
+  struct times wanted = { NULL };
+  struct each e = { .wanted = &wanted, .fn = fn, .opaque = opaque };
+  struct meta_conn *c = meta_reader_get (pool->meta);
+  int r = meta_sample_times (c, golden, add_time, &wanted);
+
+  if (r == 0) {
+    spread (&wanted, most);
+    r = each (c, golden, 0, &e);
+  }
+  meta_reader_put (pool->meta, c);
+  free (wanted.p);
+  return r;
+}
+
+static int
+keep_document (void *opaque, json_t *document)
+{
+  *(json_t **) opaque = json_incref (document);
+  return 0;
+}
+
+json_t *
+history_newest_of (struct nbdedup_pool *pool, uint64_t golden)
+{
+  json_t *document = NULL;
+  struct each e = {
+    .ctx = codec_ctx_new (), .fn = keep_document, .opaque = &document,
+  };
+  struct meta_conn *c;
+  int r;
+
+  if (e.ctx == NULL)
+    return nbdedup_fail_null (ENOMEM, "no memory for the drift history");
+  c = meta_reader_get (pool->meta);
+  r = meta_sample_newest (c, golden, lend_document, &e);
+  meta_reader_put (pool->meta, c);
+  codec_ctx_free (e.ctx);
+  if (r == 0 && document == NULL)
+    return nbdedup_fail_null (ENOENT, "no drift sample can be read");
+  return document;
 }
 
 static int

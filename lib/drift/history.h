@@ -23,16 +23,23 @@
 #include "drift/drift.h"
 #include "nbdedup.h"
 
+/* The pool's used bytes, in a recorded document. */
+#define POOL_USED "pool_used_bytes"
+
 /* A longer document is damaged: this is enough for a million clones. */
 #define SAMPLE_LENGTH_MAX (UINT64_C (256) << 20)
 
 /* As drift_run, and record the result durably.  'asked': a user requested this
- * sample, so thinning prefers to keep it (retention.h).  ENOSPC: samples do not
- * use the pool's reserve.
+ * sample, so thinning prefers to keep it (retention.h).  'ids' as in
+ * drift_run.  ENOSPC: samples do not use the pool's reserve.
+ *
+ * A recorded document also has "pool_used_bytes", for the forecast of the
+ * pool's fill; users do not see it.  The same transaction updates the alerts
+ * (alert.h).
  */
 extern json_t *history_drift (struct nbdedup_pool *pool,
                               struct drift_golden which,
-                              uint64_t memory_bytes, bool asked,
+                              uint64_t memory_bytes, bool asked, json_t *ids,
                               nbdedup_progress_fn *progress, void *opaque);
 
 /* {"samples": [documents, oldest first]}: all, or those of an existing
@@ -54,6 +61,27 @@ extern json_t *history_get (struct nbdedup_pool *pool, const char *name,
  */
 extern json_t *history_newest (struct nbdedup_pool *pool, uint64_t after,
                                nbdedup_progress_fn *progress, void *opaque);
+
+/* Call 'fn' for each sample of this golden image whose id is above 'after', in
+ * recorded order, as it was recorded.  'fn' returns 0, 1 to stop, or -1.
+ * Damaged samples are left out.
+ */
+extern int history_each (struct nbdedup_pool *pool, uint64_t golden,
+                         uint64_t after,
+                         int (*fn) (void *opaque, json_t *document),
+                         void *opaque);
+
+/* The same for at most 'most' + 1 samples, spread over the history: the first
+ * of each of so many equal intervals of time, and the newest.
+ */
+extern int history_spread (struct nbdedup_pool *pool, uint64_t golden,
+                           size_t most,
+                           int (*fn) (void *opaque, json_t *document),
+                           void *opaque);
+
+/* The newest one, as it was recorded.  ENOENT: there is none, or it is damaged.
+ */
+extern json_t *history_newest_of (struct nbdedup_pool *pool, uint64_t golden);
 
 /* When the newest sample of this golden image was taken: 1, 0 (there is
  * none) or -1.

@@ -34,6 +34,7 @@ static const char *const sql[NR_STMTS] = {
     " (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
   [ST_PROPERTY_GET] = "SELECT value FROM property WHERE name = ?",
   [ST_PROPERTY_PUT] = "INSERT OR REPLACE INTO property VALUES (?, ?)",
+  [ST_PROPERTY_DELETE] = "DELETE FROM property WHERE name = ?",
   [ST_REPORT_GET] = "SELECT value FROM report WHERE name = ?",
   [ST_REPORT_PUT] = "INSERT OR REPLACE INTO report VALUES (?, ?)",
   [ST_DOMAIN_ID] = "SELECT id FROM domain WHERE name = ?",
@@ -315,6 +316,15 @@ int
 meta_property_put (struct meta_conn *c, const char *name, const char *value)
 {
   return text_put (c, ST_PROPERTY_PUT, name, value, "writing a property");
+}
+
+int
+meta_property_delete (struct meta_conn *c, const char *name)
+{
+  USING_STMT (st, c, ST_PROPERTY_DELETE);
+
+  bind_text (st, 1, name);
+  return meta_run (c, st, "deleting a property");
 }
 
 /* A row of table "property", though it is none: damage to that table is

@@ -291,6 +291,9 @@ extern int meta_hash_key_put (struct meta_conn *c,
 extern int meta_property_put (struct meta_conn *c, const char *name,
                               const char *value);
 
+/* There need not be one. */
+extern int meta_property_delete (struct meta_conn *c, const char *name);
+
 /* The last report of a kind, as meta_property_get.  The caller may have to make
  * the table first (meta_history_make).
  */

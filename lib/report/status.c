@@ -16,6 +16,7 @@
 #include "data/capacity.h"
 #include "data/watch.h"
 #include "disk/store.h"
+#include "drift/alert.h"
 #include "meta/meta.h"
 #include "report/copier.h"
 #include "report/recovery.h"
@@ -246,6 +247,26 @@ add_reports (struct nbdedup_pool *pool, json_t *status)
 }
 
 static void
+add_alerts (struct nbdedup_pool *pool, json_t *status)
+{
+  CLEANUP_JSON json_t *result = alerts_get (pool, NULL);
+  json_t *alerts = json_object_get (result, "alerts"), *alert;
+  size_t i;
+
+  if (result == NULL) {
+    status_add_problem (status, false, "%s", nbdedup_error ());
+    json_object_set_new (status, "drift_alerts", json_null ());
+    return;
+  }
+  json_object_set (status, "drift_alerts", alerts);
+  json_array_foreach (alerts, i, alert)
+    status_add_problem (status, false, "%s: see %s",
+                        json_string_value (json_object_get (alert, "text")),
+                        json_string_value (json_object_get (alert,
+                                                            "command")));
+}
+
+static void
 add_tables (struct nbdedup_pool *pool, json_t *status)
 {
   struct meta_state state;
@@ -276,5 +297,6 @@ status_run (struct nbdedup_pool *pool)
   add_copies (pool, status);
   add_warm (pool, status);
   add_reports (pool, status);
+  add_alerts (pool, status);
   return status;
 }

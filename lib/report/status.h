@@ -21,6 +21,7 @@
  *   scrub      the last one's result (command.h) without "damaged", with
  *              "time", or null
  *   scrub_progress  scrub.h's
+ *   drift_alerts    alert.h's array
  */
 
 #ifndef NBDEDUP_STATUS_H

@@ -11,9 +11,12 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "core/alert-property.h"
 #include "core/engine.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
+#include "drift/alert.h"
+#include "drift/drift-forecast.h"
 #include "drift/drift.h"
 #include "drift/histogram.h"
 #include "drift/history.h"
@@ -106,6 +109,19 @@ need_size (const struct call *c, const char *name, uint64_t *value)
   if (json_object_get (c->args, name) == NULL)
     return nbdedup_fail (EINVAL, "%s is missing", name);
   return arg_size (c, name, value);
+}
+
+static int
+arg_ratio (const struct call *c, const char *name, double *value)
+{
+  json_t *j = json_object_get (c->args, name);
+
+  if (j == NULL || json_is_null (j))
+    return 0;
+  if (!json_is_number (j) || json_number_value (j) <= 1)
+    return nbdedup_fail (EINVAL, "%s: not a number above 1", name);
+  *value = json_number_value (j);
+  return 0;
 }
 
 static int
@@ -205,18 +221,33 @@ run_get (const struct call *c, json_t **result)
   return 0;
 }
 
+/* The thresholds of alerts take effect at once. */
+static int
+refresh_alerts (struct nbdedup_pool *pool)
+{
+  int r;
+
+  assert_held (&pool->admin);
+  lock_release (&pool->admin);
+  r = alerts_refresh (pool);
+  lock_acquire (&pool->admin);
+  return r;
+}
+
 static int
 run_set (const struct call *c, json_t **result)
 {
   const char *property, *value, *name = NULL;
+  int r;
 
   (void) result;
   if (need_string (c, "property", &property) == -1 ||
       need_string (c, "value", &value) == -1 ||
       arg_string (c, "name", &name) == -1)
     return -1;
-  return name ? volume_set (c->pool, name, property, value)
+  r = name ? volume_set (c->pool, name, property, value)
     : pool_property_set (c->pool, property, value);
+  return r == 0 && alert_property_is (property) ? refresh_alerts (c->pool) : r;
 }
 
 static int
@@ -434,18 +465,37 @@ static int
 run_drift (const struct call *c, json_t **result)
 {
   struct drift_golden golden = { NULL, 0 };
+  CLEANUP_JSON json_t *ids = json_array ();
   uint64_t memory = 0;
-  bool record;
+  double ratio = 0;
+  bool record, forecast;
+  int r = 0;
 
   if (arg_string (c, "name", &golden.name) == -1 ||
       arg_size (c, "memory", &memory) == -1 ||
-      arg_bool (c, "record", &record) == -1)
+      arg_bool (c, "record", &record) == -1 ||
+      arg_bool (c, "forecast", &forecast) == -1 ||
+      arg_ratio (c, "ratio", &ratio) == -1)
     return -1;
   lock_release (&c->pool->admin);
   *result = record
-    ? history_drift (c->pool, golden, memory, true, c->progress, c->opaque)
-    : drift_run (c->pool, golden, memory, NULL, c->progress, c->opaque);
+    ? history_drift (c->pool, golden, memory, true, ids, c->progress,
+                     c->opaque)
+    : drift_run (c->pool, golden, memory, ids, c->progress, c->opaque);
+  if (*result && forecast)
+    r = drift_forecast_add (c->pool, ids, *result, ratio);
   lock_acquire (&c->pool->admin);
+  return *result ? r : -1;
+}
+
+static int
+run_drift_alerts (const struct call *c, json_t **result)
+{
+  const char *name = NULL;
+
+  if (arg_string (c, "name", &name) == -1)
+    return -1;
+  *result = alerts_get (c->pool, name);
   return *result ? 0 : -1;
 }
 
@@ -638,7 +688,9 @@ static const struct {
   { "rollback", run_rollback, { "name", "force" } },
   { "rebase", run_rebase, { "name", "snapshot", "dry-run" } },
   { "diff", run_diff, { "from", "to" } },
-  { "drift", run_drift, { "name", "memory", "record" } },
+  { "drift", run_drift,
+    { "name", "memory", "record", "forecast", "ratio" } },
+  { "drift-alerts", run_drift_alerts, { "name" } },
   { "drift-history", run_drift_history, { "name", "after", "newest" } },
   { "drift-freed", run_drift_freed, { "names", "memory" } },
   { "stat", run_stat, { "name", "ddt" } },
@@ -676,8 +728,8 @@ bool
 command_changes (const char *command, json_t *args)
 {
   static const char *const reading[] = {
-    "list", "get", "diff", "drift-history", "drift-freed", "stat", "scrub",
-    "recovery", "status", "info",
+    "list", "get", "diff", "drift-alerts", "drift-history", "drift-freed",
+    "stat", "scrub", "recovery", "status", "info",
   };
   size_t i;
 

@@ -38,8 +38,9 @@
  *                                                         nbdedup-diff(1)}
  *   drift     name (a snapshot's)  memory (bytes)       see nbdedup-drift(1):
  *             record (bool: also keep it in the history) one document, or,
- *                                                       without a name,
- *                                                       {"goldens": [...]}
+ *             forecast (bool: each document gets        without a name,
+ *             "forecast")  ratio (a number, for that)   {"goldens": [...]}
+ *   drift-alerts  name (a golden image's)               {"alerts": alert.h's}
  *   drift-history  name (a snapshot's)  after           {"samples": [such
  *             (oldest first; in parts: "next" is        documents], "next": N}
  *             'after' of the next call, and missing in the last part)

@@ -552,6 +552,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   pool->lock_fd = -1;
   lock_init (&pool->admin);
   lock_init (&pool->drift);
+  lock_init (&pool->alerts);
   background_init (&pool->commit, NULL);
   lock_init (&pool->readers_lock);
   pool->watch = watch_new ();
@@ -946,6 +947,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   free (pool->who);
   background_destroy (&pool->commit);
   lock_destroy (&pool->readers_lock);
+  lock_destroy (&pool->alerts);
   lock_destroy (&pool->drift);
   lock_destroy (&pool->admin);
   lost_leaves_free (pool->lost);

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/alert-property.h"
 #include "core/engine.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
@@ -155,7 +156,8 @@ pool_property_set (struct nbdedup_pool *pool, const char *name,
   snprintf (s.value, sizeof s.value, "%s", value);
   /* Sizes are stored in bytes. */
   if (strcmp (name, "block-size") == 0 || strcmp (name, "max-size") == 0 ||
-      strcmp (name, "ddt-quota") == 0 || strcmp (name, "scrub-rate") == 0) {
+      strcmp (name, "ddt-quota") == 0 || strcmp (name, "scrub-rate") == 0 ||
+      strcmp (name, ALERT_GROWTH) == 0 || strcmp (name, ALERT_UNIQUE) == 0) {
     if (strcmp (value, "none") != 0) {
       if (pool_property_parse_size (name, value, &bytes) == -1)
         return -1;

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "core/alert-property.h"
 #include "core/engine.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
@@ -30,7 +31,7 @@
 #define VOLUME_SIZE_MAX (UINT64_C (1) << 62)
 
 const char *const volume_properties[] = {
-  "block-size", "compress", "dedup", "domain", "allow", NULL,
+  "block-size", "compress", "dedup", "domain", "allow", ALERT_UNIQUE, NULL,
 };
 
 /*----------------------------------------------------------------------
@@ -106,6 +107,8 @@ nbdedup_volume_check_property (const char *property, const char *value)
     return check_domain (&domain);
   if (strcmp (property, "allow") == 0)
     return allow_check (value);
+  if (strcmp (property, ALERT_UNIQUE) == 0)
+    return alert_volume_check (value);
   if (strcmp (property, "block-size") == 0)
     return nbdedup_fail (EINVAL, "block-size is fixed when the volume is "
                          "made");
@@ -460,12 +463,24 @@ volume_rename (struct nbdedup_pool *pool, const char *old, const char *new)
  * Properties
  */
 
+static int
+get_alert (struct volume *v, char **value)
+{
+  struct meta_conn *c = meta_reader_get (v->pool->meta);
+  int r = alert_volume_get (c, v->id, value);
+
+  meta_reader_put (v->pool->meta, c);
+  return r;
+}
+
 int
 volume_get (struct volume *v, const char *property, char **value)
 {
   char name[COMPRESSION_NAME_MAX];
   int r;
 
+  if (strcmp (property, ALERT_UNIQUE) == 0)
+    return get_alert (v, value);
   if (strcmp (property, "block-size") == 0)
     r = asprintf (value, "%" PRIu32, v->block_size);
   else if (strcmp (property, "compress") == 0) {
@@ -571,6 +586,21 @@ set_property (struct nbdedup_pool *pool, struct volume *v,
   return 0;
 }
 
+struct set_alert {
+  uint64_t volume;
+  const char *value;
+};
+
+static int
+set_alert_in_transaction (void *arg, struct meta_conn *c,
+                          struct meta_state *state)
+{
+  const struct set_alert *s = arg;
+
+  (void) state;
+  return alert_volume_put (c, s->volume, s->value);
+}
+
 int
 volume_set (struct nbdedup_pool *pool, const char *name,
             const char *property, const char *value)
@@ -581,6 +611,11 @@ volume_set (struct nbdedup_pool *pool, const char *name,
   if (nbdedup_volume_check_property (property, value) == -1 ||
       (v = volumes_find (pool->volumes, name)) == NULL)
     return -1;
+  if (strcmp (property, ALERT_UNIQUE) == 0) {
+    struct set_alert s = { v->id, value };
+
+    return txg_run (pool->txg, set_alert_in_transaction, NULL, &s);
+  }
   if (strcmp (property, "domain") != 0)
     return set_property (pool, v, property, value);
   {

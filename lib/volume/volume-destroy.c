@@ -20,6 +20,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "core/alert-property.h"
 #include "core/engine.h"
 #include "core/txg.h"
 #include "data/writeback.h"
@@ -269,6 +270,8 @@ destroy_in_transaction (void *arg, struct meta_conn *c,
     v = d->victims[i];
     if (!v->is_snapshot) {
       r = meta_volume_delete (c, v->id);
+      if (r == 0)
+        r = alert_volume_put (c, v->id, ALERT_DEFAULT);
       if (r == 0)
         r = meta_layer_set_dying (c, v->layer->id);
     }

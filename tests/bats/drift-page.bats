@@ -194,3 +194,20 @@ END
         assert_num "$(pixels 0072b2) > 5000"
     done
 }
+
+@test "the forecast is drawn with its interval, in narrow windows too" {
+    make_pool --block-size 4K
+    random_data 1M >"$BATS_TEST_TMPDIR/image"
+    nbdedup import golden "$BATS_TEST_TMPDIR/image"
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web --count 2
+    "$test_programs/bats/drift-days" "$pool" web1 \
+        $(($(date +%s) - 40 * 86400)) 40 16384
+    nbdedup drift --ratio-below 1.2 --html "$page"
+    open_page "$page" 360 760 1280 718p
+    is_clean
+    assert_eq "$(count '<svg ')" 10
+    assert_eq "$(count '<p>in 30 days: unique ')" 1
+    awk '$2 != 0 || $3 < ($1 ~ /p/ ? 5 : 9) { exit 1 }' "$seen/layout" ||
+        fail "$(cat "$seen/layout")"
+}

@@ -196,7 +196,7 @@ static void
 test_interrupted (void)
 {
   if (history_drift (pool, (struct drift_golden) { NULL, 0 }, 0, true,
-                     stop_at_once, NULL) != NULL ||
+                     NULL, stop_at_once, NULL) != NULL ||
       errno != EINTR)
     fatal ("drift was not interrupted");
   if (history_get (pool, NULL, 0, stop_at_once, NULL) != NULL ||

@@ -46,7 +46,7 @@ LICENCE = "SPDX-License-Identifier: BSD-3-Clause"
 PUBLIC = "nbdedup.h"
 FOR_ALL = (PUBLIC, "base/array.h", "base/cleanup.h", "base/clock.h")
 # Parts of the tool's "drift".
-ENGINE_COMMANDS = ("drift-freed", "drift-history")
+ENGINE_COMMANDS = ("drift-alerts", "drift-freed", "drift-history")
 # The files of tests/ that are in no room.
 TESTS_TOP = ("Makefile.am", "README.md", "chroot", "env.bash.in", "prepare",
              "run", "skips")
