@@ -404,6 +404,61 @@ extern int nbdedup_handle_extents (struct nbdedup_handle *handle,
                                               uint64_t len, bool hole),
                                    void *opaque);
 
+/*----------------------------------------------------------------------
+ * Drift with the blocks behind its figures: golden images and their clones at
+ * one moment (the answered writes of when it was opened).  Clients go on
+ * meanwhile.  EBUSY: they needed the space of what they overwrote, so the
+ * moment is lost: all calls but close fail.
+ *
+ * One thread at a time.
+ */
+
+struct nbdedup_frozen;
+
+/* 'name' and 'memory' are the arguments of "drift" (command.h); NULL and 0: all
+ * golden images, the default.
+ */
+extern struct nbdedup_frozen *
+nbdedup_client_freeze (struct nbdedup_client *client, const char *name,
+                       uint64_t memory)
+  __attribute__ ((nonnull (1), warn_unused_result));
+extern void nbdedup_frozen_close (struct nbdedup_frozen *frozen);
+
+/* The document of the next golden image, the same as that of "drift" (a new
+ * reference); an empty object: there are no more.  The other calls refer to its
+ * clones; the first is number 0.
+ */
+extern json_t *nbdedup_frozen_next (struct nbdedup_frozen *frozen,
+                                    nbdedup_progress_fn *progress,
+                                    void *opaque)
+  __attribute__ ((nonnull (1), warn_unused_result));
+
+enum nbdedup_class {
+  NBDEDUP_GOLDEN_SAME = 0,
+  NBDEDUP_GOLDEN_MOVED = 1,
+  NBDEDUP_SIBLING = 2,
+  NBDEDUP_UNIQUE = 3,
+};
+
+/* Store the clone's size in bytes, and call 'fn' with each run of blocks of one
+ * class that the clone has, ascending.
+ * Blocks in no run are zero, or the golden image's at the same place.  Ask for
+ * the clones in order, once each.  If 'fn' returns -1 the function fails with
+ * its errno.
+ */
+extern int nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
+                                uint64_t *size,
+                                int (*fn) (void *opaque, uint64_t block,
+                                           uint64_t nr,
+                                           enum nbdedup_class class),
+                                void *opaque)
+  __attribute__ ((nonnull (1, 3, 4)));
+
+/* Read from a clone. */
+extern int nbdedup_frozen_read (struct nbdedup_frozen *frozen, uint64_t clone,
+                                void *buf, uint32_t len, uint64_t offset)
+  __attribute__ ((nonnull (1, 3)));
+
 /* Parse a size in bytes, such as "4096", "16K", "1.5g" or "10GiB"; K, M, G and
  * T are powers of 1024.  EINVAL: not a size, or too large.
  */

@@ -483,21 +483,31 @@ fold_write_tables (struct fold *f, struct meta_conn *c, bool with_index)
  * Step 3
  */
 
-/* No thread can reach the dead records any more: give their space back. */
+/* No thread can reach the dead records any more: give their space back, unless
+ * a reader keeps them.
+ */
 static void
 release_gone (struct fold *f)
 {
   const struct txg_parts *parts = f->parts;
-  size_t i;
+  CLEANUP_FREE struct space_freed *kept = NULL;
+  size_t nr_kept, i;
+  bool keep;
 
-  if (f->nr_gone == 0)
+  kept = space_take_kept (parts->space, &nr_kept);
+  keep = space_keep (parts->space, f->gone, f->nr_gone);
+  if (f->nr_gone == 0 && nr_kept == 0)
     return;
   quiesce_wait (parts->quiesce);
+  for (i = 0; i < nr_kept; ++i)
+    parts->forget_record (parts->opaque, kept[i].addr);
   for (i = 0; i < f->nr_gone; ++i) {
     parts->forget_record (parts->opaque, f->gone[i].addr);
     ddt_forget (parts->ddt, f->gone[i].addr);
   }
-  space_release (parts->space, f->gone, f->nr_gone);
+  space_release (parts->space, kept, nr_kept);
+  if (!keep)
+    space_release (parts->space, f->gone, f->nr_gone);
 }
 
 static void

@@ -223,6 +223,13 @@ read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 }
 
 int
+read_record_once (struct nbdedup_pool *pool, const struct pointer *ptr,
+                  uint32_t lsize, void *buf, size_t offset, size_t len)
+{
+  return get_record (pool, ptr, lsize, buf, offset, len, false);
+}
+
+int
 read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
            uint32_t lsize)
 {

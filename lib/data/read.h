@@ -19,6 +19,11 @@ struct nbdedup_pool;
 extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
                         uint32_t lsize, void *buf, size_t offset, size_t len);
 
+/* The same, without a place for the record in the cache. */
+extern int read_record_once (struct nbdedup_pool *pool,
+                             const struct pointer *ptr, uint32_t lsize,
+                             void *buf, size_t offset, size_t len);
+
 /* Read a record that no client has asked for into the record cache, as the
  * first to be dropped, inside quiesce like read_record.  1; 0: the cache has no
  * room; -1.

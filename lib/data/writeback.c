@@ -486,6 +486,7 @@ reserve (struct writeback *wb, struct volume *v, uint64_t block)
   if (errno != ENOSPC)
     return -1;
   moves_give_way (wb->pool->moves);
+  space_keep_give_way (wb->pool->space);
   if (writeback_drain (wb, NULL) == -1 ||
       txg_make_room (wb->pool->txg) == -1)
     return -1;

@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "disk/sorter.h"
+#include "drift/class-map.h"
 #include "drift/drift-int.h"
 
 struct item {
@@ -36,6 +37,7 @@ struct classes {
   struct drift_member *members; /* not owned */
   uint32_t nr;
   struct sorter *sorter;        /* owned */
+  struct class_map *map;        /* not owned; NULL: none */
   struct seen *seen;            /* owned; of each member */
   uint32_t *touched;            /* owned; those that have some */
   uint32_t nr_touched;
@@ -116,6 +118,12 @@ classes_add (struct classes *c, const struct digest *digest,
   return sorter_add (c->sorter, &item);
 }
 
+void
+classes_set_map (struct classes *c, struct class_map *map)
+{
+  c->map = map;
+}
+
 uint64_t
 classes_count (const struct classes *c)
 {
@@ -132,31 +140,42 @@ begin_content (struct classes *c, const struct item *item,
   fleet->distinct++;
 }
 
-static void
+static int
 take_item (struct classes *c, const struct item *item)
 {
   struct seen *seen = &c->seen[item->who];
+  bool same;
 
   if (item->sectors < c->sectors)
     c->sectors = item->sectors;
   if (item->who == 0) {
     c->in_golden = c->has_block = true;
     c->golden_block = item->block;
-    return;
+    return 0;
   }
   if (seen->same == 0 && seen->other == 0) {
     assert (c->nr_touched < c->nr);
     c->touched[c->nr_touched++] = item->who;
   }
-  if (c->has_block && c->golden_block == item->block)
+  same = c->has_block && c->golden_block == item->block;
+  if (same)
     seen->same++;
   else
     seen->other++;
+  return c->map ? class_map_add (c->map, item->who, item->block, same) : 0;
 }
 
-static void
+static enum block_class
+class_of_others (const struct classes *c)
+{
+  return c->in_golden ? CLASS_MOVED
+    : c->nr_touched > 1 ? CLASS_SIBLING : CLASS_UNIQUE;
+}
+
+static int
 end_content (struct classes *c, struct fleet_contents *fleet)
 {
+  const enum block_class others = class_of_others (c);
   struct drift_member *member;
   struct seen *seen;
   uint32_t i;
@@ -166,15 +185,13 @@ end_content (struct classes *c, struct fleet_contents *fleet)
     member = &c->members[c->touched[i]];
     seen = &c->seen[c->touched[i]];
     member->golden_same += seen->same;
-    if (c->in_golden)
-      member->golden_moved += seen->other;
-    else if (c->nr_touched > 1)
-      member->sibling += seen->other;
-    else
-      member->unique += seen->other;
+    *(others == CLASS_MOVED ? &member->golden_moved
+      : others == CLASS_SIBLING ? &member->sibling
+      : &member->unique) += seen->other;
     *seen = (struct seen) { 0, 0 };
   }
   c->nr_touched = 0;
+  return c->map ? class_map_end_content (c->map, others) : 0;
 }
 
 int
@@ -192,17 +209,18 @@ classes_run (struct classes *c, struct fleet_contents *fleet,
   while ((r = sorter_next (c->sorter, &next)) == 1) {
     item = next;
     if (n == 0 || memcmp (&digest, &item->digest, sizeof digest) != 0) {
-      if (n > 0)
-        end_content (c, fleet);
+      if (n > 0 && end_content (c, fleet) == -1)
+        return -1;
       begin_content (c, item, fleet);
       digest = item->digest;
     }
-    take_item (c, item);
+    if (take_item (c, item) == -1)
+      return -1;
     if (++n % 65536 == 0 &&
         drift_progress (progress, progress->done + 65536) == -1)
       return -1;
   }
-  if (n > 0)
-    end_content (c, fleet);
+  if (n > 0 && end_content (c, fleet) == -1)
+    return -1;
   return r;
 }

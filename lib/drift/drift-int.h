@@ -38,11 +38,37 @@ struct drift_progress {
 extern int drift_progress (struct drift_progress *p, uint64_t done);
 
 /* Wait for another computation of this kind, unless the user stops that, and
- * open a view.  Long work checks 'progress', which is borrowed until drift_end.
+ * lock pool->drift.  watch: let work on the view check 'progress'.
+ */
+extern int drift_lock (struct nbdedup_pool *pool,
+                       struct drift_progress *progress);
+extern void drift_watch (struct view *v, struct drift_progress *progress);
+
+/* The same, and open a view.  Long work checks 'progress', which is borrowed
+ * until drift_end.
  */
 extern int drift_begin (struct nbdedup_pool *pool, struct view *v,
                         struct drift_progress *progress);
 extern void drift_end (struct nbdedup_pool *pool, struct view *v);
+
+/* The blocks behind a document: the clones, in its order, and the classes of
+ * their blocks, where clone i is number i + 1.
+ */
+struct drift_blocks {
+  struct class_map *map;        /* owned */
+  struct view_name **clones;    /* owned; the names are the view's */
+  uint32_t nr;
+};
+
+extern void drift_blocks_free (struct drift_blocks *blocks);
+
+/* The document of one golden image.  Fills in 'blocks' if it is not NULL; the
+ * caller must free that also after a failure.
+ */
+extern json_t *drift_measure (struct view *v, const struct view_name *golden,
+                              uint64_t memory_bytes, time_t now,
+                              struct drift_progress *progress,
+                              struct drift_blocks *blocks);
 
 /* Replace 0 by the default; EINVAL if it is too little. */
 extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
@@ -52,6 +78,7 @@ extern int drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes);
  */
 
 struct classes;
+struct class_map;
 
 /* 'members' outlives it. */
 extern struct classes *classes_new (struct view *v,
@@ -62,6 +89,8 @@ extern void classes_free (struct classes *c);
 extern int classes_add (struct classes *c, const struct digest *digest,
                         uint32_t sectors, uint32_t who, uint64_t block);
 extern uint64_t classes_count (const struct classes *c);
+/* Let classes_run tell the map the class of each block. */
+extern void classes_set_map (struct classes *c, struct class_map *map);
 /* Compare all contents: adds to the members' figures. */
 extern int classes_run (struct classes *c, struct fleet_contents *fleet,
                         struct drift_progress *progress);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "core/engine.h"
 #include "disk/sorter.h"
+#include "drift/class-map.h"
 #include "drift/drift-int.h"
 #include "drift/golden.h"
 #include "drift/record-join.h"
@@ -55,16 +56,32 @@ look (void *opaque)
 }
 
 int
-drift_begin (struct nbdedup_pool *pool, struct view *v,
-             struct drift_progress *progress)
+drift_lock (struct nbdedup_pool *pool, struct drift_progress *progress)
 {
-  int r;
-
   while (!lock_try (&pool->drift)) {
     if (look (progress) == -1)
       return -1;
     clock_sleep_ms (LOOK_MS);
   }
+  return 0;
+}
+
+void
+drift_watch (struct view *v, struct drift_progress *progress)
+{
+  v->look = look;
+  v->opaque = progress;
+  progress->view = v;
+}
+
+int
+drift_begin (struct nbdedup_pool *pool, struct view *v,
+             struct drift_progress *progress)
+{
+  int r;
+
+  if (drift_lock (pool, progress) == -1)
+    return -1;
   {
     WITH_LOCK (&pool->admin);
     r = view_open (pool, v);
@@ -73,9 +90,7 @@ drift_begin (struct nbdedup_pool *pool, struct view *v,
     lock_release (&pool->drift);
     return -1;
   }
-  v->look = look;
-  v->opaque = progress;
-  progress->view = v;
+  drift_watch (v, progress);
   return 0;
 }
 
@@ -360,23 +375,53 @@ comparison_json (const struct comparison *f, time_t now)
   return document;
 }
 
+static int
+make_map (const struct comparison *f, uint64_t memory_bytes,
+          struct drift_blocks *blocks)
+{
+  uint32_t i;
+
+  blocks->map = class_map_new (f->v, memory_bytes);
+  blocks->clones = calloc (f->nr, sizeof *blocks->clones);
+  if (blocks->map == NULL)
+    return -1;
+  if (blocks->clones == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  for (i = 1; i < f->nr; ++i)
+    blocks->clones[blocks->nr++] = f->members[i].name;
+  return 0;
+}
+
+void
+drift_blocks_free (struct drift_blocks *blocks)
+{
+  class_map_free (blocks->map);
+  free (blocks->clones);
+  *blocks = (struct drift_blocks) { NULL, NULL, 0 };
+}
+
 /* This reads all blocks of the clone set again for each golden image, although
  * images that are based on each other share clones.
  */
-static json_t *
-compare_with (struct view *v, const struct view_name *golden,
-              uint64_t memory_bytes, time_t now,
-              struct drift_progress *progress)
+json_t *
+drift_measure (struct view *v, const struct view_name *golden,
+               uint64_t memory_bytes, time_t now,
+               struct drift_progress *progress, struct drift_blocks *blocks)
 {
   struct comparison f = { .v = v, .progress = progress };
+  const uint64_t part = memory_bytes / (blocks ? 4 : 3);
   json_t *result = NULL;
 
   if (find_members (&f, golden) == 0 &&
-      (f.join = record_join_new (v, memory_bytes / 3)) != NULL &&
-      (f.classes = classes_new (v, f.members, f.nr,
-                                memory_bytes - memory_bytes / 3)) != NULL &&
-      run_passes (&f, progress) == 0)
-    result = comparison_json (&f, now);
+      (blocks == NULL || make_map (&f, part, blocks) == 0) &&
+      (f.join = record_join_new (v, part)) != NULL &&
+      (f.classes = classes_new (v, f.members, f.nr, memory_bytes -
+                                (blocks ? 2 * part : part))) != NULL) {
+    if (blocks)
+      classes_set_map (f.classes, blocks->map);
+    if (run_passes (&f, progress) == 0)
+      result = comparison_json (&f, now);
+  }
   classes_free (f.classes);
   record_join_free (f.join);
   free (f.freed);
@@ -408,7 +453,8 @@ run_all (struct view *v, uint64_t memory_bytes, time_t now, json_t *ids,
   if (goldens == NULL)
     return NULL;
   for (i = 0; i < nr; ++i) {
-    document = compare_with (v, goldens[i], memory_bytes, now, progress);
+    document = drift_measure (v, goldens[i], memory_bytes, now, progress,
+                              NULL);
     if (document == NULL)
       return NULL;
     json_array_append_new (documents, document);
@@ -428,7 +474,7 @@ run_one (struct view *v, const struct drift_golden *which,
 
   if (golden == NULL || add_id (ids, golden) == -1)
     return NULL;
-  return compare_with (v, golden, memory_bytes, now, progress);
+  return drift_measure (v, golden, memory_bytes, now, progress, NULL);
 }
 
 int
@@ -448,7 +494,7 @@ drift_memory (struct nbdedup_pool *pool, uint64_t *memory_bytes)
     return nbdedup_fail (EINVAL, "%" PRIu64 " bytes of memory are too few: at "
                          "least %" PRIu64 " are needed", *memory_bytes,
                          DRIFT_MEMORY_MIN);
-  assert (*memory_bytes / 3 >= SORTER_MEMORY_MIN);      /* compare_with */
+  assert (*memory_bytes / 4 >= SORTER_MEMORY_MIN);      /* drift_measure */
   return 0;
 }
 

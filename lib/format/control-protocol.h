@@ -39,6 +39,12 @@
  *                                                length, then 1 for a hole
  *   REPAIR        a       -       its content    offset: 1 if the server
  *                 record                         rewrote it, else 0
+ *   FREEZE        -       -       JSON           -
+ *   FROZEN_NEXT   -       -       -              JSON
+ *   FROZEN_READ   bytes   bytes   8: the clone   the data
+ *   FROZEN_RUNS   the     -       -              16 bytes for each run of
+ *                 clone                          blocks: the first block; their
+ *                                                number << 8 | enum block_class
  *
  * - HELLO is the first request of a connection, and must come within
  *   CONTROL_TIMEOUT_S.
@@ -53,7 +59,16 @@
  *   It ignores a late CANCEL.  Closing the connection cancels too.
  * - A connection has at most one volume open.  The server closes it with the
  *   connection; only the reply to VOLUME_CLOSE confirms that it is closed.
- * - READ and WRITE transfer 1 to CONTROL_PAYLOAD_MAX bytes.
+ * - FREEZE keeps this moment for the connection (drift/frozen.h), with the
+ *   arguments "name" and "memory" of "drift".  FROZEN_NEXT answers with the
+ *   document of the next golden image, or {}, in REPLYs and PROGRESS frames
+ *   as for COMMAND; CANCEL stops it.  The others refer to the clones of that
+ *   document, the first of which is number 0.  FROZEN_RUNS answers with the
+ *   clone's size (offset) and its next runs, none if there are no more; clones
+ *   must come in order.
+ *   The moment ends with the connection, or when the server needs its space:
+ *   these requests then fail with EBUSY.
+ * - READ, WRITE and FROZEN_READ transfer 1 to CONTROL_PAYLOAD_MAX bytes.
  * - REPAIR needs no volume: "scrub" with "wanted" returns the addresses of
  *   damaged records.  The server accepts the content only if it has the
  *   record's digest.
@@ -107,6 +122,8 @@
 #define CONTROL_NAME_MAX 1024   /* the engine's limit is lower */
 #define CONTROL_EXTENT_LEN 16
 #define CONTROL_EXTENTS_MAX 16384       /* in one REPLY */
+#define CONTROL_RUN_LEN 16
+#define CONTROL_RUNS_MAX 16384  /* in one REPLY */
 #define CONTROL_TIMEOUT_S 30
 
 enum control_type {
@@ -121,6 +138,10 @@ enum control_type {
   CONTROL_FLUSH = 9,
   CONTROL_EXTENTS = 10,
   CONTROL_REPAIR = 11,
+  CONTROL_FREEZE = 12,
+  CONTROL_FROZEN_NEXT = 13,
+  CONTROL_FROZEN_READ = 14,
+  CONTROL_FROZEN_RUNS = 15,
 
   CONTROL_REPLY = 64,
   CONTROL_ERROR = 65,

@@ -817,6 +817,17 @@ end_repair (struct nbdedup_pool *pool, const json_t *result)
   return txg_run (pool->txg, forget_loss, NULL, NULL);
 }
 
+/* A repair replaces maps of segments, so no reader may keep dead records in
+ * them (space_keep_begin); none can begin before pool->admin is released.
+ */
+static int
+free_kept (struct nbdedup_pool *pool)
+{
+  assert_held (&pool->admin);
+  space_keep_give_way (pool->space);
+  return txg_run (pool->txg, NULL, NULL, NULL);
+}
+
 static json_t *
 check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
                   void *opaque)
@@ -832,7 +843,8 @@ check_and_repair (struct nbdedup_pool *pool, nbdedup_progress_fn *progress,
   if (get_number (first, "errors") > 0 ||
       get_number (first, "stale_index_entries") > 0 ||
       get_number (first, "missing_index_entries") > 0)
-    result = check_repair (pool, &lost, progress, opaque) == -1 ? NULL
+    result = free_kept (pool) == -1 ||
+      check_repair (pool, &lost, progress, opaque) == -1 ? NULL
       : check_once (pool, repairs, progress, opaque);
   else
     json_incref (result);

@@ -21,6 +21,15 @@ struct nbdedup_client {
   struct channel_list idle;     /* owned */
 };
 
+/* A new connection for this client; ESHUTDOWN: nothing has been done. */
+extern struct channel *client_channel_new (struct nbdedup_client *client);
+
+/* Receive the result of a request, JSON in one or several REPLYs; NULL: its
+ * failure.  'what' is for messages.
+ */
+extern json_t *client_recv_json (struct channel *ch, const char *what,
+                                 nbdedup_progress_fn *progress, void *opaque);
+
 /* nbdedup_client_open with time limits for waiting for a server and for
  * another command.  If it fails with EBUSY, *holder is the process that has
  * the pool (pid 0: not known).

@@ -279,18 +279,34 @@ recv_result (struct channel *ch, nbdedup_progress_fn *progress, void *opaque,
   return channel_lost ();
 }
 
+json_t *
+client_recv_json (struct channel *ch, const char *what,
+                  nbdedup_progress_fn *progress, void *opaque)
+{
+  CLEANUP_FREE char *answer = NULL;
+  size_t len = 0;
+  json_t *result;
+
+  if (recv_result (ch, progress, opaque, &answer, &len) == -1)
+    return NULL;
+  errno = 0;
+  result = json_loadb (answer, len, JSON_REJECT_DUPLICATES, NULL);
+  if (result == NULL && errno == ENOMEM)
+    nbdedup_fail (ENOMEM, "%s: no memory for the server's answer", what);
+  else if (result == NULL)
+    nbdedup_fail (EIO, "%s: the server's answer is not JSON", what);
+  return result;
+}
+
 static json_t *
 remote_call (struct channel *ch, const char *command, json_t *args,
              nbdedup_progress_fn *progress, void *opaque)
 {
   CLEANUP_JSON json_t *request = NULL;
   CLEANUP_FREE char *text = NULL;
-  CLEANUP_FREE char *answer = NULL;
   struct control_frame f = {
     .type = CONTROL_COMMAND, .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
   };
-  size_t len = 0;
-  json_t *result;
 
   errno = 0;                    /* jansson does not report why it fails */
   request = json_pack ("{s:s, s:O*}", "command", command, "args", args);
@@ -311,15 +327,7 @@ remote_call (struct channel *ch, const char *command, json_t *args,
     nbdedup_fail (ESHUTDOWN, "the server went away");
     return NULL;
   }
-  if (recv_result (ch, progress, opaque, &answer, &len) == -1)
-    return NULL;
-  errno = 0;
-  result = json_loadb (answer, len, JSON_REJECT_DUPLICATES, NULL);
-  if (result == NULL && errno == ENOMEM)
-    nbdedup_fail (ENOMEM, "%s: no memory for the server's answer", command);
-  else if (result == NULL)
-    nbdedup_fail (EIO, "%s: the server's answer is not JSON", command);
-  return result;
+  return client_recv_json (ch, command, progress, opaque);
 }
 
 static struct channel *
@@ -335,6 +343,18 @@ take_idle (struct nbdedup_client *client)
   return ch;
 }
 
+struct channel *
+client_channel_new (struct nbdedup_client *client)
+{
+  struct channel *ch =
+    channel_new (client->path, client->who, client->greet_s);
+
+  if (ch == NULL &&
+      (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
+    nbdedup_fail (ESHUTDOWN, "the server went away");   /* it was there */
+  return ch;
+}
+
 /* Get a channel for a command; ESHUTDOWN: nothing has been done. */
 static struct channel *
 channel_get (struct nbdedup_client *client)
@@ -345,11 +365,7 @@ channel_get (struct nbdedup_client *client)
     channel_free (ch);
   if (ch != NULL)
     return ch;
-  ch = channel_new (client->path, client->who, client->greet_s);
-  if (ch == NULL &&
-      (errno == ENOENT || errno == ECONNREFUSED || errno == EIO))
-    nbdedup_fail (ESHUTDOWN, "the server went away");   /* it was there */
-  return ch;
+  return client_channel_new (client);
 }
 
 /* Free a channel that failed, because its state is unknown.  Keeps errno. */

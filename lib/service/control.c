@@ -8,8 +8,8 @@
  * that it has open.
  *
  * Life of a connection: the accepting thread makes it and puts it on the
- * list.  Its thread serves it, closes its volume, sets 'done' and wakes the
- * accepting thread.  Only the accepting thread joins threads and frees
+ * list.  Its thread serves it, closes what it has open, sets 'done' and wakes
+ * the accepting thread.  Only the accepting thread joins threads and frees
  * connections.  The descriptor stays open until then, so that control_stop
  * can shut it down without hitting another file that got the same number.
  *
@@ -37,6 +37,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/priority.h"
+#include "drift/frozen.h"
 #include "format/control-protocol.h"
 #include "report/scrub.h"
 #include "service/command.h"
@@ -51,8 +52,16 @@
  * four.
  */
 #define VOLUMES_MAX 32
+/* Connections with a frozen moment, each of which takes the memory of a drift.
+ * They check often whether it must give way, and end it if the client asks for
+ * nothing for so long: it may have been stopped.
+ */
+#define FROZEN_MAX 4
+#define FROZEN_LOOK_MS 5
+#define FROZEN_IDLE_MS 300000
 /* Values of 'idle_ms' for a connection that is not idle. */
-#define SERVING 0               /* a request, or has a volume open */
+#define SERVING 0               /* a request, or has a volume or a frozen
+                                 * moment */
 #define SENT_AWAY UINT64_MAX    /* by the accepting thread: it must end */
 
 #define PROGRESS_INTERVAL_MS 100
@@ -72,6 +81,8 @@ struct connection {
   /* The thread's own. */
   bool greeted;                 /* HELLO was answered */
   struct nbdedup_volume *volume;        /* NULL: none open */
+  struct frozen *frozen;        /* owned; NULL: none */
+  char *lost_moment;            /* owned; why 'frozen' was closed, or NULL */
   uint8_t *buf;                 /* CONTROL_PAYLOAD_MAX bytes, or NULL */
   uint64_t cookie;              /* of the request being served */
   bool want_progress, lost;     /* of the command being served */
@@ -85,6 +96,7 @@ struct control {
   pthread_t thread;
   atomic_bool stopping;
   atomic_uint nr_volumes;       /* connections that have one open */
+  atomic_uint nr_frozen;        /* the same for frozen moments */
 
   /* The accepting thread's own. */
   LIST_HEAD (, connection) connections;
@@ -291,6 +303,123 @@ serve_command (struct connection *conn, const struct control_frame *f)
 }
 
 static void
+close_frozen (struct connection *conn)
+{
+  if (conn->frozen == NULL)
+    return;
+  frozen_close (conn->frozen);
+  conn->frozen = NULL;
+  atomic_fetch_sub (&conn->control->nr_frozen, 1);
+}
+
+static int
+open_frozen (struct connection *conn, json_t *args)
+{
+  json_t *memory = json_object_get (args, "memory");
+
+  if (atomic_fetch_add (&conn->control->nr_frozen, 1) >= FROZEN_MAX) {
+    atomic_fetch_sub (&conn->control->nr_frozen, 1);
+    return reply_error (conn, EBUSY, "control: too many commands look at the "
+                        "blocks of clones: try again later");
+  }
+  conn->want_progress = false;
+  thread_lower_priority ();     /* for the rest of the connection */
+  conn->frozen = frozen_open (conn->control->pool,
+                              json_string_value (json_object_get (args,
+                                                                  "name")),
+                              json_is_integer (memory)
+                              ? (uint64_t) json_integer_value (memory) : 0,
+                              command_progress, conn);
+  if (conn->frozen == NULL) {
+    int err = errno;
+
+    atomic_fetch_sub (&conn->control->nr_frozen, 1);
+    errno = err;
+    return reply_failure (conn);
+  }
+  return reply (conn, 0, 0, NULL, 0);
+}
+
+static int
+serve_freeze (struct connection *conn, const struct control_frame *f)
+{
+  CLEANUP_JSON json_t *args =
+    json_loadb ((const char *) conn->buf, f->payload, JSON_REJECT_DUPLICATES,
+                NULL);
+
+  if (conn->volume != NULL || conn->frozen != NULL ||
+      conn->lost_moment != NULL)
+    return reply_error (conn, EINVAL, "control: this connection has a volume "
+                        "or a frozen moment already");
+  if (args == NULL || !json_is_object (args))
+    return reply_error (conn, EINVAL, "control: the arguments are not a JSON "
+                        "object");
+  return open_frozen (conn, args);
+}
+
+static int
+serve_frozen_next (struct connection *conn, const struct control_frame *f)
+{
+  CLEANUP_JSON json_t *document = NULL;
+
+  conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
+  conn->progress_ms = 0;
+  document = frozen_next (conn->frozen, command_progress, conn);
+  if (conn->lost)
+    return -1;
+  return document == NULL ? reply_failure (conn) : reply_json (conn, document);
+}
+
+static int
+serve_frozen_read (struct connection *conn, const struct control_frame *f)
+{
+  if (f->payload != 8 || f->length == 0 || f->length > CONTROL_PAYLOAD_MAX)
+    return reply_error (conn, EINVAL, "control: bad length of a read");
+  if (frozen_read (conn->frozen, get_le64 (conn->buf), conn->buf, f->length,
+                   f->offset) == -1)
+    return reply_failure (conn);
+  return reply (conn, 0, 0, conn->buf, f->length);
+}
+
+static int
+serve_frozen_runs (struct connection *conn, const struct control_frame *f)
+{
+  struct class_run run;
+  uint8_t *p = conn->buf;
+  int r = 1;
+
+  while (p - conn->buf < CONTROL_RUNS_MAX * CONTROL_RUN_LEN &&
+         (r = frozen_classes (conn->frozen, f->offset, &run)) == 1) {
+    put_le64 (p, run.block);
+    put_le64 (p + 8, run.nr << 8 | run.class);
+    p += CONTROL_RUN_LEN;
+  }
+  return r == -1 ? reply_failure (conn)
+    : reply (conn, frozen_size (conn->frozen, f->offset), 0, conn->buf,
+             p - conn->buf);
+}
+
+static int
+serve_frozen (struct connection *conn, const struct control_frame *f)
+{
+  if (conn->lost_moment != NULL)
+    return reply_error (conn, EBUSY, conn->lost_moment);
+  if (conn->frozen == NULL)
+    return reply_error (conn, EINVAL, "control: this connection has no frozen "
+                        "moment");
+  switch (f->type) {
+  case CONTROL_FROZEN_NEXT:
+    return serve_frozen_next (conn, f);
+  case CONTROL_FROZEN_READ:
+    return serve_frozen_read (conn, f);
+  case CONTROL_FROZEN_RUNS:
+    return serve_frozen_runs (conn, f);
+  default:
+    abort ();                   /* serve_request passes no other type */
+  }
+}
+
+static void
 close_volume (struct connection *conn)
 {
   if (conn->volume == NULL)
@@ -306,7 +435,7 @@ serve_volume_open (struct connection *conn, const struct control_frame *f)
 {
   const char *name = (const char *) conn->buf;
 
-  if (conn->volume != NULL)
+  if (conn->volume != NULL || conn->frozen != NULL)
     return reply_error (conn, EINVAL, "control: this connection has a volume "
                         "open already");
   if (f->payload == 0 || f->payload > CONTROL_NAME_MAX ||
@@ -441,6 +570,12 @@ serve_request (struct connection *conn, const struct control_frame *f)
   case CONTROL_FLUSH:
   case CONTROL_EXTENTS:
     return serve_data (conn, f);
+  case CONTROL_FREEZE:
+    return serve_freeze (conn, f);
+  case CONTROL_FROZEN_NEXT:
+  case CONTROL_FROZEN_READ:
+  case CONTROL_FROZEN_RUNS:
+    return serve_frozen (conn, f);
   default:
     return reply_error (conn, EOPNOTSUPP, "control: unknown request");
   }
@@ -461,6 +596,32 @@ wait_for_frame (struct connection *conn, int ms)
     r = poll (&pfd, 1, ms);
   while (r == -1 && errno == EINTR);
   return r == 1;
+}
+
+/* Wait for the next request of a client with a frozen moment, and end that if
+ * it must give way, or the client is silent for too long.
+ */
+static void
+watch_frozen (struct connection *conn)
+{
+  const uint64_t begun = clock_ms ();
+
+  while (conn->frozen != NULL && !wait_for_frame (conn, FROZEN_LOOK_MS)) {
+    if (frozen_check (conn->frozen) == -1)
+      conn->lost_moment = strdup (nbdedup_error ());
+    else if (clock_ms () - begun > FROZEN_IDLE_MS)
+      conn->lost_moment = strdup ("the command was silent for too long");
+    else
+      continue;
+    close_frozen (conn);
+  }
+}
+
+static bool
+wait_for_request (struct connection *conn)
+{
+  watch_frozen (conn);
+  return wait_for_frame (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000);
 }
 
 static int
@@ -495,11 +656,11 @@ serve_one (struct connection *conn)
   return serve_request (conn, &f);
 }
 
-/* The connection is idle again, unless it has a volume. */
+/* The connection is idle again, unless it has a volume or a frozen moment. */
 static void
 end_request (struct connection *conn)
 {
-  if (conn->volume != NULL)
+  if (conn->volume != NULL || conn->frozen != NULL)
     return;
   free (conn->buf);
   conn->buf = NULL;
@@ -512,13 +673,15 @@ connection_thread (void *opaque)
   struct connection *conn = opaque;
   struct control *control = conn->control;
 
-  while (wait_for_frame (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000))
+  while (wait_for_request (conn))
     if (serve_one (conn) == -1)
       break;
     else
       end_request (conn);
 
   close_volume (conn);
+  close_frozen (conn);
+  free (conn->lost_moment);
   free (conn->buf);
   shutdown (conn->fd, SHUT_RDWR);
   atomic_store (&conn->done, true);

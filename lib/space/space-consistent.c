@@ -16,9 +16,11 @@
  *      drained is in one list, that of its longest run; the bitmap says which
  *      lists are not empty.
  *
- *  (6) A map in memory is on the LRU list if and only if it is not pinned.
+ *  (6) Records are kept only in BACKED segments, and each pins its map.
  *
- * Checking (4) to (6) is expensive: it visits all segments, or all maps.
+ *  (7) A map in memory is on the LRU list if and only if it is not pinned.
+ *
+ * Checking (4) to (7) is expensive: it visits all segments, or all maps.
  */
 
 #include <config.h>
@@ -123,7 +125,7 @@ assert_segments_locked (const struct space *space)
   assert (listed == sums.nr_listed);
 }
 
-/* (6) */
+/* (7) */
 static void
 assert_maps_locked (const struct space *space)
 {
@@ -142,6 +144,20 @@ assert_maps_locked (const struct space *space)
     nr_unpinned--;
   }
   assert (nr_unpinned == 0);
+}
+
+/* (6) */
+static void
+assert_kept_locked (struct space *space)
+{
+  const struct entry *e;
+  size_t i;
+
+  for (i = 0; i < space->nr_kept; ++i) {
+    e = space_entry_find_locked (space,
+                                 space->kept[i].addr / space->nr_sectors);
+    assert (e != NULL && e->pins > 0);
+  }
 }
 
 void
@@ -164,5 +180,6 @@ space_assert_consistent_locked (struct space *space)
                         2 * (size_t) space->nr_sectors + space->nr_hash)) {
     assert_segments_locked (space);
     assert_maps_locked (space);
+    assert_kept_locked (space);
   }
 }

@@ -2,9 +2,10 @@
 
 /* Internals of the allocator, shared by space.c (opening, closing, and
  * allocating and freeing of records), space-place.c (placement),
- * space-promise.c (reservations), space-drain.c (compaction), space-segs.c (the
- * table of segments), space-punch.c (giving segments back), space-maps.c (the
- * maps in memory) and space-consistent.c (the invariants).
+ * space-promise.c (reservations), space-drain.c (compaction), space-keep.c
+ * (readers that stay at a moment), space-segs.c (the table of segments),
+ * space-punch.c (giving segments back), space-maps.c (the maps in memory) and
+ * space-consistent.c (the invariants).
  *
  * Functions with "_locked" need space->lock; the others read only their
  * arguments, and members that never change.
@@ -115,6 +116,13 @@ struct space {
   uint64_t punches_begun, punches_ended;
   uint32_t end_first;           /* past the table: from here on segments are
                                  * being punched; or NONE */
+
+  /* Records that died while a reader needs their bytes: see space-keep.c. */
+  struct space_freed *kept;     /* owned; each pins its map */
+  size_t nr_kept, cap_kept;
+  size_t nr_due;                /* the first ones: no keeper needs them */
+  unsigned nr_keepers;          /* that have not lost theirs */
+  uint64_t keep_epoch;          /* keepers with a lower ticket have lost */
 
   size_t changes;               /* for invariant_is_due */
 };

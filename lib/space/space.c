@@ -106,6 +106,7 @@ space_destroy (struct space *space)
   free (space->without_slots.heads);
   free (space->segs);
   free (space->absent);
+  free (space->kept);
   pthread_cond_destroy (&space->punched);
   background_destroy (&space->puncher);
   lock_destroy (&space->lock);

@@ -179,6 +179,29 @@ struct space_freed {
 extern void space_release (struct space *space,
                            const struct space_freed *freed, size_t nr);
 
+/* Keep the bytes of records that die from now on, for a reader that stays at a
+ * moment for longer than a fold may wait (drift/frozen.h): see space-keep.c.
+ * Nothing of this is stored, so after a crash their space is free.
+ *
+ * keep_begin returns a ticket for the other two.  kept: are all bytes still
+ * there?  Call it inside quiesce, and read before leaving that: EBUSY if not.
+ * keep_give_way: all keepers lose what they keep, with the next fold.
+ * keep_end: true if the next fold will free something for that.
+ */
+extern uint64_t space_keep_begin (struct space *space);
+extern bool space_keep_end (struct space *space, uint64_t ticket);
+extern int space_kept (struct space *space, uint64_t ticket);
+extern void space_keep_give_way (struct space *space);
+
+/* For the fold, before it waits for readers (quiesce_wait).  keep: note these
+ * records, which it must not release then: true; false if there is no keeper.
+ * take_kept: those noted before that it must release in addition (owned by the
+ * caller), in ascending order of address; NULL and 0: none.
+ */
+extern bool space_keep (struct space *space, const struct space_freed *freed,
+                        size_t nr);
+extern struct space_freed *space_take_kept (struct space *space, size_t *nr);
+
 /* The chunks of a (pinned) segment as the fold must store them: a malloc'd
  * array of their first sectors, or SEGMENT_CHUNK_LOST, to pass to
  * segment_map_set_chunks.

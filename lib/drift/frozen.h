@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Drift with the blocks behind its figures: golden images and their clones at
+ * one moment, the class of each block, and the content that it has.
+ *
+ * The moment is a view's.  The content stays readable although clients go on:
+ * from before the view is opened, the space of records that die is kept
+ * (space_keep_begin).  When clients need that space, or the view has to give
+ * way (view_check), all calls fail with EBUSY.
+ *
+ * Threads: a struct frozen belongs to one thread.  The functions take
+ * pool->admin and pool->drift; the caller must hold neither.
+ */
+
+#ifndef NBDEDUP_FROZEN_H
+#define NBDEDUP_FROZEN_H
+
+#include <stdint.h>
+
+#include "drift/class-map.h"
+#include "nbdedup.h"
+
+struct frozen;
+
+/* 'name' and 'memory_bytes' as for drift_run. */
+extern struct frozen *frozen_open (struct nbdedup_pool *pool, const char *name,
+                                   uint64_t memory_bytes,
+                                   nbdedup_progress_fn *progress,
+                                   void *opaque);
+extern void frozen_close (struct frozen *f);
+
+/* The document of the next golden image, which the other calls then refer to;
+ * an empty object: there are no more.
+ */
+extern json_t *frozen_next (struct frozen *f, nbdedup_progress_fn *progress,
+                            void *opaque);
+
+/* The next run of blocks of clone 'clone' of the document (0: the first): as
+ * class_map_next.  Blocks in no run are zero or inherited.
+ */
+extern int frozen_classes (struct frozen *f, uint64_t clone,
+                           struct class_run *run);
+
+/* Its size in bytes; 0 if there is no such clone. */
+extern uint64_t frozen_size (const struct frozen *f, uint64_t clone);
+
+/* Read from a clone. */
+extern int frozen_read (struct frozen *f, uint64_t clone, void *buf,
+                        uint32_t len, uint64_t offset);
+
+/* Is the moment still there?  EBUSY: close it soon, because commits wait for
+ * that.
+ */
+extern int frozen_check (struct frozen *f);
+
+#endif /* NBDEDUP_FROZEN_H */
