@@ -7,6 +7,7 @@
 
 #include "drift-ask.h"
 #include "drift-file.h"
+#include "drift-files.h"
 #include "drift-report.h"
 #include "image.h"
 #include "interrupt.h"
@@ -16,6 +17,7 @@ enum {
   KEY_HISTORY = 0x2000,
   KEY_RECORD,
   KEY_CSV,
+  KEY_FILES,
   KEY_IF_DESTROYED,
   KEY_HTML,
   KEY_SVG,
@@ -30,6 +32,8 @@ static const struct argp_option options[] = {
     "Show the recorded samples instead of the present", 0 },
   { "record", KEY_RECORD, NULL, 0, "Record the present figures as a "
                                    "sample", 0 },
+  { "files", KEY_FILES, NULL, 0,
+    "Also show which files, and what else, the diverged data belongs to", 0 },
   { "if-destroyed", KEY_IF_DESTROYED, "NAME...", 0,
     "Add how much destroying all of these volumes and snapshots would free",
     0 },
@@ -50,7 +54,7 @@ static const struct argp_option options[] = {
 
 struct drift_options {
   struct options common;        /* first: parsers get a pointer to it */
-  bool history, record, csv, forecast, alert;
+  bool history, record, csv, forecast, alert, files;
   double ratio_below;           /* 0: the pool's property */
   const char *html, *svg;
   uint64_t memory;              /* 0: the engine's default */
@@ -152,6 +156,9 @@ parse (int key, char *arg, struct argp_state *state)
   case KEY_ALERT:
     opts->alert = true;
     return 0;
+  case KEY_FILES:
+    opts->files = true;
+    return 0;
   case KEY_IF_DESTROYED:
     parse_names (opts, arg, state);
     return 0;
@@ -239,6 +246,13 @@ check_options (const struct drift_options *opts)
     usage_error (common, "--forecast cannot be used with --csv or --history");
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
+  if (opts->files && (opts->history || opts->record || opts->csv ||
+                      opts->names != NULL || makes_files (opts)))
+    usage_error (common, "--files cannot be used with --history, --record, "
+                 "--csv, --if-destroyed, --html or --svg");
+  if (opts->files && (opts->forecast || opts->ratio_below > 0))
+    usage_error (common, "--files cannot be used with --forecast or "
+                 "--ratio-below");
   if (opts->names != NULL &&
       (opts->history || opts->csv || makes_files (opts)))
     usage_error (common, "--if-destroyed cannot be used with --history, --csv, "
@@ -267,6 +281,9 @@ get_results (const struct drift_options *opts, struct results *results)
   const struct options *common = &opts->common;
   const char *golden = common->args[0];
 
+  if (opts->files)
+    return (results->present = drift_files_ask (common, golden,
+                                                opts->memory)) ? 0 : -1;
   if (needs_present (opts) &&
       (results->present = drift_ask_present (common, golden, opts->record,
                                              opts->ratio_below,
@@ -346,6 +363,8 @@ print_text (const struct drift_options *opts, const struct results *results)
       drift_print_forecasts (list);
     else
       drift_print (list);
+    if (opts->files)
+      drift_files_print (list);
     json_decref (list);
   }
   if (results->freed != NULL && results->present != NULL)

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "drift-files.h"
+#include "drift-report.h"
+#include "files-helper.h"
+#include "files/protocol.h"
+#include "image.h"
+#include "interrupt.h"
+#include "progress.h"
+
+struct asking {
+  const struct options *opts;
+  struct nbdedup_frozen *frozen;        /* owned */
+  struct progress progress;
+};
+
+/* Runs of blocks that are unique, or a sibling's. */
+struct run {
+  uint64_t offset, len;
+  bool unique;
+};
+
+struct runs {
+  struct run *p;                /* owned */
+  size_t nr;
+  uint64_t block_size;
+};
+
+static int
+on_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
+{
+  struct runs *runs = opaque;
+
+  if (class != NBDEDUP_SIBLING && class != NBDEDUP_UNIQUE)
+    return 0;
+  *(struct run *) check_memory (array_add (&runs->p, &runs->nr,
+                                           sizeof *runs->p)) =
+    (struct run) {
+      block * runs->block_size, nr * runs->block_size,
+      class == NBDEDUP_UNIQUE,
+    };
+  return 0;
+}
+
+/* The same as ranges that do not touch; owned by the caller.  The last block
+ * may end behind the image.
+ */
+static struct byte_range *
+make_ranges (const struct runs *runs, uint64_t size, size_t *nr)
+{
+  struct byte_range *ranges =
+    check_memory (calloc (runs->nr + 1, sizeof *ranges));
+  size_t i, n = 0;
+
+  for (i = 0; i < runs->nr; ++i)
+    if (n > 0 &&
+        ranges[n - 1].offset + ranges[n - 1].len == runs->p[i].offset)
+      ranges[n - 1].len += runs->p[i].len;
+    else
+      ranges[n++] = (struct byte_range) { runs->p[i].offset, runs->p[i].len };
+  if (n > 0 && ranges[n - 1].offset + ranges[n - 1].len > size)
+    ranges[n - 1].len = size - ranges[n - 1].offset;
+  *nr = n;
+  return ranges;
+}
+
+/* Find the owners of all runs.  -1: image_error. */
+static int
+find_owners (struct asking *a, uint64_t number, uint64_t size,
+             const struct runs *runs, struct files_answer *answer)
+{
+  size_t nr, i;
+  struct byte_range *ranges = make_ranges (runs, size, &nr);
+  const struct files_question question = {
+    a->frozen, number, size, ranges, nr,
+  };
+  const int r = files_helper_ask (&question, answer);
+
+  free (ranges);
+  if (r == -1)
+    return -1;
+  if (r == 1) {
+    owner_map_clear (answer->map, PSEUDO_UNKNOWN);
+    json_array_append_new (answer->notes, json_sprintf
+                           ("all of it: %s, so its files are not known",
+                            image_error ()));
+  }
+  for (i = 0; i < runs->nr; ++i)
+    owner_map_count (answer->map, runs->p[i].offset, runs->p[i].len,
+                     runs->p[i].unique);
+  return 0;
+}
+
+/* -1: image_error. */
+static int
+add_clone (struct asking *a, const json_t *document, json_t *clone,
+           uint64_t number)
+{
+  struct runs runs = { .block_size = json_size (document, "block_size") };
+  struct files_answer answer = { .notes = check_memory (json_array ()) };
+  uint64_t size;
+  int r = 0;
+
+  if (nbdedup_frozen_runs (a->frozen, number, &size, on_run, &runs) == -1)
+    r = image_fail ("%s", nbdedup_error ());
+  else {
+    answer.map = owner_map_new (size, PSEUDO_OUTSIDE);
+    if (runs.nr > 0)
+      r = find_owners (a, number, size, &runs, &answer);
+    if (r == 0)
+      drift_tally (clone, &answer);
+  }
+  json_object_set (clone, "notes", answer.notes);
+  owner_map_free (answer.map);
+  files_answer_free (&answer);
+  free (runs.p);
+  return r;
+}
+
+static int
+add_clones (struct asking *a, json_t *document)
+{
+  const json_t *clones = json_object_get (document, "clones");
+  const size_t nr = json_array_size (clones);
+  json_t *clone;
+  size_t i;
+
+  json_array_foreach (clones, i, clone) {
+    progress_update (&a->progress, i, nr);
+    if (interrupted ())
+      return image_fail ("interrupted");
+    if (add_clone (a, document, clone, i) == -1)
+      return -1;
+  }
+  return 0;
+}
+
+static int
+on_progress (void *opaque, uint64_t done, uint64_t total)
+{
+  (void) opaque;
+  (void) done;
+  (void) total;
+  return interrupted ();
+}
+
+/* An array of all documents.  NULL: image_error. */
+static json_t *
+get_documents (struct asking *a)
+{
+  json_t *documents = check_memory (json_array ()), *document;
+
+  while ((document = nbdedup_frozen_next (a->frozen, on_progress, a)) !=
+         NULL) {
+    if (json_object_size (document) == 0) {
+      json_decref (document);
+      return documents;
+    }
+    json_array_append_new (documents, document);
+    if (add_clones (a, document) == -1) {
+      json_decref (documents);
+      return NULL;
+    }
+  }
+  image_fail ("%s", nbdedup_error ());
+  json_decref (documents);
+  return NULL;
+}
+
+static json_t *
+ask (struct asking *a, struct nbdedup_client *client, const char *golden,
+     uint64_t memory)
+{
+  json_t *documents = NULL;
+
+  a->frozen = nbdedup_client_freeze (client, golden, memory);
+  if (a->frozen == NULL) {
+    image_fail ("%s", nbdedup_error ());
+    return NULL;
+  }
+  progress_start (&a->progress, "drift", PROGRESS_PARTS, a->opts->progress);
+  documents = get_documents (a);
+  if (documents != NULL)
+    progress_complete (&a->progress);
+  progress_end (&a->progress);
+  nbdedup_frozen_close (a->frozen);
+  return documents;
+}
+
+json_t *
+drift_files_ask (const struct options *opts, const char *golden,
+                 uint64_t memory)
+{
+  struct asking a = { .opts = opts };
+  struct nbdedup_client *client;
+  json_t *documents, *result;
+
+  if (files_helper_check () == -1) {
+    fail ("drift: %s", image_error ());
+    return NULL;
+  }
+  client = client_open (opts);
+  if (client == NULL)
+    return NULL;
+  documents = ask (&a, client, golden, memory);
+  if (documents == NULL)
+    fail ("drift: %s", image_error ());
+  if (nbdedup_client_close (client) == -1 && documents != NULL) {
+    fail ("drift: %s", nbdedup_error ());
+    json_decref (documents);
+    documents = NULL;
+  }
+  if (documents == NULL)
+    return NULL;
+  need_all_args ("drift");      /* or there was no memory for a piece */
+  if (golden == NULL)
+    return check_memory (json_pack ("{s:o}", "goldens", documents));
+  result = json_incref (json_array_get (documents, 0));
+  json_decref (documents);
+  return result;
+}

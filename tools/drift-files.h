@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* "nbdedup drift --files": the documents of "drift", and for each clone in
+ * addition
+ *
+ *   "files"     [{"path", "sibling", "unique"}...], bytes, the most first;
+ *               paths that end in a slash are totals of a tree
+ *   "causes"    [{"cause", "sibling", "unique"}...]
+ *   "packages"  [{"package", "sibling", "unique"}...]
+ *   "notes"     lines: what could not be seen, and why
+ */
+
+#ifndef NBDEDUP_DRIFT_FILES_H
+#define NBDEDUP_DRIFT_FILES_H
+
+#include "owner-map.h"
+#include "tools.h"
+
+/* As drift_ask_present; all of it is of one moment. */
+extern json_t *drift_files_ask (const struct options *opts, const char *golden,
+                                uint64_t memory);
+
+/* drift-files-text.c: for people, after drift_print. */
+extern void drift_files_print (const json_t *documents);
+
+/*----------------------------------------------------------------------
+ * drift-tally.c: a clone's figures
+ */
+
+struct files_answer;
+
+/* Set the first three; takes the owners from the answer's map. */
+extern void drift_tally (json_t *clone, const struct files_answer *answer);
+
+#endif /* NBDEDUP_DRIFT_FILES_H */

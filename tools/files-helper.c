@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "child.h"
+#include "confine.h"
+#include "files-helper.h"
+#include "files/protocol.h"
+#include "image.h"
+#include "interrupt.h"
+#include "tools.h"
+
+/* What a file system of ten million files needs, and what none does. */
+#define MEMORY_MAX (UINT64_C (512) << 20)
+#define CPU_SECONDS 600
+/* It may be silent, and then hold up one clone, for so long. */
+#define SILENT_MS 60000
+#define LOOK_MS 200
+/* Of all package lists, and lines for the user. */
+#define LISTS_MAX (UINT64_C (64) << 20)
+#define NOTES_MAX 64
+
+struct talk {
+  const struct files_question *q;
+  struct files_answer *a;
+  int fd;
+  uint64_t list_bytes;
+  uint8_t *buf;                 /* owned; FILES_READ_MAX bytes */
+};
+
+void
+files_answer_free (struct files_answer *answer)
+{
+  size_t i;
+
+  for (i = 0; i < answer->nr_packages; ++i) {
+    free (answer->packages[i].name);
+    free (answer->packages[i].files);
+  }
+  free (answer->packages);
+  json_decref (answer->notes);
+}
+
+/* owned by the caller */
+static char *
+helper_name (void)
+{
+  const char *dir = getenv ("NBDEDUP_LIBEXEC");
+
+  return make_string ("%s/nbdedup-files", dir != NULL ? dir : PKGLIBEXECDIR);
+}
+
+int
+files_helper_check (void)
+{
+  char *name = helper_name ();
+  int r = 0;
+
+  if (access (name, X_OK) == -1)
+    r = image_fail ("--files needs the program %s, which is not there: build "
+                    "and install nbdedup with The Sleuth Kit's library "
+                    "(Debian's libtsk-dev)", name);
+  free (name);
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * Bytes.  1: the helper's failure; -1: the command's.
+ */
+
+static int
+wait_for (struct talk *t, short events)
+{
+  const uint64_t begun = clock_ms ();
+  struct pollfd pfd = { .fd = t->fd, .events = events };
+
+  for (;;) {
+    if (interrupted ())
+      return image_fail ("interrupted");
+    if (poll (&pfd, 1, LOOK_MS) == 1)
+      return 0;
+    if (clock_ms () - begun > SILENT_MS) {
+      image_fail ("nbdedup-files does not answer");
+      return 1;
+    }
+  }
+}
+
+static int
+fail_ended (void)
+{
+  image_fail ("nbdedup-files has ended");
+  return 1;
+}
+
+static int
+receive (struct talk *t, void *buf, size_t len)
+{
+  size_t done = 0;
+  ssize_t n;
+  int r;
+
+  while (done < len) {
+    if ((r = wait_for (t, POLLIN)) != 0)
+      return r;
+    n = recv (t->fd, (char *) buf + done, len - done, MSG_DONTWAIT);
+    if (n == 0 || (n == -1 && errno != EAGAIN && errno != EINTR))
+      return fail_ended ();
+    done += n > 0 ? n : 0;
+  }
+  return 0;
+}
+
+static int
+transmit (struct talk *t, const void *buf, size_t len)
+{
+  size_t done = 0;
+  ssize_t n;
+  int r;
+
+  while (done < len) {
+    if ((r = wait_for (t, POLLOUT)) != 0)
+      return r;
+    n = send (t->fd, (const char *) buf + done, len - done,
+              MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == -1 && errno != EAGAIN && errno != EINTR)
+      return fail_ended ();
+    done += n > 0 ? n : 0;
+  }
+  return 0;
+}
+
+static int
+fail_invalid (void)
+{
+  image_fail ("the answer of nbdedup-files is not valid");
+  return 1;
+}
+
+/*----------------------------------------------------------------------
+ * Messages
+ */
+
+static int
+take_read (struct talk *t, const struct files_message *m)
+{
+  struct files_message answer = { .type = FILES_READ, .len = m->b };
+  int r;
+
+  if (m->len != 0 || m->b == 0 || m->b > FILES_READ_MAX ||
+      m->a >= t->q->size || m->b > t->q->size - m->a)
+    return fail_invalid ();
+  if (nbdedup_frozen_read (t->q->frozen, t->q->clone, t->buf, m->b,
+                           m->a) == -1) {
+    /* A block that is lost to damage is no reason to see nothing. */
+    if (errno != EIO)
+      return image_fail ("%s", nbdedup_error ());
+    answer.len = 0;
+  }
+  r = transmit (t, &answer, sizeof answer);
+  return r != 0 ? r : transmit (t, t->buf, answer.len);
+}
+
+static int
+take_package (struct talk *t, const char *text, size_t len)
+{
+  struct package_list *list =
+    check_memory (array_add (&t->a->packages, &t->a->nr_packages,
+                             sizeof *list));
+
+  list->name = owner_clean_text (text, len);
+  t->list_bytes += len + sizeof *list;
+  return t->list_bytes > LISTS_MAX ? fail_invalid () : 0;
+}
+
+static int
+take_files (struct talk *t, const char *text, size_t len)
+{
+  struct package_list *list;
+
+  t->list_bytes += len;
+  if (t->a->nr_packages == 0 || t->list_bytes > LISTS_MAX)
+    return fail_invalid ();
+  list = &t->a->packages[t->a->nr_packages - 1];
+  if (array_reserve (&list->files, &list->cap, list->len + len + 1, 1) == -1)
+    check_memory (NULL);
+  memcpy (list->files + list->len, text, len);
+  list->len += len;
+  list->files[list->len] = '\0';
+  return 0;
+}
+
+static int
+take_note (struct talk *t, const char *text, size_t len)
+{
+  char *clean;
+
+  if (json_array_size (t->a->notes) == NOTES_MAX)
+    return 0;
+  clean = owner_clean_text (text, len);
+  json_array_append_new (t->a->notes, json_string (clean));
+  free (clean);
+  return 0;
+}
+
+static int
+take_text (struct talk *t, const struct files_message *m)
+{
+  const char *text = (const char *) t->buf;
+  int r;
+
+  if (m->len > FILES_TEXT_MAX)
+    return fail_invalid ();
+  if ((r = receive (t, t->buf, m->len)) != 0)
+    return r;
+  switch (m->type) {
+  case FILES_OWNER:
+    owner_map_owner (t->a->map, text, m->len);
+    return 0;
+  case FILES_PACKAGE:
+    return take_package (t, text, m->len);
+  case FILES_FILES:
+    return take_files (t, text, m->len);
+  case FILES_NOTE:
+    return take_note (t, text, m->len);
+  default:
+    return fail_invalid ();
+  }
+}
+
+static int
+take_all (struct talk *t)
+{
+  struct files_message m;
+  int r;
+
+  while ((r = receive (t, &m, sizeof m)) == 0) {
+    if (m.type == FILES_DONE)
+      return owner_map_end (t->a->map) == -1 ? fail_invalid () : 0;
+    if (m.type == FILES_READ)
+      r = take_read (t, &m);
+    else if (m.type == FILES_EXTENT)
+      r = m.len != 0 || owner_map_extent (t->a->map, m.a, m.b) == -1
+        ? fail_invalid () : 0;
+    else
+      r = take_text (t, &m);
+    if (r != 0)
+      break;
+  }
+  return r;
+}
+
+/*----------------------------------------------------------------------
+ * The process
+ */
+
+/* The helper's end by itself says more than the end of its connection. */
+static int
+explain (struct child *child, int r)
+{
+  struct pollfd pfd = { .fd = child->pidfd, .events = POLLIN };
+
+  if (r != 1 || strstr (image_error (), "has ended") == NULL ||
+      child->pidfd == -1 || poll (&pfd, 1, 1000) != 1)
+    return r;
+  if (child_wait (child) == -1)
+    return -1;
+  child_fail (child, "this clone");
+  return 1;
+}
+
+static int
+run_helper (struct talk *t, struct confine *confine)
+{
+  char *name = helper_name ();
+  char *size = make_string ("%" PRIu64, t->q->size);
+  const char *const argv[] = { name, size, NULL };
+  struct child child;
+  int socks[2], r = -1;
+
+  if (socketpair (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, socks) == -1)
+    image_fail ("cannot start %s: %s", name, strerror (errno));
+  else {
+    r = child_start_confined (&child, argv, confine, socks[1]);
+    close (socks[1]);
+    t->fd = socks[0];
+    if (r == 0) {
+      r = explain (&child, take_all (t));
+      child_end (&child);
+    }
+    close (socks[0]);
+  }
+  free (name);
+  free (size);
+  return r;
+}
+
+int
+files_helper_ask (const struct files_question *question,
+                  struct files_answer *answer)
+{
+  const size_t len = question->nr_ranges * sizeof *question->ranges;
+  struct talk t = { .q = question, .a = answer };
+  struct confine *confine = confine_new ();
+  const int fd = memfd_create ("ranges", MFD_CLOEXEC);
+  int r = -1;
+
+  if (answer->notes == NULL)
+    answer->notes = check_memory (json_array ());
+  t.buf = check_memory (malloc (FILES_READ_MAX));
+  confine_limits (confine, MEMORY_MAX, CPU_SECONDS);
+  if (fd == -1 || write_all (fd, (const char *) question->ranges, len) == -1)
+    image_fail ("cannot start nbdedup-files: %s", strerror (errno));
+  else {
+    confine_file (confine, FILES_RANGES, fd, false);
+    r = run_helper (&t, confine);
+  }
+  confine_free (confine);
+  if (fd != -1)
+    close (fd);
+  free (t.buf);
+  return r;
+}

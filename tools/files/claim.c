@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* The ranges that the parent asks for, and a bit for each of their sectors: has
+ * it an owner?  In a damaged file system several files can have one block; here
+ * the first of them gets it.
+ */
+
+#include <config.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files.h"
+
+#define SECTOR 512
+
+struct range {
+  uint64_t offset, len;
+};
+
+static struct range *ranges;
+static uint64_t *firsts;        /* of each range: sectors in those before it */
+static size_t nr_ranges;
+static uint8_t *claimed;        /* a bit for each sector of the ranges */
+static char *last_owner;        /* of the last OWNER message */
+
+static void *
+get_memory (size_t len)
+{
+  void *p = calloc (1, len);
+
+  if (p == NULL)
+    give_up ("out of memory");
+  return p;
+}
+
+void
+read_ranges (void)
+{
+  const int fd = open (FILES_RANGES, O_RDONLY);
+  uint64_t sectors = 0;
+  struct stat st;
+  size_t i;
+
+  if (fd == -1 || fstat (fd, &st) == -1)
+    give_up ("run by \"nbdedup drift --files\" only");
+  nr_ranges = st.st_size / sizeof *ranges;
+  ranges = get_memory (st.st_size + 1);
+  firsts = get_memory ((nr_ranges + 1) * sizeof *firsts);
+  if (pread (fd, ranges, st.st_size, 0) != st.st_size)
+    give_up ("cannot read the ranges");
+  close (fd);
+  for (i = 0; i < nr_ranges; ++i) {
+    firsts[i] = sectors;
+    sectors += ranges[i].len / SECTOR;
+  }
+  claimed = get_memory (sectors / 8 + 1);
+  last_owner = get_memory (1);
+}
+
+static void
+send_owner (const char *owner)
+{
+  if (strcmp (owner, last_owner) == 0)
+    return;
+  free (last_owner);
+  last_owner = strdup (owner);
+  if (last_owner == NULL)
+    give_up ("out of memory");
+  send_text (FILES_OWNER, owner, strlen (owner));
+}
+
+/* The first range that ends behind 'offset'. */
+static size_t
+find_range (uint64_t offset)
+{
+  size_t lo = 0, hi = nr_ranges, mid;
+
+  while (lo < hi) {
+    mid = (lo + hi) / 2;
+    if (ranges[mid].offset + ranges[mid].len <= offset)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo;
+}
+
+static bool
+is_claimed (uint64_t sector)
+{
+  return claimed[sector / 8] >> sector % 8 & 1;
+}
+
+/* Of sectors 'first' to 'end' in range i, each part without an owner. */
+static void
+each_in_range (size_t i, uint64_t first, uint64_t end,
+               void (*fn) (void *opaque, uint64_t offset, uint64_t len),
+               void *opaque)
+{
+  uint64_t s, begin;
+
+  for (s = first; s < end; ) {
+    while (s < end && is_claimed (firsts[i] + s))
+      s++;
+    begin = s;
+    while (s < end && !is_claimed (firsts[i] + s))
+      s++;
+    if (s > begin)
+      fn (opaque, ranges[i].offset + begin * SECTOR, (s - begin) * SECTOR);
+  }
+}
+
+void
+each_unclaimed (uint64_t offset, uint64_t len,
+                void (*fn) (void *opaque, uint64_t offset, uint64_t len),
+                void *opaque)
+{
+  const uint64_t limit = len > UINT64_MAX - offset ? UINT64_MAX : offset + len;
+  uint64_t begin, end;
+  size_t i;
+
+  for (i = find_range (offset); i < nr_ranges && ranges[i].offset < limit;
+       ++i) {
+    begin = offset > ranges[i].offset ? offset - ranges[i].offset : 0;
+    end = limit - ranges[i].offset < ranges[i].len
+      ? limit - ranges[i].offset : ranges[i].len;
+    each_in_range (i, begin / SECTOR, (end + SECTOR - 1) / SECTOR, fn, opaque);
+  }
+}
+
+static void
+claim_part (void *opaque, uint64_t offset, uint64_t len)
+{
+  const size_t i = find_range (offset);
+  uint64_t s = firsts[i] + (offset - ranges[i].offset) / SECTOR;
+  const uint64_t end = s + len / SECTOR;
+
+  send_owner (opaque);
+  send_extent (offset, len);
+  for (; s < end; ++s)
+    claimed[s / 8] |= 1 << s % 8;
+}
+
+void
+claim (const char *owner, uint64_t offset, uint64_t len)
+{
+  each_unclaimed (offset, len, claim_part, (void *) owner);
+}

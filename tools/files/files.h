@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+/* Shared by the files of the helper nbdedup-files. */
+
+#ifndef NBDEDUP_FILES_H
+#define NBDEDUP_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tsk/libtsk.h>
+
+#include "protocol.h"
+
+/*----------------------------------------------------------------------
+ * talk.c: the parent
+ */
+
+extern void send_text (enum files_type type, const char *text, size_t len);
+extern void send_note (const char *fmt, ...)
+  __attribute__ ((format (printf, 1, 2)));
+extern void send_extent (uint64_t offset, uint64_t len);
+extern void send_done (void);
+/* True, or false: they cannot be read. */
+extern bool read_image (uint64_t offset, void *buf, uint32_t len);
+
+/* End the program: the parent takes nothing of what was sent for true. */
+extern void give_up (const char *why) __attribute__ ((noreturn));
+
+/*----------------------------------------------------------------------
+ * claim.c: each sector of the ranges belongs to the first that claims it
+ */
+
+extern void read_ranges (void);
+/* Send what the owner gets of these bytes. */
+extern void claim (const char *owner, uint64_t offset, uint64_t len);
+/* Call 'fn' with each part of these bytes that has no owner yet.  'fn' may
+ * claim it.
+ */
+extern void each_unclaimed (uint64_t offset, uint64_t len,
+                            void (*fn) (void *opaque, uint64_t offset,
+                                        uint64_t len),
+                            void *opaque);
+
+/*----------------------------------------------------------------------
+ * file-system.c
+ */
+
+/* 'prefix' begins the paths; "" for the only file system, or the root's. */
+extern void own_file_system (TSK_FS_INFO *fs, uint64_t size,
+                             const char *prefix);
+
+#endif /* NBDEDUP_FILES_H */
