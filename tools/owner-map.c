@@ -125,7 +125,15 @@ owner_clean_text (const char *text, size_t len)
 void
 owner_map_owner (struct owner_map *m, const char *path, size_t len)
 {
-  add_owner (m, owner_clean_text (path, len));
+  char *clean = owner_clean_text (path, len), *escaped;
+  const size_t end = strlen (clean);
+
+  if (end > 0 && clean[end - 1] == '/') {
+    escaped = make_string ("%.*s\\x2f", (int) end - 1, clean);
+    free (clean);
+    clean = escaped;
+  }
+  add_owner (m, clean);
 }
 
 int

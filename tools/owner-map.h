@@ -32,7 +32,9 @@ extern void owner_map_free (struct owner_map *m);
  */
 extern char *owner_clean_text (const char *text, size_t len);
 
-/* Begin the extents of an owner, with a cleaned path. */
+/* Begin the extents of an owner, with a cleaned path, which does not end with a
+ * slash: that is for trees.
+ */
 extern void owner_map_owner (struct owner_map *m, const char *path,
                              size_t len);
 /* The owner that came last has these bytes.  -1: there is none, the bytes are

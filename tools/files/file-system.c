@@ -125,6 +125,14 @@ owner_of (const struct owning *o, const TSK_FS_FILE *file, const char *path)
   return path[1] == '$' ? PSEUDO_METADATA : NULL;
 }
 
+/* A damaged name can contain a slash, which would be another path. */
+static void
+hide_slashes (char *name)
+{
+  while ((name = strchr (name, '/')) != NULL)
+    *name = '?';
+}
+
 static TSK_WALK_RET_ENUM
 on_name (TSK_FS_FILE *file, const char *dir, void *opaque)
 {
@@ -136,6 +144,7 @@ on_name (TSK_FS_FILE *file, const char *dir, void *opaque)
       TSK_FS_ISDOT (file->name->name) ||
       !(file->meta->flags & TSK_FS_META_FLAG_ALLOC))
     return TSK_WALK_CONT;
+  hide_slashes (file->name->name);
   n = snprintf (o->path, sizeof o->path, "%s/%s%s", o->prefix, dir,
                 file->name->name);
   if (n >= (int) sizeof o->path)
