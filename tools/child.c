@@ -345,7 +345,7 @@ advice (const char *program)
   return strcmp (program, "gnuplot") == 0 ?
     "install gnuplot (Debian's gnuplot-nox)" :
     strstr (program, "nbdedup-files") != NULL ?
-    "install nbdedup again, with The Sleuth Kit's library" :
+    "build and install it, with The Sleuth Kit's library" :
     "install qemu-utils, or use raw images";
 }
 

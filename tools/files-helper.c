@@ -69,9 +69,9 @@ files_helper_check (void)
   int r = 0;
 
   if (access (name, X_OK) == -1)
-    r = image_fail ("--files needs the program %s, which is not there: build "
-                    "and install nbdedup with The Sleuth Kit's library "
-                    "(Debian's libtsk-dev)", name);
+    r = image_fail ("--files needs the program %s, which is not there: it is "
+                    "built and installed if configure finds The Sleuth Kit's "
+                    "library (Debian's libtsk-dev)", name);
   free (name);
   return r;
 }

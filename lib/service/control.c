@@ -312,11 +312,21 @@ close_frozen (struct connection *conn)
   atomic_fetch_sub (&conn->control->nr_frozen, 1);
 }
 
-static int
-open_frozen (struct connection *conn, json_t *args)
+/* Absent is allowed. */
+static bool
+is_freezable (const json_t *args)
 {
-  json_t *memory = json_object_get (args, "memory");
+  const json_t *name = json_object_get (args, "name");
+  const json_t *memory = json_object_get (args, "memory");
 
+  return json_is_object (args) && (name == NULL || json_is_string (name)) &&
+    (memory == NULL ||
+     (json_is_integer (memory) && json_integer_value (memory) >= 0));
+}
+
+static int
+open_frozen (struct connection *conn, const json_t *args)
+{
   if (atomic_fetch_add (&conn->control->nr_frozen, 1) >= FROZEN_MAX) {
     atomic_fetch_sub (&conn->control->nr_frozen, 1);
     return reply_error (conn, EBUSY, "control: too many commands look at the "
@@ -327,8 +337,8 @@ open_frozen (struct connection *conn, json_t *args)
   conn->frozen = frozen_open (conn->control->pool,
                               json_string_value (json_object_get (args,
                                                                   "name")),
-                              json_is_integer (memory)
-                              ? (uint64_t) json_integer_value (memory) : 0,
+                              (uint64_t) json_integer_value
+                              (json_object_get (args, "memory")),
                               command_progress, conn);
   if (conn->frozen == NULL) {
     int err = errno;
@@ -351,9 +361,9 @@ serve_freeze (struct connection *conn, const struct control_frame *f)
       conn->lost_moment != NULL)
     return reply_error (conn, EINVAL, "control: this connection has a volume "
                         "or a frozen moment already");
-  if (args == NULL || !json_is_object (args))
-    return reply_error (conn, EINVAL, "control: the arguments are not a JSON "
-                        "object");
+  if (!is_freezable (args))
+    return reply_error (conn, EINVAL, "control: the arguments are not an "
+                        "object with \"name\" and \"memory\"");
   return open_frozen (conn, args);
 }
 

@@ -194,6 +194,49 @@ test_handshake (void)
 }
 
 static void
+raw_freeze (int fd, const char *args, uint32_t error)
+{
+  raw_expect (fd, CONTROL_FREEZE, 0, 0, args, strlen (args), error);
+}
+
+/* Frozen moments: wrong requests, too many, and clients that just go. */
+static void
+test_frozen (void)
+{
+  const uint8_t clone[8] = { 0 };
+  int fds[4], fd = raw_connect ();
+  unsigned i;
+
+  raw_hello (fd);
+  for (i = CONTROL_FROZEN_NEXT; i <= CONTROL_FROZEN_RUNS; ++i)
+    raw_expect (fd, i, 0, 512, clone, 8, EINVAL);
+  raw_freeze (fd, "", EINVAL);
+  raw_freeze (fd, "{", EINVAL);
+  raw_freeze (fd, "[]", EINVAL);
+  raw_freeze (fd, "{\"name\": 1}", EINVAL);
+  raw_freeze (fd, "{\"memory\": -1}", EINVAL);
+  raw_freeze (fd, "{\"memory\": 1}", EINVAL);
+  raw_freeze (fd, "{\"name\": \"vol@nonesuch\"}", ENOENT);
+  raw_freeze (fd, "{}", 0);
+  raw_freeze (fd, "{}", EINVAL);
+  raw_expect (fd, CONTROL_VOLUME_OPEN, 0, 0, "vol", 3, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_RUNS, 0, 0, NULL, 0, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_READ, 0, 512, clone, 8, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_READ, 0, 512, clone, 7, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_READ, 0, 0, clone, 8, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_NEXT, 0, 0, NULL, 0, 0);
+  for (i = 0; i < 4; ++i) {
+    fds[i] = raw_connect ();
+    raw_hello (fds[i]);
+    raw_freeze (fds[i], "{}", i < 3 ? 0 : EBUSY);
+  }
+  close (fd);
+  for (i = 0; i < 4; ++i)
+    close (fds[i]);
+  expect_alive ();
+}
+
+static void
 test_bad_requests (void)
 {
   static const char *const commands[] = {
@@ -746,6 +789,7 @@ main (void)
   test_socket ();
   test_handshake ();
   test_bad_requests ();
+  test_frozen ();
   test_volume_goes_with_connection (client);
   test_nice ();
   test_data (client, "vol", seed);

@@ -123,6 +123,42 @@ has_file (TSK_FS_INFO *fs, const char *path)
   return tsk_fs_path2inum (fs, path, &inode, NULL) == 0;
 }
 
+/* Features of ext4 of which libtsk knows nothing (ext4's documentation:
+ * "super block").
+ */
+#define SB_INCOMPAT 0x460
+#define SB_RO_COMPAT 0x464
+#define INCOMPAT_INLINE_DATA 0x8000
+#define RO_COMPAT_BIGALLOC 0x200
+
+static uint32_t
+read_le32 (uint64_t offset)
+{
+  uint8_t b[4] = { 0 };
+
+  tsk_img_read (image, offset, (char *) b, sizeof b);
+  return b[0] | b[1] << 8 | b[2] << 16 | (uint32_t) b[3] << 24;
+}
+
+/* May the file system be read?  With bigalloc its map of free space would be
+ * taken for another one's.
+ */
+static bool
+check_features (const struct part *part)
+{
+  char name[64];
+
+  if (read_le32 (part->offset + SB_RO_COMPAT) & RO_COMPAT_BIGALLOC) {
+    send_note ("%s: ext4 with bigalloc: its files cannot be seen",
+               part_name (part, name));
+    return false;
+  }
+  if (read_le32 (part->offset + SB_INCOMPAT) & INCOMPAT_INLINE_DATA)
+    send_note ("%s: ext4 with inline_data: some bytes may be attributed to the "
+               "wrong file", part_name (part, name));
+  return true;
+}
+
 static void
 identify (struct part *part)
 {
@@ -141,6 +177,10 @@ identify (struct part *part)
                  signatures[i].name,
                  strcmp (part->pseudo, PSEUDO_ENCRYPTED) == 0
                  ? ", encrypted" : "");
+    return;
+  }
+  if (signatures[i].type == TSK_FS_TYPE_EXT_DETECT && !check_features (part)) {
+    part->pseudo = PSEUDO_UNKNOWN;
     return;
   }
   part->fs = tsk_fs_open_img (image, part->offset, signatures[i].type);
