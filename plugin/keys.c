@@ -264,27 +264,26 @@ parse_pool (const char *value, char **r)
   return *r == NULL ? -1 : 0;
 }
 
-int
-keys_parse (struct keys *keys, const char *key, const char *value)
+static int
+parse_drift_interval (const char *key, const char *value, uint64_t *seconds)
 {
-  struct nbdedup_settings *s = &keys->settings;
   uint64_t ms;
-  int r;
 
-  if (strcmp (key, "pool") == 0)
-    return parse_pool (value, &keys->pool);
-
-  if (strcmp (key, "volume") == 0)
-    return parse_volume (value, &keys->volume);
-
-  if (strcmp (key, "only") == 0) {
-    r = parse_bool (key, value, "on or off");
-    if (r == -1)
-      return -1;
-    keys->only = r;
-    return 0;
+  if (parse_seconds (key, value, 0, DRIFT_INTERVAL_MAX_S, &ms) == -1)
+    return -1;
+  if (ms % 1000 != 0) {
+    nbdkit_error ("%s=%s: expected whole seconds", key, value);
+    return -1;
   }
+  *seconds = ms / 1000;
+  return 0;
+}
 
+/* The keys whose values are amounts.  1: 'key' is none of them. */
+static int
+parse_amount_key (struct nbdedup_settings *s, const char *key,
+                  const char *value)
+{
   if (strcmp (key, "ddt-cache") == 0)
     return parse_size (key, value, NBDEDUP_DDT_CACHE_MIN,
                        &s->ddt_cache_bytes);
@@ -300,49 +299,65 @@ keys_parse (struct keys *keys, const char *key, const char *value)
     return parse_seconds (key, value, 1, COMMIT_INTERVAL_MAX_S,
                           &s->commit_interval_ms);
 
-  if (strcmp (key, "drift-interval") == 0) {
-    if (parse_seconds (key, value, 0, DRIFT_INTERVAL_MAX_S, &ms) == -1)
-      return -1;
-    if (ms % 1000 != 0) {
-      nbdkit_error ("%s=%s: expected whole seconds", key, value);
-      return -1;
-    }
-    s->drift_interval_s = ms / 1000;
-    return 0;
-  }
+  if (strcmp (key, "drift-interval") == 0)
+    return parse_drift_interval (key, value, &s->drift_interval_s);
 
-  if (strcmp (key, "primarycache") == 0) {
+  return 1;
+}
+
+/* The keys whose values are words.  1: 'key' is none of them. */
+static int
+parse_word_key (struct keys *keys, const char *key, const char *value)
+{
+  int r;
+
+  if (strcmp (key, "only") == 0) {
+    r = parse_bool (key, value, "on or off");
+    if (r != -1)
+      keys->only = r;
+  }
+  else if (strcmp (key, "primarycache") == 0) {
     r = parse_name (key, value, primarycache_names);
-    if (r == -1)
-      return -1;
-    s->primarycache = (enum nbdedup_primarycache) r;
-    return 0;
+    if (r != -1)
+      keys->settings.primarycache = (enum nbdedup_primarycache) r;
   }
-
-  if (strcmp (key, "threads") == 0) {
+  else if (strcmp (key, "threads") == 0) {
     r = parse_name (key, value, threads_names);
-    if (r == -1)
-      return -1;
-    keys->threads = (enum keys_threads) r;
-    return 0;
+    if (r != -1)
+      keys->threads = (enum keys_threads) r;
   }
-
-  if (strcmp (key, "read-only") == 0) {
+  else if (strcmp (key, "read-only") == 0) {
     r = strcmp (value, "force") == 0 ? NBDEDUP_READ_ONLY_FORCE
       : parse_bool (key, value, "on, off or force");
-    if (r == -1)
-      return -1;
-    s->read_only = (enum nbdedup_read_only) r;
-    return 0;
+    if (r != -1)
+      keys->settings.read_only = (enum nbdedup_read_only) r;
   }
-
-  if (strcmp (key, "attach") == 0) {
+  else if (strcmp (key, "attach") == 0) {
     r = parse_name (key, value, attach_names);
-    if (r == -1)
-      return -1;
-    keys->exclusive = r;
-    return 0;
+    if (r != -1)
+      keys->exclusive = r;
   }
+  else
+    return 1;
+  return r == -1 ? -1 : 0;
+}
+
+int
+keys_parse (struct keys *keys, const char *key, const char *value)
+{
+  int r;
+
+  if (strcmp (key, "pool") == 0)
+    return parse_pool (value, &keys->pool);
+
+  if (strcmp (key, "volume") == 0)
+    return parse_volume (value, &keys->volume);
+
+  r = parse_amount_key (&keys->settings, key, value);
+  if (r == 1)
+    r = parse_word_key (keys, key, value);
+  if (r != 1)
+    return r;
 
   nbdkit_error ("unknown parameter %s=%.64s; 'nbdkit dedup --help' lists them",
                 key, value);
