@@ -218,18 +218,121 @@ journal_mark_locked (struct journal *j)
     j->told = j->durable;
 }
 
+/* A batch in memory. */
+struct pieces {
+  struct iovec *all;            /* owned; in the order of the file */
+  int nr_all;
+  const struct iovec *body, *list;      /* parts of 'all' */
+  int nr_body;
+  uint8_t header[BATCH_HEADER_LEN], trailer[BATCH_TRAILER_LEN];
+};
+
+/* Put the pieces of batch 'b' in order.  Its header and trailer are not packed
+ * yet.
+ */
+static int
+gather (const struct journal_batch *b, const struct iovec *body, int nr_body,
+        const struct iovec *list, struct pieces *pieces)
+{
+  static const uint8_t zeroes[JOURNAL_ALIGN];
+  const uint64_t trailer = batch_trailer_offset (b);
+  struct iovec *p;
+  int i;
+
+  p = pieces->all = malloc ((nr_body + 5) * sizeof *p);
+  if (p == NULL)
+    return -1;
+  *p++ = (struct iovec) { pieces->header, BATCH_HEADER_LEN };
+  pieces->body = p;
+  pieces->nr_body = nr_body;
+  for (i = 0; i < nr_body; ++i)
+    *p++ = body[i];
+  *p++ = (struct iovec) {
+    (void *) zeroes, trailer - BATCH_HEADER_LEN - b->len,
+  };
+  *p++ = (struct iovec) { pieces->trailer, BATCH_TRAILER_LEN };
+  pieces->list = p;
+  *p++ = *list;
+  *p++ = (struct iovec) {
+    (void *) zeroes,
+    batch_size (b) - trailer - BATCH_TRAILER_LEN - b->list_len,
+  };
+  pieces->nr_all = (int) (p - pieces->all);
+  return 0;
+}
+
+/* Fill in the rest of 'b', which has a length and a place, and pack it. */
+static void
+seal_locked (struct journal *j, struct journal_batch *b, uint64_t settled,
+             struct pieces *pieces)
+{
+  int i;
+
+  assert_held (&j->lock);
+  XXH3_64bits_reset (j->hasher);
+  for (i = 0; i < pieces->nr_body; ++i)
+    XXH3_64bits_update (j->hasher, pieces->body[i].iov_base,
+                        pieces->body[i].iov_len);
+  b->epoch = j->pair.header.epoch;
+  b->seq = j->appended + 1;
+  b->durable = j->durable;
+  b->folded = j->folded;
+  b->settled = settled == JOURNAL_ITSELF ? b->seq :
+    settled > j->settled ? settled : j->settled;
+  assert (b->settled <= b->seq);
+  b->body_hash = XXH3_64bits_digest (j->hasher);
+  batch_pack (j, b, pieces->header);
+  batch_pack_trailer (j, b,
+                      XXH3_64bits (pieces->list->iov_base, b->list_len),
+                      pieces->trailer);
+}
+
+/* Find a place for 'b', and write it there.  Returns as journal_append does. */
+static int
+append_locked (struct journal *j, struct journal_batch *b, uint64_t settled,
+               struct pieces *pieces)
+{
+  const uint64_t size = batch_size (b);
+  bool wrap;
+  int r;
+
+  assert_held (&j->lock);
+  assert (j->replayed && !j->readonly);
+  if (j->dead)
+    return journal_fail_dead (j);
+  if (j->leftovers && j->pair.header.epoch == j->replayed_epoch &&
+      journal_wipe_leftovers_locked (j) == -1)
+    return -1;
+  r = find_room_locked (j, size, &wrap);
+  if (r != 0)
+    return r;
+
+  b->position = j->head;
+  if (wrap) {
+    if (write_wrap_locked (j) == -1)
+      return write_failed_locked (j);
+    b->position = RING_START;
+  }
+  /* Room for a wrap always stays behind a batch. */
+  assert (b->position + size + JOURNAL_ALIGN <= ring_end (j));
+  seal_locked (j, b, settled, pieces);
+  if (full_pwritev (j->fd, pieces->all, pieces->nr_all, b->position) == -1)
+    return write_failed_locked (j);
+
+  j->head = b->position + size;
+  j->appended++;
+  j->settled = b->settled;
+  j->told = b->durable;
+  return 0;
+}
+
 int
 journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
                 const struct iovec *list, uint64_t settled, uint64_t *seq)
 {
-  static const uint8_t zeroes[JOURNAL_ALIGN];
-  struct journal *j = journal;
-  CLEANUP_FREE struct iovec *all = NULL;
-  uint8_t buf[BATCH_HEADER_LEN], trailer[BATCH_TRAILER_LEN];
   struct journal_batch b = { .kind = BATCH_DATA };
-  struct iovec *p;
-  uint64_t len = 0, size;
-  bool wrap;
+  struct pieces pieces;
+  uint64_t len = 0;
   int i, r;
 
   for (i = 0; i < nr_iov; ++i)
@@ -237,67 +340,16 @@ journal_append (struct journal *journal, const struct iovec *iov, int nr_iov,
   assert (len <= JOURNAL_BODY_MAX && list->iov_len <= JOURNAL_BODY_MAX);
   b.len = (uint32_t) len;
   b.list_len = (uint32_t) list->iov_len;
-  size = batch_size (&b);
-
-  p = all = malloc ((nr_iov + 5) * sizeof *all);
-  if (all == NULL)
-    return nbdedup_fail (ENOMEM, "%s: no memory", j->path);
-  *p++ = (struct iovec) { buf, sizeof buf };
-  for (i = 0; i < nr_iov; ++i)
-    *p++ = iov[i];
-  *p++ = (struct iovec) {
-    (void *) zeroes, batch_trailer_offset (&b) - BATCH_HEADER_LEN - len,
-  };
-  *p++ = (struct iovec) { trailer, sizeof trailer };
-  *p++ = *list;
-  *p++ = (struct iovec) {
-    (void *) zeroes, size - batch_trailer_offset (&b) - BATCH_TRAILER_LEN -
-    b.list_len,
-  };
+  if (gather (&b, iov, nr_iov, list, &pieces) == -1)
+    return nbdedup_fail (ENOMEM, "%s: no memory", journal->path);
 
   {
-    WITH_LOCK (&j->lock);
-    WITH_CONSISTENT (journal, j);
-
-    assert (j->replayed && !j->readonly);
-    if (j->dead)
-      return journal_fail_dead (j);
-    if (j->leftovers && j->pair.header.epoch == j->replayed_epoch &&
-        journal_wipe_leftovers_locked (j) == -1)
-      return -1;
-    r = find_room_locked (j, size, &wrap);
-    if (r != 0)
-      return r;
-
-    b.position = j->head;
-    if (wrap) {
-      if (write_wrap_locked (j) == -1)
-        return write_failed_locked (j);
-      b.position = RING_START;
-    }
-    /* Room for a wrap always stays behind a batch. */
-    assert (b.position + size + JOURNAL_ALIGN <= ring_end (j));
-    XXH3_64bits_reset (j->hasher);
-    for (i = 0; i < nr_iov; ++i)
-      XXH3_64bits_update (j->hasher, iov[i].iov_base, iov[i].iov_len);
-    b.epoch = j->pair.header.epoch;
-    b.seq = j->appended + 1;
-    b.durable = j->durable;
-    b.folded = j->folded;
-    b.settled = settled == JOURNAL_ITSELF ? b.seq :
-      settled > j->settled ? settled : j->settled;
-    assert (b.settled <= b.seq);
-    b.body_hash = XXH3_64bits_digest (j->hasher);
-    batch_pack (j, &b, buf);
-    batch_pack_trailer (j, &b, XXH3_64bits (list->iov_base, b.list_len),
-                        trailer);
-    if (full_pwritev (j->fd, all, nr_iov + 5, b.position) == -1)
-      return write_failed_locked (j);
-
-    j->head = b.position + size;
-    *seq = ++j->appended;
-    j->settled = b.settled;
-    j->told = b.durable;
+    WITH_LOCK (&journal->lock);
+    WITH_CONSISTENT (journal, journal);
+    r = append_locked (journal, &b, settled, &pieces);
   }
-  return 0;
+  if (r == 0)
+    *seq = b.seq;
+  free (pieces.all);
+  return r;
 }
