@@ -470,83 +470,113 @@ assert_promise (struct txg *t, const struct fold *f,
           written <= room_folding_most (t->room) + ROOM_FOLD_PAGES);
 }
 
+/* What the next attempt of a fold's transaction may do. */
+struct attempt {
+  bool with_index;
+  bool restarted;               /* the WAL, for lack of space */
+  unsigned rows;                /* of background work */
+  unsigned tries;               /* of wait_for_memory */
+  uint64_t pages, merge_pages;  /* for background work, for merges */
+};
+
+/* The fold has met a damaged page.  True: it can try again.  False: errno says
+ * why not.
+ */
+static bool
+get_round_damage (struct txg *t, struct fold *f, struct attempt *a)
+{
+  assert (errno == EIO);
+  /* A damaged index that cannot be read must not stop the pool.  A failed
+   * write is never tried again.
+   */
+  if (a->with_index && fold_index_is_damaged (f)) {
+    if (!t->index_is_lost && mend_for_fold (t, f))
+      return true;
+    /* Each later fold would search all tables again, in vain. */
+    t->index_is_lost = true;
+    a->with_index = false;
+    return true;
+  }
+  if (fold_copies_are_damaged (f)) {
+    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: the space of copies may stay in use "
+                 "until you run \"nbdedup check --repair\"",
+                 nbdedup_error ());
+    return true;
+  }
+  return meta_is_damaged (meta_writer (t->parts.meta)) && mend_for_fold (t, f);
+}
+
+/* pool.db has no room for the fold.  -1: trying again is useless. */
+static int
+make_space (struct txg *t, struct requests *taken, struct attempt *a)
+{
+  /* What the folds before this one have freed may be the room. */
+  if (space_settle (t->parts.space))
+    return 0;
+  /* Merges can wait, and background work can do with less room. */
+  if (a->merge_pages > 0 || a->rows > 0) {
+    restart_wal (t);
+    if (a->merge_pages > 0)
+      postpone_merges (t);
+    else {
+      a->rows /= 2;
+      a->pages /= 2;
+    }
+    a->merge_pages = 0;
+    return 0;
+  }
+  if (!a->restarted) {
+    restart_wal (t);
+    a->restarted = true;
+    return 0;
+  }
+  t->stuck = true;
+  a->restarted = false;
+  return wait_for_space (t, taken);
+}
+
+/* The transaction has failed, as errno says.  0: try again; -1: that is
+ * useless.
+ */
+static int
+recover_transaction (struct txg *t, struct fold *f, struct requests *taken,
+                     struct attempt *a)
+{
+  if (errno == EIO && get_round_damage (t, f, a))
+    return 0;
+  if (errno == ENOMEM)
+    return wait_for_memory (t, taken, &a->tries);
+  if (errno == ENOSPC)
+    return make_space (t, taken, a);
+  if (errno == EIO && !meta_has_write_failed (meta_writer (t->parts.meta)))
+    fold_set_inconsistent (f);
+  return -1;
+}
+
 static int
 transaction (struct txg *t, struct fold *f, struct requests *taken)
 {
-  bool with_index = true, restarted = false;
-  unsigned rows = t->background_rows, tries = 0;
-  uint64_t pages, merge_pages, before;
+  struct attempt a = { .with_index = true, .rows = t->background_rows };
+  const uint64_t extra = pages_of (taken);
+  uint64_t before;
   int r;
 
-  prepare_wal (t, pages_of (taken));
+  prepare_wal (t, extra);
   before = wal_pages (t);
-  pages = room_background_pages (t->room, pages_of (taken));
-  merge_pages = get_merge_room (t, pages_of (taken),
-                                fold_wanted_merge_pages (f));
-  for (;;) {
-    fold_set_background (f, rows, pages);
-    fold_set_merge_pages (f, merge_pages);
+  a.pages = room_background_pages (t->room, extra);
+  a.merge_pages = get_merge_room (t, extra, fold_wanted_merge_pages (f));
+  do {
+    fold_set_background (f, a.rows, a.pages);
+    fold_set_merge_pages (f, a.merge_pages);
     fold_set_repairing (f, t->repairing);
-    r = try_transaction (t, f, taken, with_index);
-    if (r == 0) {
-      meta_committed (t->parts.meta);
-      if (NBDEDUP_EXPENSIVE_ASSERTS && merge_pages == 0 && t->has_thread)
-        assert_promise (t, f, taken, before);
-      return 0;
-    }
-    if (r == 1)
-      continue;
-    /* A damaged index that cannot be read must not stop the pool.  A failed
-     * write is never tried again.
-     */
-    if (errno == EIO && with_index && fold_index_is_damaged (f)) {
-      if (!t->index_is_lost && mend_for_fold (t, f))
-        continue;
-      /* Each later fold would search all tables again, in vain. */
-      t->index_is_lost = true;
-      with_index = false;
-    }
-    else if (errno == EIO && fold_copies_are_damaged (f))
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: the space of copies may stay in use "
-                   "until you run \"nbdedup check --repair\"",
-                   nbdedup_error ());
-    else if (errno == EIO && meta_is_damaged (meta_writer (t->parts.meta)) &&
-             mend_for_fold (t, f))
-      continue;
-    else if (errno == ENOMEM) {
-      if (wait_for_memory (t, taken, &tries) == -1)
-        return -1;
-    }
-    else if (errno != ENOSPC) {
-      if (errno == EIO && !meta_has_write_failed (meta_writer (t->parts.meta)))
-        fold_set_inconsistent (f);
+    r = try_transaction (t, f, taken, a.with_index);
+    if (r == -1 && recover_transaction (t, f, taken, &a) == -1)
       return -1;
-    }
-    /* What the folds before this one have freed may be the room. */
-    else if (space_settle (t->parts.space))
-      continue;
-    /* Merges can wait, and background work can do with less room. */
-    else if (merge_pages > 0 || rows > 0) {
-      restart_wal (t);
-      if (merge_pages > 0)
-        postpone_merges (t);
-      else {
-        rows /= 2;
-        pages /= 2;
-      }
-      merge_pages = 0;
-    }
-    else if (!restarted) {
-      restart_wal (t);
-      restarted = true;
-    }
-    else {
-      t->stuck = true;
-      if (wait_for_space (t, taken) == -1)
-        return -1;
-      restarted = false;
-    }
-  }
+  } while (r != 0);
+  meta_committed (t->parts.meta);
+  if (NBDEDUP_EXPENSIVE_ASSERTS && a.merge_pages == 0 && t->has_thread)
+    assert_promise (t, f, taken, before);
+  return 0;
 }
 
 static void
