@@ -18,20 +18,20 @@
 #define QUOTA_REPORT "ddt-quota"
 #define FOLDS_REPORT "folds"
 
-/* More than the times of a hundred years, thinned. */
+/* More than retention keeps of a hundred years. */
 #define TIMES_MAX 512
-/* Thinning leaves gaps of up to this part of their age. */
-#define THIN 8u
+/* Retention leaves gaps of up to this part of their age. */
+#define RETENTION_SHARE 8u
 /* After a failure. */
 #define RETRY_MS 60000
 
-struct moment {
+struct fold_time {
   uint64_t fold, time;          /* seconds since the epoch */
 };
 
 /* Ascending by fold and by time. */
 struct times {
-  struct moment p[TIMES_MAX];
+  struct fold_time p[TIMES_MAX];
   size_t nr;
 };
 
@@ -94,7 +94,7 @@ load_times (struct times *t, const json_t *report)
 {
   const json_t *folds = json_object_get (report, "folds");
   const json_t *times = json_object_get (report, "times");
-  struct moment m, last = { 0, 0 };
+  struct fold_time m, last = { 0, 0 };
   size_t i;
 
   for (i = 0; i < json_array_size (folds) && t->nr < TIMES_MAX; ++i) {
@@ -154,15 +154,15 @@ times_report (const struct times *t)
  * many, the second one.  Records of a fold whose time is dropped seem younger.
  */
 static void
-thin (struct times *t, uint64_t now)
+apply_retention (struct times *t, uint64_t now)
 {
   size_t i, n = 0;
 
-  assert (t->nr == 0 || t->p[t->nr - 1].time < now);    /* add_moment */
+  assert (t->nr == 0 || t->p[t->nr - 1].time < now);    /* add_fold_time */
   for (i = 0; i < t->nr; ++i) {
     if (n > 0 && i + 1 < t->nr &&
         t->p[i + 1].time - t->p[n - 1].time <
-        (now - t->p[i + 1].time) / THIN)
+        (now - t->p[i + 1].time) / RETENTION_SHARE)
       continue;
     t->p[n++] = t->p[i];
   }
@@ -174,17 +174,17 @@ thin (struct times *t, uint64_t now)
   t->nr = n;
 }
 
-/* Add this moment, in place of another one of the same second.  If the clock
+/* Add this time, in place of another one of the same second.  If the clock
  * was set back, drop the times that are from the future: the folds since seem
  * younger than they are, never older.
  */
 static void
-add_moment (struct times *t, const struct moment *m)
+add_fold_time (struct times *t, const struct fold_time *m)
 {
   while (t->nr > 0 && (t->p[t->nr - 1].time >= m->time ||
                        t->p[t->nr - 1].fold >= m->fold))
     t->nr--;
-  thin (t, m->time);
+  apply_retention (t, m->time);
   assert (t->nr == 0 || t->p[t->nr - 1].fold < m->fold);
   t->p[t->nr++] = *m;
 }
@@ -193,13 +193,13 @@ add_moment (struct times *t, const struct moment *m)
 static void
 note_time (struct notes *n, const struct meta_state *state)
 {
-  const struct moment now = { state->fold, (uint64_t) time (NULL) };
+  const struct fold_time now = { state->fold, (uint64_t) time (NULL) };
 
   n->next.nr = 0;
   if (n->times.nr > 0 && !n->has_records)
     return;
   n->next = n->times;
-  add_moment (&n->next, &now);
+  add_fold_time (&n->next, &now);
 }
 
 int

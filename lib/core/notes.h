@@ -9,7 +9,7 @@
  * nothing.  After a crash the counts may be wrong by what was stored in the
  * seconds since the last fold.
  *
- * The times are few, however old the pool is: thinning leaves gaps of up to an
+ * The times are few, however old the pool is: retention leaves gaps of up to an
  * eighth of their age.  A record may seem younger by so much, never older.
  *
  * Threads: any, if not stated otherwise; a lock of its own, innermost.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* Predicts the fate of layers that lose their names, by the rules of
+/* Predicts which layers die or merge when names are destroyed, by the rules of
  * layers_settle and merge.h.
  *
  * A layer without a name and without children dies: all its references are
@@ -9,8 +9,8 @@
  * references of blocks that these hide are dropped.  Destroying more names
  * only ever drops more references.
  *
- * Only the names' layers and those below can change their fate, so asking
- * about one clone after the other is cheap.
+ * Only the names' layers and those below can die or merge, so asking about one
+ * clone after the other is cheap.
  */
 
 #include <config.h>
@@ -35,7 +35,7 @@ struct losers {
 };
 
 /*----------------------------------------------------------------------
- * Fates
+ * Which layers die or merge
  */
 
 static void
@@ -244,7 +244,7 @@ reclaim_background (struct view *v,
   return r;
 }
 
-/* Layers whose fate may have changed: the names' layers, and those below them
+/* Layers that may die or merge now: the names' layers, and those below them
  * down to the first that still has other children or a name.
  */
 struct touched {

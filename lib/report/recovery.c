@@ -104,7 +104,7 @@ put_report (void *arg, struct meta_conn *c, struct meta_state *state)
     : meta_report_put (c, REPORT_NAME, text);
 }
 
-/* Log the fate of these places. */
+/* Log what became of these places. */
 static void
 log_places (const struct recovery *rec, enum nbdedup_log_level level,
             const char *key, const char *what)

@@ -137,7 +137,7 @@ layers_relink_locked (struct volumes *vs)
 }
 
 /*----------------------------------------------------------------------
- * Fates
+ * Which layers die or merge
  */
 
 /* Let a layer die that nothing refers to; its parent may be the next. */

@@ -99,7 +99,7 @@ test_ages (void)
 
 /* For many years: the times stay few, and each age is known to an eighth. */
 static void
-test_thinning (void)
+test_retention (void)
 {
   static const time_t steps[NR_STEPS] = { 1, 60, HOUR, DAY, DAY, 7 * DAY };
   uint64_t age, fold, folds[NR_STEPS * 400 + 1];
@@ -232,7 +232,7 @@ int
 main (int argc, char *argv[])
 {
   static const struct engine_case cases[] = {
-    CASE (quota), CASE (ages), CASE (thinning), CASE (clock_set_back),
+    CASE (quota), CASE (ages), CASE (retention), CASE (clock_set_back),
     CASE (nothing_there), { NULL, NULL },
   };
 
