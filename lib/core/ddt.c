@@ -411,7 +411,7 @@ lookup_memory (struct ddt *ddt, const struct digest *digest, uint32_t lsize,
 }
 
 /* A row of table "record", read without the lock. */
-struct row {
+struct group_row {
   struct blob records;
   uint64_t group;
 };
@@ -436,7 +436,7 @@ is_near_locked (struct ddt *ddt, uint64_t group)
  * the cache, and each pay for a row of entries that no lookup finds.
  */
 static int
-take_from_row (struct ddt *ddt, struct row *row, uint64_t addr,
+take_from_row (struct ddt *ddt, struct group_row *row, uint64_t addr,
                const struct digest *digest, uint32_t lsize, uint64_t domain,
                struct pointer *ptr)
 {
@@ -476,7 +476,7 @@ lookup_run (struct ddt *ddt, struct meta_conn *c, unsigned run,
 {
   const uint64_t prefix = digest_prefix (digest);
   struct blob index CLEANUP_BLOB = { NULL };
-  struct row row = { .group = 0 };
+  struct group_row row = { .group = 0 };
   struct index_entry e;
   uint64_t low;
   size_t off;

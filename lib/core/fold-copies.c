@@ -29,7 +29,7 @@
 #define SCAN_ROWS 16384
 #define COPIES_PER_LEAF 32
 
-struct row {
+struct copy_row {
   uint64_t addr;
   uint64_t copies[COPIES_BESIDE];
   unsigned nr;
@@ -41,7 +41,7 @@ struct change {
   struct addrs released;        /* copies */
 
   /* Rows with surplus copies, to be written after the scan. */
-  struct row *rows;
+  struct copy_row *rows;
   size_t nr_rows;
   unsigned keep;                /* copies of a record, at most */
   size_t max, seen;
@@ -138,7 +138,7 @@ static int
 note_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
 {
   struct change *ch = opaque;
-  struct row *row;
+  struct copy_row *row;
 
   if (ch->seen == SCAN_ROWS || ch->nr_rows >= ch->max) {
     ch->cursor = addr;
@@ -150,7 +150,7 @@ note_row (void *opaque, uint64_t addr, const uint64_t *copies, unsigned nr)
   row = array_add (&ch->rows, &ch->nr_rows, sizeof *row);
   if (row == NULL)
     return -1;
-  *row = (struct row) { .addr = addr, .nr = nr };
+  *row = (struct copy_row) { .addr = addr, .nr = nr };
   assert (nr <= COPIES_BESIDE);
   memcpy (row->copies, copies, nr * sizeof *copies);
   return 0;
@@ -162,7 +162,7 @@ release_surplus (struct change *ch)
 {
   struct fold *f = ch->f;
   struct copies *copies = f->parts->copies;
-  const struct row *row;
+  const struct copy_row *row;
   unsigned k;
   size_t i;
 

@@ -32,7 +32,7 @@ struct budget {
 };
 
 /* A row to work on after the scan: a scan must not write its table. */
-struct row {
+struct leaf_row {
   struct layer *layer;
   uint64_t leaf;
   struct leaf content;
@@ -43,7 +43,7 @@ struct scan {
   bool push;                    /* rows move to another layer */
   size_t nr;
   struct budget *budget;
-  struct row *rows;
+  struct leaf_row *rows;
   size_t nr_rows;
   bool stopped;
   uint64_t stopped_at;          /* leaf */
@@ -72,7 +72,7 @@ find_seq (struct layer **layers, size_t nr, uint64_t seq)
  * moves displaces what the other layer has there, which is not known yet.
  */
 static int
-row_pages (const struct scan *s, const struct row *row, uint64_t *pages)
+row_pages (const struct scan *s, const struct leaf_row *row, uint64_t *pages)
 {
   struct room_touched touched = { .leaves = 1 };
   struct pointer ptr;
@@ -97,7 +97,7 @@ static int
 add_row (struct scan *s, struct layer *layer, uint64_t leaf_nr,
          const uint8_t *buf, size_t len)
 {
-  struct row *row = array_add (&s->rows, &s->nr_rows, sizeof *row);
+  struct leaf_row *row = array_add (&s->rows, &s->nr_rows, sizeof *row);
   uint64_t pages;
 
   if (row == NULL)
@@ -159,7 +159,7 @@ scan_branch (struct scan *s, struct meta_conn *c)
  */
 
 static int
-reap_row (struct fold *f, struct meta_conn *c, const struct row *row)
+reap_row (struct fold *f, struct meta_conn *c, const struct leaf_row *row)
 {
   struct layer *layer = row->layer;
   uint64_t displaced[LEAF_BLOCKS];
@@ -216,7 +216,7 @@ reap_branch (struct fold *f, struct meta_conn *c, struct layer **layers,
  * when the child's overlap is given up.
  */
 static int
-trim_row (struct fold *f, struct meta_conn *c, struct row *row)
+trim_row (struct fold *f, struct meta_conn *c, struct leaf_row *row)
 {
   struct layer *layer = row->layer;
   uint64_t displaced[LEAF_BLOCKS], overlap = layer->trim_overlap;
@@ -317,7 +317,7 @@ merge_layer (struct fold *f, struct meta_conn *c, struct layer *layer,
     .layers = &source, .nr = 1, .push = !trim, .budget = budget,
   };
   struct layer_delta *ld;
-  struct row *row;
+  struct leaf_row *row;
   size_t i;
   int r;
 

@@ -21,7 +21,7 @@
 #define SCAN_ROWS 65536
 
 /* A row to change after the scan: a scan must not write its table. */
-struct row {
+struct moved_row {
   struct meta_leaf_key key;
   struct leaf content;
 };
@@ -30,7 +30,7 @@ struct sweep {
   struct fold *f;
   struct meta_conn *c;
   const struct moves_batch *batch;
-  struct row *rows;             /* owned */
+  struct moved_row *rows;       /* owned */
   size_t nr_rows;
   unsigned max_rows, scanned;
 };
@@ -83,7 +83,7 @@ scan_row (void *opaque, const struct meta_leaf_key *key, const uint8_t *buf,
 {
   struct sweep *s = opaque;
   struct leaf leaf;
-  struct row *row;
+  struct moved_row *row;
 
   assert (s->nr_rows <= s->max_rows);
   if (s->nr_rows >= s->max_rows || s->scanned++ >= SCAN_ROWS) {
@@ -130,7 +130,7 @@ is_there (struct sweep *s, const struct move *move, struct move_ref *ref)
 }
 
 static int
-change_row (struct sweep *s, struct row *row)
+change_row (struct sweep *s, struct moved_row *row)
 {
   struct fold *f = s->f;
   uint8_t buf[LEAF_LEN_MAX];

@@ -335,12 +335,12 @@ is_copy (const struct record *r, uint64_t addr)
 /* Positions in the fold's lists, of the DDT's changes, of displaced addresses,
  * and of moved records.  All are ascending: merge them.
  */
-struct place {
+struct positions {
   size_t i, j, k;
 };
 
 static uint64_t
-next_addr (const struct fold *f, const struct place *at)
+next_addr (const struct fold *f, const struct positions *at)
 {
   uint64_t x = at->i < f->nr_changes ? f->changes[at->i].addr : UINT64_MAX;
   uint64_t y = at->j < f->displaced.nr ? f->displaced.p[at->j] : UINT64_MAX;
@@ -353,7 +353,7 @@ next_addr (const struct fold *f, const struct place *at)
 
 /* What the next address of the group loses or gets; false: there is none. */
 static bool
-next_change (const struct fold *f, uint64_t id, struct place *at,
+next_change (const struct fold *f, uint64_t id, struct positions *at,
              uint64_t *addr, const struct ddt_change **ch, int64_t *delta)
 {
   *addr = next_addr (f, at);
@@ -403,12 +403,12 @@ change_noted (const struct pass *p, uint64_t *count, int64_t delta)
  * nothing is changed; -1.
  */
 static int
-fold_noted_counts (struct pass *p, uint64_t id, struct place *at)
+fold_noted_counts (struct pass *p, uint64_t id, struct positions *at)
 {
   struct blob *row = &p->group->counts;
   uint8_t buf[COUNTS_LEN_MAX];
   const struct ddt_change *ch;
-  struct place next = *at;
+  struct positions next = *at;
   struct counts counts;
   uint64_t addr;
   int64_t delta;
@@ -433,7 +433,7 @@ fold_noted_counts (struct pass *p, uint64_t id, struct place *at)
  * order matters only for the row's size limit, which always holds this way.
  */
 static int
-fold_group (struct pass *p, struct place *at)
+fold_group (struct pass *p, struct positions *at)
 {
   struct fold *f = p->f;
   const uint64_t id = next_addr (f, at) / RECORD_GROUP_SECTORS;
@@ -519,7 +519,7 @@ fold_all (struct fold *f, struct meta_conn *c, bool copies)
   struct pass p = {
     .f = f, .c = c, .copies = copies, .tight = is_tight (f),
   };
-  struct place at = { 0 };
+  struct positions at = { 0 };
   int r = 0;
 
   if (copies) {                 /* the others are done */

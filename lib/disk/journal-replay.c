@@ -246,7 +246,7 @@ find_damaged (struct journal *j, uint64_t epoch, uint64_t seq,
 }
 
 /* The state of a walk through the log. */
-struct walk {
+struct log_walk {
   uint64_t epoch;
   uint64_t seq, position;       /* after the last batch */
   uint64_t settled;             /* batches after this one are suspect */
@@ -261,7 +261,7 @@ struct walk {
  * -1.
  */
 static int
-read_next (struct journal *j, struct walk *w, struct journal_batch *b)
+read_next (struct journal *j, struct log_walk *w, struct journal_batch *b)
 {
   uint8_t buf[BATCH_HEADER_LEN];
   uint64_t pos = w->position;
@@ -285,7 +285,7 @@ read_next (struct journal *j, struct walk *w, struct journal_batch *b)
 
 /* Follow the numbers to the last batch. */
 static int
-walk (struct journal *j, struct walk *w)
+walk (struct journal *j, struct log_walk *w)
 {
   enum journal_trust trust;
   struct journal_batch b;
@@ -326,7 +326,7 @@ journal_replay (struct journal *journal, uint64_t position,
   struct journal *j = journal;
   struct evidence e = { .of_epoch = epoch };
   CLEANUP_FREE uint8_t *body = NULL;
-  struct walk w = { .epoch = epoch };
+  struct log_walk w = { .epoch = epoch };
 
   assert (!j->replayed);
 
@@ -410,7 +410,7 @@ journal_follow (struct journal *journal, uint64_t position,
   struct journal *j = journal;
   struct evidence e = { .of_epoch = epoch };
   CLEANUP_FREE uint8_t *body = malloc (JOURNAL_BODY_MAX);
-  struct walk w = {
+  struct log_walk w = {
     .epoch = epoch, .seq = folded, .body = body, .fn = fn, .opaque = opaque,
   };
   int r;

@@ -22,7 +22,7 @@
 #include "drift/class-map.h"
 #include "drift/drift-int.h"
 
-struct item {
+struct content_item {
   struct digest digest;
   uint64_t block;
   uint32_t who, sectors;
@@ -49,7 +49,7 @@ struct classes {
 static int
 compare_items (const void *a, const void *b)
 {
-  const struct item *x = a, *y = b;
+  const struct content_item *x = a, *y = b;
   uint64_t p, q;
   int r;
 
@@ -80,7 +80,7 @@ classes_new (struct view *v, struct drift_member *members, uint32_t nr,
   c->seen = calloc (nr, sizeof *c->seen);
   c->touched = malloc (nr * sizeof *c->touched);
   if (c->seen && c->touched)
-    c->sorter = sorter_new (v->dir, sizeof (struct item), compare_items,
+    c->sorter = sorter_new (v->dir, sizeof (struct content_item), compare_items,
                             memory_bytes);
   else
     nbdedup_fail (ENOMEM, "no memory");
@@ -107,7 +107,7 @@ int
 classes_add (struct classes *c, const struct digest *digest,
              uint32_t sectors, uint32_t who, uint64_t block)
 {
-  struct item item;
+  struct content_item item;
 
   assert (who < c->nr);
   memset (&item, 0, sizeof item);
@@ -131,7 +131,7 @@ classes_count (const struct classes *c)
 }
 
 static void
-begin_content (struct classes *c, const struct item *item,
+begin_content (struct classes *c, const struct content_item *item,
                struct fleet_contents *fleet)
 {
   assert (c->nr_touched == 0);  /* end_content came before */
@@ -141,7 +141,7 @@ begin_content (struct classes *c, const struct item *item,
 }
 
 static int
-take_item (struct classes *c, const struct item *item)
+take_item (struct classes *c, const struct content_item *item)
 {
   struct seen *seen = &c->seen[item->who];
   bool same;
@@ -199,7 +199,7 @@ classes_run (struct classes *c, struct fleet_contents *fleet,
              struct drift_progress *progress)
 {
   struct digest digest;
-  const struct item *item;
+  const struct content_item *item;
   const void *next;
   uint64_t n = 0;
   int r;

@@ -19,7 +19,7 @@
 static_assert (ADDR_MAX <= UINT64_MAX >> WHO_BITS,
                "an address and a number fit together");
 
-struct item {
+struct join_item {
   uint64_t addr_who;            /* the address in the upper bits */
   uint64_t block;               /* also RELEASE, NO_CONTENT */
 };
@@ -42,7 +42,7 @@ struct record_join {
 static int
 compare_items (const void *a, const void *b)
 {
-  const struct item *x = a, *y = b;
+  const struct join_item *x = a, *y = b;
 
   if (x->addr_who != y->addr_who)
     return x->addr_who < y->addr_who ? -1 : 1;
@@ -58,7 +58,7 @@ record_join_new (struct view *v, uint64_t memory_bytes)
     return nbdedup_fail_null (ENOMEM, "no memory");
   t->v = v;
   t->group = UINT64_MAX;
-  t->sorter = sorter_new (v->dir, sizeof (struct item), compare_items,
+  t->sorter = sorter_new (v->dir, sizeof (struct join_item), compare_items,
                           memory_bytes);
   if (t->sorter == NULL) {
     free (t);
@@ -83,7 +83,7 @@ record_join_free (struct record_join *t)
 static int
 add (struct record_join *t, uint64_t addr, uint32_t who, uint64_t block)
 {
-  struct item item = { addr << WHO_BITS | who, block };
+  struct join_item item = { addr << WHO_BITS | who, block };
 
   assert (addr <= ADDR_MAX && who <= RECORD_JOIN_WHO_MAX);
   return sorter_add (t->sorter, &item);
@@ -173,7 +173,7 @@ end_record (struct record_join *t)
 }
 
 static int
-run_item (struct record_join *t, const struct item *item, uint64_t *addr,
+run_item (struct record_join *t, const struct join_item *item, uint64_t *addr,
           record_join_content_fn *content, void *opaque)
 {
   uint32_t who = item->addr_who & RECORD_JOIN_WHO_MAX;

@@ -35,7 +35,7 @@
 #include "report/check-int.h"
 #include "report/mend.h"
 
-struct mend {
+struct table_mend {
   struct nbdedup_pool *pool;
   struct meta_state *state;
   struct derive *derive;        /* owned; made when it is needed */
@@ -58,7 +58,7 @@ static int
 lose_records (void *opaque, struct meta_conn *c,
               const struct meta_lost_range *range)
 {
-  struct mend *md = opaque;
+  struct table_mend *md = opaque;
 
   (void) c;
   (void) range;
@@ -83,7 +83,7 @@ lose_counts (void *opaque, struct meta_conn *c,
 
 /* A map in which all is used, with the chunks that can be found. */
 static struct segment_map *
-make_full (struct mend *md, struct meta_conn *c, uint64_t segment)
+make_full (struct table_mend *md, struct meta_conn *c, uint64_t segment)
 {
   struct segment_map *map = segment_map_new (segment, md->pool->sector_bytes);
   CLEANUP_FREE uint16_t *chunks = NULL;
@@ -97,7 +97,7 @@ make_full (struct mend *md, struct meta_conn *c, uint64_t segment)
 }
 
 static void
-log_full (const struct mend *md)
+log_full (const struct table_mend *md)
 {
   if (md->nr_full > 0)
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %" PRIu64 " segments stay unused "
@@ -106,7 +106,7 @@ log_full (const struct mend *md)
 }
 
 static int
-make_segment (struct mend *md, struct meta_conn *c, uint64_t segment)
+make_segment (struct table_mend *md, struct meta_conn *c, uint64_t segment)
 {
   CLEANUP_FREE uint8_t *buf = NULL;
   struct segment_map *map = NULL;
@@ -137,7 +137,7 @@ static int
 lose_segments (void *opaque, struct meta_conn *c,
                const struct meta_lost_range *range)
 {
-  struct mend *md = opaque;
+  struct table_mend *md = opaque;
   uint64_t first, end, bytes;
 
   if (md->derive == NULL)
@@ -170,7 +170,7 @@ lose_index (void *opaque, struct meta_conn *c,
  */
 
 struct bad_maps {
-  struct mend *md;
+  struct table_mend *md;
   struct meta_conn *c;
   bool compare;                 /* with the records */
   uint64_t *segments;           /* owned */
@@ -250,7 +250,7 @@ int
 mend_space_maps (struct nbdedup_pool *pool, struct meta_state *state,
                  bool compare)
 {
-  struct mend md = { .pool = pool, .state = state };
+  struct table_mend md = { .pool = pool, .state = state };
   struct bad_maps bad = {
     .md = &md, .c = meta_writer (pool->meta), .compare = compare,
   };
@@ -297,7 +297,7 @@ mend_tables (struct nbdedup_pool *pool, struct meta_state *state)
     { META_MEND_INDEX, lose_index, "the hash index", "known data may be stored "
       "again until you run \"nbdedup check --repair\"" },
   };
-  struct mend md = { .pool = pool, .state = state };
+  struct table_mend md = { .pool = pool, .state = state };
   char text[512];
   int nr = 0, err = 0, n;
   unsigned i;

@@ -40,7 +40,7 @@ struct candidate {
   bool odd;                     /* one of them is invalid */
 };
 
-struct mend {
+struct map_mend {
   struct nbdedup_pool *pool;
   struct meta_state *state;
   struct candidate *list;       /* owned; ascending by branch, seq */
@@ -62,7 +62,7 @@ compare_candidates (const void *a, const void *b)
 }
 
 static struct candidate *
-find_candidate (struct mend *md, uint64_t branch, uint64_t seq)
+find_candidate (struct map_mend *md, uint64_t branch, uint64_t seq)
 {
   size_t i = array_position (md->nr, k, md->list[k].layer->branch < branch ||
                              (md->list[k].layer->branch == branch &&
@@ -74,7 +74,7 @@ find_candidate (struct mend *md, uint64_t branch, uint64_t seq)
 
 /* All layers below it show through as far as the overlaps allow. */
 static void
-add_name (struct mend *md, const struct volume *v)
+add_name (struct map_mend *md, const struct volume *v)
 {
   uint64_t end = blocks_of (v->size, v->block_size);
   struct layer *l = v->layer;
@@ -95,7 +95,7 @@ add_name (struct mend *md, const struct volume *v)
 }
 
 static int
-collect (struct mend *md)
+collect (struct map_mend *md)
 {
   struct volumes *vs = md->pool->volumes;
   const struct volume *v;
@@ -143,7 +143,7 @@ count_row (void *opaque, const struct leaf_key *key, const uint8_t *data,
  * holes; and one that hides a block of its parent by a hole has fewer blocks.
  */
 static bool
-is_complete (struct mend *md, const struct candidate *cd)
+is_complete (struct map_mend *md, const struct candidate *cd)
 {
   struct layer *parent = cd->layer->parent;
   const struct candidate *below;
@@ -164,7 +164,7 @@ is_complete (struct mend *md, const struct candidate *cd)
  */
 
 static int
-note (struct mend *md, struct layer *layer, uint64_t leaf)
+note (struct map_mend *md, struct layer *layer, uint64_t leaf)
 {
   struct lost_range *p = md->nr_lost > 0 ? &md->lost[md->nr_lost - 1] : NULL;
 
@@ -177,7 +177,7 @@ note (struct mend *md, struct layer *layer, uint64_t leaf)
 }
 
 static int
-lose_leaf (struct mend *md, struct meta_conn *c, const struct candidate *cd,
+lose_leaf (struct map_mend *md, struct meta_conn *c, const struct candidate *cd,
            uint64_t leaf_nr)
 {
   uint8_t buf[LEAF_LEN_MAX];
@@ -198,7 +198,7 @@ lose_leaf (struct mend *md, struct meta_conn *c, const struct candidate *cd,
 static int
 lose (void *opaque, struct meta_conn *c, const struct meta_lost_range *range)
 {
-  struct mend *md = opaque;
+  struct map_mend *md = opaque;
   const struct candidate *cd;
   uint64_t first, end;
   size_t i;
@@ -377,7 +377,7 @@ describe_ranges (struct nbdedup_pool *pool, const struct lost_range *p,
 }
 
 static void
-log_loss (struct mend *md, int pages)
+log_loss (struct map_mend *md, int pages)
 {
   json_t *places = json_array (), *p;
   size_t i;
@@ -420,7 +420,7 @@ mend_forget_maps (struct nbdedup_pool *pool)
 static int
 mend_maps (struct nbdedup_pool *pool, struct meta_state *state)
 {
-  struct mend md = { .pool = pool, .state = state };
+  struct map_mend md = { .pool = pool, .state = state };
   const struct meta_mend_ops ops = {
     META_MEND_LEAF, count_row, lose, &md,
   };

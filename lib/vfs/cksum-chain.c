@@ -26,7 +26,7 @@
 
 static_assert (CKSUM_WAL_HEADER_BYTES == WAL_HEADER_BYTES, "one format");
 
-struct walk {
+struct frame_walk {
   const int *fds;
   struct cksum_chain *c;
   bool big_endian;
@@ -67,7 +67,7 @@ add_words (bool big_endian, const uint8_t *p, size_t len, uint32_t sum[2])
 }
 
 static bool
-begin (struct walk *w, const uint8_t *header)
+begin (struct frame_walk *w, const uint8_t *header)
 {
   uint32_t magic = get_be (header);
 
@@ -85,7 +85,7 @@ begin (struct walk *w, const uint8_t *header)
 
 /* True if the next frame of file i continues the chain. */
 static bool
-fits (struct walk *w, unsigned i, uint32_t sum[2])
+fits (struct frame_walk *w, unsigned i, uint32_t sum[2])
 {
   uint32_t size = w->c->page_size;
   uint8_t *frame = w->frame[i];
@@ -106,7 +106,7 @@ fits (struct walk *w, unsigned i, uint32_t sum[2])
  * which files have it.
  */
 static const uint8_t *
-next_frame (struct walk *w, bool good[2])
+next_frame (struct frame_walk *w, bool good[2])
 {
   uint32_t sum[2][2];
   unsigned i;
@@ -122,7 +122,7 @@ next_frame (struct walk *w, bool good[2])
 }
 
 static int
-alloc_frames (struct walk *w, uint8_t *room)
+alloc_frames (struct frame_walk *w, uint8_t *room)
 {
   if (room == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
@@ -150,7 +150,7 @@ cksum_chain_read (const int fds[2], unsigned which, struct cksum_chain *c,
                   void *opaque)
 {
   CLEANUP_FREE uint8_t *room = malloc (FRAMES_ROOM);
-  struct walk w = { .fds = fds, .c = c };
+  struct frame_walk w = { .fds = fds, .c = c };
   const uint8_t *frame;
   bool good[2];
 
@@ -182,7 +182,7 @@ cksum_chain_repair (const int fds[2], unsigned which,
 {
   CLEANUP_FREE uint8_t *room = malloc (FRAMES_ROOM);
   struct cksum_chain copy = *c;
-  struct walk w = { .fds = fds, .c = &copy };
+  struct frame_walk w = { .fds = fds, .c = &copy };
   const uint8_t *frame;
   bool good[2];
 

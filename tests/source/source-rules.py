@@ -15,8 +15,8 @@ FILE: WHAT; exit status 1 if there is any.
    of base/ from lib/.
  - A function that a header of lib/ declares is called by another file of lib/,
    tools/ or plugin/, or by its own file and a test.
- - Two headers of lib/ do not define structs of one name, nor does another file
-   of lib/ define one of a header.
+ - Two files of a room of lib/ do not define structs of one name; nor do two
+   files of lib/ if a header names the struct.
  - Only lib/meta/ has SQL; only lib/meta/ and lib/vfs/ call SQLite.
  - Only plugin/ uses nbdkit; lib/ has its name in comments only.
  - Messages of lib/ do not begin with a command's name: the command adds it.
@@ -275,10 +275,13 @@ def check_tests(paths):
 def check_structs(texts):
     """'texts': {path: text without comments} of lib/."""
     defined = {}
+    public = {name for path, text in texts.items() if path.endswith(".h")
+              for name in re.findall(r"\bstruct (\w+)", text)}
     for path in sorted(texts, key=lambda p: (p.endswith(".c"), p)):
         for name in set(re.findall(r"\bstruct (\w+)\s*\{", texts[path])):
-            other = defined.setdefault(name, path)
-            if other != path and other.endswith(".h"):
+            scope = "" if name in public else os.path.dirname(path)
+            other = defined.setdefault((scope, name), path)
+            if other != path:
                 problem(path, "defines struct %s, and so does %s"
                         % (name, other))
 

@@ -112,6 +112,8 @@ planted ()
     cd "$BATS_TEST_TMPDIR"
     copy_source
     planted lib/report/copier.c 'struct pace { int x; };' "defines struct pace, and so does lib/report/pace.h"
+    planted lib/volume/rebase.c 'struct walk { int x; };' "defines struct walk, and so does lib/drift/view-walk.c"
+    planted lib/volume/rebase.c 'struct step { int x; };' "defines struct step, and so does lib/volume/merge.c"
     planted lib/base/priority.h 'extern int priority_lost (void);' "declares priority_lost, which no file defines"
     printf 'int\npriority_idle (void)\n{\n  return 0;\n}\n' >>tree/lib/base/priority.c
     planted lib/base/priority.h 'extern int priority_idle (void);' "declares priority_idle, which only lib/base/priority.c uses"
