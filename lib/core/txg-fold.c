@@ -638,8 +638,8 @@ fail_fold (struct txg *t, bool inconsistent)
  * fold sooner; else that would only cost time.
  */
 static void
-limit_new_bytes (struct txg *t, const struct fold *f,
-                 const struct meta_state *before)
+limit_new_bytes_locked (struct txg *t, const struct fold *f,
+                        const struct meta_state *before)
 {
   const struct meta_state *s = &t->state;
   const uint64_t freed = fold_freed_sectors (f);
@@ -669,7 +669,7 @@ run_fold (struct txg *t, struct requests *taken,
       assert (fold_state (f)->fold == t->state.fold + 1);
       assert (fold_state (f)->next_id >= t->state.next_id);
       t->state = *fold_state (f);
-      limit_new_bytes (t, f, state);
+      limit_new_bytes_locked (t, f, state);
       t->more = fold_has_more (f);
       t->index_in_place = fold_index_is_in_place (f, t->index_in_place);
     }

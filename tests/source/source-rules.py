@@ -27,6 +27,10 @@ FILE: WHAT; exit status 1 if there is any.
    tests/ has only files that people start by name.
  - Lines of lib/, plugin/ and tools/ have at most COLUMNS_MAX columns, and no
    tabs; manual pages may have longer ones.
+ - A function of lib/, plugin/ or tools/ has at most FUNCTION_MAX lines, from
+   one brace to the other.  One of lib/ that asserts that a lock (a member of
+   this name) is held ends in _locked; functions that need another mutex,
+   which a whole command holds, do not.
  - Every source file has its licence, and not more than LINES_MAX lines;
    lib/, plugin/, tools/ and tests/ list all their files in Makefile.am.
 """
@@ -36,6 +40,7 @@ import re
 import sys
 
 LINES_MAX = 1000
+FUNCTION_MAX = 71
 FIGURE_MAX = 11
 # What only tests call: the engine's API for a program that has a pool open.
 TESTS_CALL = ("nbdedup_call",)
@@ -56,6 +61,9 @@ TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'
                    r"'(?:\\.|[^'\\\n])*'", re.S)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"]+)"|<([^>]+)>)',
                      re.M)
+# Its name begins a line, and its braces are alone on theirs.
+FUNCTION = re.compile(r"^(\w+) \([^;{}]*\)\s*^\{\n(.*?)^\}", re.M | re.S)
+ASSERT_LOCK = re.compile(r"\bassert_held \([^;]*(?:->|\.)lock\)")
 # How a .bats or .bash file of tests/ uses files of a room.
 LOAD = re.compile(r"^load \.\./(\w+)/([\w-]+)$", re.M)
 START = re.compile(r"(?:\$test_programs|\$top_(?:src|build)dir/tests)/(\w+)/"
@@ -225,6 +233,22 @@ def check_knowledge(path, files):
 
 
 # ----------------------------------------------------------------------
+# Functions
+
+def check_functions(path, text):
+    """'text': without comments."""
+    for m in FUNCTION.finditer(text):
+        lines = m[2].count("\n") + 2
+        if lines > FUNCTION_MAX:
+            problem(at(path, text, m), "%s has %d lines: at most %d; has it "
+                    "one purpose?" % (m[1], lines, FUNCTION_MAX))
+        if path.startswith("lib/") and ASSERT_LOCK.search(m[2]) and \
+           not m[1].endswith("_locked"):
+            problem(at(path, text, m), "%s asserts that a lock is held: its "
+                    "name must end in _locked" % m[1])
+
+
+# ----------------------------------------------------------------------
 # Tests
 
 def check_tests(paths):
@@ -370,6 +394,7 @@ def main():
     for path in sorted(files):
         check_knowledge(path, files)
         check_lines(path, read(path))
+        check_functions(path, texts[path])
         folder, name = path.split("/", 1)
         if not re.search(r"(?<![\w./-])%s(?![\w.-])" % re.escape(name),
                          read(folder + "/Makefile.am")):

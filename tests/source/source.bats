@@ -163,6 +163,32 @@ planted ()
     planted tests/bats/golden.bats "$(yes '#' | head -n 900)" "lines: at most 1000"
 }
 
+@test "a function that is too long, or hides that it needs a lock, is found" {
+    local lines
+
+    # make_function LINES NAME [STATEMENT]: one with so many lines between its braces
+    make_function () {
+        printf 'static int\n%s (struct x *x,\n    int y)\n{\n' "$2"
+        lines=$(yes '  x->y++;' | head -n $(($1 - 1)))
+        printf '%s\n%s\n}' "$lines" "${3-  return 0;}"
+    }
+    cd "$BATS_TEST_TMPDIR"
+    copy_source
+    planted plugin/keys.c "$(make_function 70 f)" "f has 72 lines: at most 71"
+    planted tools/run.c "$(make_function 99 f)" "f has 101 lines: at most 71"
+    planted lib/base/lock.h "$(make_function 70 f)" "f has 72 lines: at most 71"
+    for lock in '&x->lock' 'x->lock' '&x->files[0].lock'; do
+        planted lib/volume/allow.c "$(make_function 2 f "  assert_held ($lock);")" "f asserts that a lock is held"
+    done
+    { make_function 69 f
+      echo
+      make_function 2 f_locked '  assert_held (&x->lock);'
+      echo
+      make_function 2 g '  assert_held (&pool->admin);'
+    } >>tree/lib/volume/allow.c
+    run -0 rules tree
+}
+
 @test "a line that is too long or has a tab is found" {
     local long
 
