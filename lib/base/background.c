@@ -3,7 +3,7 @@
 #include <config.h>
 
 #include "base/background.h"
-#include "base/error.h"
+#include "base/thread.h"
 
 void
 background_init (struct background *b, struct lock *lock)
@@ -26,14 +26,11 @@ background_destroy (struct background *b)
 int
 background_start (struct background *b, void *(*fn) (void *arg), void *arg)
 {
-  int err;
-
   b->runs = true;
-  err = pthread_create (&b->thread, NULL, fn, arg);
-  if (err == 0)
+  if (thread_start (&b->thread, fn, arg) == 0)
     return 0;
   b->runs = false;
-  return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+  return -1;
 }
 
 void

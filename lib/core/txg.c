@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/queue.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "core/moves.h"
 #include "core/txg-int.h"
 
@@ -755,20 +755,16 @@ txg_has_background (struct txg *t)
 int
 txg_start (struct txg *t)
 {
-  int err;
-
   assert (!t->has_thread && !t->parts.readonly);
   txg_keep_room (t);
   /* Release surplus copies, also if there is no other change. */
   t->more = txg_has_background (t) ||
     (t->state.copy_sectors > 0 && copies_has_surplus (t->parts.copies));
   t->has_thread = true;
-  err = pthread_create (&t->thread, NULL, folding_thread, t);
-  if (err != 0) {
-    t->has_thread = false;
-    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
-  }
-  return 0;
+  if (thread_start (&t->thread, folding_thread, t) == 0)
+    return 0;
+  t->has_thread = false;
+  return -1;
 }
 
 int

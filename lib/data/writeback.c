@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/mix.h"
+#include "base/thread.h"
 #include "core/map.h"
 #include "core/moves.h"
 #include "core/txg.h"
@@ -113,16 +114,14 @@ static int
 start_worker (struct writeback *wb)
 {
   struct worker *w = worker_new (wb);
-  int err;
 
   if (w == NULL)
     return -1;
   wb->nr_busy++;                /* until it waits for work */
-  err = pthread_create (&wb->threads[wb->nr_threads], NULL, write_worker, w);
-  if (err != 0) {
+  if (thread_start (&wb->threads[wb->nr_threads], write_worker, w) == -1) {
     wb->nr_busy--;
     worker_free (w);
-    return nbdedup_fail (err, "cannot start a thread: %s", strerror (err));
+    return -1;
   }
   wb->nr_threads++;
   return 0;

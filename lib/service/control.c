@@ -38,6 +38,7 @@
 #include "base/lock.h"
 #include "base/priority.h"
 #include "drift/frozen.h"
+#include "base/thread.h"
 #include "format/control-protocol.h"
 #include "report/scrub.h"
 #include "service/command.h"
@@ -776,7 +777,7 @@ accept_one (struct control *control)
   conn->uid = cred.uid;
   conn->idle_ms = clock_ms ();
   control_set_timeouts (fd, CONTROL_TIMEOUT_S, CONTROL_TIMEOUT_S);
-  if (pthread_create (&conn->thread, NULL, connection_thread, conn) != 0) {
+  if (thread_start (&conn->thread, connection_thread, conn) == -1) {
     turn_away (fd, EAGAIN, "control: the server cannot start a thread");
     free (conn);
     return;
@@ -927,16 +928,13 @@ static int
 start_thread (struct control *control)
 {
   sigset_t all, old;
-  int err;
+  int r;
 
   sigfillset (&all);
   pthread_sigmask (SIG_SETMASK, &all, &old);
-  err = pthread_create (&control->thread, NULL, accept_thread, control);
+  r = thread_start (&control->thread, accept_thread, control);
   pthread_sigmask (SIG_SETMASK, &old, NULL);
-  if (err != 0)
-    return nbdedup_fail (err, "control: cannot start a thread: %s",
-                         strerror (err));
-  return 0;
+  return r;
 }
 
 struct control *
