@@ -51,6 +51,9 @@ check_entry (const char *p, const char *end)
                          "and TLS identities, separated by commas");
   if (is_number (p, end))
     return check_uid (p, end);
+  if (end - p == 3 && memcmp (p, "all", 3) == 0)
+    return nbdedup_fail (EINVAL, "allow: 'all' lets every client in, and "
+                         "stands alone: write all, or a list without it");
   if (memchr (p, '=', (size_t) (end - p)) == NULL)
     return nbdedup_fail (EINVAL, "allow: '%.*s' can never match: a user is "
                          "given by number (id -u NAME), a certificate by its "

@@ -7,6 +7,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "rigs/testutil.h"
@@ -33,6 +34,29 @@ test_lists (void)
   for (i = 0; i < sizeof bad / sizeof bad[0]; ++i)
     if (allow_check (bad[i]) == 0 || errno != EINVAL)
       die ("'%s' is no list", bad[i]);
+}
+
+/* A refusal says what is wrong with the list. */
+static void
+test_reasons (void)
+{
+  static const struct {
+    const char *allow, *reason;
+  } cases[] = {
+    { "1000,,2", "an empty entry" },
+    { "4294967295", "a uid is at most 4294967294" },
+    { "0,root", "'root' can never match" },
+    { "all,1000", "'all' lets every client in" },
+    { "1000,CN=web1,all", "'all' lets every client in" },
+    { "allow", "'allow' can never match" },
+    { "al,1", "'al' can never match" },
+  };
+  size_t i;
+
+  for (i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+    if (allow_check (cases[i].allow) == 0 ||
+        strstr (nbdedup_error (), cases[i].reason) == NULL)
+      die ("'%s' is refused with '%s'", cases[i].allow, nbdedup_error ());
 }
 
 static void
@@ -84,6 +108,7 @@ int
 main (void)
 {
   test_lists ();
+  test_reasons ();
   test_clients ();
   return 0;
 }
