@@ -166,7 +166,7 @@ static const struct argp progress_argp = {
 const struct argp help_argp = {
   .options = (const struct argp_option[]) {
     { "help", '?', NULL, 0, "Give this help list", -1 },
-    { NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1 },
+    { NULL, 'h', NULL, OPTION_ALIAS, NULL, -1 },
     { "usage", KEY_USAGE, NULL, 0, "Give a short usage message", -1 },
     { "version", 'V', NULL, 0, "Print program version", -1 },
     { 0 }

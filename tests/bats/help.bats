@@ -145,6 +145,7 @@ keys_in ()
     while read -r command _; do
         run -0 --separate-stderr nbdedup "$command" --help
         [[ $output == "Usage: nbdedup $command "* ]]
+        [[ $output == *"  -?, -h, --help "* ]]
         assert_eq "$stderr" ""
         run -0 nbdedup "$command" --usage
         [[ $output == "Usage: nbdedup $command "* ]]
@@ -152,6 +153,7 @@ keys_in ()
         assert_eq "$output" "nbdedup $version"
     done < <(commands)
     run -0 nbdedup --help
+    [[ $output == *"  -?, -h, --help "* ]]
     run -0 nbdedup --usage
     run -0 nbdedup --version
     assert_eq "$output" "nbdedup $version"
