@@ -40,7 +40,7 @@ struct alert_update {
  * Names
  */
 
-struct place {
+struct alert_place {
   char golden[VOLUME_LABEL_MAX];
   char clone[META_NAME_MAX + 1];        /* "": the fleet */
 };
@@ -54,7 +54,7 @@ id_in (const json_t *alert, const char *key)
 /* The present names.  False: it does not exist any more. */
 static bool
 find_place (struct nbdedup_pool *pool, const struct clone_set *sets, size_t nr,
-            const json_t *alert, struct place *place)
+            const json_t *alert, struct alert_place *place)
 {
   const uint64_t golden = id_in (alert, "golden"), id = id_in (alert, "clone");
   struct volumes *vs = pool->volumes;
@@ -106,7 +106,7 @@ describe_command (const char *golden, char *buf, size_t len)
 }
 
 static void
-describe (const json_t *alert, const struct place *place, char *buf,
+describe (const json_t *alert, const struct alert_place *place, char *buf,
           size_t len)
 {
   const char *kind = json_string_value (json_object_get (alert, "kind"));
@@ -289,14 +289,14 @@ unique_by_name (const json_t *document)
   return by_name;
 }
 
-struct member {
+struct clone_member {
   uint64_t id, unique;
 };
 
 /* Take the ids first: pool.db must not be read under volumes->lock. */
 static int
 find_members (struct alert_update *u, const json_t *document,
-              struct member **members, size_t *nr)
+              struct clone_member **members, size_t *nr)
 {
   CLEANUP_JSON json_t *by_name = unique_by_name (document);
   struct volumes *vs = u->pool->volumes;
@@ -311,7 +311,7 @@ find_members (struct alert_update *u, const json_t *document,
   for (i = 0; i < vs->list.nr; ++i) {
     unique = json_object_get (by_name, vs->list.p[i]->name);
     if (unique)
-      (*members)[(*nr)++] = (struct member) {
+      (*members)[(*nr)++] = (struct clone_member) {
         vs->list.p[i]->id, (uint64_t) json_integer_value (unique)
       };
   }
@@ -322,7 +322,7 @@ static int
 compare_unique (struct alert_update *u, uint64_t golden,
                 const json_t *document)
 {
-  CLEANUP_FREE struct member *members = NULL;
+  CLEANUP_FREE struct clone_member *members = NULL;
   struct meta_conn *c;
   uint64_t pools, limit;
   size_t i, nr;
@@ -507,7 +507,7 @@ merge (struct alert_update *u, const json_t *stored)
   CLEANUP_JSON json_t *before = index_alerts (stored);
   json_t *next = json_copy (u->found), *alert, *now;
   CLEANUP_FREE struct clone_set *sets = NULL;
-  struct place place;
+  struct alert_place place;
   size_t nr, i;
 
   json_array_clear (u->raised);
@@ -552,7 +552,7 @@ alert_update_log (const struct alert_update *u)
 {
   CLEANUP_FREE struct clone_set *sets = NULL;
   char text[1024], command[VOLUME_LABEL_MAX + 32];
-  struct place place;
+  struct alert_place place;
   json_t *alert;
   size_t nr, i;
 
@@ -614,7 +614,7 @@ alerts_refresh (struct nbdedup_pool *pool)
 }
 
 static json_t *
-alert_json (const json_t *alert, const struct place *place)
+alert_json (const json_t *alert, const struct alert_place *place)
 {
   char text[1024], command[VOLUME_LABEL_MAX + 32];
 
@@ -636,7 +636,7 @@ alerts_get (struct nbdedup_pool *pool, const char *name)
   CLEANUP_FREE struct clone_set *sets = NULL;
   CLEANUP_JSON json_t *stored = NULL;
   struct meta_conn *c = meta_reader_get (pool->meta);
-  struct place place;
+  struct alert_place place;
   json_t *result, *alert;
   size_t nr, i;
 

@@ -70,7 +70,7 @@ struct contents {
   unsigned part_bits, part;
 };
 
-struct counts {
+struct class_counts {
   uint64_t blocks, logical, same, moved, sibling, unique;
   uint64_t only_here;           /* distinct contents */
 };
@@ -83,7 +83,7 @@ struct run {
   unsigned per;                 /* pieces of a block */
   const size_t *members;        /* images; members[0] is 0 */
   size_t nr;
-  struct counts *counts;        /* by member */
+  struct class_counts *counts;        /* by member */
   uint64_t distinct;
   uint64_t looked;              /* blocks since the last look */
 };
@@ -318,7 +318,7 @@ count_block (const struct run *r, struct contents *t, size_t member,
              uint64_t block, const XXH128_hash_t *hash)
 {
   const struct slot *slot = find_slot (t, hash);
-  struct counts *n = &r->counts[member];
+  struct class_counts *n = &r->counts[member];
   XXH128_hash_t golden;
 
   assert (slot->key != 0);
@@ -420,7 +420,7 @@ count (struct run *r)
 static json_t *
 clone_json (const struct run *r, size_t member)
 {
-  const struct counts *n = &r->counts[member];
+  const struct class_counts *n = &r->counts[member];
 
   return json_pack ("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
                     "name", r->c->images[r->members[member]].name,
