@@ -242,7 +242,13 @@ def latency(page):
     page.add("## Latency at half of the rate", "",
              "The client sends half of the requests that the same server "
              "answered in the lines above, evenly. Microseconds; in brackets "
-             "the ratio to nbdkit file at half of its own rate.", "")
+             "the ratio to nbdkit file at half of its own rate.", "",
+             "nbdkit file works only while it answers. nbdedup hashes and "
+             "compresses in threads of its own, and with two processors one "
+             "request in a hundred arrives while they have both: the kernel "
+             "lets a thread finish its slice, 1.4 ms there, before it runs the "
+             "connection's. A lower priority of these threads (nice 5 to 19, "
+             "SCHED_BATCH) does not change that.", "")
     page.plot("latency", "latency at half of the rate", bars,
               "p99 at half of the rate, microseconds (logarithmic)",
               [(line, {which: f["half_latency_p99_us"] for which, f in
