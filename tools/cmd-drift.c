@@ -317,6 +317,20 @@ save_files (const struct drift_options *opts, const struct results *results)
   return r == 0 ? 0 : (fail ("drift: %s", image_error ()), -1);
 }
 
+/* Without --forecast a document has the keys that a sample has, so that both
+ * can be compared.
+ */
+static void
+drop_forecasts (json_t *answer)
+{
+  json_t *documents = drift_documents (answer), *document;
+  size_t i;
+
+  json_array_foreach (documents, i, document)
+    json_object_del (document, "forecast");
+  json_decref (documents);
+}
+
 static void
 print_machine (const struct drift_options *opts,
                const struct results *results)
@@ -340,6 +354,8 @@ print_machine (const struct drift_options *opts,
   else {
     if (document == NULL)
       document = json_object ();
+    else if (!opts->forecast && opts->ratio_below == 0)
+      drop_forecasts (document);
     if (results->freed != NULL)
       json_object_set (document, "if_destroyed", results->freed);
     print_json (document);

@@ -62,6 +62,10 @@ kinds ()
     assert_eq "$(jq -c '.forecast | [.samples, .ratio_below, .pool_full,
                      .unique_bytes.method, .unique_bytes.values]' <<<"$output")" \
               '[7,null,null,null,[]]'
+    assert_eq "$(jq -r '.forecast | keys_unsorted | join (" ")' <<<"$output")" \
+              "samples since unique_bytes dedup_ratio pool_used_bytes ratio_below pool_full"
+    assert_eq "$(jq -r '[.forecast[] | objects | keys_unsorted | join (" ")] | unique[]' <<<"$output")" \
+              "now method reason error values"
     # Documents without a history are equal, but for the time.
     jq -e '.forecast | .since != null and .unique_bytes.now == null' <<<"$output"
     # Documents of the history have none, and nothing else that is new.
@@ -100,13 +104,13 @@ $'FIGURE NOW\nunique 2.50\ndedup ratio\nused in'
     grep -E '^the pool is full: not before 20' <<<"$output"
     # The threshold of the alert is the ratio of interest.
     nbdedup set drift-alert-ratio=1.45
-    nbdedup drift --json | jq -e '.goldens[0].forecast.ratio_below.ratio == 1.45'
+    nbdedup drift --forecast --json | jq -e '.goldens[0].forecast.ratio_below.ratio == 1.45'
     run -0 nbdedup drift --ratio-below 3
     assert_eq "${lines[-1]}" "the dedup ratio is below 3: now"
     # So much is written in ten days.
     used=$(nbdedup status --json | jq .space.used_bytes)
     nbdedup set max-size=$((used + 655360))
-    nbdedup drift --json >"$BATS_TEST_TMPDIR/json"
+    nbdedup drift --forecast --json >"$BATS_TEST_TMPDIR/json"
     jq -e '.goldens[0] | (.forecast.pool_full.time - .time) / 86400 |
            . > 7 and . < 13' "$BATS_TEST_TMPDIR/json"
     run -0 nbdedup drift
@@ -118,7 +122,7 @@ $'FIGURE NOW\nunique 2.50\ndedup ratio\nused in'
     live 20
     forecast ()
     {
-        nbdedup "$@" drift --json |
+        nbdedup "$@" drift --forecast --json |
             jq -c '.goldens[0].forecast | [.samples, .unique_bytes.method,
                 (.unique_bytes.values[0].value / 10000 | floor)]'
     }
