@@ -290,7 +290,7 @@ test_quota (void)
   settle ();
   run ("prune", json_pack ("{s:i}", "percent", 100));
   run ("set", json_pack ("{s:s,s:s}", "property", "ddt-quota", "value",
-                         "6700"));
+                         "5000"));
   result = rewrite ("v", true);
   expect (number (result, "indexed_records") == 100);
   expect (number (result, "over_quota_records") == 200);
