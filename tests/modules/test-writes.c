@@ -348,7 +348,10 @@ test_waiting_workers_let_others_begin (void)
 
   start (0);
   wb = pool->writeback;
-  wb->nr_at_once = 1;
+  {
+    WITH_LOCK (&wb->lock);      /* the workers run already */
+    wb->nr_at_once = 1;
+  }
   drain_zeroes (6);             /* the leaf is in memory */
   write_and_stall (&flush, 5, 1);
   job_start (&zeroes, drain_zeroes, 6);
