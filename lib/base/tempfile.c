@@ -22,7 +22,7 @@ tempfile_open (const char *dir)
 
   /* Not every file system supports O_TMPFILE. */
   if (fd == -1 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    snprintf (path, sizeof path, "%s/sort-XXXXXX", dir);
+    snprintf (path, sizeof path, "%s/nbdedup-XXXXXX", dir);
     fd = mkostemp (path, O_CLOEXEC);
     if (fd != -1)
       unlink (path);

@@ -202,17 +202,17 @@ compare_end (struct compare *c, uint64_t bytes)
  * Contents
  */
 
-static bool
-is_zero_hash (const XXH128_hash_t *hash)
+/* Never 0, which means an empty slot. */
+static uint64_t
+key_of (const XXH128_hash_t *hash)
 {
-  return hash->low64 == 0 && hash->high64 == 0;
+  return hash->high64 | (hash->high64 == 0);
 }
 
 static struct slot *
 find_slot (struct contents *t, const XXH128_hash_t *hash)
 {
-  /* Never 0, which means an empty slot. */
-  const uint64_t key = hash->high64 | (hash->high64 == 0);
+  const uint64_t key = key_of (hash);
   uint64_t i = key & t->mask;
 
   while (t->slots[i].key != 0 && t->slots[i].key != key)
@@ -275,9 +275,7 @@ note_content (struct contents *t, struct slot *slot, const XXH128_hash_t *hash,
               size_t member)
 {
   if (slot->key == 0) {
-    *slot = (struct slot) {
-      .key = hash->high64 | (hash->high64 == 0), .first = NO_CLONE,
-    };
+    *slot = (struct slot) { .key = key_of (hash), .first = NO_CLONE };
     t->nr_used++;
   }
   if (member == 0)
@@ -488,8 +486,8 @@ compare_members (struct run *r)
   return result;
 }
 
-/* Images from 'from' on, by time: the next time after '*time', and in 'members'
- * those that have it.
+/* The next time after '*time' at which there are images (the 'first' of all),
+ * and in 'members' those images, behind the golden one.
  */
 static size_t
 next_members (const struct compare *c, int64_t *time, bool first,

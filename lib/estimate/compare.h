@@ -18,6 +18,7 @@
 #ifndef NBDEDUP_COMPARE_H
 #define NBDEDUP_COMPARE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,6 +60,13 @@ struct compare_settings {
  */
 extern json_t *compare_result (struct compare *compare,
                                const struct compare_settings *settings);
+
+/* The hash that stands for zeroes. */
+static inline bool
+is_zero_hash (const XXH128_hash_t *hash)
+{
+  return hash->low64 == 0 && hash->high64 == 0;
+}
 
 /* The hash of a block from those of its pieces. */
 static inline XXH128_hash_t

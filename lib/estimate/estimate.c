@@ -297,12 +297,6 @@ sample_block (struct nbdedup_estimate *e, struct size_counts *c,
  * Dedup
  */
 
-static bool
-is_zero_hash (const XXH128_hash_t *hash)
-{
-  return hash->low64 == 0 && hash->high64 == 0;
-}
-
 static void
 hash_pieces (struct scratch *s, const uint8_t *buf, unsigned nr, uint32_t len)
 {

@@ -169,7 +169,7 @@ $'FIGURE NOW\nunique 2.50\ndedup ratio\nused in'
     done
     run -2 nbdedup set drift-alert-unique=much web1
     run -2 nbdedup set drift-alert-ratio=2 web1
-    run -1 nbdedup set drift-alert-unique=1M nobody
+    run -1 nbdedup set drift-alert-unique=1M missing
     nbdedup set drift-alert-ratio=2.5
     nbdedup set drift-alert-growth=1.5G
     nbdedup set drift-alert-unique=1M
