@@ -37,11 +37,11 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/priority.h"
-#include "drift/frozen.h"
 #include "base/thread.h"
 #include "format/control-protocol.h"
 #include "report/scrub.h"
 #include "service/command.h"
+#include "service/control-int.h"
 #include "service/control.h"
 
 /* When there are so many, a new connection replaces the one that has been idle
@@ -53,56 +53,13 @@
  * four.
  */
 #define VOLUMES_MAX 32
-/* Connections with a frozen moment, each of which takes the memory of a drift.
- * They check often whether it must give way, and end it if the client asks for
- * nothing for so long: it may have been stopped.
- */
-#define FROZEN_MAX 4
-#define FROZEN_LOOK_MS 5
-#define FROZEN_IDLE_MS 300000
 /* Values of 'idle_ms' for a connection that is not idle. */
 #define SERVING 0               /* a request, or has a volume or a frozen
                                  * moment */
 #define SENT_AWAY UINT64_MAX    /* by the accepting thread: it must end */
 
-#define PROGRESS_INTERVAL_MS 100
-
 /* How long clients may take to read their last answers. */
 #define STOP_MS 1000
-
-struct connection {
-  LIST_ENTRY (connection) link; /* used by the accepting thread only */
-  struct control *control;      /* not owned; outlives the connection */
-  pthread_t thread;
-  int fd;                       /* owned; closed after the join */
-  uid_t uid;                    /* the peer's */
-  atomic_bool done;             /* the thread is about to end */
-  atomic_uint_fast64_t idle_ms; /* when its wait for a request began */
-
-  /* The thread's own. */
-  bool greeted;                 /* HELLO was answered */
-  struct nbdedup_volume *volume;        /* NULL: none open */
-  struct frozen *frozen;        /* owned; NULL: none */
-  char *lost_moment;            /* owned; why 'frozen' was closed, or NULL */
-  uint8_t *buf;                 /* CONTROL_PAYLOAD_MAX bytes, or NULL */
-  uint64_t cookie;              /* of the request being served */
-  bool want_progress, lost;     /* of the command being served */
-  uint64_t progress_ms;         /* time of the last PROGRESS */
-};
-
-struct control {
-  struct nbdedup_pool *pool;    /* not owned; outlives the control */
-  int dirfd, listenfd, wakefd;  /* owned */
-  bool bound;                   /* this server made the socket's name */
-  pthread_t thread;
-  atomic_bool stopping;
-  atomic_uint nr_volumes;       /* connections that have one open */
-  atomic_uint nr_frozen;        /* the same for frozen moments */
-
-  /* The accepting thread's own. */
-  LIST_HEAD (, connection) connections;
-  unsigned nr_connections;
-};
 
 static void
 wake (struct control *control)
@@ -113,75 +70,6 @@ wake (struct control *control)
    */
   if (write (control->wakefd, &one, sizeof one) == -1)
     return;
-}
-
-/*----------------------------------------------------------------------
- * Answers.  All return -1 if the connection must end.
- */
-
-static int
-reply (struct connection *conn, uint64_t offset, uint64_t length,
-       const void *payload, uint32_t payload_len)
-{
-  const struct control_frame f = {
-    .type = CONTROL_REPLY, .cookie = conn->cookie,
-    .offset = offset, .length = length, .payload = payload_len,
-  };
-
-  return control_send (conn->fd, &f, payload);
-}
-
-static int
-reply_error (struct connection *conn, int err, const char *text)
-{
-  const struct control_frame f = {
-    .type = CONTROL_ERROR, .cookie = conn->cookie,
-    .payload = strnlen (text, CONTROL_ERROR_MAX), .error = err ? err : EIO,
-  };
-
-  return control_send (conn->fd, &f, text);
-}
-
-/* The engine's last failure in this thread. */
-static int
-reply_failure (struct connection *conn)
-{
-  int err = errno;
-
-  return reply_error (conn, err, nbdedup_error ());
-}
-
-static int
-reply_result (struct connection *conn, int r)
-{
-  return r == -1 ? reply_failure (conn) : reply (conn, 0, 0, NULL, 0);
-}
-
-/* A JSON text of any length, in as many frames as it takes. */
-static int
-reply_json (struct connection *conn, json_t *json)
-{
-  CLEANUP_FREE char *text = json_dumps (json, JSON_COMPACT);
-  size_t len, done = 0;
-
-  if (text == NULL)
-    return reply_error (conn, ENOMEM, "control: no memory for the result");
-  len = strlen (text);
-  if (len > CONTROL_RESULT_MAX)
-    return reply_error (conn, EFBIG, "control: the result is too large");
-  do {
-    const size_t n = len - done < CONTROL_PAYLOAD_MAX ?
-      len - done : CONTROL_PAYLOAD_MAX;
-    const struct control_frame f = {
-      .type = CONTROL_REPLY, .cookie = conn->cookie, .payload = n,
-      .flags = done + n < len ? CONTROL_FLAG_MORE : 0,
-    };
-
-    if (control_send (conn->fd, &f, text + done) == -1)
-      return -1;
-    done += n;
-  } while (done < len);
-  return 0;
 }
 
 /*----------------------------------------------------------------------
@@ -197,71 +85,10 @@ serve_hello (struct connection *conn, const struct control_frame *f)
     snprintf (text, sizeof text, "control: the server speaks version %d, "
               "the client versions %" PRIu64 " to %" PRIu64 ": use the same "
               "version of nbdedup", CONTROL_VERSION, f->offset, f->length);
-    return reply_error (conn, EPROTONOSUPPORT, text);
+    return control_reply_error (conn, EPROTONOSUPPORT, text);
   }
   conn->greeted = true;
-  return reply (conn, CONTROL_VERSION, 0, NULL, 0);
-}
-
-/* Is the client still connected and waiting?  Peeks at its input, and removes
- * only a CANCEL from it.
- */
-static bool
-client_waits (struct connection *conn)
-{
-  uint8_t header[CONTROL_HEADER_LEN];
-  struct control_frame f;
-  ssize_t r;
-
-  if (conn->lost)
-    return false;
-  r = recv (conn->fd, header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
-  if (r == -1 && (errno == EAGAIN || errno == EINTR))
-    return true;
-  if (r <= 0) {
-    conn->lost = true;
-    return false;
-  }
-  if (r < (ssize_t) sizeof header)
-    return true;
-  if (control_frame_unpack (header, &f) == -1) {
-    conn->lost = true;
-    return false;
-  }
-  if (f.type != CONTROL_CANCEL || f.payload != 0)
-    return true;                /* sent too early; served afterwards */
-  if (control_recv_bytes (conn->fd, header, sizeof header) != 1)
-    conn->lost = true;
-  return f.cookie != conn->cookie;
-}
-
-static int
-command_progress (void *opaque, uint64_t done, uint64_t total)
-{
-  struct connection *conn = opaque;
-  const struct control_frame f = {
-    .type = CONTROL_PROGRESS, .cookie = conn->cookie,
-    .offset = done, .length = total,
-  };
-  struct pollfd pfd = { .fd = conn->fd, .events = POLLOUT };
-  uint64_t now;
-
-  if (atomic_load (&conn->control->stopping) || !client_waits (conn))
-    return 1;
-
-  /* Send only if the socket has room: a client that does not read must not
-   * block the command.
-   */
-  now = clock_ms ();
-  if (conn->want_progress && now - conn->progress_ms >= PROGRESS_INTERVAL_MS &&
-      poll (&pfd, 1, 0) == 1 && (pfd.revents & POLLOUT)) {
-    conn->progress_ms = now;
-    if (control_send (conn->fd, &f, NULL) == -1) {
-      conn->lost = true;
-      return 1;
-    }
-  }
-  return 0;
+  return control_reply (conn, CONTROL_VERSION, 0, NULL, 0);
 }
 
 static int
@@ -277,14 +104,16 @@ serve_command (struct connection *conn, const struct control_frame *f)
   request = json_loadb ((const char *) conn->buf, f->payload,
                         JSON_REJECT_DUPLICATES, &err);
   if (request == NULL && errno == ENOMEM)
-    return reply_error (conn, ENOMEM, "no memory for the command");
+    return control_reply_error (conn, ENOMEM, "no memory for the command");
   if (request == NULL)
-    return reply_error (conn, EINVAL, "control: the command is not JSON");
+    return control_reply_error (conn, EINVAL,
+                                "control: the command is not JSON");
   command = json_string_value (json_object_get (request, "command"));
   args = json_object_get (request, "args");
   if (command == NULL || (args != NULL && !json_is_object (args)))
-    return reply_error (conn, EINVAL, "control: the command is not an object "
-                        "with \"command\" and \"args\"");
+    return control_reply_error (conn, EINVAL,
+                                "control: the command is not an object with "
+                                "\"command\" and \"args\"");
 
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
   conn->progress_ms = 0;
@@ -292,142 +121,15 @@ serve_command (struct connection *conn, const struct control_frame *f)
   if (command_is_background (command, args))
     thread_lower_priority ();
   result = command_run (conn->control->pool, command, args,
-                        command_progress, conn);
+                        control_progress, conn);
   if (conn->lost)
     return -1;
   if (result == NULL && errno == EINTR &&
       atomic_load (&conn->control->stopping))
-    return reply_error (conn, EINTR, "the server is shutting down");
+    return control_reply_error (conn, EINTR, "the server is shutting down");
   if (result == NULL)
-    return reply_failure (conn);
-  return reply_json (conn, result);
-}
-
-static void
-close_frozen (struct connection *conn)
-{
-  if (conn->frozen == NULL)
-    return;
-  frozen_close (conn->frozen);
-  conn->frozen = NULL;
-  atomic_fetch_sub (&conn->control->nr_frozen, 1);
-}
-
-/* Absent is allowed. */
-static bool
-is_freezable (const json_t *args)
-{
-  const json_t *name = json_object_get (args, "name");
-  const json_t *memory = json_object_get (args, "memory");
-
-  return json_is_object (args) && (name == NULL || json_is_string (name)) &&
-    (memory == NULL ||
-     (json_is_integer (memory) && json_integer_value (memory) >= 0));
-}
-
-static int
-open_frozen (struct connection *conn, const json_t *args)
-{
-  if (atomic_fetch_add (&conn->control->nr_frozen, 1) >= FROZEN_MAX) {
-    atomic_fetch_sub (&conn->control->nr_frozen, 1);
-    return reply_error (conn, EBUSY, "control: too many commands look at the "
-                        "blocks of clones: try again later");
-  }
-  conn->want_progress = false;
-  thread_lower_priority ();     /* for the rest of the connection */
-  conn->frozen = frozen_open (conn->control->pool,
-                              json_string_value (json_object_get (args,
-                                                                  "name")),
-                              (uint64_t) json_integer_value
-                              (json_object_get (args, "memory")),
-                              command_progress, conn);
-  if (conn->frozen == NULL) {
-    int err = errno;
-
-    atomic_fetch_sub (&conn->control->nr_frozen, 1);
-    errno = err;
-    return reply_failure (conn);
-  }
-  return reply (conn, 0, 0, NULL, 0);
-}
-
-static int
-serve_freeze (struct connection *conn, const struct control_frame *f)
-{
-  CLEANUP_JSON json_t *args =
-    json_loadb ((const char *) conn->buf, f->payload, JSON_REJECT_DUPLICATES,
-                NULL);
-
-  if (conn->volume != NULL || conn->frozen != NULL ||
-      conn->lost_moment != NULL)
-    return reply_error (conn, EINVAL, "control: this connection has a volume "
-                        "or a frozen moment already");
-  if (!is_freezable (args))
-    return reply_error (conn, EINVAL, "control: the arguments are not an "
-                        "object with \"name\" and \"memory\"");
-  return open_frozen (conn, args);
-}
-
-static int
-serve_frozen_next (struct connection *conn, const struct control_frame *f)
-{
-  CLEANUP_JSON json_t *document = NULL;
-
-  conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
-  conn->progress_ms = 0;
-  document = frozen_next (conn->frozen, command_progress, conn);
-  if (conn->lost)
-    return -1;
-  return document == NULL ? reply_failure (conn) : reply_json (conn, document);
-}
-
-static int
-serve_frozen_read (struct connection *conn, const struct control_frame *f)
-{
-  if (f->payload != 8 || f->length == 0 || f->length > CONTROL_PAYLOAD_MAX)
-    return reply_error (conn, EINVAL, "control: bad length of a read");
-  if (frozen_read (conn->frozen, get_le64 (conn->buf), conn->buf, f->length,
-                   f->offset) == -1)
-    return reply_failure (conn);
-  return reply (conn, 0, 0, conn->buf, f->length);
-}
-
-static int
-serve_frozen_runs (struct connection *conn, const struct control_frame *f)
-{
-  struct class_run run;
-  uint8_t *p = conn->buf;
-  int r = 1;
-
-  while (p - conn->buf < CONTROL_RUNS_MAX * CONTROL_RUN_LEN &&
-         (r = frozen_classes (conn->frozen, f->offset, &run)) == 1) {
-    put_le64 (p, run.block);
-    put_le64 (p + 8, run.nr << 8 | run.class);
-    p += CONTROL_RUN_LEN;
-  }
-  return r == -1 ? reply_failure (conn)
-    : reply (conn, frozen_size (conn->frozen, f->offset), 0, conn->buf,
-             p - conn->buf);
-}
-
-static int
-serve_frozen (struct connection *conn, const struct control_frame *f)
-{
-  if (conn->lost_moment != NULL)
-    return reply_error (conn, EBUSY, conn->lost_moment);
-  if (conn->frozen == NULL)
-    return reply_error (conn, EINVAL, "control: this connection has no frozen "
-                        "moment");
-  switch (f->type) {
-  case CONTROL_FROZEN_NEXT:
-    return serve_frozen_next (conn, f);
-  case CONTROL_FROZEN_READ:
-    return serve_frozen_read (conn, f);
-  case CONTROL_FROZEN_RUNS:
-    return serve_frozen_runs (conn, f);
-  default:
-    abort ();                   /* serve_request passes no other type */
-  }
+    return control_reply_failure (conn);
+  return control_reply_json (conn, result);
 }
 
 static void
@@ -447,19 +149,21 @@ serve_volume_open (struct connection *conn, const struct control_frame *f)
   const char *name = (const char *) conn->buf;
 
   if (conn->volume != NULL || conn->frozen != NULL)
-    return reply_error (conn, EINVAL, "control: this connection has a volume "
-                        "open already");
+    return control_reply_error (conn, EINVAL,
+                                "control: this connection has a volume open "
+                                "already");
   if (f->payload == 0 || f->payload > CONTROL_NAME_MAX ||
       strlen (name) != f->payload)
-    return reply_error (conn, EINVAL, "control: bad volume name");
+    return control_reply_error (conn, EINVAL, "control: bad volume name");
   if (f->length & ~(uint64_t) (NBDEDUP_VOLUME_READONLY |
                                NBDEDUP_VOLUME_EXCLUSIVE))
-    return reply_error (conn, EINVAL, "control: unknown volume flags");
+    return control_reply_error (conn, EINVAL, "control: unknown volume flags");
 
   if (atomic_fetch_add (&conn->control->nr_volumes, 1) >= VOLUMES_MAX) {
     atomic_fetch_sub (&conn->control->nr_volumes, 1);
-    return reply_error (conn, EBUSY, "control: too many imports and exports: "
-                        "try again later");
+    return control_reply_error (conn, EBUSY,
+                                "control: too many imports and exports: try "
+                                "again later");
   }
   conn->volume = nbdedup_volume_open (conn->control->pool, name,
                                       f->length | NBDEDUP_VOLUME_ADMIN,
@@ -469,10 +173,10 @@ serve_volume_open (struct connection *conn, const struct control_frame *f)
 
     atomic_fetch_sub (&conn->control->nr_volumes, 1);
     errno = err;
-    return reply_failure (conn);
+    return control_reply_failure (conn);
   }
-  return reply (conn, nbdedup_volume_size (conn->volume),
-                nbdedup_volume_block_size (conn->volume), NULL, 0);
+  return control_reply (conn, nbdedup_volume_size (conn->volume),
+                        nbdedup_volume_block_size (conn->volume), NULL, 0);
 }
 
 struct extents_state {
@@ -500,19 +204,19 @@ serve_extents (struct connection *conn, const struct control_frame *f)
 
   if (nbdedup_volume_extents (conn->volume, f->length, f->offset,
                               collect_extent, &state) == -1)
-    return reply_failure (conn);
-  return reply (conn, 0, 0, conn->buf, state.nr * CONTROL_EXTENT_LEN);
+    return control_reply_failure (conn);
+  return control_reply (conn, 0, 0, conn->buf, state.nr * CONTROL_EXTENT_LEN);
 }
 
 static int
 serve_read (struct connection *conn, const struct control_frame *f)
 {
   if (f->length == 0 || f->length > CONTROL_PAYLOAD_MAX)
-    return reply_error (conn, EINVAL, "control: bad length of a read");
+    return control_reply_error (conn, EINVAL, "control: bad length of a read");
   if (nbdedup_volume_read (conn->volume, conn->buf, f->length,
                            f->offset) == -1)
-    return reply_failure (conn);
-  return reply (conn, 0, 0, conn->buf, f->length);
+    return control_reply_failure (conn);
+  return control_reply (conn, 0, 0, conn->buf, f->length);
 }
 
 static int
@@ -520,29 +224,31 @@ serve_repair (struct connection *conn, const struct control_frame *f)
 {
   int r = scrub_offer (conn->control->pool, f->offset, conn->buf, f->payload);
 
-  return r == -1 ? reply_failure (conn) : reply (conn, r, 0, NULL, 0);
+  return r == -1 ? control_reply_failure (conn)
+    : control_reply (conn, r, 0, NULL, 0);
 }
 
 static int
 serve_data (struct connection *conn, const struct control_frame *f)
 {
   if (conn->volume == NULL)
-    return reply_error (conn, EINVAL, "control: this connection has no volume "
-                        "open");
+    return control_reply_error (conn, EINVAL,
+                                "control: this connection has no volume open");
   switch (f->type) {
   case CONTROL_VOLUME_CLOSE:
     close_volume (conn);
-    return reply (conn, 0, 0, NULL, 0);
+    return control_reply (conn, 0, 0, NULL, 0);
   case CONTROL_READ:
     return serve_read (conn, f);
   case CONTROL_WRITE:
     if (f->payload == 0)
-      return reply_error (conn, EINVAL, "control: bad length of a write");
-    return reply_result (conn,
-                         nbdedup_volume_write (conn->volume, conn->buf,
-                                               f->payload, f->offset));
+      return control_reply_error (conn, EINVAL,
+                                  "control: bad length of a write");
+    return control_reply_result (conn,
+                                 nbdedup_volume_write (conn->volume, conn->buf,
+                                                       f->payload, f->offset));
   case CONTROL_FLUSH:
-    return reply_result (conn, nbdedup_volume_flush (conn->volume));
+    return control_reply_result (conn, nbdedup_volume_flush (conn->volume));
   case CONTROL_EXTENTS:
     return serve_extents (conn, f);
   default:
@@ -554,11 +260,11 @@ static int
 serve_request (struct connection *conn, const struct control_frame *f)
 {
   if (!conn->greeted && f->type != CONTROL_HELLO) {
-    reply_error (conn, EPROTO, "control: HELLO must come first");
+    control_reply_error (conn, EPROTO, "control: HELLO must come first");
     return -1;
   }
   if (atomic_load (&conn->control->stopping)) {
-    reply_error (conn, ESHUTDOWN, "the server is shutting down");
+    control_reply_error (conn, ESHUTDOWN, "the server is shutting down");
     return -1;
   }
 
@@ -567,7 +273,8 @@ serve_request (struct connection *conn, const struct control_frame *f)
     return serve_hello (conn, f);
   case CONTROL_COMMAND:
     if (f->payload > CONTROL_COMMAND_MAX)
-      return reply_error (conn, EINVAL, "control: the command is too long");
+      return control_reply_error (conn, EINVAL,
+                                  "control: the command is too long");
     return serve_command (conn, f);
   case CONTROL_CANCEL:
     return 0;                   /* too late: the command has been answered */
@@ -582,13 +289,13 @@ serve_request (struct connection *conn, const struct control_frame *f)
   case CONTROL_EXTENTS:
     return serve_data (conn, f);
   case CONTROL_FREEZE:
-    return serve_freeze (conn, f);
+    return control_serve_freeze (conn, f);
   case CONTROL_FROZEN_NEXT:
   case CONTROL_FROZEN_READ:
   case CONTROL_FROZEN_RUNS:
-    return serve_frozen (conn, f);
+    return control_serve_frozen (conn, f);
   default:
-    return reply_error (conn, EOPNOTSUPP, "control: unknown request");
+    return control_reply_error (conn, EOPNOTSUPP, "control: unknown request");
   }
 }
 
@@ -597,8 +304,8 @@ serve_request (struct connection *conn, const struct control_frame *f)
  */
 
 /* Wait for a frame to begin; 'ms' -1: forever.  control_stop ends the wait. */
-static bool
-wait_for_frame (struct connection *conn, int ms)
+bool
+control_wait (struct connection *conn, int ms)
 {
   struct pollfd pfd = { .fd = conn->fd, .events = POLLIN };
   int r;
@@ -609,30 +316,11 @@ wait_for_frame (struct connection *conn, int ms)
   return r == 1;
 }
 
-/* Wait for the next request of a client with a frozen moment, and end that if
- * it must give way, or the client is silent for too long.
- */
-static void
-watch_frozen (struct connection *conn)
-{
-  const uint64_t begun = clock_ms ();
-
-  while (conn->frozen != NULL && !wait_for_frame (conn, FROZEN_LOOK_MS)) {
-    if (frozen_check (conn->frozen) == -1)
-      conn->lost_moment = strdup (nbdedup_error ());
-    else if (clock_ms () - begun > FROZEN_IDLE_MS)
-      conn->lost_moment = strdup ("the command was silent for too long");
-    else
-      continue;
-    close_frozen (conn);
-  }
-}
-
 static bool
 wait_for_request (struct connection *conn)
 {
-  watch_frozen (conn);
-  return wait_for_frame (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000);
+  control_watch_frozen (conn);
+  return control_wait (conn, conn->greeted ? -1 : CONTROL_TIMEOUT_S * 1000);
 }
 
 static int
@@ -645,8 +333,9 @@ serve_one (struct connection *conn)
   if (r != 1) {
     conn->cookie = 0;
     if (r == -1 && errno == EPROTO)
-      reply_error (conn, EPROTO, "control: the client does not speak nbdedup's "
-                   "protocol");
+      control_reply_error (conn, EPROTO,
+                           "control: the client does not speak nbdedup's "
+                           "protocol");
     return -1;
   }
   conn->cookie = f.cookie;
@@ -654,7 +343,7 @@ serve_one (struct connection *conn)
   if (conn->buf == NULL) {
     conn->buf = malloc (CONTROL_PAYLOAD_MAX + 1);
     if (conn->buf == NULL) {
-      reply_error (conn, ENOMEM, "control: no memory for a buffer");
+      control_reply_error (conn, ENOMEM, "control: no memory for a buffer");
       return -1;
     }
   }
@@ -691,7 +380,7 @@ connection_thread (void *opaque)
       end_request (conn);
 
   close_volume (conn);
-  close_frozen (conn);
+  control_close_frozen (conn);
   free (conn->lost_moment);
   free (conn->buf);
   shutdown (conn->fd, SHUT_RDWR);
@@ -707,7 +396,7 @@ turn_away (int fd, int err, const char *text)
   struct connection conn = { .fd = fd };
 
   control_set_timeouts (fd, 1, 1);
-  reply_error (&conn, err, text);
+  control_reply_error (&conn, err, text);
   close (fd);
 }
 
