@@ -459,6 +459,44 @@ extern int nbdedup_frozen_read (struct nbdedup_frozen *frozen, uint64_t clone,
                                 void *buf, uint32_t len, uint64_t offset)
   __attribute__ ((nonnull (1, 3)));
 
+/* What following advice would free, for "drift --advise".
+ *
+ * zero: these bytes of clone 'clone' would read as zeroes, as part of set 'set'
+ * (a number below NBDEDUP_FROZEN_SETS).  Those of one set come in ascending
+ * order of clones and bytes; EINVAL.
+ *
+ * advise: after all sets, once for a document.  An object (a new reference):
+ *
+ *   "sets"        an object for each set: "freed_bytes" if all of its bytes
+ *                 are zeroed; "clones": the same for each clone alone.  They
+ *                 are negative if more shared blocks must be copied.
+ *   "own_blocks"  that clones have above the golden image, of all of them
+ *   "rebase"      the best other snapshot to rebase all clones onto, or null
+ *   "promote"     the best clone, or snapshot of one, for that, or null
+ *   "rewrite"     what "rewrite" would save: "missed_bytes" by joining equal
+ *                 records (--dedup), "compress_bytes" by today's compression;
+ *                 "missed" and "compress": the volumes to rewrite for that
+ *
+ * "rebase" and "promote" have "target", its name; "is_snapshot"; "own_blocks"
+ * of all clones then; "rebases", the names of the volumes to rebase;
+ * "destroys", the snapshot or volume that is of no use any more, if there is
+ * one; and "freed_bytes", what all of that would free.
+ */
+#define NBDEDUP_FROZEN_SETS 8
+
+struct nbdedup_range {
+  uint64_t offset, len;
+};
+
+extern int nbdedup_frozen_zero (struct nbdedup_frozen *frozen, unsigned set,
+                                uint64_t clone,
+                                const struct nbdedup_range *ranges, size_t nr)
+  __attribute__ ((nonnull (1)));
+extern json_t *nbdedup_frozen_advise (struct nbdedup_frozen *frozen,
+                                      nbdedup_progress_fn *progress,
+                                      void *opaque)
+  __attribute__ ((nonnull (1), warn_unused_result));
+
 /* Parse a size in bytes, such as "4096", "16K", "1.5g" or "10GiB"; K, M, G and
  * T are powers of 1024.  EINVAL: not a size, or too large.
  */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "drift-advice.h"
 #include "drift-ask.h"
 #include "drift-file.h"
 #include "drift-files.h"
@@ -18,6 +19,7 @@ enum {
   KEY_RECORD,
   KEY_CSV,
   KEY_FILES,
+  KEY_ADVISE,
   KEY_IF_DESTROYED,
   KEY_HTML,
   KEY_SVG,
@@ -34,6 +36,8 @@ static const struct argp_option options[] = {
                                    "sample", 0 },
   { "files", KEY_FILES, NULL, 0,
     "Also show which files, and what else, the diverged data belongs to", 0 },
+  { "advise", KEY_ADVISE, NULL, 0,
+    "Also show what to do about it, and how much each step would save", 0 },
   { "if-destroyed", KEY_IF_DESTROYED, "NAME...", 0,
     "Add how much destroying all of these volumes and snapshots would free",
     0 },
@@ -54,7 +58,7 @@ static const struct argp_option options[] = {
 
 struct drift_options {
   struct options common;        /* first: parsers get a pointer to it */
-  bool history, record, csv, forecast, alert, files;
+  bool history, record, csv, forecast, alert, files, advise;
   double ratio_below;           /* 0: the pool's property */
   const char *html, *svg;
   uint64_t memory;              /* 0: the engine's default */
@@ -159,6 +163,9 @@ parse (int key, char *arg, struct argp_state *state)
   case KEY_FILES:
     opts->files = true;
     return 0;
+  case KEY_ADVISE:
+    opts->advise = true;
+    return 0;
   case KEY_IF_DESTROYED:
     parse_names (opts, arg, state);
     return 0;
@@ -211,13 +218,20 @@ needs_present (const struct drift_options *opts)
     (!opts->history && !only_freed);
 }
 
+/* Must the command look into the clones' file systems? */
+static bool
+looks_inside (const struct drift_options *opts)
+{
+  return opts->files || opts->advise;
+}
+
 /* --alert computes nothing. */
 static void
 check_alert (const struct drift_options *opts)
 {
   if (opts->history || opts->record || opts->csv || opts->forecast ||
-      opts->ratio_below > 0 || opts->names != NULL || opts->memory > 0 ||
-      makes_files (opts))
+      looks_inside (opts) || opts->ratio_below > 0 || opts->names != NULL ||
+      opts->memory > 0 || makes_files (opts))
     usage_error (&opts->common, "--alert can be used only with the name of a "
                  "golden image and --json");
 }
@@ -246,13 +260,14 @@ check_options (const struct drift_options *opts)
     usage_error (common, "--forecast cannot be used with --csv or --history");
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
-  if (opts->files && (opts->history || opts->record || opts->csv ||
-                      opts->names != NULL || makes_files (opts)))
-    usage_error (common, "--files cannot be used with --history, --record, "
-                 "--csv, --if-destroyed, --html or --svg");
-  if (opts->files && (opts->forecast || opts->ratio_below > 0))
-    usage_error (common, "--files cannot be used with --forecast or "
-                 "--ratio-below");
+  if (looks_inside (opts) && (opts->history || opts->record || opts->csv ||
+                              opts->names != NULL || makes_files (opts)))
+    usage_error (common, "--%s cannot be used with --history, --record, "
+                 "--csv, --if-destroyed, --html or --svg",
+                 opts->files ? "files" : "advise");
+  if (looks_inside (opts) && (opts->forecast || opts->ratio_below > 0))
+    usage_error (common, "--%s cannot be used with --forecast or "
+                 "--ratio-below", opts->files ? "files" : "advise");
   if (opts->names != NULL &&
       (opts->history || opts->csv || makes_files (opts)))
     usage_error (common, "--if-destroyed cannot be used with --history, --csv, "
@@ -281,9 +296,9 @@ get_results (const struct drift_options *opts, struct results *results)
   const struct options *common = &opts->common;
   const char *golden = common->args[0];
 
-  if (opts->files)
-    return (results->present = drift_files_ask (common, golden,
-                                                opts->memory)) ? 0 : -1;
+  if (looks_inside (opts))
+    return (results->present = drift_files_ask (common, golden, opts->memory,
+                                                opts->advise)) ? 0 : -1;
   if (needs_present (opts) &&
       (results->present = drift_ask_present (common, golden, opts->record,
                                              opts->ratio_below,
@@ -381,6 +396,8 @@ print_text (const struct drift_options *opts, const struct results *results)
       drift_print (list);
     if (opts->files)
       drift_files_print (list);
+    if (opts->advise)
+      drift_advice_print (list);
     json_decref (list);
   }
   if (results->freed != NULL && results->present != NULL)

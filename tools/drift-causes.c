@@ -7,12 +7,10 @@
 
 #include "drift-causes.h"
 
-#define CAUSE_TEMPORARY "caches and temporary files"
 #define CAUSE_DATABASE "databases"
 #define CAUSE_INITRD "initrd"
 #define CAUSE_LOGS "logs"
 #define CAUSE_PROGRAMS "programs of no known package"
-#define CAUSE_SWAP "swap"
 
 /* The first pattern that matches decides; '*' matches '/', too. */
 struct rule {

@@ -8,6 +8,8 @@
 #define NBDEDUP_DRIFT_CAUSES_H
 
 #define CAUSE_PACKAGE "package upgrade"
+#define CAUSE_SWAP "swap"
+#define CAUSE_TEMPORARY "caches and temporary files"
 
 /* 'package': the one that owns the path, or NULL. */
 extern const char *drift_cause (const char *path, const char *package);

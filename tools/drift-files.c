@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "drift-advice.h"
 #include "drift-files.h"
 #include "drift-report.h"
 #include "files-helper.h"
@@ -18,7 +19,14 @@ struct asking {
   const struct options *opts;
   struct nbdedup_frozen *frozen;        /* owned */
   struct progress progress;
+  struct give_back *give_back;  /* owned; of the present document; NULL: no
+                                 * advice is wanted */
 };
+
+/* The helper has a bit for each sector of what it is asked for, so of larger
+ * images it can tell the owners of a part only.
+ */
+#define WHOLE_IMAGE_MAX (UINT64_C (1) << 40)
 
 /* Runs of blocks that are unique, or a sibling's. */
 struct run {
@@ -70,15 +78,19 @@ make_ranges (const struct runs *runs, uint64_t size, size_t *nr)
   return ranges;
 }
 
-/* Find the owners of all runs.  -1: image_error. */
+/* Find the owners of all runs; for advice, of all of the image.  -1:
+ * image_error.
+ */
 static int
 find_owners (struct asking *a, uint64_t number, uint64_t size,
              const struct runs *runs, struct files_answer *answer)
 {
+  const struct byte_range all = { 0, size };
+  const bool whole = a->give_back != NULL && size <= WHOLE_IMAGE_MAX;
   size_t nr, i;
   struct byte_range *ranges = make_ranges (runs, size, &nr);
   const struct files_question question = {
-    a->frozen, number, size, ranges, nr,
+    a->frozen, number, size, whole ? &all : ranges, whole ? 1 : nr,
   };
   const int r = files_helper_ask (&question, answer);
 
@@ -113,6 +125,8 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
     answer.map = owner_map_new (size, PSEUDO_OUTSIDE);
     if (runs.nr > 0)
       r = find_owners (a, number, size, &runs, &answer);
+    if (r == 0 && a->give_back != NULL)
+      give_back_add (a->give_back, answer.map);
     if (r == 0)
       drift_tally (clone, &answer);
   }
@@ -150,9 +164,40 @@ on_progress (void *opaque, uint64_t done, uint64_t total)
   return interrupted ();
 }
 
+/* Compute the advice for the present document.  -1: image_error. */
+static int
+add_advice (struct asking *a, json_t *document)
+{
+  json_t *figures = NULL;
+
+  if (give_back_tell (a->give_back, a->frozen) == 0)
+    figures = nbdedup_frozen_advise (a->frozen, on_progress, a);
+  if (figures == NULL)
+    return image_fail ("%s", nbdedup_error ());
+  json_object_set_new (document, "advice",
+                       drift_advice (document, figures, a->give_back, NULL));
+  json_decref (figures);
+  return 0;
+}
+
+/* Complete a document.  -1: image_error. */
+static int
+add_all (struct asking *a, json_t *document, bool advise)
+{
+  int r;
+
+  a->give_back = advise ? give_back_new () : NULL;
+  r = add_clones (a, document);
+  if (r == 0 && advise)
+    r = add_advice (a, document);
+  give_back_free (a->give_back);
+  a->give_back = NULL;
+  return r;
+}
+
 /* An array of all documents.  NULL: image_error. */
 static json_t *
-get_documents (struct asking *a)
+get_documents (struct asking *a, bool advise)
 {
   json_t *documents = check_memory (json_array ()), *document;
 
@@ -163,7 +208,7 @@ get_documents (struct asking *a)
       return documents;
     }
     json_array_append_new (documents, document);
-    if (add_clones (a, document) == -1) {
+    if (add_all (a, document, advise) == -1) {
       json_decref (documents);
       return NULL;
     }
@@ -175,7 +220,7 @@ get_documents (struct asking *a)
 
 static json_t *
 ask (struct asking *a, struct nbdedup_client *client, const char *golden,
-     uint64_t memory)
+     uint64_t memory, bool advise)
 {
   json_t *documents = NULL;
 
@@ -185,7 +230,7 @@ ask (struct asking *a, struct nbdedup_client *client, const char *golden,
     return NULL;
   }
   progress_start (&a->progress, "drift", PROGRESS_PARTS, a->opts->progress);
-  documents = get_documents (a);
+  documents = get_documents (a, advise);
   if (documents != NULL)
     progress_complete (&a->progress);
   progress_end (&a->progress);
@@ -195,7 +240,7 @@ ask (struct asking *a, struct nbdedup_client *client, const char *golden,
 
 json_t *
 drift_files_ask (const struct options *opts, const char *golden,
-                 uint64_t memory)
+                 uint64_t memory, bool advise)
 {
   struct asking a = { .opts = opts };
   struct nbdedup_client *client;
@@ -208,7 +253,7 @@ drift_files_ask (const struct options *opts, const char *golden,
   client = client_open (opts);
   if (client == NULL)
     return NULL;
-  documents = ask (&a, client, golden, memory);
+  documents = ask (&a, client, golden, memory, advise);
   if (documents == NULL)
     fail ("drift: %s", image_error ());
   if (nbdedup_client_close (client) == -1 && documents != NULL) {

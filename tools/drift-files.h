@@ -16,9 +16,11 @@
 #include "owner-map.h"
 #include "tools.h"
 
-/* As drift_ask_present; all of it is of one moment. */
+/* As drift_ask_present; all of it is of one moment.  'advise': each document
+ * also has "advice" (drift-advice.h).
+ */
 extern json_t *drift_files_ask (const struct options *opts, const char *golden,
-                                uint64_t memory);
+                                uint64_t memory, bool advise);
 
 /* drift-files-text.c: for people, after drift_print. */
 extern void drift_files_print (const json_t *documents);

@@ -171,6 +171,32 @@ owner_map_end (struct owner_map *m)
   return 0;
 }
 
+struct nbdedup_range *
+owner_map_ranges (const struct owner_map *m, bool (*wanted) (const char *path),
+                  size_t *nr)
+{
+  struct nbdedup_range *ranges =
+    check_memory (calloc (m->nr_extents + 1, sizeof *ranges));
+  bool *is_wanted = check_memory (calloc (m->nr_owners + 1, 1));
+  const struct extent *e;
+  size_t i, n = 0;
+
+  for (i = 0; i < m->nr_owners; ++i)
+    is_wanted[i] = wanted (m->owners[i].path);
+  for (i = 0; i < m->nr_extents; ++i) {
+    e = &m->extents[i];
+    if (!is_wanted[e->owner])
+      continue;
+    if (n > 0 && ranges[n - 1].offset + ranges[n - 1].len == e->offset)
+      ranges[n - 1].len += e->len;
+    else
+      ranges[n++] = (struct nbdedup_range) { e->offset, e->len };
+  }
+  free (is_wanted);
+  *nr = n;
+  return ranges;
+}
+
 static void
 add_bytes (struct owner_map *m, uint64_t owner, uint64_t len, bool unique)
 {

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nbdedup.h"
+
 struct owner {
   char *path;                   /* owned; UTF-8 without control characters */
   uint64_t sibling, unique;     /* bytes */
@@ -46,6 +48,14 @@ extern int owner_map_extent (struct owner_map *m, uint64_t offset,
 extern int owner_map_end (struct owner_map *m);
 /* Forget all owners and extents. */
 extern void owner_map_clear (struct owner_map *m, const char *rest);
+
+/* The parts of the image that owners have for which 'wanted' says so, ascending
+ * and apart: a new array.  After owner_map_end.
+ */
+extern struct nbdedup_range *owner_map_ranges (const struct owner_map *m,
+                                               bool (*wanted)
+                                               (const char *path),
+                                               size_t *nr);
 
 /* Count the bytes of a run.  After owner_map_end, or owner_map_clear. */
 extern void owner_map_count (struct owner_map *m, uint64_t offset,

@@ -56,6 +56,7 @@ extern void drift_end (struct nbdedup_pool *pool, struct view *v);
  */
 struct drift_blocks {
   struct class_map *map;        /* owned */
+  struct view_name golden;      /* with the layer that stands for it */
   struct view_name **clones;    /* owned; the names are the view's */
   uint32_t nr;
 };

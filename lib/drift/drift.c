@@ -382,6 +382,7 @@ make_map (const struct comparison *f, uint64_t memory_bytes,
   uint32_t i;
 
   blocks->map = class_map_new (f->v, memory_bytes);
+  blocks->golden = f->golden;
   blocks->clones = calloc (f->nr, sizeof *blocks->clones);
   if (blocks->map == NULL)
     return -1;
@@ -397,7 +398,7 @@ drift_blocks_free (struct drift_blocks *blocks)
 {
   class_map_free (blocks->map);
   free (blocks->clones);
-  *blocks = (struct drift_blocks) { NULL, NULL, 0 };
+  *blocks = (struct drift_blocks) { .map = NULL };
 }
 
 /* This reads all blocks of the clone set again for each golden image, although

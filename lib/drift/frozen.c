@@ -45,6 +45,8 @@ struct frozen {
   size_t nr_goldens, next;
 
   struct drift_blocks blocks;   /* of the last document */
+  struct advise *advise;        /* owned; about it; NULL: none yet */
+  struct hasher *hasher;        /* owned; for it; NULL: the same */
   const struct view_name *reading;      /* the clone that was read last */
   struct stack_layer *stack;    /* owned; its layers, from the top */
   size_t nr_stack;
@@ -114,6 +116,8 @@ frozen_close (struct frozen *f)
 
   if (f == NULL)
     return;
+  advise_free (f->advise);
+  hasher_free (f->hasher);
   drift_blocks_free (&f->blocks);
   view_close (&f->view);
   /* If the fold fails, a later one frees the space. */
@@ -138,6 +142,8 @@ frozen_next (struct frozen *f, nbdedup_progress_fn *progress, void *opaque)
 {
   json_t *document;
 
+  advise_free (f->advise);
+  f->advise = NULL;
   drift_blocks_free (&f->blocks);
   f->reading = NULL;
   if (f->next == f->nr_goldens)
@@ -278,21 +284,26 @@ get_leaf (struct frozen *f, uint64_t leaf_nr)
 }
 
 static int
+read_pointer (struct frozen *f, const struct pointer *ptr, uint32_t lsize,
+              void *buf, size_t offset, size_t len)
+{
+  unsigned ticket = quiesce_enter (&f->pool->quiesce);
+  int r = space_kept (f->pool->space, f->ticket);
+
+  if (r == 0)
+    r = read_record_once (f->pool, ptr, lsize, buf, offset, len);
+  quiesce_leave (&f->pool->quiesce, ticket);
+  return r;
+}
+
+static int
 read_record_of (struct frozen *f, const uint8_t *packed, uint32_t block_size,
                 void *buf, size_t offset, size_t len)
 {
   struct pointer ptr;
-  unsigned ticket;
-  int r;
 
-  if (pointer_unpack (packed, block_size, &ptr) == -1)
-    return -1;
-  ticket = quiesce_enter (&f->pool->quiesce);
-  r = space_kept (f->pool->space, f->ticket);
-  if (r == 0)
-    r = read_record_once (f->pool, &ptr, block_size, buf, offset, len);
-  quiesce_leave (&f->pool->quiesce, ticket);
-  return r;
+  return pointer_unpack (packed, block_size, &ptr) == -1 ? -1
+    : read_pointer (f, &ptr, block_size, buf, offset, len);
 }
 
 static int
@@ -340,4 +351,66 @@ frozen_read (struct frozen *f, uint64_t clone, void *buf, uint32_t len,
       return -1;
   }
   return 0;
+}
+
+/*----------------------------------------------------------------------
+ * Advice
+ */
+
+static int
+read_record_for_advice (void *opaque, const struct pointer *ptr,
+                        uint32_t lsize, void *buf)
+{
+  return read_pointer (opaque, ptr, lsize, buf, 0, lsize);
+}
+
+static int
+read_clone_for_advice (void *opaque, uint64_t clone, void *buf, uint32_t len,
+                       uint64_t offset)
+{
+  return frozen_read (opaque, clone, buf, len, offset);
+}
+
+static int
+begin_advice (struct frozen *f)
+{
+  struct advise_source source = {
+    read_record_for_advice, read_clone_for_advice, f, NULL,
+  };
+
+  if (f->blocks.map == NULL)
+    return nbdedup_fail (EINVAL, "there is no golden image at hand");
+  if (f->hasher == NULL)
+    f->hasher = hasher_new (f->pool->hash, &f->pool->hash_key);
+  source.hasher = f->hasher;
+  if (f->hasher && f->advise == NULL)
+    f->advise = advise_new (&f->view, &f->blocks, &source, f->memory_bytes);
+  return f->advise ? 0 : -1;
+}
+
+int
+frozen_zero (struct frozen *f, unsigned set, uint64_t clone, uint64_t offset,
+             uint64_t len)
+{
+  return begin_advice (f) == -1 || view_check (&f->view) == -1 ? -1
+    : advise_zero (f->advise, set, clone, offset, len);
+}
+
+json_t *
+frozen_advise (struct frozen *f, nbdedup_progress_fn *progress, void *opaque)
+{
+  json_t *result;
+
+  if (begin_advice (f) == -1)
+    return NULL;
+  f->progress.fn = progress;
+  f->progress.opaque = opaque;
+  if (drift_lock (f->pool, &f->progress) == -1)
+    return NULL;
+  result = advise_run (f->advise, &f->progress);
+  lock_release (&f->pool->drift);
+  f->progress.fn = NULL;
+  advise_free (f->advise);
+  f->advise = NULL;
+  return result;
 }

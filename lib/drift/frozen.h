@@ -17,6 +17,7 @@
 
 #include <stdint.h>
 
+#include "drift/advise.h"
 #include "drift/class-map.h"
 #include "nbdedup.h"
 
@@ -47,6 +48,15 @@ extern uint64_t frozen_size (const struct frozen *f, uint64_t clone);
 /* Read from a clone. */
 extern int frozen_read (struct frozen *f, uint64_t clone, void *buf,
                         uint32_t len, uint64_t offset);
+
+/* What would be freed, if ... (advise.h).  zero: as advise_zero, of this
+ * document's clones.  advise: as advise_run, once for a document.
+ */
+#define FROZEN_SETS ADVISE_SETS
+extern int frozen_zero (struct frozen *f, unsigned set, uint64_t clone,
+                        uint64_t offset, uint64_t len);
+extern json_t *frozen_advise (struct frozen *f, nbdedup_progress_fn *progress,
+                              void *opaque);
 
 /* Is the moment still there?  EBUSY: close it soon, because commits wait for
  * that.

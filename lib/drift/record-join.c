@@ -21,7 +21,14 @@ static_assert (ADDR_MAX <= UINT64_MAX >> WHO_BITS,
 
 struct join_item {
   uint64_t addr_who;            /* the address in the upper bits */
-  uint64_t block;               /* also RELEASE, NO_CONTENT */
+  uint64_t block;               /* also RELEASE, NO_CONTENT; NO_CONTENT alone:
+                                 * a new reference */
+};
+
+/* References to one record that a party drops; and does it add any? */
+struct party {
+  uint64_t drops;
+  bool adds, is_seen;
 };
 
 struct record_join {
@@ -30,8 +37,8 @@ struct record_join {
 
   /* The pass */
   uint64_t *freed;              /* not owned */
-  uint64_t *counts;             /* owned; references to one record, by who */
-  uint32_t *seen;               /* owned; parties whose count is not 0 */
+  struct party *parties;        /* owned; by who */
+  uint32_t *seen;               /* owned; parties that drop or add one */
   uint32_t nr_seen;
   struct blob row;              /* of records */
   uint64_t group;               /* its number; UINT64_MAX: none yet */
@@ -75,7 +82,7 @@ record_join_free (struct record_join *t)
     return;
   sorter_free (t->sorter);
   blob_free (&t->row);
-  free (t->counts);
+  free (t->parties);
   free (t->seen);
   free (t);
 }
@@ -101,6 +108,12 @@ int
 record_join_add_release (struct record_join *t, uint64_t addr, uint32_t who)
 {
   return add (t, addr, who, RELEASE | NO_CONTENT);
+}
+
+int
+record_join_add_reference (struct record_join *t, uint64_t addr, uint32_t who)
+{
+  return add (t, addr, who, NO_CONTENT);
 }
 
 uint64_t
@@ -140,11 +153,15 @@ find_record (struct record_join *t, uint64_t addr)
                        "run nbdedup check", addr);
 }
 
-static void
-count_release (struct record_join *t, uint32_t who)
+static struct party *
+see_party (struct record_join *t, uint32_t who)
 {
-  if (t->counts[who]++ == 0)
+  struct party *p = &t->parties[who];
+
+  if (!p->is_seen)
     t->seen[t->nr_seen++] = who;
+  p->is_seen = true;
+  return p;
 }
 
 /* A record's references are all counted: add its sectors to the parties that
@@ -153,20 +170,22 @@ count_release (struct record_join *t, uint32_t who)
 static int
 end_record (struct record_join *t)
 {
-  uint64_t anyway = t->counts[0], refcount = t->record.refcount;
+  uint64_t anyway = t->parties[0].drops, refcount = t->record.refcount;
   uint32_t i, who;
+  struct party *p;
 
   for (i = 0; i < t->nr_seen; ++i) {
     who = t->seen[i];
+    p = &t->parties[who];
     if (who != 0) {
-      if (t->counts[who] + anyway > refcount)
+      if (p->drops + anyway > refcount)
         return nbdedup_fail (EIO, "pool.db: the maps refer to the record at %"
                              PRIu64 " more often than its reference count "
                              "says: run nbdedup check", t->record.ptr.addr);
-      if (t->counts[who] + anyway == refcount)
+      if (p->drops + anyway == refcount && !p->adds)
         t->freed[who] += sectors_of (t->record.ptr.psize, t->v->sector_bytes);
     }
-    t->counts[who] = 0;
+    *p = (struct party) { .drops = 0 };
   }
   t->nr_seen = 0;
   return 0;
@@ -186,7 +205,9 @@ run_item (struct record_join *t, const struct join_item *item, uint64_t *addr,
       return -1;
   }
   if (item->block & RELEASE)
-    count_release (t, who);
+    see_party (t, who)->drops++;
+  else if (item->block & NO_CONTENT)
+    see_party (t, who)->adds = true;
   if (item->block & NO_CONTENT)
     return 0;
   return content (opaque, &t->record, who, item->block & ~RELEASE);
@@ -202,11 +223,11 @@ record_join_run (struct record_join *t, uint64_t *freed, uint32_t nr_who,
   const void *item;
   int r;
 
-  assert (t->counts == NULL);
+  assert (t->parties == NULL);
   t->freed = freed;
-  t->counts = calloc ((size_t) nr_who + 1, sizeof *t->counts);
+  t->parties = calloc ((size_t) nr_who + 1, sizeof *t->parties);
   t->seen = malloc (((size_t) nr_who + 1) * sizeof *t->seen);
-  if (t->counts == NULL || t->seen == NULL)
+  if (t->parties == NULL || t->seen == NULL)
     return nbdedup_fail (ENOMEM, "no memory");
   if (sorter_finish (t->sorter) == -1)
     return -1;

@@ -3,10 +3,11 @@
 /* A sort-merge join: pointers of a view, sorted by address, with their
  * records.
  *
- * The caller adds two kinds of entries, in any order: a block of a party has
- * its content at an address; and a party would drop a reference to an address.
- * Then one pass in the order of addresses, which is that of the table of
- * records, reports each content's digest, and sums up the space freed.
+ * The caller adds three kinds of entries, in any order: a block of a party has
+ * its content at an address; a party would drop a reference to an address; a
+ * party would refer to it once more.  Then one pass in the order of addresses,
+ * which is that of the table of records, reports each content's digest, and
+ * sums up the space freed.
  */
 
 #ifndef NBDEDUP_RECORD_JOIN_H
@@ -37,6 +38,9 @@ extern int record_join_add_content (struct record_join *t, uint64_t addr,
                                     uint64_t block, bool releases);
 extern int record_join_add_release (struct record_join *t, uint64_t addr,
                                     uint32_t who);
+/* 'who' would refer to this record once more, so it frees it in no case. */
+extern int record_join_add_reference (struct record_join *t, uint64_t addr,
+                                      uint32_t who);
 extern uint64_t record_join_count (const struct record_join *t);
 
 /* The pass calls it for each content added, ascending by address, with the

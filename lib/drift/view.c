@@ -117,7 +117,8 @@ load_volume (void *opaque, const struct meta_volume *mv)
   n->id = mv->id;
   n->size = mv->size;
   n->origin_id = mv->origin;
-  return 0;
+  n->domain = mv->domain;
+  return compression_parse (mv->compress, &n->compression);
 }
 
 /* Snapshots come by volume, volumes by name. */

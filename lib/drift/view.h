@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format/codec.h"
 #include "format/format.h"
 #include "meta/meta.h"
 
@@ -58,6 +59,8 @@ struct view_name {
   uint64_t size, time;
   uint64_t origin_id;           /* 0: none */
   uint64_t volume_id;           /* of a snapshot; 0: destroyed */
+  struct compression compression;       /* of a volume */
+  uint64_t domain;              /* the same */
   bool is_snapshot;
   struct view_name *origin;     /* not owned */
   bool is_origin;               /* of any other */

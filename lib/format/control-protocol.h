@@ -45,6 +45,10 @@
  *   FROZEN_RUNS   the     -       -              16 bytes for each run of
  *                 clone                          blocks: the first block; their
  *                                                number << 8 | enum block_class
+ *   FROZEN_ZERO   the     the     16 bytes for   -
+ *                 clone   set     each range:
+ *                                 offset, length
+ *   FROZEN_ADVISE -       -       -              JSON
  *
  * - HELLO is the first request of a connection, and must come within
  *   CONTROL_TIMEOUT_S.
@@ -65,7 +69,9 @@
  *   as for COMMAND; CANCEL stops it.  The others refer to the clones of that
  *   document, the first of which is number 0.  FROZEN_RUNS answers with the
  *   clone's size (offset) and its next runs, none if there are no more; clones
- *   must come in order.
+ *   must come in order.  FROZEN_ZERO says which bytes of a clone would read
+ *   as zeroes (at most CONTROL_RUNS_MAX ranges); FROZEN_ADVISE answers as
+ *   FROZEN_NEXT with what that would free, and more (drift/advise.h).
  *   The moment ends with the connection, or when the server needs its space:
  *   these requests then fail with EBUSY.
  * - READ, WRITE and FROZEN_READ transfer 1 to CONTROL_PAYLOAD_MAX bytes.
@@ -142,6 +148,8 @@ enum control_type {
   CONTROL_FROZEN_NEXT = 13,
   CONTROL_FROZEN_READ = 14,
   CONTROL_FROZEN_RUNS = 15,
+  CONTROL_FROZEN_ZERO = 16,
+  CONTROL_FROZEN_ADVISE = 17,
 
   CONTROL_REPLY = 64,
   CONTROL_ERROR = 65,

@@ -90,14 +90,17 @@ control_serve_freeze (struct connection *conn, const struct control_frame *f)
   return open_frozen (conn, args);
 }
 
+/* FROZEN_NEXT or FROZEN_ADVISE. */
 static int
-serve_frozen_next (struct connection *conn, const struct control_frame *f)
+serve_frozen_json (struct connection *conn, const struct control_frame *f)
 {
   CLEANUP_JSON json_t *document = NULL;
 
   conn->want_progress = f->flags & CONTROL_FLAG_PROGRESS;
   conn->progress_ms = 0;
-  document = frozen_next (conn->frozen, control_progress, conn);
+  document = f->type == CONTROL_FROZEN_NEXT
+    ? frozen_next (conn->frozen, control_progress, conn)
+    : frozen_advise (conn->frozen, control_progress, conn);
   if (conn->lost)
     return -1;
   return document == NULL ? control_reply_failure (conn)
@@ -133,6 +136,23 @@ serve_frozen_runs (struct connection *conn, const struct control_frame *f)
                      p - conn->buf);
 }
 
+static int
+serve_frozen_zero (struct connection *conn, const struct control_frame *f)
+{
+  const uint8_t *p = conn->buf, *end = p + f->payload;
+
+  if (f->payload % CONTROL_RUN_LEN != 0 ||
+      f->payload > CONTROL_RUNS_MAX * CONTROL_RUN_LEN ||
+      f->length >= FROZEN_SETS)
+    return control_reply_error (conn, EINVAL,
+                                "control: bad length, or no such set");
+  for (; p < end; p += CONTROL_RUN_LEN)
+    if (frozen_zero (conn->frozen, (unsigned) f->length, f->offset,
+                        get_le64 (p), get_le64 (p + 8)) == -1)
+      return control_reply_failure (conn);
+  return control_reply (conn, 0, 0, NULL, 0);
+}
+
 int
 control_serve_frozen (struct connection *conn, const struct control_frame *f)
 {
@@ -144,7 +164,10 @@ control_serve_frozen (struct connection *conn, const struct control_frame *f)
                                 "moment");
   switch (f->type) {
   case CONTROL_FROZEN_NEXT:
-    return serve_frozen_next (conn, f);
+  case CONTROL_FROZEN_ADVISE:
+    return serve_frozen_json (conn, f);
+  case CONTROL_FROZEN_ZERO:
+    return serve_frozen_zero (conn, f);
   case CONTROL_FROZEN_READ:
     return serve_frozen_read (conn, f);
   case CONTROL_FROZEN_RUNS:

@@ -293,6 +293,8 @@ serve_request (struct connection *conn, const struct control_frame *f)
   case CONTROL_FROZEN_NEXT:
   case CONTROL_FROZEN_READ:
   case CONTROL_FROZEN_RUNS:
+  case CONTROL_FROZEN_ZERO:
+  case CONTROL_FROZEN_ADVISE:
     return control_serve_frozen (conn, f);
   default:
     return control_reply_error (conn, EOPNOTSUPP, "control: unknown request");

@@ -15,6 +15,7 @@
 #include "drift/frozen.h"
 #include "service/client-int.h"
 
+static_assert (NBDEDUP_FROZEN_SETS == FROZEN_SETS, "the same number of sets");
 static_assert (NBDEDUP_GOLDEN_SAME == (int) CLASS_SAME &&
                NBDEDUP_GOLDEN_MOVED == (int) CLASS_MOVED &&
                NBDEDUP_SIBLING == (int) CLASS_SIBLING &&
@@ -73,19 +74,74 @@ nbdedup_frozen_close (struct nbdedup_frozen *frozen)
   free (frozen);
 }
 
+static json_t *
+request_json (struct channel *ch, uint16_t type,
+              nbdedup_progress_fn *progress, void *opaque)
+{
+  struct control_frame f = {
+    .type = type, .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
+  };
+
+  return channel_send (ch, &f, NULL) == -1 ? NULL
+    : client_recv_json (ch, "drift", progress, opaque);
+}
+
 json_t *
 nbdedup_frozen_next (struct nbdedup_frozen *frozen,
                      nbdedup_progress_fn *progress, void *opaque)
 {
-  struct control_frame f = {
-    .type = CONTROL_FROZEN_NEXT,
-    .flags = progress ? CONTROL_FLAG_PROGRESS : 0,
-  };
+  return frozen->frozen ? frozen_next (frozen->frozen, progress, opaque)
+    : request_json (frozen->ch, CONTROL_FROZEN_NEXT, progress, opaque);
+}
 
-  if (frozen->frozen != NULL)
-    return frozen_next (frozen->frozen, progress, opaque);
-  return channel_send (frozen->ch, &f, NULL) == -1 ? NULL
-    : client_recv_json (frozen->ch, "drift", progress, opaque);
+json_t *
+nbdedup_frozen_advise (struct nbdedup_frozen *frozen,
+                       nbdedup_progress_fn *progress, void *opaque)
+{
+  return frozen->frozen ? frozen_advise (frozen->frozen, progress, opaque)
+    : request_json (frozen->ch, CONTROL_FROZEN_ADVISE, progress, opaque);
+}
+
+static int
+zero_remotely (struct channel *ch, unsigned set, uint64_t clone,
+                  const struct nbdedup_range *ranges, size_t nr)
+{
+  struct control_frame f = {
+    .type = CONTROL_FROZEN_ZERO, .offset = clone, .length = set,
+    .payload = (uint32_t) nr * CONTROL_RUN_LEN,
+  };
+  CLEANUP_FREE uint8_t *buf = malloc (f.payload);
+  size_t i;
+
+  if (buf == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  for (i = 0; i < nr; ++i) {
+    put_le64 (buf + i * CONTROL_RUN_LEN, ranges[i].offset);
+    put_le64 (buf + i * CONTROL_RUN_LEN + 8, ranges[i].len);
+  }
+  return channel_request (ch, &f, buf, NULL, 0);
+}
+
+int
+nbdedup_frozen_zero (struct nbdedup_frozen *frozen, unsigned set,
+                        uint64_t clone, const struct nbdedup_range *ranges,
+                        size_t nr)
+{
+  size_t i, n;
+
+  for (i = 0; i < nr; i += n) {
+    n = nr - i < CONTROL_RUNS_MAX ? nr - i : CONTROL_RUNS_MAX;
+    if (frozen->frozen == NULL) {
+      if (zero_remotely (frozen->ch, set, clone, ranges + i, n) == -1)
+        return -1;
+      continue;
+    }
+    n = 1;
+    if (frozen_zero (frozen->frozen, set, clone, ranges[i].offset,
+                        ranges[i].len) == -1)
+      return -1;
+  }
+  return 0;
 }
 
 static int

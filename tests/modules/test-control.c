@@ -203,12 +203,12 @@ raw_freeze (int fd, const char *args, uint32_t error)
 static void
 test_frozen (void)
 {
-  const uint8_t clone[8] = { 0 };
+  const uint8_t clone[8] = { 0 }, range[16] = { 0 };
   int fds[4], fd = raw_connect ();
   unsigned i;
 
   raw_hello (fd);
-  for (i = CONTROL_FROZEN_NEXT; i <= CONTROL_FROZEN_RUNS; ++i)
+  for (i = CONTROL_FROZEN_NEXT; i <= CONTROL_FROZEN_ADVISE; ++i)
     raw_expect (fd, i, 0, 512, clone, 8, EINVAL);
   raw_freeze (fd, "", EINVAL);
   raw_freeze (fd, "{", EINVAL);
@@ -224,6 +224,10 @@ test_frozen (void)
   raw_expect (fd, CONTROL_FROZEN_READ, 0, 512, clone, 8, EINVAL);
   raw_expect (fd, CONTROL_FROZEN_READ, 0, 512, clone, 7, EINVAL);
   raw_expect (fd, CONTROL_FROZEN_READ, 0, 0, clone, 8, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_ZERO, 0, 0, clone, 8, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_ZERO, 0, 0, range, 16, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_ZERO, 0, 1000, range, 16, EINVAL);
+  raw_expect (fd, CONTROL_FROZEN_ADVISE, 0, 0, NULL, 0, EINVAL);
   raw_expect (fd, CONTROL_FROZEN_NEXT, 0, 0, NULL, 0, 0);
   for (i = 0; i < 4; ++i) {
     fds[i] = raw_connect ();

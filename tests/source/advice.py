@@ -28,7 +28,8 @@ PROSE = set("begins can cannot command compares could does emptied is keeps "
 
 # Options of other programs, and these programs.
 OTHERS = {
-    "--chown": "rsync", "--discard": "blkdiscard", "--dump-config": "nbdkit",
+    "--all": "fstrim, swapoff", "--chown": "rsync",
+    "--discard": "blkdiscard", "--dump-config": "nbdkit",
     "--dump-plugin": "nbdkit", "--filter": "nbdkit", "--flush": "nbdcopy",
     "--keep": "tests/chroot", "--list": "nbdinfo", "--map": "nbdinfo",
     "--output": "qemu-img", "--run": "nbdkit", "--tls": "nbdkit",
@@ -38,7 +39,8 @@ OTHERS = {
 
 # KEY=VALUE of other programs, and these programs.
 OTHER_KEYS = {
-    "discard": "QEMU's -drive", "driver": "QEMU's -blockdev",
+    "device": "tune2fs -J", "discard": "QEMU's -drive",
+    "driver": "QEMU's -blockdev",
     "file": "QEMU's -drive",
     "format": "QEMU's -drive, --dump-plugin", "fuamode": "nbdkit-fua-filter",
     "immutable": "SQLite's URIs", "initial-scale": "HTML",

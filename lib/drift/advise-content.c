@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+
+#include <config.h>
+
+#include <string.h>
+
+#include "drift/advise-int.h"
+#include "meta/meta-index.h"
+#include "meta/meta.h"
+
+/* Does a record of the run have this content?  1 and '*addr'; 0; -1. */
+static int
+find_in_run (struct view *v, unsigned run, const struct digest *digest,
+             uint32_t lsize, struct blob *index, struct blob *row,
+             uint64_t *addr)
+{
+  const uint64_t prefix = digest_prefix (digest);
+  struct index_entry e;
+  struct record record;
+  uint64_t low;
+  size_t off;
+  int r = meta_index_get (v->c, run, prefix, &low, index);
+
+  if (r != 1)
+    return r;
+  for (off = meta_index_find (index, prefix); off < index->len;
+       off += INDEX_ENTRY_LEN) {
+    index_entry_unpack (index->p + off, &e);
+    if (e.prefix != prefix)
+      break;
+    r = e.removed ? 0 : meta_record_find (v->c, e.addr, row, &record);
+    if (r == -1)
+      return -1;
+    if (r == 1 && record.lsize == lsize &&
+        memcmp (&record.digest, digest, sizeof *digest) == 0) {
+      *addr = e.addr;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+int
+advise_find_content (struct view *v, const struct digest *digest,
+                     uint32_t lsize, uint64_t *addr)
+{
+  struct blob index = { NULL }, row = { NULL };
+  struct index_runs runs;
+  unsigned run;
+  int r = meta_index_runs (v->c, &runs);
+
+  for (run = 0; run < INDEX_RUNS && r == 0; ++run)
+    if (index_runs_has (&runs, run))
+      r = find_in_run (v, run, digest, lsize, &index, &row, addr);
+  blob_free (&index);
+  blob_free (&row);
+  return r;
+}
