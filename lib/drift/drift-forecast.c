@@ -29,8 +29,8 @@
  * thousand clones in ten years have a hundred megabytes.
  */
 #define SAMPLES_MAX 192
-/* A week, a month and a quarter. */
-static const int horizons[] = { 7, 30, 91 };
+/* A week, two, a month and a quarter. */
+static const int horizons[] = { 7, 14, 30, 91 };
 
 struct points {
   struct forecast_point *p;     /* owned */

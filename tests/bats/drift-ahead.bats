@@ -86,9 +86,9 @@ kinds ()
     jq -e '.forecast |
         (.unique_bytes, .dedup_ratio, .pool_used_bytes |
          .method != null and .reason == null and .error < 0.01 and
-         [.values[].days] == [7, 30] and
+         [.values[].days] == [7, 14, 30] and
          all (.values[]; .low <= .value and .value <= .high)) and
-        (.unique_bytes.values[1].value - 4587520 | fabs) < 150000 and
+        (.unique_bytes.values[2].value - 4587520 | fabs) < 150000 and
         .unique_bytes.now == 2621440 and .samples == 41' \
         "$BATS_TEST_TMPDIR/json" || fail "$(jq -c .forecast "$BATS_TEST_TMPDIR/json")"
     # The ratio is 12 / (4 + u) MiB, so it is below 1.5 with 4 MiB, in 24 days.
