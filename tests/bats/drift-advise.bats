@@ -417,3 +417,30 @@ own_on ()
     run -0 nbdedup drift --advise
     nbdedup drift --advise --json | jq -e '.goldens == []'
 }
+
+@test "trim: NTFS" {
+    need ntfs-3g --version
+    truncate -s 40M img
+    mkntfs -q -F -c 4096 img >/dev/null 2>&1
+    make_pool --block-size 16K
+    nbdedup import golden img
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 a
+    serve "$pool"
+    attach a
+    mkdir mnt/a
+    ntfs-3g "$loop" mnt/a
+    random_data 4M 1 >mnt/a/gone
+    random_data 2M 2 >mnt/a/stays
+    sync -f mnt/a
+    rm mnt/a/gone
+    unmount_all
+    promised=$(advise '.action == "trim"')
+    [ "$promised" -gt 3500000 ]
+    before=$(stored)
+    attach a
+    ntfs-3g "$loop" mnt/a
+    fstrim mnt/a || skip "ntfs-3g cannot trim here"
+    unmount_all
+    within "$promised" $(( before - $(stored) ))
+}

@@ -107,3 +107,46 @@ interrupt ()
     assert_num "$(reads) - $before < 50"
     assert_eq "$(nbdedup drift --history --json | jq -c .)" '{"samples":[]}'
 }
+
+# helper_of PID: print the process that looks into a clone for it.
+helper_of ()
+{
+    pgrep -P "$1" -f nbdedup-files
+}
+
+helper_is_gone () { ! kill -0 "$1" 2>/dev/null; }
+
+@test "Ctrl-C ends drift --files and --advise, and the helper with it" {
+    local helper option preload=$slow_disk
+
+    [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] ||
+        skip "this build has no libtsk"
+    rm slow_now
+    mkdir root
+    for i in {1..200}; do echo "$i" >root/$i; done
+    truncate -s 64M img
+    mke2fs -q -b 1024 -t ext4 -d root img
+    cp img changed
+    random_data 1M 7 >noise
+    debugfs -w -R "write noise noise" changed 2>/dev/null
+    nbdedup import fs img
+    nbdedup snapshot fs@v1
+    nbdedup clone fs@v1 one
+    serve "$pool" drift-interval=0
+    qemu-img convert -n -f raw -O raw changed "$(uri_of one)"
+    stop
+    export FAULT_FILE=records
+    for option in --files --advise; do
+        touch slow_now
+        drift fs@v1 $option
+        wait_for 60 helper_of $drift_pid
+        helper=$(helper_of $drift_pid)
+        kill -INT $drift_pid
+        expect_failure $drift_pid
+        assert_eq "$(cat out err)" "nbdedup: drift: interrupted"
+        wait_for 20 helper_is_gone "$helper"
+        rm slow_now
+        nbdedup drift fs@v1 $option >out
+        grep -q noise out || [ $option = --advise ]
+    done
+}

@@ -27,7 +27,7 @@
 #define CLONES_MAX 5u
 #define NR_BLOCKS 300u          /* several leaves */
 #define NR_CONTENTS 600u
-#define BLOCK_MAX 16384u
+#define BLOCK_MAX 65536u
 #define RANGES_MAX 64u
 
 struct nbdedup_pool *pool;
@@ -457,13 +457,13 @@ open_client (void)
 static void
 one_round (void)
 {
-  static const uint32_t sizes[] = { 4096, 8192, 16384 };
+  static const uint32_t sizes[] = { 4096, 8192, 16384, 65536 };
   const unsigned set = rng_below (&rng, NBDEDUP_FROZEN_SETS);
   struct nbdedup_client *client;
   struct sets sets;
   json_t *advice;
 
-  block_size = sizes[rng_below (&rng, 3)];
+  block_size = sizes[rng_below (&rng, 4)];
   make_directory (directory, fast_directory (), "test-advise");
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
