@@ -261,9 +261,9 @@ check_options (const struct drift_options *opts)
   if (common->json && opts->csv)
     usage_error (common, "--json or --csv, not both");
   if (looks_inside (opts) && (opts->history || opts->record || opts->csv ||
-                              opts->names != NULL || makes_files (opts)))
+                              opts->names != NULL || opts->svg != NULL))
     usage_error (common, "--%s cannot be used with --history, --record, "
-                 "--csv, --if-destroyed, --html or --svg",
+                 "--csv, --if-destroyed or --svg",
                  opts->files ? "files" : "advise");
   if (looks_inside (opts) && (opts->forecast || opts->ratio_below > 0))
     usage_error (common, "--%s cannot be used with --forecast or "
@@ -290,6 +290,47 @@ struct results {
   json_t *present, *history, *freed;
 };
 
+/* The page has forecasts, which are no part of a frozen moment. */
+static void
+move_forecasts (json_t *from, json_t *to)
+{
+  json_t *others = drift_documents (from), *other;
+  json_t *documents = drift_documents (to), *document;
+  size_t i, j;
+
+  json_array_foreach (documents, i, document)
+    json_array_foreach (others, j, other)
+      if (strcmp (json_text (other, "golden"),
+                  json_text (document, "golden")) == 0)
+        json_object_set (document, "forecast",
+                         json_object_get (other, "forecast"));
+  json_decref (documents);
+  json_decref (others);
+}
+
+static int
+get_files (const struct drift_options *opts, struct results *results)
+{
+  const struct options *common = &opts->common;
+  const char *golden = common->args[0];
+  const bool has_page = opts->html != NULL;
+  json_t *forecasts;
+
+  results->present = drift_files_ask (
+    common, golden, opts->memory, (opts->advise ? DRIFT_ADVICE : 0) |
+    (has_page ? DRIFT_MAPS : 0));
+  if (results->present == NULL)
+    return -1;
+  if (!has_page)
+    return 0;
+  forecasts = drift_ask_present (common, golden, false, 0, opts->memory);
+  if (forecasts == NULL)
+    return -1;
+  move_forecasts (forecasts, results->present);
+  json_decref (forecasts);
+  return 0;
+}
+
 static int
 get_results (const struct drift_options *opts, struct results *results)
 {
@@ -297,8 +338,7 @@ get_results (const struct drift_options *opts, struct results *results)
   const char *golden = common->args[0];
 
   if (looks_inside (opts))
-    return (results->present = drift_files_ask (common, golden, opts->memory,
-                                                opts->advise)) ? 0 : -1;
+    return get_files (opts, results);
   if (needs_present (opts) &&
       (results->present = drift_ask_present (common, golden, opts->record,
                                              opts->ratio_below,
@@ -333,16 +373,19 @@ save_files (const struct drift_options *opts, const struct results *results)
 }
 
 /* Without --forecast a document has the keys that a sample has, so that both
- * can be compared.
+ * can be compared.  Maps are for the page.
  */
 static void
-drop_forecasts (json_t *answer)
+drop_extras (json_t *answer)
 {
-  json_t *documents = drift_documents (answer), *document;
-  size_t i;
+  json_t *documents = drift_documents (answer), *document, *clone;
+  size_t i, j;
 
-  json_array_foreach (documents, i, document)
+  json_array_foreach (documents, i, document) {
     json_object_del (document, "forecast");
+    json_array_foreach (json_object_get (document, "clones"), j, clone)
+      json_object_del (clone, "map");
+  }
   json_decref (documents);
 }
 
@@ -370,7 +413,7 @@ print_machine (const struct drift_options *opts,
     if (document == NULL)
       document = json_object ();
     else if (!opts->forecast && opts->ratio_below == 0)
-      drop_forecasts (document);
+      drop_extras (document);
     if (results->freed != NULL)
       json_object_set (document, "if_destroyed", results->freed);
     print_json (document);

@@ -94,6 +94,42 @@ drift_find_clone (const json_t *document, const char *name)
   return NULL;
 }
 
+struct ranked {
+  json_t *clone;
+  uint64_t diverged;
+};
+
+static int
+compare_ranked (const void *pa, const void *pb)
+{
+  const struct ranked *a = pa, *b = pb;
+
+  if (a->diverged != b->diverged)
+    return a->diverged > b->diverged ? -1 : 1;
+  return strcmp (json_text (a->clone, "name"), json_text (b->clone, "name"));
+}
+
+json_t *
+drift_by_divergence (const json_t *document)
+{
+  const json_t *list = json_object_get (document, "clones");
+  const size_t nr = json_array_size (list);
+  struct ranked *ranked = check_memory (calloc (nr + 1, sizeof *ranked));
+  json_t *sorted = check_memory (json_array ()), *clone;
+  struct drift_clone figures;
+  size_t i;
+
+  json_array_foreach (list, i, clone) {
+    drift_clone_read (document, clone, &figures);
+    ranked[i] = (struct ranked) { clone, drift_diverged (&figures) };
+  }
+  qsort (ranked, nr, sizeof *ranked, compare_ranked);
+  for (i = 0; i < nr; ++i)
+    json_array_append (sorted, ranked[i].clone);
+  free (ranked);
+  return sorted;
+}
+
 const char *
 drift_percent (uint64_t part, uint64_t whole, char buf[PERCENT_MAX])
 {

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "drift-advice.h"
 #include "drift-files.h"
+#include "drift-map.h"
 #include "drift-report.h"
 #include "files-helper.h"
 #include "files/protocol.h"
@@ -21,6 +22,7 @@ struct asking {
   struct progress progress;
   struct give_back *give_back;  /* owned; of the present document; NULL: no
                                  * advice is wanted */
+  unsigned flags;               /* of drift_files_ask */
 };
 
 /* The helper has a bit for each sector of what it is asked for, so of larger
@@ -37,14 +39,26 @@ struct run {
 struct runs {
   struct run *p;                /* owned */
   size_t nr;
-  uint64_t block_size;
+  uint64_t block_size, size;    /* of the clone, in bytes */
+  bool is_mapped;
+  struct drift_map *map;        /* owned; NULL: none is needed yet */
 };
+
+static struct drift_map *
+get_map (struct runs *runs)
+{
+  if (runs->map == NULL)
+    runs->map = drift_map_new (runs->size, runs->block_size);
+  return runs->map;
+}
 
 static int
 on_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
 {
   struct runs *runs = opaque;
 
+  if (runs->is_mapped)
+    drift_map_add (get_map (runs), block, nr, class);
   if (class != NBDEDUP_SIBLING && class != NBDEDUP_UNIQUE)
     return 0;
   *(struct run *) check_memory (array_add (&runs->p, &runs->nr,
@@ -112,24 +126,28 @@ find_owners (struct asking *a, uint64_t number, uint64_t size,
 /* -1: image_error. */
 static int
 add_clone (struct asking *a, const json_t *document, json_t *clone,
-           uint64_t number)
+           uint64_t number, bool is_mapped)
 {
-  struct runs runs = { .block_size = json_size (document, "block_size") };
+  struct runs runs = {
+    .block_size = json_size (document, "block_size"), .is_mapped = is_mapped,
+  };
   struct files_answer answer = { .notes = check_memory (json_array ()) };
-  uint64_t size;
   int r = 0;
 
-  if (nbdedup_frozen_runs (a->frozen, number, &size, on_run, &runs) == -1)
+  if (nbdedup_frozen_runs (a->frozen, number, &runs.size, on_run, &runs) == -1)
     r = image_fail ("%s", nbdedup_error ());
   else {
-    answer.map = owner_map_new (size, PSEUDO_OUTSIDE);
+    answer.map = owner_map_new (runs.size, PSEUDO_OUTSIDE);
     if (runs.nr > 0)
-      r = find_owners (a, number, size, &runs, &answer);
+      r = find_owners (a, number, runs.size, &runs, &answer);
     if (r == 0 && a->give_back != NULL)
       give_back_add (a->give_back, answer.map);
     if (r == 0)
       drift_tally (clone, &answer);
+    if (r == 0 && is_mapped)
+      json_object_set_new (clone, "map", drift_map_json (get_map (&runs)));
   }
+  drift_map_free (runs.map);
   json_object_set (clone, "notes", answer.notes);
   owner_map_free (answer.map);
   files_answer_free (&answer);
@@ -137,22 +155,37 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
   return r;
 }
 
+/* Is it one of the most diverged? */
+static bool
+is_mapped (const json_t *sorted, const json_t *clone)
+{
+  size_t i;
+
+  for (i = 0; i < CLONES_MAPPED; ++i)
+    if (json_array_get (sorted, i) == clone)
+      return true;
+  return false;
+}
+
 static int
 add_clones (struct asking *a, json_t *document)
 {
+  json_t *sorted = a->flags & DRIFT_MAPS ? drift_by_divergence (document) : NULL;
   const json_t *clones = json_object_get (document, "clones");
   const size_t nr = json_array_size (clones);
   json_t *clone;
   size_t i;
+  int r = 0;
 
   json_array_foreach (clones, i, clone) {
     progress_update (&a->progress, i, nr);
-    if (interrupted ())
-      return image_fail ("interrupted");
-    if (add_clone (a, document, clone, i) == -1)
-      return -1;
+    r = interrupted () ? image_fail ("interrupted")
+      : add_clone (a, document, clone, i, is_mapped (sorted, clone));
+    if (r == -1)
+      break;
   }
-  return 0;
+  json_decref (sorted);
+  return r;
 }
 
 static int
@@ -182,13 +215,13 @@ add_advice (struct asking *a, json_t *document)
 
 /* Complete a document.  -1: image_error. */
 static int
-add_all (struct asking *a, json_t *document, bool advise)
+add_all (struct asking *a, json_t *document)
 {
   int r;
 
-  a->give_back = advise ? give_back_new () : NULL;
+  a->give_back = a->flags & DRIFT_ADVICE ? give_back_new () : NULL;
   r = add_clones (a, document);
-  if (r == 0 && advise)
+  if (r == 0 && a->give_back != NULL)
     r = add_advice (a, document);
   give_back_free (a->give_back);
   a->give_back = NULL;
@@ -197,7 +230,7 @@ add_all (struct asking *a, json_t *document, bool advise)
 
 /* An array of all documents.  NULL: image_error. */
 static json_t *
-get_documents (struct asking *a, bool advise)
+get_documents (struct asking *a)
 {
   json_t *documents = check_memory (json_array ()), *document;
 
@@ -208,7 +241,7 @@ get_documents (struct asking *a, bool advise)
       return documents;
     }
     json_array_append_new (documents, document);
-    if (add_all (a, document, advise) == -1) {
+    if (add_all (a, document) == -1) {
       json_decref (documents);
       return NULL;
     }
@@ -220,7 +253,7 @@ get_documents (struct asking *a, bool advise)
 
 static json_t *
 ask (struct asking *a, struct nbdedup_client *client, const char *golden,
-     uint64_t memory, bool advise)
+     uint64_t memory)
 {
   json_t *documents = NULL;
 
@@ -230,7 +263,7 @@ ask (struct asking *a, struct nbdedup_client *client, const char *golden,
     return NULL;
   }
   progress_start (&a->progress, "drift", PROGRESS_PARTS, a->opts->progress);
-  documents = get_documents (a, advise);
+  documents = get_documents (a);
   if (documents != NULL)
     progress_complete (&a->progress);
   progress_end (&a->progress);
@@ -240,9 +273,9 @@ ask (struct asking *a, struct nbdedup_client *client, const char *golden,
 
 json_t *
 drift_files_ask (const struct options *opts, const char *golden,
-                 uint64_t memory, bool advise)
+                 uint64_t memory, unsigned flags)
 {
-  struct asking a = { .opts = opts };
+  struct asking a = { .opts = opts, .flags = flags };
   struct nbdedup_client *client;
   json_t *documents, *result;
 
@@ -253,7 +286,7 @@ drift_files_ask (const struct options *opts, const char *golden,
   client = client_open (opts);
   if (client == NULL)
     return NULL;
-  documents = ask (&a, client, golden, memory, advise);
+  documents = ask (&a, client, golden, memory);
   if (documents == NULL)
     fail ("drift: %s", image_error ());
   if (nbdedup_client_close (client) == -1 && documents != NULL) {

@@ -3,8 +3,9 @@
 /* "nbdedup drift --files": the documents of "drift", and for each clone in
  * addition
  *
- *   "files"     [{"path", "sibling", "unique"}...], bytes, the most first;
- *               paths that end in a slash are totals of a tree
+ *   "files"     [{"path", "cause", "sibling", "unique"}...], bytes, the most
+ *               first; paths that end in a slash are totals of a tree, which
+ *               have no cause
  *   "causes"    [{"cause", "sibling", "unique"}...]
  *   "packages"  [{"package", "sibling", "unique"}...]
  *   "notes"     lines: what could not be seen, and why
@@ -16,11 +17,13 @@
 #include "owner-map.h"
 #include "tools.h"
 
-/* As drift_ask_present; all of it is of one moment.  'advise': each document
- * also has "advice" (drift-advice.h).
+/* As drift_ask_present; all of it is of one moment.  'flags': each document also
+ * has "advice" (drift-advice.h), the most diverged clones "map" (drift-map.h).
  */
+#define DRIFT_ADVICE 1
+#define DRIFT_MAPS 2
 extern json_t *drift_files_ask (const struct options *opts, const char *golden,
-                                uint64_t memory, bool advise);
+                                uint64_t memory, unsigned flags);
 
 /* drift-files-text.c: for people, after drift_print. */
 extern void drift_files_print (const json_t *documents);

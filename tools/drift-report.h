@@ -75,6 +75,9 @@ extern uint64_t drift_diverged (const struct drift_clone *figures);
 extern const json_t *drift_find_clone (const json_t *document,
                                        const char *name);
 
+/* The same clones, the most diverged first: a new array. */
+extern json_t *drift_by_divergence (const json_t *document);
+
 /* "16 %", "<1 %", or "-" if the whole is 0; returns 'buf'.  Only the whole is
  * 100 %, and only zero is 0 %.
  */

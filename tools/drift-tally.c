@@ -18,6 +18,7 @@
  */
 struct tally {
   char *name;                   /* owned */
+  const char *cause;            /* of a file's bytes, static; or NULL */
   uint64_t sibling, unique;
 };
 
@@ -54,7 +55,9 @@ compare_tallies (const void *a, const void *b)
   return p != q ? (p < q ? 1 : -1) : strcmp (x->name, y->name);
 }
 
-/* Set clone[list] to [{key: name, "sibling", "unique"}...], and free. */
+/* Set clone[list] to [{key: name, "sibling", "unique"}...], with "cause" where
+ * that is known, and free.
+ */
 static void
 store (struct tallies *t, json_t *clone, const char *list, const char *key)
 {
@@ -65,7 +68,8 @@ store (struct tallies *t, json_t *clone, const char *list, const char *key)
     qsort (t->p, t->nr, sizeof *t->p, compare_tallies);
   for (i = 0; i < t->nr; ++i) {
     json_array_append_new (array, json_pack
-                           ("{s:s, s:I, s:I}", key, t->p[i].name, "sibling",
+                           ("{s:s, s:s*, s:I, s:I}", key, t->p[i].name,
+                            "cause", t->p[i].cause, "sibling",
                             (json_int_t) t->p[i].sibling, "unique",
                             (json_int_t) t->p[i].unique));
     free (t->p[i].name);
@@ -126,8 +130,10 @@ enter_trees (struct open_trees *open, struct tallies *t, const char *path)
   }
 }
 
+/* package[i] is that of owners[i], or NULL. */
 static void
-tally_files (json_t *clone, const struct owner *owners, size_t nr)
+tally_files (json_t *clone, const struct owner *owners,
+             const char *const *package, size_t nr)
 {
   struct open_trees open = { NULL, 0, 0 };
   struct tallies t = { NULL, 0 };
@@ -137,8 +143,9 @@ tally_files (json_t *clone, const struct owner *owners, size_t nr)
     enter_trees (&open, &t, owners[i].path);
     for (j = 0; j < open.nr; ++j)
       add_to (&t, open.index[j], &owners[i]);
-    add_to (&t, add_tally (&t, owners[i].path, strlen (owners[i].path)),
-            &owners[i]);
+    j = add_tally (&t, owners[i].path, strlen (owners[i].path));
+    add_to (&t, j, &owners[i]);
+    t.p[j].cause = drift_cause (owners[i].path, package[i]);
   }
   free (open.index);
   store (&t, clone, "files", "path");
@@ -218,8 +225,8 @@ drift_tally (json_t *clone, const struct files_answer *answer)
     if (package[i] != NULL)
       add_to (&packages, find_tally (&packages, package[i]), &owners[i]);
   }
+  tally_files (clone, owners, package, nr);
   free (package);
-  tally_files (clone, owners, nr);
   store (&causes, clone, "causes", "cause");
   store (&packages, clone, "packages", "package");
 }

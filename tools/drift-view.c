@@ -11,6 +11,7 @@
 #include "drift-report.h"
 #include "drift-series.h"
 #include "drift-style-json.h"
+#include "drift-view.h"
 #include "tools.h"
 
 /* The most clones with a chart: a browser is slow with thousands. */
@@ -31,8 +32,8 @@
 /* Of a golden image's part of the picture, in pixels. */
 #define PART_HEIGHT 910
 
-static json_t *
-pack (const char *format, ...)
+json_t *
+view_pack (const char *format, ...)
 {
   json_t *value;
   va_list ap;
@@ -45,12 +46,21 @@ pack (const char *format, ...)
   return value;
 }
 
-static json_t *
-bytes_text (uint64_t bytes)
+json_t *
+view_bytes (uint64_t bytes)
 {
   char buf[HUMAN_MAX];
 
-  return pack ("s", human_bytes (bytes, buf));
+  return view_pack ("s", human_bytes (bytes, buf));
+}
+
+json_t *
+view_width (uint64_t bytes, uint64_t all)
+{
+  char width[32];
+
+  snprintf (width, sizeof width, "%.2f", all == 0 ? 0 : bytes * 100.0 / all);
+  return view_pack ("s", width);
 }
 
 /*----------------------------------------------------------------------
@@ -61,16 +71,15 @@ static json_t *
 class_views (const json_t *style, const struct drift_clone *figures)
 {
   json_t *views = json_deep_copy (json_object_get (style, "palette")), *view;
-  char percent[PERCENT_MAX], width[32];
+  char percent[PERCENT_MAX];
   size_t i;
 
   json_array_foreach (views, i, view) {
     const uint64_t bytes = figures->class[i];
 
-    snprintf (width, sizeof width, "%.2f", figures->logical == 0 ? 0 :
-              bytes * 100.0 / figures->logical);
-    json_object_update_new (view, pack (
-      "{s:o, s:s, s:s}", "bytes", bytes_text (bytes), "width", width,
+    json_object_update_new (view, view_pack (
+      "{s:o, s:o, s:s}", "bytes", view_bytes (bytes),
+      "width", view_width (bytes, figures->logical),
       "percent", drift_percent (bytes, figures->logical, percent)));
   }
   return views;
@@ -80,53 +89,30 @@ static json_t *
 clone_view (const json_t *style, const char *name,
             const struct drift_clone *figures)
 {
-  return pack ("{s:s, s:o, s:o, s:o, s:o, s:o}",
-               "name", name,
-               "logical", bytes_text (figures->logical),
-               "diverged", bytes_text (drift_diverged (figures)),
-               "zero", bytes_text (figures->zero),
-               "only_here", bytes_text (figures->only_here),
-               "classes", class_views (style, figures));
-}
-
-struct clone {
-  const char *name;
-  struct drift_clone figures;
-};
-
-static int
-compare_clones (const void *pa, const void *pb)
-{
-  const struct clone *a = pa, *b = pb;
-  const uint64_t da = drift_diverged (&a->figures);
-  const uint64_t db = drift_diverged (&b->figures);
-
-  if (da != db)
-    return da > db ? -1 : 1;
-  return strcmp (a->name, b->name);
+  return view_pack ("{s:s, s:o, s:o, s:o, s:o, s:o}",
+                    "name", name,
+                    "logical", view_bytes (figures->logical),
+                    "diverged", view_bytes (drift_diverged (figures)),
+                    "zero", view_bytes (figures->zero),
+                    "only_here", view_bytes (figures->only_here),
+                    "classes", class_views (style, figures));
 }
 
 /* The most diverged first. */
 static json_t *
 clone_views (const json_t *style, const json_t *document)
 {
-  const json_t *list = json_object_get (document, "clones");
-  const size_t nr = json_array_size (list);
-  struct clone *clones = calloc (nr + 1, sizeof *clones);
-  json_t *views = pack ("[]"), *clone;
+  json_t *sorted = drift_by_divergence (document);
+  json_t *views = view_pack ("[]"), *clone;
+  struct drift_clone figures;
   size_t i;
 
-  if (clones == NULL)
-    exit (fail ("out of memory"));
-  json_array_foreach (list, i, clone) {
-    clones[i].name = json_text (clone, "name");
-    drift_clone_read (document, clone, &clones[i].figures);
+  json_array_foreach (sorted, i, clone) {
+    drift_clone_read (document, clone, &figures);
+    json_array_append_new (views, clone_view (style, json_text (clone, "name"),
+                                              &figures));
   }
-  qsort (clones, nr, sizeof *clones, compare_clones);
-  for (i = 0; i < nr; ++i)
-    json_array_append_new (views, clone_view (style, clones[i].name,
-                                              &clones[i].figures));
-  free (clones);
+  json_decref (sorted);
   return views;
 }
 
@@ -139,7 +125,7 @@ static json_t *
 outlook_views (const json_t *document)
 {
   char *text = NULL, *line, *next;
-  json_t *views = pack ("[]");
+  json_t *views = view_pack ("[]");
   size_t len;
   FILE *fp = open_memstream (&text, &len);
 
@@ -149,7 +135,7 @@ outlook_views (const json_t *document)
     exit (fail ("out of memory"));
   for (line = text; (next = strchr (line, '\n')) != NULL; line = next + 1) {
     *next = '\0';
-    json_array_append_new (views, pack ("{s:s}", "text", line));
+    json_array_append_new (views, view_pack ("{s:s}", "text", line));
   }
   free (text);
   return views;
@@ -188,7 +174,7 @@ ahead_lines (const json_t *document, const char *key, long offset,
   }
   if (fclose (fp) != 0)
     exit (fail ("out of memory"));
-  lines = pack ("s", text);
+  lines = view_pack ("s", text);
   free (text);
   return lines;
 }
@@ -207,11 +193,11 @@ set_forecast (json_t *view, const json_t *document, long offset,
 
   json_t *outlook = outlook_views (document);
 
-  json_object_update_new (view, pack ("{s:b, s:o}", "leads",
-                                      json_array_size (outlook) > 0,
-                                      "outlook", outlook));
+  json_object_update_new (view, view_pack (
+    "{s:b, s:o}", "leads", json_array_size (outlook) > 0, "outlook",
+    outlook));
   if (unique != NULL && ratio != NULL)
-    json_object_set_new (view, "forecast", pack (
+    json_object_set_new (view, "forecast", view_pack (
       "{s:O, s:O, s:f, s:f, s:f}", "unique_lines", unique, "ratio_lines",
       ratio, "ahead", to, "top_unique", top_unique, "top_ahead", top_ratio));
   json_decref (unique);
@@ -228,13 +214,13 @@ set_lines (json_t *view, const json_t *history, const char *clone,
 {
   char *text = series_lines (history, clone, columns, greatest);
 
-  json_object_set_new (view, "series", pack ("s", text));
+  json_object_set_new (view, "series", view_pack ("s", text));
   free (text);
 }
 
 /* Add to 'views', of clones, the data for their charts. */
 static void
-set_clone_series (json_t *views, const json_t *history, const json_t *colors)
+set_clone_series (json_t *views, const json_t *history, const json_t *lines)
 {
   double greatest[NR_SERIES], top = 0;
   json_t *view;
@@ -243,10 +229,10 @@ set_clone_series (json_t *views, const json_t *history, const json_t *colors)
   json_array_foreach (views, i, view) {
     set_lines (view, history, json_text (view, "name"), CLONE_COLUMNS,
                greatest);
-    json_object_update_new (view, pack (
+    json_object_update_new (view, view_pack (
       "{s:I, s:f, s:f, s:O*}", "n", (json_int_t) i + 1,
       "top", greatest[SERIES_HELD], "top_diverged", greatest[SERIES_DIVERGED],
-      "color", json_array_get (colors, i)));
+      "line", json_array_get (lines, i)));
     top = fmax (top, greatest[SERIES_HELD]);
   }
   json_array_foreach (views, i, view)
@@ -263,7 +249,7 @@ set_fleet_series (json_t *view, const json_t *history, const json_t *document)
   double greatest[NR_SERIES];
 
   set_lines (view, history, NULL, FLEET_COLUMNS, greatest);
-  json_object_update_new (view, pack (
+  json_object_update_new (view, view_pack (
     "{s:f, s:f, s:i, s:f, s:f, s:f, s:f}",
     "from", (double) axis.from + axis.offset,
     "to", (double) axis.to + axis.offset, "moment", (int) axis.moment,
@@ -287,18 +273,18 @@ fleet_view (const json_t *style, const json_t *document)
 
   drift_fleet_read (document, &fleet);
   view = clone_view (style, "all clones", &fleet.clones);
-  json_object_update_new (view, pack (
+  json_object_update_new (view, view_pack (
     "{s:o, s:o, s:o, s:o, s:I, s:b, s:b}",
-    "held", bytes_text (fleet.clones.logical),
-    "logical", bytes_text (fleet.logical),
-    "distinct", bytes_text (fleet.distinct),
-    "stored", bytes_text (fleet.stored),
+    "held", view_bytes (fleet.clones.logical),
+    "logical", view_bytes (fleet.logical),
+    "distinct", view_bytes (fleet.distinct),
+    "stored", view_bytes (fleet.stored),
     "nr_clones", (json_int_t) fleet.nr_clones,
     "holds", fleet.clones.logical > 0,
     "several", fleet.nr_clones > 1));
   if (!isnan (fleet.ratio)) {
     snprintf (ratio, sizeof ratio, "%.2f", fleet.ratio);
-    json_object_set_new (view, "ratio", pack ("s", ratio));
+    json_object_set_new (view, "ratio", view_pack ("s", ratio));
   }
   return view;
 }
@@ -317,8 +303,8 @@ golden_view (const json_t *style, const json_t *history, size_t nth)
   while (json_array_size (drawn) > CLONES_DRAWN)
     json_array_remove (drawn, json_array_size (drawn) - 1);
   set_fleet_series (view, sorted, document);
-  set_clone_series (drawn, sorted, json_object_get (style, "clone_colors"));
-  json_object_update_new (view, pack (
+  set_clone_series (drawn, sorted, json_object_get (style, "clone_lines"));
+  json_object_update_new (view, view_pack (
     "{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:b}", "nth", (json_int_t) nth,
     "golden", json_text (document, "golden"),
     "as_of", drift_time (document, "%Y-%m-%d %H:%M %Z", time, sizeof time),
@@ -326,6 +312,8 @@ golden_view (const json_t *style, const json_t *history, size_t nth)
     "nr_drawn", (json_int_t) json_array_size (drawn),
     "not_drawn", (json_int_t) (nr - json_array_size (drawn)),
     "printed", nr <= CLONES_PRINTED));
+  drift_view_why (view, document);
+  drift_view_advice (view, document);
   json_decref (sorted);
   return view;
 }
@@ -334,13 +322,13 @@ json_t *
 drift_view (const json_t *histories)
 {
   const size_t nr = json_array_size (histories);
-  json_t *view = pack ("o", json_loads (drift_style_json, 0, NULL));
-  json_t *goldens = pack ("[]"), *history;
+  json_t *view = view_pack ("o", json_loads (drift_style_json, 0, NULL));
+  json_t *goldens = view_pack ("[]"), *history;
   size_t i;
 
   json_array_foreach (histories, i, history)
     json_array_append_new (goldens, golden_view (view, history, i + 1));
-  json_object_update_new (view, pack (
+  json_object_update_new (view, view_pack (
     "{s:s, s:b, s:i, s:I, s:o}", "generator", PACKAGE_STRING,
     "several_goldens", nr > 1, "part_height", PART_HEIGHT,
     "height", (json_int_t) PART_HEIGHT * (nr == 0 ? 1 : nr),

@@ -11,7 +11,7 @@ set xlabel textcolor rgb '#707070' offset 0,0.5
 set grid ytics lt 1 lw 1 lc rgb '#b0808080'
 set style fill solid 1 noborder
 {{#lines}}
-set linetype {{n}} lw 2 lc rgb '{{color}}' dt {{#dashed}}(8,5){{/dashed}}{{^dashed}}solid{{/dashed}}
+set linetype {{n}} lw 2 lc rgb '{{color}}' dt {{dt}}
 {{/lines}}
 colors = "{{#palette}}{{color}} {{/palette}}"
 array class[4]
@@ -108,12 +108,12 @@ END
 {{/drawn}}
 eval chart(360, 230)
 top = 0
-{{#drawn}}{{#color}}
+{{#drawn}}{{#line}}
 top = top > {{top_diverged}} ? top : {{top_diverged}}
-{{/color}}{{/drawn}}
+{{/line}}{{/drawn}}
 eval y_axis(top, 5)
-plot NaN notitle{{#drawn}}{{#color}}, \
-     $clone{{n}} using 1:(column(7) / u) with lines lw 2 lc rgb '{{color}}'{{/color}}{{/drawn}}
+plot NaN notitle{{#drawn}}{{#line}}, \
+     $clone{{n}} using 1:(column(7) / u) with lines lw 2 dt {{dt}} lc rgb '{{color}}'{{/line}}{{/drawn}}
 eval chart(980, 250)
 eval y_axis({{top_held}}, 5)
 eval areas("$fleet")

@@ -592,17 +592,23 @@ END
     fixture --clones 2 --samples 4 >"$BATS_TEST_TMPDIR/samples"
     forms svg "$BATS_TEST_TMPDIR/x.svg" <"$BATS_TEST_TMPDIR/samples"
     forms html "$BATS_TEST_TMPDIR/x.html" <"$BATS_TEST_TMPDIR/samples"
-    # The first line is the legend's, which has room for more than two dashes.
     run -0 grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.svg"
-    assert_eq "$output" 1
-    grep -oP "rgb\\(128, 128, 128\\)' stroke-dasharray='\\K.*" "$BATS_TEST_TMPDIR/x.svg" |
-        tr -c '0-9.\n' ' ' >"$BATS_TEST_TMPDIR/dashes"
-    awk '{ exit !($5 - $3 > 2 * ($1 + $2)) }' "$BATS_TEST_TMPDIR/dashes" ||
-        fail "$(cat "$BATS_TEST_TMPDIR/dashes")"
-    # In the page the chart with logical bytes has it, and its legend.
-    assert_eq "$(grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.html")" 1
-    assert_eq "$(grep -oP '^\.line\.\K[a-z]+(?=\{background:repeating)' \
-                      "$BATS_TEST_TMPDIR/x.html")" logical
+    assert_eq "$output" 2
+    # The first line of a colour is the legend's, which has room for more than
+    # two dashes: those of logical and of stored bytes.
+    for colour in '128, 128, 128' '  0, 158, 115'; do
+        grep -oP "rgb\\($colour\\)' +stroke-dasharray='\\K.*" "$BATS_TEST_TMPDIR/x.svg" |
+            tr -c '0-9.\n' ' ' >"$BATS_TEST_TMPDIR/dashes"
+        awk '{ ok = $5 - $3 > 2 * ($1 + $2); exit } END { exit !ok }' \
+            "$BATS_TEST_TMPDIR/dashes" || fail "$(cat "$BATS_TEST_TMPDIR/dashes")"
+    done
+    # In the page: the logical bytes, twice the stored ones, and the second
+    # clone; their legends have gaps as well.
+    assert_eq "$(grep -c stroke-dasharray "$BATS_TEST_TMPDIR/x.html")" 4
+    assert_eq "$(grep -oP '^\.line\.\K[a-z]+(?=\{.*transparent)' \
+                      "$BATS_TEST_TMPDIR/x.html" | xargs)" "logical stored"
+    assert_eq "$(grep -o 'key line" style="[^"]*transparent' \
+                      "$BATS_TEST_TMPDIR/x.html" | wc -l)" 1
     grep -qP "stroke='rgb\\(128, 128, 128\\)' stroke-dasharray" "$BATS_TEST_TMPDIR/x.html"
 }
 
