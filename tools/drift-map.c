@@ -62,9 +62,10 @@ drift_map_add (struct drift_map *map, uint64_t block, uint64_t nr,
   };
   uint64_t part;
 
-  assert (block <= map->nr_blocks && nr <= map->nr_blocks - block);
-  if (of_class[class] == -1)
+  if (block >= map->nr_blocks || of_class[class] == -1)
     return;
+  if (nr > map->nr_blocks - block)
+    nr = map->nr_blocks - block;
   for (; nr > 0; nr -= part, block += part) {
     part = map->cell_blocks - block % map->cell_blocks;
     if (part > nr)

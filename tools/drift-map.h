@@ -30,7 +30,7 @@ struct drift_map;
 extern struct drift_map *drift_map_new (uint64_t size, uint64_t block_size);
 extern void drift_map_free (struct drift_map *map);
 
-/* Count a run of blocks that lies in the volume. */
+/* Count the part of a run that lies in the volume. */
 extern void drift_map_add (struct drift_map *map, uint64_t block, uint64_t nr,
                            enum nbdedup_class class);
 

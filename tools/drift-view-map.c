@@ -17,7 +17,7 @@
 
 /* Units of the picture. */
 #define CELL 10
-#define LEFT 58                 /* room for labels */
+#define LEFT 64                 /* room for labels */
 #define LABELS_MAX 8
 
 /* From the bottom up; the numbers are those of a cell's array. */

@@ -295,10 +295,13 @@ part_view (const struct part *part, const struct part *first, uint64_t all)
   char percent[PERCENT_MAX];
 
   return view_pack (
-    "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:I, s:b, s:b, s:o, s:b, s:s*, s:b}",
+    "{s:s, s:o, s:o, s:o, s:b, s:b, s:b, s:s, s:o, s:o, s:I, s:b, s:b, s:o,"
+    " s:b, s:s*, s:b}",
     "what", part->name, "total", view_bytes (bytes_of (part)),
     "unique_bytes", view_bytes (part->unique),
     "sibling_bytes", view_bytes (part->sibling),
+    "has_unique", part->unique > 0, "has_sibling", part->sibling > 0,
+    "has_both", part->unique > 0 && part->sibling > 0,
     "percent", drift_percent (bytes_of (part), all, percent),
     "unique_width", view_width (part->unique, most),
     "sibling_width", view_width (part->sibling, most),

@@ -38,6 +38,77 @@ def document(golden, time, clones, golden_blocks):
                       "distinct_stored_bytes": distinct * 16384 * 4 // 9}}
 
 
+# Of a clone's unique bytes and of those that siblings have: the parts, per
+# cent, that a file has.
+FILES = (("/var/log/syslog", "logs", 20, 0),
+         ("/var/lib/mysql/ibdata1", "databases", 25, 0),
+         ("/usr/lib/x86_64-linux-gnu/libssl.so.3", "package upgrade", 2, 50),
+         ("/usr/bin/python3.11", "package upgrade", 0, 30),
+         ("<journal>", "journal", 10, 0),
+         ("<free space>", "deleted but not trimmed", 25, 10),
+         ("/var/cache/apt/archives/a.deb", "caches and temporary files", 8, 0),
+         ("<metadata>", "metadata", 10, 10))
+
+
+def add(sums, key, name, sibling, unique):
+    entry = sums.setdefault(name, {key: name, "sibling": 0, "unique": 0})
+    entry["sibling"] += sibling
+    entry["unique"] += unique
+    return entry
+
+
+def by_bytes(sums):
+    return sorted(sums.values(), key=lambda e: -e["sibling"] - e["unique"])
+
+
+def add_files(clone, block_size):
+    """The lists of --files, whose sums are the classes' bytes."""
+    files, causes, packages = {}, {}, {}
+    left = [clone["sibling"] * block_size, clone["unique"] * block_size]
+    whole = list(left)
+    for path, cause, unique, sibling in FILES:
+        part = [whole[0] * sibling // 100, whole[1] * unique // 100]
+        if path == FILES[-1][0]:
+            part = left
+        left = [a - b for a, b in zip(left, part)]
+        add(files, "path", path, *part)["cause"] = cause
+        add(causes, "cause", cause, *part)
+        if cause == "package upgrade":
+            add(packages, "package", path.rsplit("/", 1)[1], *part)
+        for i, c in enumerate(path):
+            if c == "/":
+                add(files, "path", path[:i + 1], *part)
+    clone["files"] = by_bytes(files)
+    clone["causes"] = by_bytes(causes)
+    clone["packages"] = by_bytes(packages)
+    clone["notes"] = ["partition 5: XFS: its files cannot be seen"]
+
+
+def add_map(clone, block_size):
+    """A block map, for the page alone (tools/drift-map.h)."""
+    rnd = random.Random(clone["name"])
+    cells = []
+    for i in range(1000):
+        unique, sibling = rnd.randrange(257), rnd.randrange(257)
+        cells.append([0, 0, 0] if i % 3 else
+                     [0, min(sibling, 256 - unique), unique])
+    clone["map"] = {"cell_blocks": 256, "block_size": block_size,
+                    "size": 1000 * 256 * block_size, "cells": cells}
+
+
+def advice(clones):
+    return [{"action": "trim", "saves_bytes": 3 << 30,
+             "text": "Trim free space: deleted files still take 3 GiB.",
+             "commands": ["in the guest: fstrim -av"],
+             "clones": [{"name": c["name"], "saves_bytes": 1 << 20}
+                        for c in clones]},
+            {"action": "rebase", "saves_bytes": 5 << 20,
+             "text": "Rebase the clones onto golden@v2.",
+             "commands": ["nbdedup rebase web golden@v2 --dry-run",
+                          "nbdedup rebase web golden@v2"],
+             "target": "golden@v2"}]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--golden", default="golden@v1")
@@ -48,6 +119,8 @@ def main():
     p.add_argument("--start", type=int, default=1767225600)
     p.add_argument("--name", default=None, help="of the first clone")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--files", action="store_true",
+                   help="the last document has those keys, and advice")
     args = p.parse_args()
 
     names = ["web", "db", "python", "compiler", "log", "idle"]
@@ -69,6 +142,15 @@ def main():
         documents.append(document(args.golden,
                                   args.start + int(at * args.days * 86400),
                                   clones, args.blocks))
+    if args.files:
+        last = documents[-1]
+        for c in last["clones"]:
+            add_files(c, last["block_size"])
+        for c in sorted(last["clones"],
+                        key=lambda c: (-c["sibling"] - c["unique"],
+                                       c["name"]))[:6]:
+            add_map(c, last["block_size"])
+        last["advice"] = advice(last["clones"])
     json.dump(documents, sys.stdout)
     print()
 

@@ -46,10 +46,26 @@ count ()
     grep -o -e "$1" "$seen/dom.html" | wc -l
 }
 
-# pixels COLOUR: the number of such pixels in the page.
+# pixels COLOUR [WIDTH]: the number of such pixels in the page, or in its
+# picture of that width.
 pixels ()
 {
-    awk -v c="$1" '$2 == c { n = $1 } END { print n + 0 }' "$seen/colours"
+    awk -v c="$1" '$2 == c { n = $1 } END { print n + 0 }' \
+        "$seen/${2:+$2.}colours"
+}
+
+# fits: at all widths nothing is too wide, nor too small to be read.
+fits ()
+{
+    awk '$2 != 0 || $3 < ($1 ~ /p/ ? 5 : 9) { exit 1 }' "$seen/layout" ||
+        fail "$(cat "$seen/layout")"
+}
+
+# has_headings NAME...: these, in this order.
+has_headings ()
+{
+    assert_eq "$(grep -oP '<h3[^>]*>\K[^<]*' "$seen/dom.html")" \
+              "$(printf '%s\n' "$@")"
 }
 
 @test "this test sees requests, complaints and blank pages" {
@@ -141,8 +157,7 @@ END
     open_page "$page" 360 700 760 1080 1090 1280 718p
     is_clean
     assert_eq "$(wc -l <"$seen/layout")" 7
-    awk '$2 != 0 || $3 < ($1 ~ /p/ ? 5 : 9) { exit 1 }' "$seen/layout" ||
-        fail "$(cat "$seen/layout")"
+    fits
 }
 
 @test "on a phone, charts of each clone are folded away; on paper they are not" {
@@ -208,6 +223,145 @@ END
     is_clean
     assert_eq "$(count '<svg ')" 10
     assert_eq "$(count '<p>in 30 days: unique ')" 1
-    awk '$2 != 0 || $3 < ($1 ~ /p/ ? 5 : 9) { exit 1 }' "$seen/layout" ||
-        fail "$(cat "$seen/layout")"
+    fits
+}
+
+@test "with --files: why, what to do and where, light and dark, wide and narrow" {
+    local width
+
+    fixture --clones 8 --samples 20 --files |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page" 390l 390d 1280l 1280d 360 718p
+    is_clean
+    fits
+    has_headings "What the clones’ bytes are" Why "What to do" \
+                 "The most diverged clones" "The fleet over time" \
+                 "Now, the most diverged first"
+    # Five of six clones with their reasons, and the charts of each clone.
+    assert_eq "$(awk '{ print $5 }' "$seen/layout" | sort -u)" 6
+    assert_eq "$(count '<details class="reason"')" 6
+    assert_eq "$(count 'aria-label="Block map of ')" 6
+    assert_eq "$(count '<code>/var/lib/mysql/</code>')" 1
+    assert_eq "$(count '<code>/var/lib/mysql/ibdata1</code>')" 6
+    assert_eq "$(count '<code>/var/lib/</code>')" 0
+    for width in 390l 390d 1280l 1280d; do
+        for colour in 0072b2 e69f00 d55e00; do
+            assert_num "$(pixels "$colour" $width) > 300"
+        done
+    done
+    # Paper is white, and black.
+    assert_num "$(pixels ffffff 390l) > 500000"
+    assert_num "$(pixels 14171b 390d) > 500000"
+    assert_num "$(pixels ffffff 390d) < 20000"
+}
+
+@test "without files and advice the page has no headings for them" {
+    fixture --clones 2 --samples 3 |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page"
+    has_headings "What the clones’ bytes are" "The fleet over time" \
+                 "Now, the most diverged first"
+}
+
+@test "advice is ranked, with its commands line by line" {
+    local line
+
+    fixture --clones 12 --samples 3 --files |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page"
+    assert_eq "$(grep -oP '<span class="saves">\K[^<]*' "$seen/dom.html" | xargs)" \
+              "saves 3.00 GiB saves 5.00 MiB"
+    for line in 'in the guest: fstrim -av' 'nbdedup rebase web golden@v2' \
+                'nbdedup rebase web golden@v2 --dry-run'; do
+        grep -qFx -e "$line" -e "<pre>$line" "$seen/dom.html" || fail "$line"
+    done
+    assert_eq "$(count '1.00 MiB, and 4 more<')" 1
+    fixture --clones 1 --samples 1 --files | jq '.[0].advice = []' |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page"
+    assert_eq "$(count 'no step is known that would save space')" 1
+}
+
+@test "one clone and a thousand, with files: short, and nothing is too wide" {
+    local clones
+
+    for clones in 1 2 50 1000; do
+        fixture --clones "$clones" --samples 3 --files |
+            "$test_programs/bats/drift-forms" html "$page"
+        open_page "$page" 390 1280
+        is_clean
+        fits
+        assert_eq "$(count 'class="reason"')" $((clones < 6 ? clones : 6))
+        assert_num "$(stat -c %s "$page") < 5000000"
+    done
+    # Seven causes, and eight directories.
+    assert_eq "$(count '1000 clones: ')" 15
+}
+
+@test "whatever a guest's file is called, it is text" {
+    fixture --clones 2 --samples 3 --files |
+        jq '"<script>console.error (1)</script>&<img src=x>'\''\"" as $x |
+            .[-1] |= (.clones[] |= (
+                (.files[], .causes[], .packages[]) |=
+                    with_entries (if .value | type == "string"
+                                  then .value += $x else . end) |
+                .notes = [$x]) |
+            .advice[] |= (.text = $x | .commands = [$x, "a\n<b>" + $x]))' |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page" 390
+    is_clean
+    fits
+    assert_eq "$(count '<script')" 0
+    assert_eq "$(count '<img')" 0
+    assert_eq "$(count '<b>&lt;script')" 0
+    assert_num "$(count '&lt;script&gt;console') > 20"
+}
+
+@test "a real clone's files and blocks are in its page" {
+    [ -x "$NBDEDUP_LIBEXEC/nbdedup-files" ] || skip "this build has no libtsk"
+    cd "$BATS_TEST_TMPDIR" || return
+    truncate -s 48M img
+    mke2fs -q -b 4096 -t ext4 img
+    cp img changed
+    random_data 3M 7 >data
+    debugfs -w changed >/dev/null 2>&1 <<'END'
+mkdir var
+mkdir var/log
+mkdir var/log/<script>alert(1)<
+write data var/log/<script>alert(1)</script>
+END
+    make_pool --block-size 4K
+    nbdedup import golden img
+    nbdedup snapshot golden@v1
+    nbdedup clone golden@v1 web
+    nbdedup clone golden@v1 same
+    serve "$pool"
+    qemu-img convert -n -f raw -O raw changed "$(uri_of web)"
+    nbdedup drift --record
+    nbdedup drift --html "$page" --files --json >json
+    stop
+    # The map and the forecast are the page's.
+    assert_eq "$(jq '[.. | objects | has ("map", "forecast")] | any' json)" false
+    open_page "$page" 390d 1280l
+    is_clean
+    fits
+    has_headings "What the clones’ bytes are" Why "The most diverged clones" \
+                 "The fleet over time" "Where that leads" \
+                 "Now, the most diverged first"
+    assert_eq "$(count '<script')" 0
+    # A directory is called so, and a file in it.
+    assert_eq "$(count '<code>/var/log/&lt;script&gt;alert(1)&lt;/</code>')" 1
+    assert_eq "$(count '<code>/var/log/&lt;script&gt;alert(1)&lt;/script&gt;</code>')" 1
+    # The squares, of eight blocks, with a content that the golden image lacks.
+    squares=$(python3 - <<'END'
+golden, clone = (open(name, "rb").read() for name in ("img", "changed"))
+known = {golden[i:i + 4096] for i in range(0, len(golden), 4096)}
+print(len({i // 32768 for i in range(0, len(clone), 4096)
+           if clone[i:i + 4096] not in known}))
+END
+              )
+    assert_num "$squares >= 96"
+    assert_eq "$(count "of 1536 squares of 32.0 KiB $squares have unique blocks, 0 ")" 1
+    assert_eq "$(count 'of 1536 squares of 32.0 KiB 0 have unique blocks, 0 ')" 1
+    assert_eq "$(count 'It has nothing that the golden image lacks')" 1
 }

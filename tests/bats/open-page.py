@@ -14,10 +14,15 @@ and refuses them.  Leaves in DIRECTORY
 
 and, if there are WIDTHs, in pixels of the window, or with a "p" of paper,
 
-  layout     a line for each: "WIDTH OVERFLOW LETTERS CHARTS", where OVERFLOW
-             is the number of pixels by which the page, or a part of it that
-             scrolls, is too wide; LETTERS the height of the smallest letters
-             of a chart; CHARTS the number of visible charts
+  layout     a line for each: "WIDTH OVERFLOW LETTERS CHARTS DETAILS", where
+             OVERFLOW is the number of pixels by which the page, or a part of it
+             that scrolls, or any element, is too wide; LETTERS the height of
+             the smallest letters of a chart; CHARTS the number of visible
+             charts; DETAILS the number of folded parts, all of which are opened
+             after that, before the other two are measured
+
+A WIDTH with an "l" or "d" is one in a light or dark desktop, of which it leaves
+WIDTH.png, a picture of the whole page, and WIDTH.colours.
 """
 
 import collections
@@ -46,6 +51,7 @@ BROWSER = [
 OWN = re.compile(r"[/. ]google\.com[:/ ]|[/ ]update\.googleapis\.com[:/ ]")
 
 requests = []
+log = []
 
 
 class Refuse(socketserver.StreamRequestHandler):
@@ -65,6 +71,7 @@ def browse(page, directory, port, *args):
                    "--proxy-bypass-list=<-loopback>"] + list(args) +
         ["file://" + os.path.abspath(page)],
         stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT)
+    log.extend(done.stderr.decode(errors="replace").splitlines())
     if done.returncode != 0:
         sys.exit("chromium ended with status %d: %s"
                  % (done.returncode, done.stderr.decode(errors="replace")))
@@ -92,27 +99,46 @@ window.onload = function () {
   const d = document.querySelector ("iframe").contentDocument;
   if (%s)
     print (d);
-  const parts = [d.documentElement].concat (
-    Array.from (d.querySelectorAll (".scroll")));
-  const letters = Array.from (d.querySelectorAll ("svg text"))
-    .map (t => t.getBoundingClientRect ().height).filter (h => h > 0);
   const charts = Array.from (d.querySelectorAll ("svg"))
     .filter (c => c.checkVisibility ());
-  document.querySelector ("#layout").textContent =
-    Math.max (...parts.map (room)) + " " + Math.min (...letters).toFixed (1) +
-    " " + charts.length;
+  const details = Array.from (d.querySelectorAll ("details"));
+  const folded = details.filter (e => !e.open);
+  for (const e of folded)
+    e.querySelector ("summary").click ();
+  if (details.some (e => !e.open))
+    throw new Error ("a folded part does not open");
+  const parts = [d.documentElement].concat (
+    Array.from (d.querySelectorAll (".scroll")));
+  /* What is only for those who hear the page is cut off by intent. */
+  const all = Array.from (d.querySelectorAll ("body *"))
+    .filter (e => !e.closest ("thead") && !e.closest ("svg"))
+    .map (e => Math.ceil (e.getBoundingClientRect ().right -
+                          d.documentElement.clientWidth));
+  const letters = Array.from (d.querySelectorAll ("svg text"))
+    .map (t => t.getBoundingClientRect ().height).filter (h => h > 0);
+  const least = letters.reduce ((a, b) => Math.min (a, b), Infinity);
+  const most = parts.map (room).concat (all)
+    .reduce ((a, b) => Math.max (a, b), 0);
+  document.querySelector ("#layout").textContent = most + " " +
+    least.toFixed (1) + " " + charts.length + " " + folded.length;
 };
 </script>
 """
 
 
+def scheme(width):
+    """Chromium's option for the colour scheme that a user prefers."""
+    return (["--blink-settings=preferredColorScheme=%d" % (width[-1] == "l")]
+            if width[-1] in "ld" else [])
+
+
 def measure(page, directory, port, width):
     path = os.path.join(directory, "measure.html")
     with open(path, "w", encoding="utf-8") as f:
-        f.write(MEASURE % (int(width.rstrip("p")), os.path.abspath(page),
+        f.write(MEASURE % (int(width.rstrip("pld")), os.path.abspath(page),
                            "true" if width.endswith("p") else "false"))
     done = browse(path, directory, port, "--allow-file-access-from-files",
-                  "--dump-dom")
+                  "--dump-dom", *scheme(width))
     found = re.search(r'<p id="layout">([^<]+)</p>', done.stdout.decode())
     if not found:
         sys.exit("%s: cannot be measured" % page)
@@ -178,17 +204,23 @@ def main():
 
     done = browse(page, directory, port, "--dump-dom")
     write("dom.html", done.stdout.decode())
-    log = done.stderr.decode(errors="replace")
-    write("console", "".join(line + "\n" for line in log.splitlines()
-                             if re.search(r":CONSOLE[:(]", line)))
-    png = os.path.join(directory, "page.png")
-    browse(page, directory, port, "--screenshot=" + png)
-    write("requests", "".join(r + "\n" for r in requests))
-    write("colours", "".join("%d %02x%02x%02x\n" % ((n,) + rgb)
-                             for rgb, n in png_colours(png).most_common()))
+    def take_picture(name, colours, *args):
+        png = os.path.join(directory, name)
+        browse(page, directory, port, "--screenshot=" + png, *args)
+        write(colours, "".join("%d %02x%02x%02x\n" % ((n,) + rgb)
+                               for rgb, n in png_colours(png).most_common()))
+
+    take_picture("page.png", "colours")
     if len(sys.argv) > 3:
         write("layout", "".join(measure(page, directory, port, width)
                                 for width in sys.argv[3:]))
+    for width in sys.argv[3:]:
+        if width[-1] in "ld":
+            take_picture(width + ".png", width + ".colours",
+                         "--window-size=%s,5000" % width[:-1], *scheme(width))
+    write("requests", "".join(r + "\n" for r in requests))
+    write("console", "".join(line + "\n" for line in log
+                             if re.search(r":CONSOLE[:(]", line)))
 
 
 main()
