@@ -25,7 +25,7 @@
 #include "rigs/testutil.h"
 #include "tools.h"
 
-#define BLOCKS_MAX 20000u
+#define BLOCKS_MAX 200000u
 /* Units of the picture: a cell, and the room for labels. */
 #define CELL 10
 #define LEFT 64
