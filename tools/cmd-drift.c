@@ -43,8 +43,8 @@ static const struct argp_option options[] = {
     0 },
   { "csv", KEY_CSV, NULL, 0, "Print a table for spreadsheets", 0 },
   { "html", KEY_HTML, "FILE", 0,
-    "Write a page with charts of the history, and with --files of the causes, "
-    "to FILE ('-': stdout)", 0 },
+    "Write a page with charts of the history, with --files also the causes, "
+    "with --advise also what to do, to FILE ('-': stdout)", 0 },
   { "svg", KEY_SVG, "FILE", 0,
     "Write charts of the history to FILE ('-': stdout)", 0 },
   { "memory", KEY_MEMORY, "SIZE", 0, "Memory for the comparison", 0 },

@@ -170,7 +170,8 @@ is_mapped (const json_t *sorted, const json_t *clone)
 static int
 add_clones (struct asking *a, json_t *document)
 {
-  json_t *sorted = a->flags & DRIFT_MAPS ? drift_by_divergence (document) : NULL;
+  json_t *sorted = a->flags & DRIFT_MAPS ? drift_by_divergence (document)
+    : NULL;
   const json_t *clones = json_object_get (document, "clones");
   const size_t nr = json_array_size (clones);
   json_t *clone;

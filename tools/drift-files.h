@@ -17,8 +17,9 @@
 #include "owner-map.h"
 #include "tools.h"
 
-/* As drift_ask_present; all of it is of one moment.  'flags': each document also
- * has "advice" (drift-advice.h), the most diverged clones "map" (drift-map.h).
+/* As drift_ask_present; all of it is of one moment.  'flags': each document
+ * also has "advice" (drift-advice.h), the most diverged clones have "map"
+ * (drift-map.h).
  */
 #define DRIFT_ADVICE 1
 #define DRIFT_MAPS 2

@@ -8,6 +8,9 @@
 
 #define CLONES_NAMED 8
 
+/* More are folded. */
+#define COMMANDS_SHOWN 12
+
 static json_t *
 commands_view (const json_t *commands)
 {
@@ -40,13 +43,16 @@ action_view (const json_t *action)
   const json_t *clones = json_object_get (action, "clones");
   const json_t *commands = json_object_get (action, "commands");
   const size_t nr = json_array_size (clones);
+  const size_t nr_commands = json_array_size (commands);
 
   return view_pack (
-    "{s:o, s:s, s:o, s:b, s:o, s:b, s:I}",
+    "{s:o, s:s, s:o, s:b, s:I, s:o, s:b, s:I}",
     "saves_total", view_bytes (json_size (action, "saves_bytes")),
     "text", json_text (action, "text"),
     "commands", commands_view (commands),
-    "has_commands", json_array_size (commands) > 0,
+    "has_commands", nr_commands > 0,
+    "many_commands", (json_int_t) (nr_commands > COMMANDS_SHOWN ?
+                                   nr_commands : 0),
     "saving", clones_view (clones), "has_saving", nr > 0,
     "saving_left", (json_int_t) (nr > CLONES_NAMED ? nr - CLONES_NAMED : 0));
 }

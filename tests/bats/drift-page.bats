@@ -276,6 +276,15 @@ END
         grep -qFx -e "$line" -e "<pre>$line" "$seen/dom.html" || fail "$line"
     done
     assert_eq "$(count '1.00 MiB, and 4 more<')" 1
+    # Many commands are folded.
+    assert_eq "$(count ' commands</summary>')" 0
+    fixture --clones 1 --samples 1 --files |
+        jq '.[0].advice[1].commands = [range (1000) | "nbdedup rebase vm\(.) golden@v2"]' |
+        "$test_programs/bats/drift-forms" html "$page"
+    open_page "$page" 390
+    fits
+    assert_eq "$(count '<summary>1000 commands</summary>')" 1
+    assert_eq "$(count '^nbdedup rebase vm[0-9]* golden@v2$')" 999
     fixture --clones 1 --samples 1 --files | jq '.[0].advice = []' |
         "$test_programs/bats/drift-forms" html "$page"
     open_page "$page"
@@ -340,6 +349,9 @@ END
     nbdedup drift --record
     nbdedup drift --html "$page" --files --json >json
     stop
+    nbdedup drift --html advice.html --advise
+    assert_eq "$(grep -c '<h3 id="do1">What to do</h3>' advice.html)" 1
+    assert_eq "$(grep -c 'aria-label="Block map of ' advice.html)" 2
     # The map and the forecast are the page's.
     assert_eq "$(jq '[.. | objects | has ("map", "forecast")] | any' json)" false
     open_page "$page" 390d 1280l
