@@ -384,7 +384,7 @@ own_on ()
     nbdedup drift golden@v1 --advise --json | jq 'del (.time)' | diff json -
     nbdedup drift golden@v1 --advise --json --read-only |
         jq 'del (.time)' | diff json -
-    for i in --history --record --csv --forecast --alert "--html x" \
+    for i in --history --record --csv --forecast --alert "--svg x" \
              "--if-destroyed a"; do
         # shellcheck disable=SC2086
         run -2 nbdedup drift golden@v1 --advise $i
