@@ -438,13 +438,23 @@ enum nbdedup_class {
   NBDEDUP_GOLDEN_MOVED = 1,
   NBDEDUP_SIBLING = 2,
   NBDEDUP_UNIQUE = 3,
+  NBDEDUP_ZERO = 4,             /* a hole that the clone does not inherit */
 };
 
+/* In place of a clone's number: the golden image, or what stands for it if it
+ * was destroyed.
+ */
+#define NBDEDUP_FROZEN_GOLDEN UINT64_MAX
+
 /* Store the clone's size in bytes, and call 'fn' with each run of blocks of one
- * class that the clone has, ascending.
- * Blocks in no run are zero, or the golden image's at the same place.  Ask for
- * the clones in order, once each.  If 'fn' returns -1 the function fails with
- * its errno.
+ * class that the clone has, ascending.  A block in no run is the golden image's
+ * at the same place (zero behind its end), or is lost: reading it fails.
+ *
+ * Of the golden image itself the runs are its blocks that are not zero, of
+ * class NBDEDUP_GOLDEN_SAME.
+ *
+ * Ask for the clones in order, once each, and for the golden image, if at all,
+ * before them.  If 'fn' returns -1 the function fails with its errno.
  */
 extern int nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
                                 uint64_t *size,
@@ -454,7 +464,7 @@ extern int nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
                                 void *opaque)
   __attribute__ ((nonnull (1, 3, 4)));
 
-/* Read from a clone. */
+/* Read from a clone, or from the golden image. */
 extern int nbdedup_frozen_read (struct nbdedup_frozen *frozen, uint64_t clone,
                                 void *buf, uint32_t len, uint64_t offset)
   __attribute__ ((nonnull (1, 3)));

@@ -59,6 +59,7 @@ drift_map_add (struct drift_map *map, uint64_t block, uint64_t nr,
   static const int of_class[] = {
     [NBDEDUP_GOLDEN_SAME] = -1, [NBDEDUP_GOLDEN_MOVED] = CELL_MOVED,
     [NBDEDUP_SIBLING] = CELL_SIBLING, [NBDEDUP_UNIQUE] = CELL_UNIQUE,
+    [NBDEDUP_ZERO] = -1,
   };
   uint64_t part;
 

@@ -20,9 +20,14 @@
 
 #define PER_BYTE 4
 
+/* One block of a content, or (IS_RUN) a number of blocks of one class. */
+#define IS_RUN (UINT64_C (1) << 63)
+#define CLASS_BITS 3
+
 struct item {
   uint64_t who, block;
-  uint64_t content;             /* << 1, plus 1: CLASS_SAME */
+  uint64_t content;             /* << 1, plus 1: CLASS_SAME; or
+                                 * IS_RUN | number << CLASS_BITS | class */
 };
 
 struct class_map {
@@ -82,6 +87,16 @@ class_map_add (struct class_map *m, uint32_t who, uint64_t block, bool same)
 }
 
 int
+class_map_add_run (struct class_map *m, uint32_t who, uint64_t block,
+                   uint64_t nr, enum block_class class)
+{
+  const struct item item = { who, block, IS_RUN | nr << CLASS_BITS | class };
+
+  assert (!m->finished && nr > 0);
+  return sorter_add (m->sorter, &item);
+}
+
+int
 class_map_end_content (struct class_map *m, enum block_class others)
 {
   const uint64_t i = m->nr_contents++;
@@ -94,11 +109,19 @@ class_map_end_content (struct class_map *m, enum block_class others)
   return 0;
 }
 
+static uint64_t
+length_of (const struct item *item)
+{
+  return item->content & IS_RUN ? (item->content & ~IS_RUN) >> CLASS_BITS : 1;
+}
+
 static enum block_class
 class_of (const struct class_map *m, uint64_t content)
 {
   const uint64_t i = content >> 1;
 
+  if (content & IS_RUN)
+    return (enum block_class) (content & ((1u << CLASS_BITS) - 1));
   assert (i < m->nr_contents);
   return content & 1 ? CLASS_SAME
     : m->classes[i / PER_BYTE] >> i % PER_BYTE * 2 & 3;
@@ -142,7 +165,7 @@ class_map_next (struct class_map *m, uint32_t who, struct class_run *run)
     m->item.block, 0, class_of (m, m->item.content),
   };
   do {
-    run->nr++;
+    run->nr += length_of (&m->item);
     if (advance (m) == -1)
       return -1;
   } while (m->has_item && m->item.who == who &&

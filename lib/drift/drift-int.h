@@ -51,12 +51,14 @@ extern int drift_begin (struct nbdedup_pool *pool, struct view *v,
                         struct drift_progress *progress);
 extern void drift_end (struct nbdedup_pool *pool, struct view *v);
 
-/* The blocks behind a document: the clones, in its order, and the classes of
- * their blocks, where clone i is number i + 1.
+/* The blocks behind a document: the golden image and its clones, in the
+ * document's order, and the classes of their blocks, where the golden image is
+ * number 0 and clone i is i + 1.
  */
 struct drift_blocks {
   struct class_map *map;        /* owned */
-  struct view_name golden;      /* with the layer that stands for it */
+  struct view_name golden;      /* a copy: a destroyed one has a layer, and is
+                                 * at least as large as what stands for it */
   struct view_name **clones;    /* owned; the names are the view's */
   uint32_t nr;
 };

@@ -30,6 +30,7 @@ struct comparison {
   uint32_t nr;
   struct record_join *join;     /* owned */
   struct classes *classes;      /* owned */
+  struct class_map *map;        /* not owned; NULL: only figures are wanted */
   uint64_t *freed;              /* owned; sectors, by member */
   struct fleet_contents fleet;
   struct drift_progress *progress;
@@ -117,6 +118,22 @@ add_member (struct comparison *f, struct view_name *name)
   return 0;
 }
 
+/* A merged golden image has what its clones have in common, beyond its old end,
+ * too.
+ */
+static int
+find_merged (struct comparison *f)
+{
+  uint32_t i;
+
+  f->is_merged = true;
+  f->golden.layer = golden_of_clones (f->v, f->members, f->nr);
+  for (i = 1; i < f->nr; ++i)
+    if (f->golden.size < f->members[i].name->size)
+      f->golden.size = f->members[i].name->size;
+  return f->golden.layer ? 0 : -1;
+}
+
 /* Find the layer with, or instead of, a destroyed golden image's content. */
 static int
 find_remains (struct comparison *f)
@@ -124,11 +141,7 @@ find_remains (struct comparison *f)
   if (f->nr == 1)
     return nbdedup_fail (ENOENT, "%s has no clones left", f->golden.name);
   f->golden.layer = f->golden.remains;
-  if (f->golden.layer == NULL) {
-    f->is_merged = true;
-    f->golden.layer = golden_of_clones (f->v, f->members, f->nr);
-  }
-  return f->golden.layer ? 0 : -1;
+  return f->golden.layer ? 0 : find_merged (f);
 }
 
 /* Volumes are sorted by name. */
@@ -182,6 +195,89 @@ add_leaf (struct comparison *f, uint32_t who, uint64_t leaf_nr,
   return 0;
 }
 
+/* What the class map has besides contents: the golden image's blocks, and those
+ * of a clone that are zero although the golden image may have some there.
+ */
+struct map_filler {
+  struct class_map *map;        /* not owned; NULL: there is none */
+  uint32_t who;
+  /* Of a clone: it does not show the golden image's blocks from 'from' (its
+   * least size since it was cloned) to 'end' (where one of them ends).
+   */
+  uint64_t from, end;
+};
+
+static uint64_t
+blocks_of_name (const struct view_name *n)
+{
+  const uint32_t block_size = n->layer->block_size;
+
+  return n->size / block_size + (n->size % block_size != 0);
+}
+
+static struct map_filler
+map_filler (const struct comparison *f, uint32_t who)
+{
+  const struct view_name *golden = f->members[0].name;
+  const struct view_name *name = f->members[who].name;
+  struct map_filler m = { f->map, who, UINT64_MAX, blocks_of_name (name) };
+  const struct view_layer *l;
+
+  if (blocks_of_name (golden) < m.end)
+    m.end = blocks_of_name (golden);
+  for (l = name->layer; who != 0 && l && l != golden->layer; l = l->parent)
+    if (l->overlap < m.from)
+      m.from = l->overlap;
+  return m;
+}
+
+/* Add the hidden blocks below 'block'. */
+static int
+map_hidden (struct map_filler *m, uint64_t block)
+{
+  const uint64_t from = m->from, end = block < m->end ? block : m->end;
+
+  if (m->map == NULL || from >= end)
+    return 0;
+  m->from = end;
+  return class_map_add_run (m->map, m->who, from, end - from, CLASS_ZERO);
+}
+
+/* Does the map get this block from here?  Contents come with their classes. */
+static bool
+is_mapped (const struct map_filler *m, uint64_t block, unsigned state)
+{
+  return m->who == 0 ? state == MAP_POINTER
+    : state == MAP_HOLE ||
+    (state == MAP_INHERIT && block >= m->from && block < m->end);
+}
+
+static int
+map_leaf (struct map_filler *m, uint64_t leaf_nr, const struct leaf *leaf)
+{
+  const uint64_t first = leaf_nr * LEAF_BLOCKS;
+  unsigned i, j;
+
+  if (m->map == NULL)
+    return 0;
+  if (map_hidden (m, first) == -1)
+    return -1;
+  for (i = 0; i < LEAF_BLOCKS; i = j) {
+    const bool mapped = is_mapped (m, first + i, leaf->state[i]);
+
+    for (j = i + 1; j < LEAF_BLOCKS &&
+           is_mapped (m, first + j, leaf->state[j]) == mapped; ++j)
+      ;
+    if (mapped &&
+        class_map_add_run (m->map, m->who, first + i, j - i,
+                           m->who == 0 ? CLASS_SAME : CLASS_ZERO) == -1)
+      return -1;
+  }
+  if (m->from < first + LEAF_BLOCKS)
+    m->from = first + LEAF_BLOCKS;
+  return 0;
+}
+
 /* Add all contents of the golden image, or of a clone those above it.
  * Destroying a clone also drops the references of its own layer.
  */
@@ -189,6 +285,7 @@ static int
 add_contents (struct comparison *f, uint32_t who)
 {
   struct view_layer *golden = f->members[0].name->layer;
+  struct map_filler filler = map_filler (f, who);
   struct walk *w;
   struct leaf leaf;
   uint64_t leaf_nr, top, n = 0;
@@ -199,13 +296,15 @@ add_contents (struct comparison *f, uint32_t who)
     return -1;
   while ((r = walk_next (w, &leaf_nr, &leaf, &top)) == 1) {
     r = add_leaf (f, who, leaf_nr, &leaf, top);
+    if (r == 0)
+      r = map_leaf (&filler, leaf_nr, &leaf);
     if (r == 0 && ++n % 1024 == 0)
       r = drift_progress (f->progress, f->passed + record_join_count (f->join));
     if (r == -1)
       break;
   }
   walk_free (w);
-  return r;
+  return r == -1 ? -1 : map_hidden (&filler, UINT64_MAX);
 }
 
 /* Take the count of all blocks from pool.db.  Blocks that are not own are
@@ -376,12 +475,12 @@ comparison_json (const struct comparison *f, time_t now)
 }
 
 static int
-make_map (const struct comparison *f, uint64_t memory_bytes,
+make_map (struct comparison *f, uint64_t memory_bytes,
           struct drift_blocks *blocks)
 {
   uint32_t i;
 
-  blocks->map = class_map_new (f->v, memory_bytes);
+  f->map = blocks->map = class_map_new (f->v, memory_bytes);
   blocks->golden = f->golden;
   blocks->clones = calloc (f->nr, sizeof *blocks->clones);
   if (blocks->map == NULL)
@@ -418,8 +517,7 @@ drift_measure (struct view *v, const struct view_name *golden,
       (f.join = record_join_new (v, part)) != NULL &&
       (f.classes = classes_new (v, f.members, f.nr, memory_bytes -
                                 (blocks ? 2 * part : part))) != NULL) {
-    if (blocks)
-      classes_set_map (f.classes, blocks->map);
+    classes_set_map (f.classes, f.map);
     if (run_passes (&f, progress) == 0)
       result = comparison_json (&f, now);
   }

@@ -18,7 +18,7 @@
 #include "drift/frozen.h"
 #include "drift/golden.h"
 
-/* Leaves in memory, of the clone that was read last: the metadata of a file
+/* Leaves in memory, of the name that was read last: the metadata of a file
  * system is in many places.
  */
 #define LEAVES 256
@@ -29,7 +29,7 @@ struct frozen_leaf {
   struct leaf leaf;
 };
 
-/* A layer of the clone that is read, and its blocks that show through. */
+/* A layer of the name that is read, and its blocks that show through. */
 struct stack_layer {
   uint64_t branch, seq, limit;
 };
@@ -47,7 +47,7 @@ struct frozen {
   struct drift_blocks blocks;   /* of the last document */
   struct advise *advise;        /* owned; about it; NULL: none yet */
   struct hasher *hasher;        /* owned; for it; NULL: the same */
-  const struct view_name *reading;      /* the clone that was read last */
+  const struct view_name *reading;      /* what was read last */
   struct stack_layer *stack;    /* owned; its layers, from the top */
   size_t nr_stack;
   struct frozen_leaf *leaves;   /* owned; LEAVES of them */
@@ -163,24 +163,43 @@ frozen_next (struct frozen *f, nbdedup_progress_fn *progress, void *opaque)
   return document;
 }
 
-static int
-check_clone (const struct frozen *f, uint64_t clone)
+static const struct view_name *
+find_name (const struct frozen *f, uint64_t clone)
 {
-  return clone < f->blocks.nr ? 0
-    : nbdedup_fail (EINVAL, "there is no clone number %" PRIu64, clone);
+  if (clone == NBDEDUP_FROZEN_GOLDEN && f->blocks.map != NULL)
+    return &f->blocks.golden;
+  return clone < f->blocks.nr ? f->blocks.clones[clone] : NULL;
+}
+
+static const struct view_name *
+need_name (const struct frozen *f, uint64_t clone)
+{
+  const struct view_name *name = find_name (f, clone);
+
+  if (name != NULL)
+    return name;
+  if (clone == NBDEDUP_FROZEN_GOLDEN)
+    return nbdedup_fail_null (EINVAL, "there is no golden image");
+  return nbdedup_fail_null (EINVAL, "there is no clone number %" PRIu64,
+                            clone);
 }
 
 int
 frozen_classes (struct frozen *f, uint64_t clone, struct class_run *run)
 {
-  return check_clone (f, clone) == -1 ? -1
-    : class_map_next (f->blocks.map, clone + 1, run);
+  const uint32_t who = clone == NBDEDUP_FROZEN_GOLDEN ? 0
+    : (uint32_t) clone + 1;
+
+  return need_name (f, clone) == NULL ? -1
+    : class_map_next (f->blocks.map, who, run);
 }
 
 uint64_t
 frozen_size (const struct frozen *f, uint64_t clone)
 {
-  return clone < f->blocks.nr ? f->blocks.clones[clone]->size : 0;
+  const struct view_name *name = find_name (f, clone);
+
+  return name ? name->size : 0;
 }
 
 /*----------------------------------------------------------------------
@@ -189,7 +208,7 @@ frozen_size (const struct frozen *f, uint64_t clone)
 
 /* View layers have no struct layer, so resolve.h cannot be used here. */
 static int
-begin_clone (struct frozen *f, const struct view_name *name)
+begin_name (struct frozen *f, const struct view_name *name)
 {
   uint64_t limit = UINT64_MAX;
   const struct view_layer *l;
@@ -330,17 +349,16 @@ int
 frozen_read (struct frozen *f, uint64_t clone, void *buf, uint32_t len,
              uint64_t offset)
 {
-  const struct view_name *name;
+  const struct view_name *name = need_name (f, clone);
   uint32_t block_size, part;
   uint8_t *p = buf;
 
-  if (check_clone (f, clone) == -1 || view_check (&f->view) == -1)
+  if (name == NULL || view_check (&f->view) == -1)
     return -1;
-  name = f->blocks.clones[clone];
   block_size = name->layer->block_size;
   if (offset > name->size || len > name->size - offset)
     return nbdedup_fail (EINVAL, "%s: read past the end", name->name);
-  if (name != f->reading && begin_clone (f, name) == -1)
+  if (name != f->reading && begin_name (f, name) == -1)
     return -1;
   for (; len > 0; len -= part, offset += part, p += part) {
     part = block_size - offset % block_size;

@@ -36,16 +36,17 @@ extern void frozen_close (struct frozen *f);
 extern json_t *frozen_next (struct frozen *f, nbdedup_progress_fn *progress,
                             void *opaque);
 
-/* The next run of blocks of clone 'clone' of the document (0: the first): as
- * class_map_next.  Blocks in no run are zero or inherited.
+/* The next run of blocks of clone 'clone' of the document (0: the first;
+ * NBDEDUP_FROZEN_GOLDEN: the golden image): as class_map_next, and
+ * nbdedup_frozen_runs.
  */
 extern int frozen_classes (struct frozen *f, uint64_t clone,
                            struct class_run *run);
 
-/* Its size in bytes; 0 if there is no such clone. */
+/* The size in bytes; 0 if there is no such clone. */
 extern uint64_t frozen_size (const struct frozen *f, uint64_t clone);
 
-/* Read from a clone. */
+/* Read from a clone, or from the golden image. */
 extern int frozen_read (struct frozen *f, uint64_t clone, void *buf,
                         uint32_t len, uint64_t offset);
 

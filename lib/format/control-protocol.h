@@ -67,11 +67,13 @@
  *   arguments "name" and "memory" of "drift".  FROZEN_NEXT answers with the
  *   document of the next golden image, or {}, in REPLYs and PROGRESS frames
  *   as for COMMAND; CANCEL stops it.  The others refer to the clones of that
- *   document, the first of which is number 0.  FROZEN_RUNS answers with the
- *   clone's size (offset) and its next runs, none if there are no more; clones
- *   must come in order.  FROZEN_ZERO says which bytes of a clone would read
- *   as zeroes (at most CONTROL_RUNS_MAX ranges); FROZEN_ADVISE answers as
- *   FROZEN_NEXT with what that would free, and more (drift/advise.h).
+ *   document, the first of which is number 0, or to the golden image, whose
+ *   number is 2^64 - 1.  FROZEN_RUNS answers with the size (offset) and the
+ *   next runs, none if there are no more; clones must come in order, the golden
+ *   image before them.
+ *   FROZEN_ZERO says which bytes of a clone would read as zeroes (at most
+ *   CONTROL_RUNS_MAX ranges); FROZEN_ADVISE answers as FROZEN_NEXT with what
+ *   that would free, and more (drift/advise.h).
  *   The moment ends with the connection, or when the server needs its space:
  *   these requests then fail with EBUSY.
  * - READ, WRITE and FROZEN_READ transfer 1 to CONTROL_PAYLOAD_MAX bytes.

@@ -19,7 +19,8 @@ static_assert (NBDEDUP_FROZEN_SETS == FROZEN_SETS, "the same number of sets");
 static_assert (NBDEDUP_GOLDEN_SAME == (int) CLASS_SAME &&
                NBDEDUP_GOLDEN_MOVED == (int) CLASS_MOVED &&
                NBDEDUP_SIBLING == (int) CLASS_SIBLING &&
-               NBDEDUP_UNIQUE == (int) CLASS_UNIQUE, "the same classes");
+               NBDEDUP_UNIQUE == (int) CLASS_UNIQUE &&
+               NBDEDUP_ZERO == (int) CLASS_ZERO, "the same classes");
 
 struct nbdedup_frozen {
   struct frozen *frozen;        /* owned; NULL: a server has it */
@@ -203,7 +204,7 @@ nbdedup_frozen_runs (struct nbdedup_frozen *frozen, uint64_t clone,
       const uint64_t packed = get_le64 (p + 8);
 
       if (fn (opaque, get_le64 (p), packed >> 8,
-              (enum nbdedup_class) (packed & 3)) == -1)
+              (enum nbdedup_class) (packed & 0xff)) == -1)
         return -1;
     }
   } while (nr > 0);

@@ -5,10 +5,11 @@
  * space is used again.
  *
  * Random clones, some with snapshots, have blocks from a few contents, so that
- * all classes occur.  A model in memory says what each block has; a naive
- * comparison of all blocks with each other says which class each is of.  A
- * client reads the moment from the pool that it has open itself, and through
- * a server.
+ * all classes occur, and some were shrunk and are large again.  A model in
+ * memory says what each block has; a naive comparison of all blocks with each
+ * other says which class each is of.  A client reads the moment from the pool
+ * that it has open itself, and through a server.  The golden image can be read,
+ * too, also after it was destroyed, and after it merged with its last clone.
  *
  * A moment that needs space which clients need ends: writes go on, and the
  * reader gets EBUSY.
@@ -38,10 +39,11 @@ static char directory[PATH_MAX];
 static struct rng rng;
 static uint64_t seed;
 static uint32_t block_size;
-static unsigned met[4];         /* blocks of each class */
+static unsigned met[5];         /* blocks of each class */
 
-/* Volume 0 is the golden image.  Content 0 is zeroes. */
+/* Volume 0 is the golden image's.  Content 0 is zeroes. */
 static uint32_t content[NR_CLONES + 1][NR_BLOCKS];
+static uint32_t golden[NR_BLOCKS];      /* its snapshot's */
 
 static const char *
 clone_name (unsigned i)
@@ -72,6 +74,25 @@ write_block (struct nbdedup_volume *v, unsigned i, unsigned block, uint32_t id)
   must (nbdedup_volume_write (v, buf, block_size,
                               (uint64_t) block * block_size));
   content[i][block] = id;
+}
+
+static void
+resize (unsigned i, unsigned blocks)
+{
+  run ("resize", json_pack ("{s:s,s:I,s:b}", "name", clone_name (i), "size",
+                            (json_int_t) blocks * block_size, "shrink", 1));
+}
+
+/* Shrink a clone and grow it again: what was behind its end is zeroes. */
+static void
+cut (unsigned i, unsigned blocks)
+{
+  unsigned block;
+
+  resize (i, blocks);
+  resize (i, NR_BLOCKS);
+  for (block = blocks; block < NR_BLOCKS; ++block)
+    content[i][block] = 0;
 }
 
 /* Write to 'percent' of the blocks, contents from 'first' on. */
@@ -110,15 +131,20 @@ make_volumes (void)
                             (json_int_t) NR_BLOCKS * block_size));
   write_some (0, 60, 1);
   run ("snapshot", json_pack ("{s:s}", "name", "golden@v1"));
+  memcpy (golden, content[0], sizeof golden);
   for (i = 1; i <= NR_CLONES; ++i) {
     memcpy (content[i], content[0], sizeof content[0]);
     run ("clone", json_pack ("{s:s,s:s}", "snapshot", "golden@v1", "name",
                              clone_name (i)));
     write_some (i, rng_between (&rng, 0, 30), 1 + rng_below (&rng, 900));
+    if (i == 3)
+      cut (i, rng_between (&rng, 1, NR_BLOCKS));
     if (i % 2)
       continue;
     snprintf (name, sizeof name, "clone%u@s", i);
     run ("snapshot", json_pack ("{s:s}", "name", name));
+    if (i == 4)
+      cut (i, rng_between (&rng, 1, NR_BLOCKS));
     write_some (i, rng_between (&rng, 0, 20), 1 + rng_below (&rng, 900));
   }
 }
@@ -159,7 +185,7 @@ has_content (const uint32_t *blocks, uint32_t id)
   return false;
 }
 
-/* -1: zeroes. */
+/* -1: zeroes, as the golden image has there. */
 static int
 model_class (const struct moment *m, unsigned clone, unsigned block)
 {
@@ -167,7 +193,7 @@ model_class (const struct moment *m, unsigned clone, unsigned block)
   unsigned i;
 
   if (id == 0)
-    return -1;
+    return m->content[0][block] == 0 ? -1 : NBDEDUP_ZERO;
   if (m->content[0][block] == id)
     return NBDEDUP_GOLDEN_SAME;
   if (has_content (m->content[0], id))
@@ -202,7 +228,7 @@ static void
 check_classes (struct nbdedup_frozen *frozen, const struct moment *m,
                unsigned clone, const json_t *figures)
 {
-  uint64_t size, nr[4] = { 0, 0, 0, 0 };
+  uint64_t size, nr[5] = { 0, 0, 0, 0, 0 };
   struct found found = { .next = 0 };
   unsigned block;
   int class;
@@ -219,7 +245,8 @@ check_classes (struct nbdedup_frozen *frozen, const struct moment *m,
       met[class]++;
     }
     if (found.class[block] != class &&
-        !(found.class[block] == -1 && class == NBDEDUP_GOLDEN_SAME))
+        !(found.class[block] == -1 && class == NBDEDUP_GOLDEN_SAME) &&
+        !(found.class[block] == NBDEDUP_ZERO && class == -1))
       die ("SEED=%" PRIu64 " clone %u block %u: class %d, not %d", seed,
            clone, block, found.class[block], class);
   }
@@ -234,6 +261,7 @@ static void
 check_content (struct nbdedup_frozen *frozen, const struct moment *m,
                unsigned clone)
 {
+  const uint64_t number = clone == 0 ? NBDEDUP_FROZEN_GOLDEN : clone - 1;
   uint8_t buf[3 * BLOCK_MAX], expected[BLOCK_MAX];
   unsigned block, offset, len, i;
 
@@ -241,22 +269,44 @@ check_content (struct nbdedup_frozen *frozen, const struct moment *m,
     fill_block (expected, m->content[clone][block]);
     offset = rng_below (&rng, block_size);
     len = rng_between (&rng, 1, block_size - offset);
-    must (nbdedup_frozen_read (frozen, clone - 1, buf, len,
+    must (nbdedup_frozen_read (frozen, number, buf, len,
                                (uint64_t) block * block_size + offset));
     if (memcmp (buf, expected + offset, len) != 0)
       die ("SEED=%" PRIu64 " clone %u block %u: wrong content", seed, clone,
            block);
   }
-  must (nbdedup_frozen_read (frozen, clone - 1, buf, 3 * block_size, 0));
+  must (nbdedup_frozen_read (frozen, number, buf, 3 * block_size, 0));
   for (i = 0; i < 3; ++i) {
     fill_block (expected, m->content[clone][i]);
     if (memcmp (buf + i * block_size, expected, block_size) != 0)
       die ("SEED=%" PRIu64 " clone %u: a read of three blocks", seed, clone);
   }
-  if (nbdedup_frozen_read (frozen, clone - 1, buf, 2,
+  if (nbdedup_frozen_read (frozen, number, buf, 2,
                            (uint64_t) NR_BLOCKS * block_size - 1) != -1 ||
       errno != EINVAL)
     die ("a read past the end");
+}
+
+/* The golden image, in the place of a clone. */
+static void
+check_golden (struct nbdedup_frozen *frozen, const struct moment *m)
+{
+  struct found found = { .next = 0 };
+  unsigned block;
+  uint64_t size;
+
+  for (block = 0; block < NR_BLOCKS; ++block)
+    found.class[block] = -1;
+  must (nbdedup_frozen_runs (frozen, NBDEDUP_FROZEN_GOLDEN, &size, on_run,
+                             &found));
+  if (size != (uint64_t) NR_BLOCKS * block_size)
+    die ("SEED=%" PRIu64 ": the golden image's size is %" PRIu64, seed, size);
+  for (block = 0; block < NR_BLOCKS; ++block)
+    if (found.class[block] != (m->content[0][block] == 0 ? -1
+                               : NBDEDUP_GOLDEN_SAME))
+      die ("SEED=%" PRIu64 " golden image block %u: class %d", seed, block,
+           found.class[block]);
+  check_content (frozen, m, 0);
 }
 
 static void
@@ -271,6 +321,10 @@ check_moment (struct nbdedup_client *client, bool churning)
   if (frozen == NULL)
     die ("freeze: %s", nbdedup_error ());
   memcpy (m.content, content, sizeof content);
+  memcpy (m.content[0], golden, sizeof golden);
+  if (nbdedup_frozen_read (frozen, NBDEDUP_FROZEN_GOLDEN, &i, 1, 0) != -1 ||
+      errno != EINVAL)
+    die ("a golden image before its document");
   if (churning) {
     run ("list", NULL);         /* a server has opened its view by then */
     churn ();
@@ -282,6 +336,7 @@ check_moment (struct nbdedup_client *client, bool churning)
     churn ();
     check_pool ();              /* records that are kept are no error */
   }
+  check_golden (frozen, &m);
   for (i = 1; i <= NR_CLONES; ++i) {
     check_content (frozen, &m, i);
     check_classes (frozen, &m, i, json_array_get
@@ -324,6 +379,46 @@ open_client (enum nbdedup_read_only read_only)
   if (client == NULL)
     die ("client: %s", nbdedup_error ());
   return client;
+}
+
+/* The golden image was destroyed: its layer is still there, or, with one clone
+ * left, has merged with that clone's.  Then the clone has no block of its own.
+ */
+static void
+check_destroyed (const struct moment *m, bool merged)
+{
+  struct nbdedup_client *client = open_client (NBDEDUP_READ_ONLY_OFF);
+  struct nbdedup_frozen *frozen = nbdedup_client_freeze (client, "golden@v1",
+                                                         0);
+  json_t *document = frozen ? nbdedup_frozen_next (frozen, NULL, NULL) : NULL;
+
+  if (document == NULL)
+    die ("freeze: %s", nbdedup_error ());
+  if (json_is_true (json_object_get (document, "golden_merged")) != merged)
+    die ("SEED=%" PRIu64 ": the golden image has not merged", seed);
+  check_golden (frozen, m);
+  json_decref (document);
+  nbdedup_frozen_close (frozen);
+  must (nbdedup_client_close (client));
+}
+
+static void
+test_destroyed (void)
+{
+  struct moment m;
+
+  memcpy (m.content, content, sizeof content);
+  memcpy (m.content[0], golden, sizeof golden);
+  open_pool (NBDEDUP_OPEN_SERVER);
+  run ("destroy", json_pack ("{s:[s,s],s:b}", "names", "golden", "golden@v1",
+                             "force", 1));
+  check_destroyed (&m, false);
+  run ("destroy", json_pack ("{s:[s,s,s],s:b,s:b}", "names", "clone2",
+                             "clone3", "clone4", "recursive", 1, "wait", 1));
+  fold ();
+  memcpy (m.content[0], content[1], sizeof content[1]);
+  check_destroyed (&m, true);
+  must (nbdedup_pool_close (pool));
 }
 
 /* The space of all that died must be free again. */
@@ -432,6 +527,7 @@ one_round (void)
   check_pool ();
   test_gives_way ();
   must (nbdedup_pool_close (pool));
+  test_destroyed ();
   remove_directory (directory);
 }
 
@@ -446,7 +542,7 @@ main (void)
     rng = rng_make (seed, 1);
     one_round ();
   }
-  for (i = 0; i < 4; ++i)
+  for (i = 0; i < 5; ++i)
     if (met[i] == 0)
       die ("no block of class %u", i);
   return 0;
