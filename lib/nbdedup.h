@@ -564,6 +564,15 @@ extern int nbdedup_estimate_add (struct nbdedup_estimate *estimate,
                                  const void *buf, size_t len, uint64_t offset)
   __attribute__ ((nonnull (1)));
 
+/* The same for a clone: 'below' is what the golden image, whose data was all
+ * added, has there (zeroes behind its end).  A block that is equal takes
+ * nothing, in no block size: the clone inherits it.
+ */
+extern int nbdedup_estimate_add_clone (struct nbdedup_estimate *estimate,
+                                       const void *buf, const void *below,
+                                       size_t len, uint64_t offset)
+  __attribute__ ((nonnull (1)));
+
 /* An image of this size is complete.  Blocks that the caller has not added
  * count as zeroes.
  */

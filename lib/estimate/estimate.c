@@ -62,9 +62,11 @@
 /* The working memory of a thread. */
 struct scratch {
   struct scratch *next;         /* in the list of the unused ones */
-  struct codec_ctx *codec;      /* owned, all three */
+  struct codec_ctx *codec;      /* owned, all four */
   uint8_t *out;                 /* largest block size; compressed */
   uint8_t *tail;                /* the same; an image's end, padded */
+  uint8_t *below;               /* the same; what it inherits there */
+  bool inherited[PIECES_MAX];   /* equal to what is below */
   XXH128_hash_t pieces[PIECES_MAX];     /* 0: zeroes */
   XXH128_hash_t hashes[PIECES_MAX];     /* of one block size's blocks */
   uint16_t index[PIECES_MAX];   /* the number of each hash's block */
@@ -178,6 +180,7 @@ scratch_free (struct scratch *s)
   codec_ctx_free (s->codec);
   free (s->out);
   free (s->tail);
+  free (s->below);
   free (s);
 }
 
@@ -224,7 +227,8 @@ scratch_get (struct nbdedup_estimate *e)
   s->codec = codec_ctx_new ();
   s->out = malloc (largest_block (e));
   s->tail = malloc (largest_block (e));
-  if (s->codec && s->out && s->tail)
+  s->below = malloc (largest_block (e));
+  if (s->codec && s->out && s->tail && s->below)
     return s;
   scratch_free (s);
   return fail_memory (), NULL;
@@ -307,18 +311,41 @@ hash_pieces (struct scratch *s, const uint8_t *buf, unsigned nr, uint32_t len)
                                       : XXH3_128bits (buf, len);
 }
 
-/* Set s->hashes and s->index for the blocks, of 'per' pieces each, that are not
- * all zeroes.  Returns their number.
+static void
+find_inherited (struct scratch *s, const uint8_t *buf, const uint8_t *below,
+                unsigned nr, uint32_t len)
+{
+  unsigned i;
+
+  for (i = 0; i < nr; ++i)
+    s->inherited[i] = below != NULL &&
+      memcmp (buf + (size_t) i * len, below + (size_t) i * len, len) == 0;
+}
+
+/* Does a block of 'per' pieces take space: is it neither zero nor inherited? */
+static bool
+takes_space (const struct scratch *s, unsigned first, unsigned per)
+{
+  bool zero = true, inherited = true;
+  unsigned i;
+
+  for (i = first; i < first + per; ++i) {
+    zero &= is_zero_hash (&s->pieces[i]);
+    inherited &= s->inherited[i];
+  }
+  return !zero && !inherited;
+}
+
+/* Set s->hashes and s->index for the blocks, of 'per' pieces each, that take
+ * space.  Returns their number.
  */
 static unsigned
 hash_blocks (struct scratch *s, unsigned nr_pieces, unsigned per)
 {
-  unsigned i, j, nr = 0;
+  unsigned i, nr = 0;
 
   for (i = 0; i < nr_pieces; i += per) {
-    for (j = i; j < i + per && is_zero_hash (&s->pieces[j]); ++j)
-      ;
-    if (j == i + per)
+    if (!takes_space (s, i, per))
       continue;
     s->hashes[nr] = hash_of_pieces (&s->pieces[i], per);
     s->index[nr++] = (uint16_t) (i / per);
@@ -350,11 +377,11 @@ add_blocks (struct nbdedup_estimate *e, struct size_counts *c,
 }
 
 /* Add data that is whole blocks of every size, at most UNIT_BYTES, from
- * 'offset' of the image on.
+ * 'offset' of the image on.  'below': NULL, or what the image inherits there.
  */
 static int
 add_unit (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
-          size_t len, uint64_t offset)
+          const uint8_t *below, size_t len, uint64_t offset)
 {
   const uint32_t piece = e->sizes[0].block_size;
   const unsigned nr_pieces = (unsigned) (len / piece);
@@ -362,6 +389,7 @@ add_unit (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
 
   assert (len <= UNIT_BYTES && len % largest_block (e) == 0);
   hash_pieces (s, buf, nr_pieces, piece);
+  find_inherited (s, buf, below, nr_pieces, piece);
   if (e->compare &&
       compare_put (e->compare, offset / piece, s->pieces, nr_pieces) == -1)
     return -1;
@@ -380,28 +408,59 @@ nbdedup_estimate_begin (struct nbdedup_estimate *e, const char *name,
   return e->compare == NULL ? 0 : compare_begin (e->compare, name, time);
 }
 
+/* The same for the end of an image. */
+static int
+add_tail (struct nbdedup_estimate *e, struct scratch *s, const uint8_t *buf,
+          const uint8_t *below, size_t len, uint64_t offset)
+{
+  const size_t whole = largest_block (e);
+
+  memcpy (s->tail, buf, len);
+  memset (s->tail + len, 0, whole - len);
+  if (below != NULL) {
+    memcpy (s->below, below, len);
+    memset (s->below + len, 0, whole - len);
+    below = s->below;
+  }
+  return add_unit (e, s, s->tail, below, whole, offset);
+}
+
+static int
+add_data (struct nbdedup_estimate *e, const uint8_t *buf, const uint8_t *below,
+          size_t len, uint64_t offset)
+{
+  struct scratch *s = scratch_get (e);
+  size_t done, n;
+  int r = 0;
+
+  if (s == NULL)
+    return -1;
+  for (done = 0; done < len && r == 0; done += n) {
+    const uint8_t *at = below == NULL ? NULL : below + done;
+
+    n = len - done < UNIT_BYTES ? len - done : UNIT_BYTES;
+    if (n > largest_block (e))
+      n -= n % largest_block (e);
+    r = n < largest_block (e)
+      ? add_tail (e, s, buf + done, at, n, offset + done)
+      : add_unit (e, s, buf + done, at, n, offset + done);
+  }
+  scratch_put (e, s);
+  return r;
+}
+
 int
-nbdedup_estimate_add (struct nbdedup_estimate *e, const void *data, size_t len,
+nbdedup_estimate_add (struct nbdedup_estimate *e, const void *buf, size_t len,
                       uint64_t offset)
 {
-  const size_t tail = len % largest_block (e);
-  struct scratch *s = scratch_get (e);
-  const uint8_t *buf = data;
-  size_t n;
-  int r = s == NULL ? -1 : 0;
+  return add_data (e, buf, NULL, len, offset);
+}
 
-  for (len -= tail; len > 0 && r == 0; len -= n, buf += n, offset += n) {
-    n = len < UNIT_BYTES ? len : UNIT_BYTES;
-    r = add_unit (e, s, buf, n, offset);
-  }
-  if (tail > 0 && r == 0) {
-    memcpy (s->tail, buf, tail);
-    memset (s->tail + tail, 0, largest_block (e) - tail);
-    r = add_unit (e, s, s->tail, largest_block (e), offset);
-  }
-  if (s != NULL)
-    scratch_put (e, s);
-  return r;
+int
+nbdedup_estimate_add_clone (struct nbdedup_estimate *e, const void *buf,
+                            const void *below, size_t len, uint64_t offset)
+{
+  return add_data (e, buf, below, len, offset);
 }
 
 int

@@ -5,7 +5,8 @@
  *  1. Images of zeroes, repeated, compressible and random pieces, of any
  *     length: every count, at every block size, is what sorting all blocks
  *     finds, and with 'exact' the sectors are those of compressing each
- *     distinct one.  The same with four threads.
+ *     distinct one.  The same with four threads, and for clones, of which only
+ *     what the golden image lacks counts.
  *
  *  2. More contents than fit into the memory: over many images the estimate
  *     of distinct contents is within its stated error in 95 %, and right on
@@ -255,6 +256,85 @@ test_brute_force (uint64_t seed, uint64_t *nr_shared)
   for (i = 0; i < NR_SIZES; ++i) {
     t = brute_force (images, 2, all_sizes[i]);
     check_row (result, i, &t, seed, nr_shared);
+  }
+  json_decref (result);
+  free (images[0].data);
+  free (images[1].data);
+}
+
+/*----------------------------------------------------------------------
+ * 1a. Clones: a block that the golden image has at the same place takes
+ * nothing, not even metadata; all others are distinct contents, or are not.
+ */
+
+/* Change some pieces, a few of them to zeroes. */
+static struct image
+make_clone (const struct image *golden, struct rng *rng)
+{
+  const size_t padded = (golden->len + UNIT - 1) / UNIT * UNIT;
+  struct image clone = { .len = golden->len };
+  size_t off;
+
+  clone.data = xcalloc (1, padded);
+  memcpy (clone.data, golden->data, golden->len);
+  for (off = 0; off < clone.len; off += PIECE)
+    if (rng_percent (rng, 10)) {
+      if (rng_percent (rng, 30))
+        memset (clone.data + off, 0, PIECE);
+      else
+        fill_random (clone.data + off, PIECE, rng_below (rng, 1000));
+    }
+  memset (clone.data + clone.len, 0, padded - clone.len);
+  return clone;
+}
+
+/* Its blocks that are neither zero nor those of the golden image. */
+static uint64_t
+own_blocks (const struct image *clone, const struct image *golden,
+            uint32_t size)
+{
+  static const uint8_t zeroes[UNIT];
+  uint64_t nr = 0;
+  size_t off;
+
+  for (off = 0; off < clone->len; off += size)
+    nr += memcmp (clone->data + off, golden->data + off, size) != 0 &&
+      memcmp (clone->data + off, zeroes, size) != 0;
+  return nr;
+}
+
+static void
+test_clone (uint64_t seed)
+{
+  struct rng rng = rng_make (seed, 5);
+  struct image images[2] = { make_image (seed) };
+  struct nbdedup_estimate *e =
+    new_estimate (NR_SIZES, "lz4", NBDEDUP_ESTIMATE_MEMORY_DEFAULT, true);
+  json_t *result;
+  unsigned i;
+  size_t off;
+
+  images[1] = make_clone (&images[0], &rng);
+  add_image (e, &images[0], &rng);
+  for (off = 0; off < images[1].len; off += UNIT)
+    assert (nbdedup_estimate_add_clone
+            (e, images[1].data + off, images[0].data + off,
+             images[1].len - off < UNIT ? images[1].len - off : UNIT,
+             off) == 0);
+  nbdedup_estimate_image (e, images[1].len);
+  result = result_of (e);
+  for (i = 0; i < NR_SIZES; ++i) {
+    struct truth all = brute_force (images, 2, all_sizes[i]);
+    struct truth first = brute_force (images, 1, all_sizes[i]);
+
+    same ("distinct", seed, all_sizes[i], number (result, i, "distinct"),
+          all.distinct);
+    same ("stored_bytes", seed, all_sizes[i],
+          number (result, i, "stored_bytes"), all.sectors * 512);
+    same ("the others", seed, all_sizes[i],
+          number (result, i, "blocks") - number (result, i, "zero"),
+          first.blocks - first.zero +
+          own_blocks (&images[1], &images[0], all_sizes[i]));
   }
   json_decref (result);
   free (images[0].data);
@@ -557,6 +637,8 @@ main (void)
   for (seed = 0; seed < 40; seed += step)
     test_brute_force (seed, &nr_shared);
   assert (step > 1 || nr_shared > 1000);
+  for (seed = 0; seed < 20; seed += step)
+    test_clone (seed);
   test_threads ();
   for (seed = 0; seed < 120; seed += step)
     test_sampled_set (seed, &set);
