@@ -532,6 +532,10 @@ struct nbdedup_estimate_settings {
   const char *compress;         /* a value of the property */
   uint64_t memory_bytes;        /* for the sets of distinct contents */
   bool exact;                   /* compress everything, never sample */
+  /* The size of the sample: the error falls as its square root grows.  0: 1300,
+   * an error of less than 2 %.
+   */
+  uint64_t sample;
   /* A directory for a temporary file, if classes are wanted; or NULL.  Not
    * owned.
    */

@@ -44,6 +44,7 @@ struct nbdedup_estimate {
   struct compression compression;
   uint32_t sector_bytes;
   bool exact;
+  double sample;                /* SAMPLE of estimate.c, or the caller's */
   struct set_budget budget;
   struct size_counts sizes[ESTIMATE_SIZES_MAX]; /* ascending */
   unsigned nr_sizes;

@@ -135,6 +135,7 @@ check_settings (struct nbdedup_estimate *e,
                          NBDEDUP_ESTIMATE_MEMORY_MIN);
   e->budget.max_bytes = e->memory_bytes = s->memory_bytes;
   e->exact = s->exact;
+  e->sample = s->sample > 0 ? (double) s->sample : SAMPLE;
   if (compression_parse (s->compress, &e->compression) == -1)
     return -1;
   for (i = 0; i < s->nr_block_sizes; ++i)
@@ -279,7 +280,7 @@ sample_block (struct nbdedup_estimate *e, struct size_counts *c,
   const double let_in = ldexp (1, -(int) depth);
   const double seen = (double)
     atomic_fetch_add (&c->seen, UINT64_C (1) << depth);
-  double p = e->exact ? 1 : SAMPLE / (SAMPLE + seen), factor, x;
+  double p = e->exact ? 1 : e->sample / (e->sample + seen), factor, x;
 
   if (p > let_in)
     p = let_in;

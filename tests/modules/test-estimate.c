@@ -486,6 +486,38 @@ test_sample (uint64_t seed, uint64_t nr, uint64_t memory,
   json_decref (found);
 }
 
+/* A sample of 16 times the size, of many contents: about a quarter of the
+ * error.  Allow three standard errors.
+ */
+static void
+test_larger_sample (void)
+{
+  struct nbdedup_estimate_settings settings = {
+    .block_sizes = all_sizes, .nr_block_sizes = 1, .sector_bytes = 512,
+    .compress = "lz4", .memory_bytes = NBDEDUP_ESTIMATE_MEMORY_DEFAULT,
+  };
+  double error[3], ratio[3];
+  struct nbdedup_estimate *e;
+  json_t *result;
+  unsigned i;
+
+  for (i = 0; i < 3; ++i) {
+    settings.sample = i == 1 ? 1300 * 16 : 0;
+    settings.exact = i == 2;
+    e = nbdedup_estimate_new (&settings);
+    assert (e != NULL);
+    add_contents (e, 1, 200000, true);
+    result = result_of (e);
+    ratio[i] = number (result, 0, "compress_ratio");
+    error[i] = number (result, 0, "compress_error");
+    json_decref (result);
+  }
+  printf ("larger sample: error %g instead of %g, deviation %g\n", error[1],
+          error[0], ratio[1] - ratio[2]);
+  assert (error[1] < 0.3 * error[0] && error[1] > 0.15 * error[0]);
+  assert (fabs (ratio[1] - ratio[2]) < 1.5 * error[1]);
+}
+
 /*----------------------------------------------------------------------
  * 4. Threads
  */
@@ -647,6 +679,7 @@ main (void)
                  &sample);
   for (seed = 0; seed < 60; seed += step)
     test_sample (seed, 40000, NBDEDUP_ESTIMATE_MEMORY_MIN, &both);
+  test_larger_sample ();
   if (step == 1) {
     score_check (&set, "contents, sampled");
     score_check (&sample, "compression");
