@@ -15,17 +15,10 @@ number_of (const json_t *row, const char *key)
   return json_number_value (json_object_get (row, key));
 }
 
-/* In the form of --block-size; returns 'buf'. */
 static const char *
 block_size (const json_t *row, char buf[HUMAN_MAX])
 {
-  const uint64_t kib = json_size (row, "block_size") >> 10;
-
-  if (kib >= 1024)
-    snprintf (buf, HUMAN_MAX, "%" PRIu64 "M", kib >> 10);
-  else
-    snprintf (buf, HUMAN_MAX, "%" PRIu64 "K", kib);
-  return buf;
+  return block_size_text (json_size (row, "block_size"), buf);
 }
 
 static void

@@ -144,6 +144,18 @@ human_bytes (uint64_t bytes, char buf[HUMAN_MAX])
   return buf;
 }
 
+const char *
+block_size_text (uint64_t bytes, char buf[HUMAN_MAX])
+{
+  const uint64_t kib = bytes >> 10;
+
+  if (kib >= 1024)
+    snprintf (buf, HUMAN_MAX, "%" PRIu64 "M", kib >> 10);
+  else
+    snprintf (buf, HUMAN_MAX, "%" PRIu64 "K", kib);
+  return buf;
+}
+
 uint64_t
 json_size (const json_t *object, const char *key)
 {

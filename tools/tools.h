@@ -157,6 +157,9 @@ extern void print_json (const json_t *json);
 #define HUMAN_MAX 32
 extern const char *human_bytes (uint64_t bytes, char buf[HUMAN_MAX]);
 
+/* In the form of --block-size; returns 'buf'. */
+extern const char *block_size_text (uint64_t bytes, char buf[HUMAN_MAX]);
+
 /* Sizes in JSON documents: missing or negative ones count as 0. */
 extern uint64_t json_size (const json_t *object, const char *key);
 extern const char *json_text (const json_t *object, const char *key);
