@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "advise-block-size.h"
 #include "base/array.h"
 #include "drift-advice.h"
 #include "drift-files.h"
@@ -20,6 +21,8 @@ struct asking {
   const struct options *opts;
   struct nbdedup_frozen *frozen;        /* owned */
   struct progress progress;
+  struct nbdedup_client *client;        /* not owned */
+  struct block_sizes *sizes;    /* owned; as give_back */
   struct give_back *give_back;  /* owned; of the present document; NULL: no
                                  * advice is wanted */
   unsigned flags;               /* of drift_files_ask */
@@ -40,6 +43,8 @@ struct runs {
   struct run *p;                /* owned */
   size_t nr;
   uint64_t block_size, size;    /* of the clone, in bytes */
+  uint64_t clone;
+  struct block_sizes *sizes;    /* not owned; NULL: no advice is wanted */
   bool is_mapped;
   struct drift_map *map;        /* owned; NULL: none is needed yet */
 };
@@ -59,6 +64,8 @@ on_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
 
   if (runs->is_mapped)
     drift_map_add (get_map (runs), block, nr, class);
+  if (runs->sizes != NULL)
+    block_sizes_add_run (runs->sizes, runs->clone, block, nr);
   if (class != NBDEDUP_SIBLING && class != NBDEDUP_UNIQUE)
     return 0;
   *(struct run *) check_memory (array_add (&runs->p, &runs->nr,
@@ -130,6 +137,7 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
 {
   struct runs runs = {
     .block_size = json_size (document, "block_size"), .is_mapped = is_mapped,
+    .clone = number, .sizes = a->sizes,
   };
   struct files_answer answer = { .notes = check_memory (json_array ()) };
   int r = 0;
@@ -137,6 +145,8 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
   if (nbdedup_frozen_runs (a->frozen, number, &runs.size, on_run, &runs) == -1)
     r = image_fail ("%s", nbdedup_error ());
   else {
+    if (a->sizes != NULL)
+      block_sizes_end_clone (a->sizes, number, runs.size);
     answer.map = owner_map_new (runs.size, PSEUDO_OUTSIDE);
     if (runs.nr > 0)
       r = find_owners (a, number, runs.size, &runs, &answer);
@@ -202,30 +212,48 @@ on_progress (void *opaque, uint64_t done, uint64_t total)
 static int
 add_advice (struct asking *a, json_t *document)
 {
-  json_t *figures = NULL;
+  json_t *figures = NULL, *more;
+  int r;
 
   if (give_back_tell (a->give_back, a->frozen) == 0)
     figures = nbdedup_frozen_advise (a->frozen, on_progress, a);
   if (figures == NULL)
     return image_fail ("%s", nbdedup_error ());
-  json_object_set_new (document, "advice",
-                       drift_advice (document, figures, a->give_back, NULL));
+  more = check_memory (json_array ());
+  r = advise_block_size (a->sizes, &a->progress, more);
+  if (r == 0)
+    json_object_set_new (document, "advice",
+                         drift_advice (document, figures, a->give_back, more));
+  json_decref (more);
   json_decref (figures);
-  return 0;
+  return r;
+}
+
+/* -1: image_error. */
+static int
+begin_advice (struct asking *a, const json_t *document)
+{
+  if (!(a->flags & DRIFT_ADVICE))
+    return 0;
+  a->give_back = give_back_new ();
+  a->sizes = block_sizes_begin (a->client, a->frozen, document);
+  return a->sizes ? 0 : -1;
 }
 
 /* Complete a document.  -1: image_error. */
 static int
 add_all (struct asking *a, json_t *document)
 {
-  int r;
+  int r = begin_advice (a, document);
 
-  a->give_back = a->flags & DRIFT_ADVICE ? give_back_new () : NULL;
-  r = add_clones (a, document);
+  if (r == 0)
+    r = add_clones (a, document);
   if (r == 0 && a->give_back != NULL)
     r = add_advice (a, document);
   give_back_free (a->give_back);
   a->give_back = NULL;
+  block_sizes_free (a->sizes);
+  a->sizes = NULL;
   return r;
 }
 
@@ -287,6 +315,7 @@ drift_files_ask (const struct options *opts, const char *golden,
   client = client_open (opts);
   if (client == NULL)
     return NULL;
+  a.client = client;
   documents = ask (&a, client, golden, memory);
   if (documents == NULL)
     fail ("drift: %s", image_error ());
