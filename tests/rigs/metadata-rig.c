@@ -286,7 +286,8 @@ set_copy (const char *value)
 }
 
 /* Write in a child process that ends without closing the pool.  In the middle
- * the child copies the files to 'earlier', and then makes a checkpoint.
+ * the child copies the files to 'earlier', creates a volume, and makes a
+ * checkpoint: so only the databases have that, and the WAL of the end does not.
  */
 static void
 make_killed (const char *dir, const char *earlier)
@@ -300,12 +301,26 @@ make_killed (const char *dir, const char *earlier)
       write_some (true, i * 5, 40);
       if (i == 1)
         copy_pool (dir, earlier);
+      if (i == 2)
+        run ("create", json_pack ("{s:s,s:i}", "name", "late", "size", 4096));
       if (i == 3)
         must (meta_checkpoint (pool->meta));
     }
     crash ();
   }
   expect_crash (pid);
+}
+
+int
+find_late (bool killed)
+{
+  struct nbdedup_volume *v =
+    killed ? nbdedup_volume_open (pool, "late", 0, -1, NULL) : NULL;
+
+  if (killed && v == NULL)
+    return -1;
+  nbdedup_volume_close (v);
+  return 0;
 }
 
 void
@@ -320,6 +335,7 @@ expect_readable (const char *dir, bool killed)
   for (i = 0; i < NR_BLOCKS; ++i)
     expect (get (v, i, content_of (i, killed)) == 1);
   nbdedup_volume_close (v);
+  must (find_late (killed));
   check_pool ();
   must (nbdedup_pool_close (pool));
 }

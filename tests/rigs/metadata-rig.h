@@ -85,6 +85,11 @@ extern void fold (void);
 /* Set the property metadata-copy. */
 extern void set_copy (const char *value);
 
+/* Is the volume there that a killed pool got before its last checkpoint?  0, or
+ * -1 and errno.  Others have none: 0.
+ */
+extern int find_late (bool killed);
+
 /* Opened read-only, the pool must have all flushed data. */
 extern void expect_readable (const char *dir, bool killed);
 
