@@ -362,7 +362,7 @@ status_is ()
 # and is empty, in random places.
 scatter ()
 {
-    truncate -s "$2" "$BATS_TEST_TMPDIR/old" "$BATS_TEST_TMPDIR/new"
+    truncate -s "$2" "$BATS_TEST_TMPDIR/new"
     python3 - "$1" "$BATS_TEST_TMPDIR/new" <<'END'
 import os, random, sys
 with open (sys.argv[1], "rb") as source, open (sys.argv[2], "r+b") as out:
@@ -372,8 +372,7 @@ with open (sys.argv[1], "rb") as source, open (sys.argv[2], "r+b") as out:
         out.seek (place * 4096)
         out.write (source.read (4096))
 END
-    "$test_programs/bats/write-changes" "$sock" v "$BATS_TEST_TMPDIR/old" \
-        "$BATS_TEST_TMPDIR/new"
+    qemu-img convert -n -f raw -O raw "$BATS_TEST_TMPDIR/new" "$(uri_of v)"
 }
 
 # status_when_full BLOCK_SIZE
