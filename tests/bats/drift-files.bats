@@ -144,6 +144,30 @@ make_ext ()
     done
 }
 
+@test "preallocated blocks with what a deleted file left there are the file's" {
+    need losetup -f
+    make_root
+    truncate -s 48M img
+    mke2fs -q -b 4096 -t ext4 -d root img
+    cp img a
+    mkdir mnt
+    mount -o loop a mnt
+    random_data 4M 7 >mnt/srv/gone
+    sync -f mnt
+    rm mnt/srv/gone
+    sync -f mnt
+    fallocate -l 20M mnt/srv/wal
+    truncate -s 8M mnt/srv/holes
+    umount mnt
+    make_golden img --block-size 4K
+    write_clone a a
+    nbdedup drift golden@v1 --files --json >json
+    check_sums
+    [ "$(bytes_of a unique /srv/wal)" -ge 4000000 ]
+    [ "$(bytes_of a unique '<metadata>')" -lt 100000 ]
+    assert_eq "$(bytes_of a unique /srv/holes)" 0
+}
+
 @test "the same through a server, without one, and read-only" {
     make_ext
     make_golden img --block-size 4K

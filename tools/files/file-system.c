@@ -38,12 +38,26 @@ claim_blocks (struct owning *o, const char *owner, uint64_t addr, uint64_t nr)
   claim (owner, o->fs->offset + addr * block, nr * block);
 }
 
+struct claiming {
+  struct owning *o;
+  const char *owner;
+};
+
+static void
+claim_unwritten (void *opaque, uint64_t addr, uint64_t nr)
+{
+  struct claiming *c = opaque;
+
+  claim_blocks (c->o, c->owner, addr, nr);
+}
+
 static void
 claim_file (struct owning *o, TSK_FS_FILE *file, const char *owner)
 {
   const int nr = tsk_fs_file_attr_getsize (file);
   const TSK_FS_ATTR_RUN *run;
   const TSK_FS_ATTR *attr;
+  bool is_sparse = false;
   int i;
 
   for (i = 0; i < nr; ++i) {
@@ -51,10 +65,13 @@ claim_file (struct owning *o, TSK_FS_FILE *file, const char *owner)
     if (attr == NULL || !(attr->flags & TSK_FS_ATTR_NONRES))
       continue;
     for (run = attr->nrd.run; run; run = run->next)
-      if (!(run->flags & (TSK_FS_ATTR_RUN_FLAG_FILLER |
-                          TSK_FS_ATTR_RUN_FLAG_SPARSE)))
+      if (run->flags & TSK_FS_ATTR_RUN_FLAG_SPARSE)
+        is_sparse = true;
+      else if (!(run->flags & TSK_FS_ATTR_RUN_FLAG_FILLER))
         claim_blocks (o, owner, run->addr, run->len);
   }
+  if (is_sparse)
+    each_unwritten (file, claim_unwritten, &(struct claiming) { o, owner });
 }
 
 static void
