@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* The preallocated extents of an ext4 file that were not written yet.  They read
- * as zeroes, so libtsk shows them as holes; but the file has these blocks, and
- * what deleted files left there.
+/* The preallocated extents of an ext4 file that were not written yet.  They
+ * read as zeroes, so libtsk shows them as holes; but the file has these blocks,
+ * and what deleted files left there.
  *
  * The tree of extents: the kernel's Documentation/filesystems/ext4, "ifork".
  * Its root is in the inode, the other nodes are blocks.  A node has a header of
