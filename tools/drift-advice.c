@@ -318,6 +318,7 @@ advise_base (json_t *all, const json_t *document, const json_t *figures,
   json_t *advice;
 
   if (!json_is_object (base) || own[1] > own[0] ||
+      json_array_size (json_object_get (base, "rebases")) == 0 ||
       !advice_pays (document, (int64_t) (own[0] - own[1])) ||
       (own[0] - own[1] < own[0] / 100 * PAYS_OWN_PERCENT &&
        !advice_pays (document, json_integer_value

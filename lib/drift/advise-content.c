@@ -8,15 +8,14 @@
 #include "meta/meta-index.h"
 #include "meta/meta.h"
 
-/* Does a record of the run have this content?  1 and '*addr'; 0; -1. */
+/* Does a record of the run have this content?  1 and that; 0; -1. */
 static int
 find_in_run (struct view *v, unsigned run, const struct digest *digest,
              uint32_t lsize, struct blob *index, struct blob *row,
-             uint64_t *addr)
+             struct record *record)
 {
   const uint64_t prefix = digest_prefix (digest);
   struct index_entry e;
-  struct record record;
   uint64_t low;
   size_t off;
   int r = meta_index_get (v->c, run, prefix, &low, index);
@@ -28,21 +27,19 @@ find_in_run (struct view *v, unsigned run, const struct digest *digest,
     index_entry_unpack (index->p + off, &e);
     if (e.prefix != prefix)
       break;
-    r = e.removed ? 0 : meta_record_find (v->c, e.addr, row, &record);
+    r = e.removed ? 0 : meta_record_find (v->c, e.addr, row, record);
     if (r == -1)
       return -1;
-    if (r == 1 && record.lsize == lsize &&
-        memcmp (&record.digest, digest, sizeof *digest) == 0) {
-      *addr = e.addr;
+    if (r == 1 && record->lsize == lsize &&
+        memcmp (&record->digest, digest, sizeof *digest) == 0)
       return 1;
-    }
   }
   return 0;
 }
 
 int
 advise_find_content (struct view *v, const struct digest *digest,
-                     uint32_t lsize, uint64_t *addr)
+                     uint32_t lsize, struct record *record)
 {
   struct blob index = { NULL }, row = { NULL };
   struct index_runs runs;
@@ -51,7 +48,7 @@ advise_find_content (struct view *v, const struct digest *digest,
 
   for (run = 0; run < INDEX_RUNS && r == 0; ++run)
     if (index_runs_has (&runs, run))
-      r = find_in_run (v, run, digest, lsize, &index, &row, addr);
+      r = find_in_run (v, run, digest, lsize, &index, &row, record);
   blob_free (&index);
   blob_free (&row);
   return r;

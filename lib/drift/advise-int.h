@@ -29,10 +29,10 @@ enum {
  */
 
 /* Has the hash index a record with this content (the digest of which includes
- * the domain)?  1 and its address; 0; -1.
+ * the domain)?  1 and that; 0; -1.
  */
 extern int advise_find_content (struct view *v, const struct digest *digest,
-                                uint32_t lsize, uint64_t *addr);
+                                uint32_t lsize, struct record *record);
 
 /*----------------------------------------------------------------------
  * advise-zero.c

@@ -212,13 +212,16 @@ sample_item (struct again *g, const struct stored_item *item)
   return 0;
 }
 
-/* The first of a content that the fleet has: the index may have another one. */
+/* The first of a content that the fleet has.  The index may have another one,
+ * of other volumes, which then is the fleet's.
+ */
 static int
 begin_content (struct again *g, const struct stored_item *item)
 {
-  uint64_t addr;
+  struct stored_item other = *item;
+  struct record record;
   int found = item->is_indexed ? 0
-    : advise_find_content (g->v, &item->digest, item->lsize, &addr);
+    : advise_find_content (g->v, &item->digest, item->lsize, &record);
 
   g->has_keep = true;
   g->keep = *item;
@@ -226,7 +229,8 @@ begin_content (struct again *g, const struct stored_item *item)
     return found == -1 ? -1 : sample_item (g, item);
   g->missed_sectors += sectors_of_item (g, item);
   g->parts[item->who].misses = true;
-  return 0;
+  other.ptr = record.ptr;
+  return sample_item (g, &other);
 }
 
 /* The first of a content stays. */
@@ -328,7 +332,8 @@ again_run (struct again *g, const struct advise_source *source)
 static int64_t
 saved_by_codec (const struct part *part)
 {
-  return part->tried_sectors == 0 ? 0
+  return part->tried_sectors == part->other_sectors ? part->saved_sectors
+    : part->tried_sectors == 0 ? 0
     : (int64_t) ((double) part->saved_sectors / (double) part->tried_sectors *
                  (double) part->other_sectors);
 }
@@ -355,6 +360,7 @@ json_t *
 again_json (const struct again *g)
 {
   int64_t missed_sectors = (int64_t) g->missed_sectors, compress_sectors = 0;
+  int64_t lost_sectors = 0;
   const json_int_t sector = g->v->sector_bytes;
   CLEANUP_FREE bool *missed = calloc (g->blocks->nr + 1, sizeof *missed);
   CLEANUP_FREE bool *compress = calloc (g->blocks->nr + 1, sizeof *compress);
@@ -366,10 +372,13 @@ again_json (const struct again *g)
   for (i = 0; i <= g->blocks->nr; ++i) {
     saved = saved_by_codec (&g->parts[i]);
     missed[i] = g->parts[i].misses;
-    compress[i] = saved > 0;
-    /* At worst: a volume that is rewritten shows all of them. */
-    *(saved < 0 ? &missed_sectors : &compress_sectors) += saved;
+    compress[i] = g->parts[i].tried_sectors > 0;
+    compress_sectors += saved;
+    lost_sectors += saved < 0 ? saved : 0;
   }
+  /* At worst: a volume that is rewritten shows all that grow. */
+  if (missed_sectors > 0)
+    missed_sectors += lost_sectors;
   return json_pack ("{s:I, s:o, s:I, s:o}", "missed_bytes",
                     (json_int_t) missed_sectors * sector, "missed",
                     names_json (g, missed), "compress_bytes",

@@ -3,11 +3,11 @@
 /* What zeroing bytes of clones would free, as a guest's TRIM does.
  *
  * A block that is zeroed as a whole drops its reference, if the clone's own
- * layer has it: what the clone inherits stays.  A block that is zeroed in part
- * gets a new content (io.c, zero_part), which takes a record of its own,
- * unless the pool has the content already, as when a clone has written behind
- * the end of a file of its golden image and has given that back.  So each such
- * block is read, hashed and compressed here.
+ * layer has it, or one that merges with that: what the clone inherits stays.
+ * A block that is zeroed in part gets a new content (io.c, zero_part), which
+ * takes a record of its own, unless the pool has the content already, as when a
+ * clone has written behind the end of a file of its golden image and has given
+ * that back.  So each such block is read, hashed and compressed here.
  */
 
 #include <config.h>
@@ -149,14 +149,14 @@ zeroes_free (struct zeroes *z)
  * References that are dropped
  */
 
-/* The pointers that the clone's own layer has for blocks 'first' to 'last' of a
- * leaf.
+/* The first row of a leaf that says something about blocks, of a layer and
+ * those that merge with it.
  */
 static int
-release_in_leaf (struct zeroes *z, unsigned set, uint64_t clone,
-                 uint64_t leaf_nr, unsigned first, unsigned last)
+release_row (struct zeroes *z, unsigned set, uint64_t clone,
+             const struct view_layer *layer, uint64_t leaf_nr,
+             uint64_t *wanted)
 {
-  const struct view_layer *layer = z->blocks->clones[clone]->layer;
   uint8_t buf[LEAF_LEN_MAX];
   struct pointer ptr;
   struct leaf leaf;
@@ -171,14 +171,55 @@ release_in_leaf (struct zeroes *z, unsigned set, uint64_t clone,
     return 0;
   if (leaf_unpack (buf, len, &leaf) == -1)
     return -1;
-  for (i = first; i <= last; ++i)
+  for (i = 0; i < LEAF_BLOCKS; ++i) {
+    if (!(*wanted >> i & 1) || leaf.state[i] == MAP_INHERIT)
+      continue;
+    *wanted &= ~(UINT64_C (1) << i);
     if (leaf.state[i] == MAP_POINTER &&
         (pointer_unpack (leaf.ptr[i], z->block_size, &ptr) == -1 ||
          record_join_add_release (z->join, ptr.addr, WHO_SET (set)) == -1 ||
          record_join_add_release (z->join, ptr.addr,
                                   WHO_CLONE_SET (clone, set)) == -1))
       return -1;
+  }
   return 0;
+}
+
+/* The blocks of a leaf from 'first' to 'last' that are below 'limit'. */
+static uint64_t
+mask_of (uint64_t leaf_nr, unsigned first, unsigned last, uint64_t limit)
+{
+  uint64_t mask = 0;
+  unsigned i;
+
+  for (i = first; i <= last && leaf_nr * LEAF_BLOCKS + i < limit; ++i)
+    mask |= UINT64_C (1) << i;
+  return mask;
+}
+
+/* The pointers for blocks 'first' to 'last' of a leaf that only the clone has:
+ * its own layer's, and those of the layers below that merge with it because
+ * their snapshots were destroyed.  What is hidden there already is the
+ * background work's.
+ */
+static int
+release_in_leaf (struct zeroes *z, unsigned set, uint64_t clone,
+                 uint64_t leaf_nr, unsigned first, unsigned last)
+{
+  const struct view_layer *layer = z->blocks->clones[clone]->layer;
+  uint64_t limit = UINT64_MAX;
+  uint64_t wanted = mask_of (leaf_nr, first, last, limit);
+
+  for (;;) {
+    if (release_row (z, set, clone, layer, leaf_nr, &wanted) == -1)
+      return -1;
+    if (layer->overlap < limit)
+      limit = layer->overlap;
+    wanted &= mask_of (leaf_nr, first, last, limit);
+    if (wanted == 0 || layer->parent == NULL || layer->parent->heir != layer)
+      return 0;
+    layer = layer->parent;
+  }
 }
 
 static int
@@ -204,11 +245,18 @@ release_blocks (struct zeroes *z, unsigned set, uint64_t clone,
  */
 
 static int
+add_reference (struct zeroes *z, uint64_t addr, unsigned set, uint64_t clone)
+{
+  return record_join_add_reference (z->join, addr, WHO_SET (set)) == -1 ? -1
+    : record_join_add_reference (z->join, addr, WHO_CLONE_SET (clone, set));
+}
+
+static int
 add_cost (struct zeroes *z, unsigned set, uint64_t clone, const uint8_t *buf)
 {
   const struct view_name *name = z->blocks->clones[clone];
   struct cost_item item;
-  uint64_t addr;
+  struct record record;
   int codec, r;
 
   memset (&item, 0, sizeof item);
@@ -217,10 +265,9 @@ add_cost (struct zeroes *z, unsigned set, uint64_t clone, const uint8_t *buf)
   if (hasher_digest (z->source->hasher, name->domain, buf, z->block_size,
                      &item.digest) == -1)
     return -1;
-  r = advise_find_content (z->v, &item.digest, z->block_size, &addr);
+  r = advise_find_content (z->v, &item.digest, z->block_size, &record);
   if (r == 1)
-    return record_join_add_reference (z->join, addr, WHO_SET (set)) == -1 ? -1
-      : record_join_add_reference (z->join, addr, WHO_CLONE_SET (clone, set));
+    return add_reference (z, record.ptr.addr, set, clone);
   if (r == -1)
     return -1;
   item.sectors = sectors_of ((uint32_t)

@@ -417,6 +417,15 @@ own_on ()
     follow '.action == "promote"'
     assert_eq "$(own a b)" 0
     [ "$before" -eq 6291456 ]
+    # One clone needs no other golden image, whatever it has written.
+    nbdedup create alone 16M
+    nbdedup snapshot alone@v1
+    nbdedup clone alone@v1 c
+    nbdcopy --flush noise "$(uri_of c)"
+    nbdedup snapshot c@s
+    nbdedup drift alone@v1 --advise --json | jq -e '.advice == []'
+    nbdedup destroy c --recursive
+    nbdedup destroy alone --recursive
     nbdedup destroy a --recursive --force
     nbdedup destroy b
     run -0 nbdedup drift --advise

@@ -37,6 +37,7 @@ static uint64_t seed;
 static uint32_t block_size;
 static unsigned nr_clones;
 static const char *const codecs[] = { "none", "zstd", "lz4" };
+static bool settled;            /* nothing is being freed or merged */
 static const char *today;       /* all volumes' compression in the end */
 static struct {
   unsigned zeroed, zeroed_one, copied, rebased, promoted, destroyed, joined,
@@ -263,12 +264,15 @@ stored_bytes (void)
   return (json_int_t) pool_figure ("stored_bytes");
 }
 
+/* A record that is about to be freed may be found again for a new block, or not:
+ * while layers merge a few records may be missing.
+ */
 static void
 expect_freed (const char *what, json_int_t before, json_int_t promised)
 {
   const json_int_t freed = before - stored_bytes ();
 
-  if (freed != promised)
+  if (llabs (freed - promised) > (settled ? 0 : 3 * (json_int_t) block_size))
     die ("SEED=%" PRIu64 ": %s freed %" JSON_INTEGER_FORMAT " bytes, promised "
          "%" JSON_INTEGER_FORMAT, seed, what, freed, promised);
   check_pool ();
@@ -376,8 +380,9 @@ rewrite_all (const json_t *names, bool dedup)
     run ("rewrite", json_pack ("{s:O,s:b}", "name", name, "dedup", dedup));
 }
 
-/* Where today's compression is none, the promise is what is freed at least: the
- * records that are stored again take more space.
+/* Where today's compression is weaker than what some records have, these take
+ * more space when they are stored again: the promise of joining is what is freed
+ * at least.
  */
 static void
 follow_rewrite (const json_t *rewrite)
@@ -385,13 +390,19 @@ follow_rewrite (const json_t *rewrite)
   const json_int_t before = stored_bytes ();
   const json_int_t missed = number (rewrite, "missed_bytes");
   const json_int_t compress = number (rewrite, "compress_bytes");
+  const json_int_t promised = missed + (compress > 0 ? compress : 0);
+  json_int_t freed;
 
   rewrite_all (json_object_get (rewrite, "missed"), true);
-  rewrite_all (json_object_get (rewrite, "compress"), false);
-  if (strcmp (today, "none") != 0)
-    expect_freed ("rewriting", before, missed + compress);
-  else if (before - stored_bytes () < missed)
-    die ("SEED=%" PRIu64 ": rewriting freed less than promised", seed);
+  if (compress > 0)
+    rewrite_all (json_object_get (rewrite, "compress"), false);
+  freed = before - stored_bytes ();
+  if (freed < promised ||
+      (freed > promised && (strcmp (today, "zstd") == 0 || missed == 0)))
+    die ("SEED=%" PRIu64 ": rewriting freed %" JSON_INTEGER_FORMAT " bytes, "
+         "promised %" JSON_INTEGER_FORMAT " and %" JSON_INTEGER_FORMAT, seed,
+         freed, missed, compress);
+  check_pool ();
   met.joined += missed > 0;
   met.compressed += compress > 0;
 }
@@ -419,8 +430,11 @@ follow (const json_t *advice, unsigned set, const struct sets *sets)
     }
     break;
   case 2:
-    follow_rewrite (json_object_get (advice, "rewrite"));
-    return;
+    if (settled) {
+      follow_rewrite (json_object_get (advice, "rewrite"));
+      return;
+    }
+    break;
   }
   follow_zero (set_advice, sets, rng_percent (&rng, 30));
 }
@@ -468,7 +482,14 @@ one_round (void)
   must (nbdedup_pool_create (directory, NULL));
   open_pool ();
   make_fleet ();
-  stored_bytes ();
+  /* In half of the rounds layers are just beginning to merge.  What "rewrite"
+   * finds depends then on which records are gone when it runs.
+   */
+  settled = rng_percent (&rng, 50);
+  if (settled)
+    stored_bytes ();
+  else
+    run ("destroy", json_pack ("{s:s,s:b}", "name", "clone1@s", "force", 1));
   client = open_client ();
   advice = ask (client, set, &sets);
   must (nbdedup_client_close (client));
