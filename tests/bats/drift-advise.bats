@@ -421,6 +421,7 @@ own_on ()
     nbdedup create alone 16M
     nbdedup snapshot alone@v1
     nbdedup clone alone@v1 c
+    random_data 3M 2 >noise
     nbdcopy --flush noise "$(uri_of c)"
     nbdedup snapshot c@s
     nbdedup drift alone@v1 --advise --json | jq -e '.advice == []'

@@ -144,6 +144,29 @@ make_ext ()
     done
 }
 
+@test "a file of ext4 with many extents" {
+    need losetup -f
+    make_root
+    truncate -s 48M img
+    mke2fs -q -b 1024 -t ext4 -d root img
+    cp img a
+    mkdir mnt
+    mount -o loop a mnt
+    random_data 2M 7 >mnt/srv/one
+    sync -f mnt/srv/one
+    for i in {0..255}; do
+        fallocate -p -o $((i * 8192)) -l 4096 mnt/srv/one
+    done
+    extents=$(filefrag -v mnt/srv/one | wc -l)
+    umount mnt
+    [ "$extents" -gt 250 ]
+    make_golden img --block-size 4K
+    write_clone a a
+    nbdedup drift golden@v1 --files --json >json
+    check_sums
+    [ "$(bytes_of a unique /srv/one)" -ge 1048576 ]
+}
+
 @test "preallocated blocks with what a deleted file left there are the file's" {
     need losetup -f
     make_root

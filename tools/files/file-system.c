@@ -44,7 +44,7 @@ struct claiming {
 };
 
 static void
-claim_unwritten (void *opaque, uint64_t addr, uint64_t nr)
+claim_extent (void *opaque, uint64_t addr, uint64_t nr)
 {
   struct claiming *c = opaque;
 
@@ -57,21 +57,19 @@ claim_file (struct owning *o, TSK_FS_FILE *file, const char *owner)
   const int nr = tsk_fs_file_attr_getsize (file);
   const TSK_FS_ATTR_RUN *run;
   const TSK_FS_ATTR *attr;
-  bool is_sparse = false;
   int i;
 
+  if (each_extent (file, claim_extent, &(struct claiming) { o, owner }))
+    return;
   for (i = 0; i < nr; ++i) {
     attr = tsk_fs_file_attr_get_idx (file, i);
     if (attr == NULL || !(attr->flags & TSK_FS_ATTR_NONRES))
       continue;
     for (run = attr->nrd.run; run; run = run->next)
-      if (run->flags & TSK_FS_ATTR_RUN_FLAG_SPARSE)
-        is_sparse = true;
-      else if (!(run->flags & TSK_FS_ATTR_RUN_FLAG_FILLER))
+      if (!(run->flags & (TSK_FS_ATTR_RUN_FLAG_FILLER |
+                          TSK_FS_ATTR_RUN_FLAG_SPARSE)))
         claim_blocks (o, owner, run->addr, run->len);
   }
-  if (is_sparse)
-    each_unwritten (file, claim_unwritten, &(struct claiming) { o, owner });
 }
 
 static void

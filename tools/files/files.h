@@ -44,13 +44,15 @@ extern void each_unclaimed (uint64_t offset, uint64_t len,
                             void *opaque);
 
 /*----------------------------------------------------------------------
- * unwritten.c
+ * extents.c
  */
 
-/* Call 'fn' with each extent that the file has and that was not written yet. */
-extern void each_unwritten (TSK_FS_FILE *file,
-                            void (*fn) (void *opaque, uint64_t addr,
-                                        uint64_t nr), void *opaque);
+/* Call 'fn' with each extent of the file, and the blocks that list them.  False:
+ * its file system has no extents.
+ */
+extern bool each_extent (TSK_FS_FILE *file,
+                         void (*fn) (void *opaque, uint64_t addr, uint64_t nr),
+                         void *opaque);
 
 /*----------------------------------------------------------------------
  * file-system.c
