@@ -47,8 +47,8 @@ extern void each_unclaimed (uint64_t offset, uint64_t len,
  * extents.c
  */
 
-/* Call 'fn' with each extent of the file, and the blocks that list them.  False:
- * its file system has no extents.
+/* Call 'fn' with each extent of the file, and the blocks that list them.
+ * False: its file system has no extents.
  */
 extern bool each_extent (TSK_FS_FILE *file,
                          void (*fn) (void *opaque, uint64_t addr, uint64_t nr),
