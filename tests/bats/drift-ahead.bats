@@ -137,11 +137,11 @@ $'FIGURE NOW\nunique 2.50\ndedup ratio\nused in'
     make_fleet
     live 40
     nbdedup drift --html "$BATS_TEST_TMPDIR/page"
-    grep -qF '<h3>Where that leads</h3>' "$BATS_TEST_TMPDIR/page"
+    grep -q '<h3[^>]*>Where that leads</h3>' "$BATS_TEST_TMPDIR/page"
     grep -q '^<p>in 30 days: unique ' "$BATS_TEST_TMPDIR/page"
     assert_eq "$(grep -c 'and \(its\|their\) forecast"><g>' "$BATS_TEST_TMPDIR/page")" 2
     # Dashed: logical bytes, and what is expected, twice.
-    assert_eq "$(grep -c stroke-dasharray "$BATS_TEST_TMPDIR/page")" 3
+    assert_eq "$(grep -c "stroke-dasharray='8.0,5.0'" "$BATS_TEST_TMPDIR/page")" 3
     # A band around each.
     for colour in '213,  94,   0' '204, 121, 167'; do
         grep -qF "polygon fill = 'rgb($colour)' fill-opacity = '0.25" \

@@ -85,10 +85,10 @@ extern void fold (void);
 /* Set the property metadata-copy. */
 extern void set_copy (const char *value);
 
-/* Is the volume there that a killed pool got before its last checkpoint?  0, or
- * -1 and errno.  Others have none: 0.
+/* Is the volume there that "killed" got before its last checkpoint?  0, or -1
+ * and errno.  Cases of other samples have none: 0.
  */
-extern int find_late (bool killed);
+extern int find_late (void);
 
 /* Opened read-only, the pool must have all flushed data. */
 extern void expect_readable (const char *dir, bool killed);
