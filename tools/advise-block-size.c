@@ -447,13 +447,13 @@ choose (const struct block_sizes *b, const json_t *result)
   return c;
 }
 
+/* Would it pay, were the figures exact? */
 static bool
-pays (const struct choice *c)
+may_pay (const struct choice *c)
 {
   const double saves = c->before - c->after;
 
-  return saves >= SAVES_MIN && saves >= SAVES_MIN_SHARE * c->before &&
-    saves > c->error;
+  return saves >= SAVES_MIN && saves >= SAVES_MIN_SHARE * c->before;
 }
 
 /* The sample that makes the error of this choice small enough; 0: it is. */
@@ -483,7 +483,7 @@ find_best (struct block_sizes *b, struct progress *progress,
     return r;
   *c = choose (b, result);
   json_decref (result);
-  sample = pays (c) ? better_sample (b, c) : 0;
+  sample = may_pay (c) ? better_sample (b, c) : 0;
   if (sample == 0)
     return 0;
   b->sizes[0] = b->present;
@@ -553,5 +553,6 @@ advise_block_size (struct block_sizes *b, struct progress *progress,
           image_error ());
     return 0;
   }
-  return r == 0 && pays (&c) ? append_advice (b, &c, advice) : r;
+  return r == 0 && may_pay (&c) && c.before - c.after > c.error
+    ? append_advice (b, &c, advice) : r;
 }
