@@ -153,6 +153,12 @@ saving_clones (const json_t *document, const json_t *figures,
   return sorted;
 }
 
+static const char *
+plural (const json_t *list)
+{
+  return json_array_size (list) == 1 ? "" : "s";
+}
+
 static void
 advise_trim (json_t *all, const json_t *document, const json_t *figures)
 {
@@ -164,10 +170,11 @@ advise_trim (json_t *all, const json_t *document, const json_t *figures)
     return;
   clones = saving_clones (document, figures, GIVE_BACK_FREE);
   advice = advice_new ("trim", (uint64_t) saves, make_string
-                       ("Trim the free space of %zu clones: %s of deleted "
+                       ("Trim the free space of %zu clone%s: %s of deleted "
                         "files are still stored.  The guests need "
                         "discard=unmap.", json_array_size (clones),
-                        human_bytes ((uint64_t) saves, size)));
+                        plural (clones), human_bytes ((uint64_t) saves,
+                                                      size)));
   advice_command (advice, "in the guest: fstrim --all");
   json_object_set_new (advice, "clones", clones);
   json_array_append_new (all, advice);
@@ -193,9 +200,9 @@ static const char *const temporary_commands[] = {
 };
 
 static const char *const journal_commands[] = {
-  "from a rescue system: tune2fs -O ^has_journal /dev/ROOT && e2fsck -f "
-  "/dev/ROOT && mke2fs -O journal_dev /dev/NEW && tune2fs -J device=/dev/NEW "
-  "/dev/ROOT", "fstrim --all", NULL,
+  "tune2fs -O ^has_journal /dev/ROOT && e2fsck -f /dev/ROOT && mke2fs -O "
+  "journal_dev /dev/NEW && tune2fs -J device=/dev/NEW /dev/ROOT, while it is "
+  "not mounted", "fstrim --all", NULL,
 };
 
 static const struct move moves[] = {
@@ -233,11 +240,11 @@ advise_move (json_t *all, const json_t *document, const json_t *figures,
     return;
   clones = saving_clones (document, figures, move->set);
   advice = advice_new ("move", (uint64_t) saves, make_string
-                       ("Move the %s of %zu clones to volumes without dedup: "
-                        "they hold %s, change all the time, and are never "
-                        "shared for long.  What is written there later "
-                        "takes space in those volumes.", move->what,
-                        json_array_size (clones),
+                       ("Move the %s of %zu clone%s to volumes without dedup: "
+                        "%s that change all the time, and are never shared "
+                        "for long.  What is written there later takes space "
+                        "in those volumes.", move->what,
+                        json_array_size (clones), plural (clones),
                         human_bytes ((uint64_t) saves, size)));
   json_object_set_new (advice, "what", json_string (move->what));
   json_array_foreach (clones, i, clone) {

@@ -380,7 +380,7 @@ own_on ()
     unmount_all
     run -0 --separate-stderr nbdedup drift --advise
     [[ $output == *"golden@v1, advice, with what each would save:"* ]]
-    [[ $output == *"1. "*" MiB  Trim the free space of 1 clones"*"a "*"fstrim --all"* ]]
+    [[ $output == *"1. "*" MiB  Trim the free space of 1 clone:"*"a "*"fstrim --all"* ]]
     nbdedup drift golden@v1 --advise --json | jq 'del (.time)' >json
     nbdedup drift golden@v1 --files --json | jq 'del (.time)' |
         diff <(jq 'del (.advice)' json) -
