@@ -487,8 +487,9 @@ extern int nbdedup_frozen_read (struct nbdedup_frozen *frozen, uint64_t clone,
  *                 records (--dedup), "compress_bytes" by today's compression;
  *                 "missed" and "compress": the volumes to rewrite for that
  *
- * "rebase" and "promote" have "target", its name; "is_snapshot"; "own_blocks"
- * of all clones then; "rebases", the names of the volumes to rebase;
+ * "rebase" and "promote" have "target", its name; "is_snapshot"; "snapshot",
+ * the target, or a free name for a snapshot of it; "own_blocks" of all clones
+ * then; "rebases", the names of the volumes to rebase;
  * "destroys", the snapshot or volume that is of no use any more, if there is
  * one; and "freed_bytes", what all of that would free.
  */

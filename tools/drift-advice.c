@@ -321,7 +321,7 @@ advise_base (json_t *all, const json_t *document, const json_t *figures,
     json_size (base, "own_blocks") * block_size,
   };
   const bool promotes = strcmp (key, "promote") == 0;
-  char *snapshot;
+  const char *snapshot = json_text (base, "snapshot");
   json_t *advice;
 
   if (!json_is_object (base) || own[1] > own[0] ||
@@ -338,12 +338,9 @@ advise_base (json_t *all, const json_t *document, const json_t *figures,
                        json_integer ((json_int_t) own[0]));
   json_object_set_new (advice, "own_bytes_after",
                        json_integer ((json_int_t) own[1]));
-  snapshot = make_string (json_is_true (json_object_get (base, "is_snapshot"))
-                          ? "%s" : "%s@golden", json_text (base, "target"));
   if (!json_is_true (json_object_get (base, "is_snapshot")))
     advice_command (advice, "nbdedup snapshot %s", snapshot);
   add_base_commands (advice, base, snapshot, promotes);
-  free (snapshot);
   json_array_append_new (all, advice);
 }
 

@@ -21,12 +21,15 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/array.h"
 #include "base/error.h"
 #include "disk/sorter.h"
 #include "drift/advise-int.h"
+#include "volume/volume.h"
 
 /* The newest ones. */
 #define SNAPSHOTS_MAX 256
@@ -646,10 +649,28 @@ bases_own_blocks (const struct bases *b)
   return b->own_blocks;
 }
 
+/* The target, or a name for a snapshot of it that no snapshot has. */
+static void
+name_snapshot (const struct bases *b, const struct view_name *target,
+               char name[VOLUME_LABEL_MAX])
+{
+  unsigned n = 1;
+  size_t i;
+
+  snprintf (name, VOLUME_LABEL_MAX, "%s%s", target->name,
+            target->is_snapshot ? "" : "@golden");
+  for (i = 0; i < b->v->nr_names && !target->is_snapshot; ++i)
+    if (strcmp (b->v->names[i].name, name) == 0) {
+      snprintf (name, VOLUME_LABEL_MAX, "%s@golden%u", target->name, ++n);
+      i = SIZE_MAX;             /* compare it with all */
+    }
+}
+
 json_t *
 bases_json (const struct bases *b, unsigned who, uint64_t freed_bytes)
 {
   const struct candidate *c = b->best[who];
+  char snapshot[VOLUME_LABEL_MAX];
   json_t *rebases, *destroys;
   size_t i;
 
@@ -662,8 +683,10 @@ bases_json (const struct bases *b, unsigned who, uint64_t freed_bytes)
                            json_string (b->rebases[who][i]->name));
   if (b->destroys[who])
     json_array_append_new (destroys, json_string (b->destroys[who]->name));
-  return json_pack ("{s:s, s:b, s:I, s:o, s:o, s:I}", "target", c->name->name,
-                    "is_snapshot", c->name->is_snapshot, "own_blocks",
+  name_snapshot (b, c->name, snapshot);
+  return json_pack ("{s:s, s:b, s:s, s:I, s:o, s:o, s:I}", "target",
+                    c->name->name, "is_snapshot", c->name->is_snapshot,
+                    "snapshot", snapshot, "own_blocks",
                     (json_int_t) b->best_own[who], "rebases", rebases,
                     "destroys", destroys, "freed_bytes",
                     (json_int_t) freed_bytes);

@@ -62,8 +62,9 @@ extern int advise_zero (struct advise *a, unsigned set, uint64_t clone,
  *            which may be negative: a part of a shared block is copied
  *    "own_blocks": of all clones, above the golden image,
  *    "rebase", "promote": the best target, or null:
- *      {"target", "is_snapshot", "own_blocks": of all clones then, "rebases":
- *       [names], "destroys": [names], "freed_bytes"},
+ *      {"target", "is_snapshot", "snapshot": the target, or a free name for a
+ *       snapshot of it, "own_blocks": of all clones then, "rebases": [names],
+ *       "destroys": [names], "freed_bytes"},
  *    "rewrite": {"missed_bytes", "missed": [names of volumes and snapshots],
  *                "compress_bytes", "compress": [the same]}}
  *

@@ -322,6 +322,7 @@ own_on ()
 
     # Without the clone that is as the old image was, that can go.
     nbdedup destroy d
+    nbdedup snapshot "$target@golden"
     promised=$(advise '.action == "promote"')
     target=$(jq -r '.advice[] | select (.action == "promote").target' json)
     [ "$promised" -gt 4000000 ]
@@ -337,7 +338,7 @@ own_on ()
     for i in a b c; do
         nbdedup export $i - | cmp - $i.raw
     done
-    nbdedup drift "$target@golden" --json | jq -e '.clones | length == 2'
+    nbdedup drift "$target@golden2" --json | jq -e '.clones | length == 2'
 }
 
 @test "rewrite: compression, and duplicates that were missed" {
