@@ -50,15 +50,8 @@ static int
 compare_items (const void *a, const void *b)
 {
   const struct content_item *x = a, *y = b;
-  uint64_t p, q;
-  int r;
+  const int r = digest_compare (&x->digest, &y->digest);
 
-  /* Compare as a number, like the sorter: any order will do. */
-  memcpy (&p, &x->digest, sizeof p);
-  memcpy (&q, &y->digest, sizeof q);
-  if (p != q)
-    return p < q ? -1 : 1;
-  r = memcmp (&x->digest, &y->digest, sizeof x->digest);
   if (r != 0)
     return r;
   if (x->block != y->block)

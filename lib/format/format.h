@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/geometry.h"
 #include "format/hash.h"
@@ -204,6 +205,19 @@ struct index_entry {
   uint64_t addr;
   bool removed;
 };
+
+/* An order in which to sort digests: that of the sorter, which takes the first
+ * bytes for a number of this machine's.  Any order will do.
+ */
+static inline int
+digest_compare (const struct digest *a, const struct digest *b)
+{
+  uint64_t p, q;
+
+  memcpy (&p, a, sizeof p);
+  memcpy (&q, b, sizeof q);
+  return p != q ? (p < q ? -1 : 1) : memcmp (a, b, sizeof *a);
+}
 
 /* The digest's first 8 bytes, as a big-endian number. */
 extern uint64_t digest_word (const struct digest *digest);
