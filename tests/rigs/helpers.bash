@@ -255,10 +255,14 @@ server_is_gone ()
 {
     local state
 
-    # A zombie that no process has waited for yet is gone, too.
+    # A zombie that no process has waited for yet is gone, too, unless other
+    # threads of it still run, and hold the pool's lock.
     state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" \
                 2>/dev/null) || return 0
-    [ -z "$state" ] || [ "$state" = Z ]
+    [ -z "$state" ] ||
+        { [ "$state" = Z ] &&
+              [ "$(find "/proc/$1/task" -maxdepth 1 -name '[0-9]*' \
+                   2>/dev/null | wc -l)" -le 1 ]; }
 }
 
 # crash: end the last server by kill -9, and wait until it is gone.
