@@ -20,6 +20,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -494,9 +495,11 @@ match_all (struct bases *b, struct drift_progress *progress)
  * The best
  */
 
-/* Pairs of a clone and a block of its own, if this were the golden image. */
-static uint64_t
-own_blocks_on (const struct bases *b, const struct candidate *c)
+/* Count the pairs of a clone and a block of its own, if this were the golden
+ * image.
+ */
+static int
+own_blocks_on (const struct bases *b, const struct candidate *c, uint64_t *own)
 {
   uint64_t logical = b->logical, matches = c->matches;
 
@@ -505,15 +508,18 @@ own_blocks_on (const struct bases *b, const struct candidate *c)
   if (c->inherits)
     matches += c->sum_same - c->others_same -
       (c->is_clone ? c->sum_golden - c->diverged : 0);
-  assert (matches <= logical);
-  return logical - matches;
+  if (matches > logical)
+    return nbdedup_fail (EIO, "pool.db: the clones have more blocks than their "
+                         "layers count: run nbdedup check");
+  *own = logical - matches;
+  return 0;
 }
 
-static void
+static int
 find_best (struct bases *b)
 {
   const struct candidate *c;
-  uint64_t own;
+  uint64_t own = 0;
   unsigned who;
   size_t i;
 
@@ -523,12 +529,14 @@ find_best (struct bases *b)
     if (c->is_clone && b->blocks->nr == 1)
       continue;
     who = c->of_clone ? WHO_PROMOTE : WHO_REBASE;
-    own = own_blocks_on (b, c);
+    if (own_blocks_on (b, c, &own) == -1)
+      return -1;
     if (b->best[who] == NULL || own < b->best_own[who]) {
       b->best[who] = c;
       b->best_own[who] = own;
     }
   }
+  return 0;
 }
 
 /* Rebase every clone that does not stand on it: not the candidate's own
@@ -634,9 +642,9 @@ bases_run (struct bases *b, struct record_join *join,
 
   b->join = join;
   if (add_all_blocks (b, progress) == -1 || match_all (b, progress) == -1 ||
-      reclaim_background (b->v, add_drop, &background) == -1)
+      reclaim_background (b->v, add_drop, &background) == -1 ||
+      find_best (b) == -1)
     return -1;
-  find_best (b);
   for (who = WHO_REBASE; who <= WHO_PROMOTE; ++who)
     if (b->best[who] && add_drops (b, who) == -1)
       return -1;

@@ -74,7 +74,7 @@ compare_costs (const void *a, const void *b)
 
   if (x->set != y->set)
     return x->set < y->set ? -1 : 1;
-  r = memcmp (&x->digest, &y->digest, sizeof x->digest);
+  r = digest_compare (&x->digest, &y->digest);
   if (r != 0)
     return r;
   return x->clone < y->clone ? -1 : x->clone > y->clone;
