@@ -226,6 +226,12 @@ block_sizes_begin (struct nbdedup_client *client,
   return NULL;
 }
 
+uint64_t
+block_sizes_golden (const struct block_sizes *b)
+{
+  return b->members[0].size;
+}
+
 void
 block_sizes_free (struct block_sizes *b)
 {

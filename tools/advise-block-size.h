@@ -33,6 +33,9 @@ extern struct block_sizes *block_sizes_begin (struct nbdedup_client *client,
                                               const json_t *document);
 extern void block_sizes_free (struct block_sizes *b);
 
+/* The golden image's size in bytes. */
+extern uint64_t block_sizes_golden (const struct block_sizes *b);
+
 /* A run of blocks of a clone, and its end: the size in bytes. */
 extern void block_sizes_add_run (struct block_sizes *b, uint64_t clone,
                                  uint64_t block, uint64_t nr);

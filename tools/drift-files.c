@@ -25,6 +25,7 @@ struct asking {
   struct block_sizes *sizes;    /* owned; as give_back */
   struct give_back *give_back;  /* owned; of the present document; NULL: no
                                  * advice is wanted */
+  struct golden_files golden;   /* owned; of the present document */
   unsigned flags;               /* of drift_files_ask */
 };
 
@@ -42,6 +43,7 @@ struct run {
 struct runs {
   struct run *p;                /* owned */
   size_t nr;
+  struct byte_ranges changed;   /* owned; not as the golden image has it */
   uint64_t block_size, size;    /* of the clone, in bytes */
   uint64_t clone;
   struct block_sizes *sizes;    /* not owned; NULL: no advice is wanted */
@@ -57,45 +59,59 @@ get_map (struct runs *runs)
   return runs->map;
 }
 
+/* Append to ranges that do not touch.  The last block may end behind the
+ * image.
+ */
+static void
+add_range (struct byte_ranges *ranges, uint64_t offset, uint64_t len,
+           uint64_t size)
+{
+  struct byte_range *last;
+
+  if (len > size - offset)
+    len = size - offset;
+  if (ranges->nr > 0) {
+    last = &ranges->p[ranges->nr - 1];
+    if (last->offset + last->len == offset) {
+      last->len += len;
+      return;
+    }
+  }
+  *(struct byte_range *) check_memory (array_add (&ranges->p, &ranges->nr,
+                                                  sizeof *ranges->p)) =
+    (struct byte_range) { offset, len };
+}
+
 static int
 on_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
 {
   struct runs *runs = opaque;
+  const uint64_t offset = block * runs->block_size;
+  const uint64_t len = nr * runs->block_size;
 
   if (runs->is_mapped)
     drift_map_add (get_map (runs), block, nr, class);
   if (runs->sizes != NULL)
     block_sizes_add_run (runs->sizes, runs->clone, block, nr);
+  if (class != NBDEDUP_GOLDEN_SAME)
+    add_range (&runs->changed, offset, len, runs->size);
   if (class != NBDEDUP_SIBLING && class != NBDEDUP_UNIQUE)
     return 0;
   *(struct run *) check_memory (array_add (&runs->p, &runs->nr,
                                            sizeof *runs->p)) =
-    (struct run) {
-      block * runs->block_size, nr * runs->block_size,
-      class == NBDEDUP_UNIQUE,
-    };
+    (struct run) { offset, len, class == NBDEDUP_UNIQUE };
   return 0;
 }
 
-/* The same as ranges that do not touch; owned by the caller.  The last block
- * may end behind the image.
- */
-static struct byte_range *
-make_ranges (const struct runs *runs, uint64_t size, size_t *nr)
+/* The same as ranges; owned by the caller. */
+static struct byte_ranges
+make_ranges (const struct runs *runs)
 {
-  struct byte_range *ranges =
-    check_memory (calloc (runs->nr + 1, sizeof *ranges));
-  size_t i, n = 0;
+  struct byte_ranges ranges = { NULL, 0 };
+  size_t i;
 
   for (i = 0; i < runs->nr; ++i)
-    if (n > 0 &&
-        ranges[n - 1].offset + ranges[n - 1].len == runs->p[i].offset)
-      ranges[n - 1].len += runs->p[i].len;
-    else
-      ranges[n++] = (struct byte_range) { runs->p[i].offset, runs->p[i].len };
-  if (n > 0 && ranges[n - 1].offset + ranges[n - 1].len > size)
-    ranges[n - 1].len = size - ranges[n - 1].offset;
-  *nr = n;
+    add_range (&ranges, runs->p[i].offset, runs->p[i].len, runs->size);
   return ranges;
 }
 
@@ -103,19 +119,21 @@ make_ranges (const struct runs *runs, uint64_t size, size_t *nr)
  * image_error.
  */
 static int
-find_owners (struct asking *a, uint64_t number, uint64_t size,
-             const struct runs *runs, struct files_answer *answer)
+find_owners (struct asking *a, const struct runs *runs,
+             struct files_answer *answer)
 {
-  const struct byte_range all = { 0, size };
-  const bool whole = a->give_back != NULL && size <= WHOLE_IMAGE_MAX;
-  size_t nr, i;
-  struct byte_range *ranges = make_ranges (runs, size, &nr);
+  struct byte_range all = { 0, runs->size };
+  const bool whole = a->give_back != NULL && runs->size <= WHOLE_IMAGE_MAX;
+  struct byte_ranges ranges = make_ranges (runs);
   const struct files_question question = {
-    a->frozen, number, size, whole ? &all : ranges, whole ? 1 : nr,
+    .frozen = a->frozen, .clone = runs->clone, .size = runs->size,
+    .ranges = whole ? (struct byte_ranges) { &all, 1 } : ranges,
+    .golden = &a->golden, .changed = runs->changed,
   };
   const int r = files_helper_ask (&question, answer);
+  size_t i;
 
-  free (ranges);
+  free (ranges.p);
   if (r == -1)
     return -1;
   if (r == 1) {
@@ -149,7 +167,7 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
       block_sizes_end_clone (a->sizes, number, runs.size);
     answer.map = owner_map_new (runs.size, PSEUDO_OUTSIDE);
     if (runs.nr > 0)
-      r = find_owners (a, number, runs.size, &runs, &answer);
+      r = find_owners (a, &runs, &answer);
     if (r == 0 && a->give_back != NULL)
       give_back_add (a->give_back, answer.map);
     if (r == 0)
@@ -162,6 +180,7 @@ add_clone (struct asking *a, const json_t *document, json_t *clone,
   owner_map_free (answer.map);
   files_answer_free (&answer);
   free (runs.p);
+  free (runs.changed.p);
   return r;
 }
 
@@ -240,6 +259,46 @@ begin_advice (struct asking *a, const json_t *document)
   return a->sizes ? 0 : -1;
 }
 
+static int
+ignore_run (void *opaque, uint64_t block, uint64_t nr, enum nbdedup_class class)
+{
+  (void) opaque;
+  (void) block;
+  (void) nr;
+  (void) class;
+  return 0;
+}
+
+/* Have several clones something to ask for? */
+static bool
+needs_map (const json_t *document)
+{
+  const json_t *clone;
+  unsigned nr = 0;
+  size_t i;
+
+  json_array_foreach (json_object_get (document, "clones"), i, clone)
+    nr += json_size (clone, "sibling") + json_size (clone, "unique") > 0;
+  return nr > 1;
+}
+
+/* Read the golden image's files, once for all clones.  -1: image_error. */
+static int
+begin_golden (struct asking *a, const json_t *document)
+{
+  uint64_t size;
+
+  a->golden = (struct golden_files) { .map = -1 };
+  if (!needs_map (document))
+    return 0;
+  if (a->sizes != NULL)
+    size = block_sizes_golden (a->sizes);
+  else if (nbdedup_frozen_runs (a->frozen, NBDEDUP_FROZEN_GOLDEN, &size,
+                                ignore_run, NULL) == -1)
+    return image_fail ("%s", nbdedup_error ());
+  return files_helper_map (a->frozen, size, &a->golden);
+}
+
 /* Complete a document.  -1: image_error. */
 static int
 add_all (struct asking *a, json_t *document)
@@ -247,9 +306,12 @@ add_all (struct asking *a, json_t *document)
   int r = begin_advice (a, document);
 
   if (r == 0)
+    r = begin_golden (a, document);
+  if (r == 0)
     r = add_clones (a, document);
   if (r == 0 && a->give_back != NULL)
     r = add_advice (a, document);
+  golden_files_free (&a->golden);
   give_back_free (a->give_back);
   a->give_back = NULL;
   block_sizes_free (a->sizes);
@@ -304,7 +366,7 @@ json_t *
 drift_files_ask (const struct options *opts, const char *golden,
                  uint64_t memory, unsigned flags)
 {
-  struct asking a = { .opts = opts, .flags = flags };
+  struct asking a = { .opts = opts, .flags = flags, .golden.map = -1 };
   struct nbdedup_client *client;
   json_t *documents, *result;
 

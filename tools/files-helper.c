@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -31,12 +32,18 @@
 /* Of all package lists, and lines for the user. */
 #define LISTS_MAX (UINT64_C (64) << 20)
 #define NOTES_MAX 64
+/* Of a golden image's map: a million files, which a clone's helper reads within
+ * its limit of memory.
+ */
+#define MAP_MAX (UINT64_C (128) << 20)
 
 struct talk {
   const struct files_question *q;
   struct files_answer *a;
   int fd;
   uint64_t list_bytes;
+  int map;                      /* where the map goes; -1: none is wanted */
+  uint64_t map_bytes;
   uint8_t *buf;                 /* owned; FILES_READ_MAX bytes */
 };
 
@@ -173,16 +180,43 @@ take_read (struct talk *t, const struct files_message *m)
   return r != 0 ? r : transmit (t, t->buf, answer.len);
 }
 
+static struct package_list *
+add_package (struct talk *t)
+{
+  return check_memory (array_add (&t->a->packages, &t->a->nr_packages,
+                                  sizeof *t->a->packages));
+}
+
 static int
 take_package (struct talk *t, const char *text, size_t len)
 {
-  struct package_list *list =
-    check_memory (array_add (&t->a->packages, &t->a->nr_packages,
-                             sizeof *list));
+  struct package_list *list = add_package (t);
 
   list->name = owner_clean_text (text, len);
   t->list_bytes += len + sizeof *list;
   return t->list_bytes > LISTS_MAX ? fail_invalid () : 0;
+}
+
+/* The golden image's package 'number', counted from 1. */
+static int
+take_same_package (struct talk *t, uint64_t number)
+{
+  const struct golden_files *golden = t->q->golden;
+  const struct package_list *old;
+  struct package_list *list;
+
+  if (golden == NULL || number > golden->answer.nr_packages)
+    return fail_invalid ();
+  old = &golden->answer.packages[number - 1];
+  t->list_bytes += old->len + sizeof *list;
+  if (t->list_bytes > LISTS_MAX)
+    return fail_invalid ();
+  list = add_package (t);
+  list->name = check_memory (strdup (old->name));
+  if (old->files != NULL)
+    list->files = check_memory (strdup (old->files));
+  list->len = list->cap = old->len;
+  return 0;
 }
 
 static int
@@ -215,6 +249,20 @@ take_note (struct talk *t, const char *text, size_t len)
   return 0;
 }
 
+/* A map that is too large is left out, and then is of no use. */
+static int
+take_map (struct talk *t, size_t len)
+{
+  if (t->map == -1)
+    return fail_invalid ();
+  t->map_bytes += len;
+  if (t->map_bytes <= MAP_MAX &&
+      write_all (t->map, (const char *) t->buf, len) == -1)
+    return image_fail ("cannot keep the map of the golden image: %s",
+                       strerror (errno));
+  return 0;
+}
+
 static int
 take_text (struct talk *t, const struct files_message *m)
 {
@@ -230,7 +278,10 @@ take_text (struct talk *t, const struct files_message *m)
     owner_map_owner (t->a->map, text, m->len);
     return 0;
   case FILES_PACKAGE:
-    return take_package (t, text, m->len);
+    return m->a > 0 ? take_same_package (t, m->a)
+      : take_package (t, text, m->len);
+  case FILES_MAP:
+    return take_map (t, m->len);
   case FILES_FILES:
     return take_files (t, text, m->len);
   case FILES_NOTE:
@@ -281,12 +332,13 @@ explain (struct child *child, int r)
   return 1;
 }
 
+/* 'role': FILES_MAKE_MAP, FILES_USE_MAP or NULL. */
 static int
-run_helper (struct talk *t, struct confine *confine)
+run_helper (struct talk *t, struct confine *confine, const char *role)
 {
   char *name = helper_name ();
   char *size = make_string ("%" PRIu64, t->q->size);
-  const char *const argv[] = { name, size, NULL };
+  const char *const argv[] = { name, size, role, NULL };
   struct child child;
   int socks[2], r = -1;
 
@@ -307,29 +359,108 @@ run_helper (struct talk *t, struct confine *confine)
   return r;
 }
 
-int
-files_helper_ask (const struct files_question *question,
-                  struct files_answer *answer)
+/* A file for the helper: 'fd' gets its descriptor, which the caller owns. */
+static int
+lend_ranges (struct confine *confine, const char *name,
+             const struct byte_ranges *ranges, int *fd)
 {
-  const size_t len = question->nr_ranges * sizeof *question->ranges;
-  struct talk t = { .q = question, .a = answer };
+  *fd = memfd_create ("ranges", MFD_CLOEXEC);
+  if (*fd == -1 || write_all (*fd, (const char *) ranges->p,
+                              ranges->nr * sizeof *ranges->p) == -1)
+    return image_fail ("cannot start nbdedup-files: %s", strerror (errno));
+  confine_file (confine, name, *fd, false);
+  return 0;
+}
+
+static void
+close_fd (int fd)
+{
+  if (fd != -1)
+    close (fd);
+}
+
+/* As files_helper_ask.  'map' gets the map; -1: none is wanted. */
+static int
+ask (const struct files_question *q, struct files_answer *answer, int map)
+{
+  struct talk t = { .q = q, .a = answer, .map = map };
   struct confine *confine = confine_new ();
-  const int fd = memfd_create ("ranges", MFD_CLOEXEC);
-  int r = -1;
+  const bool knows = q->golden != NULL && q->golden->map != -1;
+  int ranges, changed = -1, r;
 
   if (answer->notes == NULL)
     answer->notes = check_memory (json_array ());
   t.buf = check_memory (malloc (FILES_READ_MAX));
   confine_limits (confine, MEMORY_MAX, CPU_SECONDS);
-  if (fd == -1 || write_all (fd, (const char *) question->ranges, len) == -1)
-    image_fail ("cannot start nbdedup-files: %s", strerror (errno));
-  else {
-    confine_file (confine, FILES_RANGES, fd, false);
-    r = run_helper (&t, confine);
+  r = lend_ranges (confine, FILES_RANGES, &q->ranges, &ranges);
+  if (r == 0 && knows) {
+    r = lend_ranges (confine, FILES_CHANGED, &q->changed, &changed);
+    confine_file (confine, FILES_GOLDEN, q->golden->map, false);
   }
+  if (r == 0)
+    r = run_helper (&t, confine, map != -1 ? FILES_MAKE_MAP
+                    : knows ? FILES_USE_MAP : NULL);
+  if (r == 0 && t.map_bytes > MAP_MAX)
+    r = 1;
   confine_free (confine);
-  if (fd != -1)
-    close (fd);
+  close_fd (ranges);
+  close_fd (changed);
   free (t.buf);
   return r;
+}
+
+int
+files_helper_ask (const struct files_question *question,
+                  struct files_answer *answer)
+{
+  return ask (question, answer, -1);
+}
+
+/*----------------------------------------------------------------------
+ * Golden images
+ */
+
+void
+golden_files_free (struct golden_files *golden)
+{
+  close_fd (golden->map);
+  golden->map = -1;
+  files_answer_free (&golden->answer);
+  golden->answer = (struct files_answer) { .map = NULL };
+}
+
+/* Nothing may change it any more: a helper for one clone must not mislead that
+ * for another.
+ */
+static int
+seal (int fd)
+{
+  return fcntl (fd, F_ADD_SEALS,
+                F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
+}
+
+int
+files_helper_map (struct nbdedup_frozen *frozen, uint64_t size,
+                  struct golden_files *golden)
+{
+  const struct files_question question = {
+    .frozen = frozen, .clone = NBDEDUP_FROZEN_GOLDEN, .size = size,
+  };
+  int r;
+
+  *golden = (struct golden_files) {
+    .map = memfd_create ("golden", MFD_CLOEXEC | MFD_ALLOW_SEALING),
+  };
+  if (golden->map == -1)
+    return image_fail ("cannot start nbdedup-files: %s", strerror (errno));
+  golden->answer.map = owner_map_new (size, PSEUDO_OUTSIDE);
+  r = ask (&question, &golden->answer, golden->map);
+  owner_map_free (golden->answer.map);
+  golden->answer.map = NULL;
+  if (r == 0 && seal (golden->map) == -1)
+    r = image_fail ("cannot keep the map of the golden image: %s",
+                    strerror (errno));
+  if (r != 0)
+    golden_files_free (golden);
+  return r == 1 ? 0 : r;
 }

@@ -2,6 +2,11 @@
 
 /* Asks the helper nbdedup-files, confined (confine.h), which files own which
  * parts of a clone.  What it says is not trusted: it parses a guest's data.
+ *
+ * Each clone has a helper of its own, so that none can mislead it about
+ * another.  What clones inherit of their golden image need not be parsed again
+ * for each: a helper for the golden image makes a map of its files
+ * (files/golden-map.h), which the clones' helpers read.
  */
 
 #ifndef NBDEDUP_FILES_HELPER_H
@@ -13,23 +18,13 @@
 #include <jansson.h>
 
 #include "nbdedup.h"
+#include "files/protocol.h"
 #include "owner-map.h"
 
 /* A list of dpkg's: the files of a package, one a line. */
 struct package_list {
   char *name, *files;           /* owned */
   size_t len, cap;
-};
-
-struct byte_range {
-  uint64_t offset, len;
-};
-
-struct files_question {
-  struct nbdedup_frozen *frozen;        /* not owned */
-  uint64_t clone, size;
-  const struct byte_range *ranges;      /* ascending, apart; not owned */
-  size_t nr_ranges;
 };
 
 struct files_answer {
@@ -41,6 +36,27 @@ struct files_answer {
 
 extern void files_answer_free (struct files_answer *answer);
 
+/* The map of a golden image, and its packages. */
+struct golden_files {
+  int map;                      /* owned descriptor; -1: there is none */
+  struct files_answer answer;
+};
+
+extern void golden_files_free (struct golden_files *golden);
+
+struct byte_ranges {
+  struct byte_range *p;         /* ascending, apart */
+  size_t nr;
+};
+
+struct files_question {
+  struct nbdedup_frozen *frozen;        /* not owned */
+  uint64_t clone, size;
+  struct byte_ranges ranges;    /* not owned: what has no owner yet */
+  const struct golden_files *golden;    /* not owned; NULL: no map is known */
+  struct byte_ranges changed;   /* not owned: what is not the golden image's */
+};
+
 /* -1 unless the helper is there: image_error. */
 extern int files_helper_check (void);
 
@@ -51,5 +67,11 @@ extern int files_helper_check (void);
  */
 extern int files_helper_ask (const struct files_question *question,
                              struct files_answer *answer);
+
+/* Map the golden image, of 'size' bytes.  If the helper fails, or the map is
+ * too large, there is none.  -1: as above.
+ */
+extern int files_helper_map (struct nbdedup_frozen *frozen, uint64_t size,
+                             struct golden_files *golden);
 
 #endif /* NBDEDUP_FILES_HELPER_H */

@@ -17,11 +17,7 @@
 
 #define SECTOR 512
 
-struct range {
-  uint64_t offset, len;
-};
-
-static struct range *ranges;
+static struct byte_range *ranges;
 static uint64_t *firsts;        /* of each range: sectors in those before it */
 static size_t nr_ranges;
 static uint8_t *claimed;        /* a bit for each sector of the ranges */

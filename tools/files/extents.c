@@ -26,7 +26,7 @@
 
 struct extents {
   TSK_FS_INFO *fs;
-  void (*fn) (void *opaque, uint64_t addr, uint64_t nr);
+  extent_fn *fn;
   void *opaque;
 };
 
@@ -57,7 +57,7 @@ walk_node (struct extents *u, const uint32_t *words, size_t nr_words,
                   depth - 1);
     else
       u->fn (u->opaque, (uint64_t) (entry[1] >> 16) << 32 | entry[2],
-             length_of (entry[1] & 0xffff));
+             length_of (entry[1] & 0xffff), false);
 }
 
 static void
@@ -73,16 +73,14 @@ walk_block (struct extents *u, uint64_t addr, unsigned depth)
       (ssize_t) size) {
     for (i = 0; i < size / 4; ++i)
       words[i] = le32toh (words[i]);
-    u->fn (u->opaque, addr, 1);
+    u->fn (u->opaque, addr, 1, true);
     walk_node (u, words, size / 4, depth);
   }
   free (words);
 }
 
 bool
-each_extent (TSK_FS_FILE *file,
-             void (*fn) (void *opaque, uint64_t addr, uint64_t nr),
-             void *opaque)
+each_extent (TSK_FS_FILE *file, extent_fn *fn, void *opaque)
 {
   struct extents u = { file->fs_info, fn, opaque };
   const TSK_FS_META *meta = file->meta;

@@ -11,17 +11,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hashtable.h"
+#include "base/mix.h"
 #include "files.h"
+#include "golden-map.h"
 
 /* dpkg's list of a package's files; larger ones are not read. */
 #define LIST_DIR "/var/lib/dpkg/info/"
 #define LIST_MAX (4 << 20)
+
+/* Deeper directories than Linux reaches by one path. */
+#define DEPTH_MAX 2048
 
 struct owning {
   TSK_FS_INFO *fs;
   uint64_t size;                /* of its partition */
   const char *prefix;
   char path[8192];
+  size_t path_len;
+  struct hashtable dirs;        /* of struct seen_dir */
+  bool is_incomplete;           /* a directory cannot be read */
+};
+
+struct seen_dir {
+  struct hashtable_link link;
+  uint64_t inode;
 };
 
 /* Claim a run of the file system's blocks. */
@@ -38,48 +52,13 @@ claim_blocks (struct owning *o, const char *owner, uint64_t addr, uint64_t nr)
   claim (owner, o->fs->offset + addr * block, nr * block);
 }
 
-struct claiming {
-  struct owning *o;
-  const char *owner;
-};
-
 static void
-claim_extent (void *opaque, uint64_t addr, uint64_t nr)
+claim_file (struct owning *o, const struct map_file *file, const char *owner)
 {
-  struct claiming *c = opaque;
+  uint64_t i;
 
-  claim_blocks (c->o, c->owner, addr, nr);
-}
-
-static void
-claim_file (struct owning *o, TSK_FS_FILE *file, const char *owner)
-{
-  const int nr = tsk_fs_file_attr_getsize (file);
-  const TSK_FS_ATTR_RUN *run;
-  const TSK_FS_ATTR *attr;
-  int i;
-
-  if (each_extent (file, claim_extent, &(struct claiming) { o, owner }))
-    return;
-  for (i = 0; i < nr; ++i) {
-    attr = tsk_fs_file_attr_get_idx (file, i);
-    if (attr == NULL || !(attr->flags & TSK_FS_ATTR_NONRES))
-      continue;
-    for (run = attr->nrd.run; run; run = run->next)
-      if (!(run->flags & (TSK_FS_ATTR_RUN_FLAG_FILLER |
-                          TSK_FS_ATTR_RUN_FLAG_SPARSE)))
-        claim_blocks (o, owner, run->addr, run->len);
-  }
-}
-
-static void
-claim_inode (struct owning *o, TSK_INUM_T inode, const char *owner)
-{
-  TSK_FS_FILE *file = tsk_fs_file_open_meta (o->fs, NULL, inode);
-
-  if (file != NULL)
-    claim_file (o, file, owner);
-  tsk_fs_file_close (file);
+  for (i = 0; i < file->nr_runs; ++i)
+    claim_blocks (o, owner, file->runs[i].addr, file->runs[i].nr);
 }
 
 /*----------------------------------------------------------------------
@@ -106,15 +85,12 @@ send_package (const char *path)
 }
 
 static void
-send_list (TSK_FS_FILE *file, const char *path)
+send_content (TSK_FS_FILE *file)
 {
   static char buf[32 << 10];
   TSK_OFF_T done = 0;
   ssize_t n;
 
-  if (file->meta->size <= 0 || file->meta->size > LIST_MAX)
-    return;
-  send_package (path);
   while (done < file->meta->size) {
     n = tsk_fs_file_read (file, done, buf, sizeof buf,
                           TSK_FS_FILE_READ_FLAG_NONE);
@@ -125,14 +101,36 @@ send_list (TSK_FS_FILE *file, const char *path)
   }
 }
 
+static void
+send_list (struct owning *o, const char *path, uint64_t inode, uint64_t size)
+{
+  static uint64_t nr_lists;
+  TSK_FS_FILE *file;
+  uint64_t number;
+
+  if (size == 0 || size > LIST_MAX)
+    return;
+  if (golden_map_list (inode, &number)) {
+    send_same_package (number);
+    return;
+  }
+  file = tsk_fs_file_open_meta (o->fs, NULL, inode);
+  if (file == NULL)
+    return;
+  send_package (path);
+  send_content (file);
+  tsk_fs_file_close (file);
+  golden_map_add_list (inode, nr_lists++);
+}
+
 /* Files of the file system itself: NTFS has them in its root directory. */
 static const char *
-owner_of (const struct owning *o, const TSK_FS_FILE *file, const char *path)
+owner_of (const struct owning *o, const struct map_name *name, bool is_dir,
+          const char *path)
 {
-  if (file->name->type == TSK_FS_NAME_TYPE_VIRT ||
-      file->meta->type == TSK_FS_META_TYPE_DIR)
+  if (name->is_virtual || is_dir)
     return PSEUDO_METADATA;
-  if (!TSK_FS_TYPE_ISNTFS (o->fs->ftype) || file->meta->addr >= 64)
+  if (!TSK_FS_TYPE_ISNTFS (o->fs->ftype) || name->inode >= 64)
     return strncmp (path, "/$Extend/$UsnJrnl", 17) == 0 &&
       TSK_FS_TYPE_ISNTFS (o->fs->ftype) ? PSEUDO_JOURNAL : NULL;
   if (strcmp (path, "/$LogFile") == 0)
@@ -140,36 +138,122 @@ owner_of (const struct owning *o, const TSK_FS_FILE *file, const char *path)
   return path[1] == '$' ? PSEUDO_METADATA : NULL;
 }
 
-/* A damaged name can contain a slash, which would be another path. */
+/* Append a name to the path.  In a damaged one a slash would be another path.
+ */
 static void
-hide_slashes (char *name)
+append_name (struct owning *o, const char *name)
 {
-  while ((name = strchr (name, '/')) != NULL)
-    *name = '?';
+  const size_t room = sizeof o->path - o->path_len;
+  const int n = snprintf (o->path + o->path_len, room, "/%s", name);
+  char *p = o->path + o->path_len + (room > 1);
+
+  while ((p = strchr (p, '/')) != NULL)
+    *p = '?';
+  if (n >= (int) room)
+    strcpy (o->path + sizeof o->path - 4, "...");
+  o->path_len = strlen (o->path);
 }
 
-static TSK_WALK_RET_ENUM
-on_name (TSK_FS_FILE *file, const char *dir, void *opaque)
+/* Returns whether it is a directory. */
+static bool
+own_name (struct owning *o, const struct map_name *name)
 {
-  struct owning *o = opaque;
-  const char *owner, *path;
-  int n;
+  const struct map_file *file = tree_file (o->fs, name->inode);
+  const char *path = o->path + strlen (o->prefix), *owner;
+  bool is_dir;
 
-  if (file->name == NULL || file->meta == NULL ||
-      TSK_FS_ISDOT (file->name->name) ||
-      !(file->meta->flags & TSK_FS_META_FLAG_ALLOC))
-    return TSK_WALK_CONT;
-  hide_slashes (file->name->name);
-  n = snprintf (o->path, sizeof o->path, "%s/%s%s", o->prefix, dir,
-                file->name->name);
-  if (n >= (int) sizeof o->path)
-    strcpy (o->path + sizeof o->path - 4, "...");
-  path = o->path + strlen (o->prefix);
-  owner = owner_of (o, file, path);
+  /* An entry of NTFS's MFT may be another file's by now. */
+  if (file == NULL || (TSK_FS_TYPE_ISNTFS (o->fs->ftype) &&
+                       file->sequence != name->sequence))
+    return false;
+  is_dir = file->is_dir;
+  owner = owner_of (o, name, is_dir, path);
   claim_file (o, file, owner != NULL ? owner : o->path);
   if (*o->prefix == '\0' && is_list (path))
-    send_list (file, path);
-  return TSK_WALK_CONT;
+    send_list (o, path, name->inode, file->size);
+  return is_dir;
+}
+
+/* In a damaged file system a directory can be in several, or in itself. */
+static bool
+is_new_dir (struct owning *o, uint64_t inode)
+{
+  const uint64_t hash = mix (inode);
+  struct hashtable_link *l;
+  struct seen_dir *new;
+
+  for (l = hashtable_chain (&o->dirs, hash); l; l = l->next)
+    if (hashtable_entry (l, struct seen_dir, link)->inode == inode)
+      return false;
+  new = malloc (sizeof *new);
+  if (new == NULL)
+    give_up ("out of memory");
+  new->inode = inode;
+  hashtable_insert (&o->dirs, &new->link, hash);
+  return true;
+}
+
+static void
+free_dir (void *opaque, struct hashtable_link *l)
+{
+  (void) opaque;
+  free (hashtable_entry (l, struct seen_dir, link));
+}
+
+static void own_dir (struct owning *o, uint64_t inode, unsigned depth);
+
+static void
+own_names (struct owning *o, const struct map_dir *dir, unsigned depth)
+{
+  const struct map_name *name = map_first_name (dir);
+  const size_t len = o->path_len;
+  uint64_t i;
+
+  for (i = 0; i < dir->nr_names; ++i, name = map_next_name (name)) {
+    append_name (o, name->text);
+    if (own_name (o, name) && is_new_dir (o, name->inode))
+      own_dir (o, name->inode, depth + 1);
+    o->path[len] = '\0';
+    o->path_len = len;
+  }
+}
+
+static void
+own_dir (struct owning *o, uint64_t inode, unsigned depth)
+{
+  struct map_dir *owned = NULL;
+  const struct map_dir *dir = NULL;
+
+  if (depth < DEPTH_MAX)
+    dir = tree_dir (o->fs, inode, &owned);
+  if (dir == NULL)
+    o->is_incomplete = true;
+  else
+    own_names (o, dir, depth);
+  free (owned);
+}
+
+static void
+own_files (struct owning *o)
+{
+  const uint64_t root = o->fs->root_inum;
+
+  if (hashtable_init (&o->dirs) == -1)
+    give_up ("out of memory");
+  o->path_len = snprintf (o->path, sizeof o->path, "%s", o->prefix);
+  o->is_incomplete = false;
+  tsk_error_reset ();
+  /* Its names can be the golden image's only if its inode is recorded. */
+  tree_file (o->fs, root);
+  is_new_dir (o, root);
+  own_dir (o, root, 0);
+  hashtable_visit (&o->dirs, free_dir, NULL);
+  hashtable_destroy (&o->dirs);
+  if (o->is_incomplete)
+    send_note ("%s%scannot read all directories: %.200s", o->prefix,
+               *o->prefix ? " " : "",
+               tsk_error_get_errstr () ? tsk_error_get_errstr ()
+               : "they are nested too deeply");
 }
 
 /*----------------------------------------------------------------------
@@ -205,17 +289,16 @@ own_file_system (TSK_FS_INFO *fs, uint64_t size, const char *prefix)
 {
   static struct owning o;
   const uint64_t own = (fs->last_block + 1) * fs->block_size;
+  const struct map_file *journal = NULL;
 
   o.fs = fs;
   o.size = own < size ? own : size;
   o.prefix = prefix;
+  golden_map_begin (fs);
   if (TSK_FS_TYPE_ISEXT (fs->ftype) && fs->journ_inum != 0)
-    claim_inode (&o, fs->journ_inum, PSEUDO_JOURNAL);
-  tsk_error_reset ();
-  if (tsk_fs_dir_walk (fs, fs->root_inum, TSK_FS_DIR_WALK_FLAG_ALLOC |
-                       TSK_FS_DIR_WALK_FLAG_RECURSE |
-                       TSK_FS_DIR_WALK_FLAG_NOORPHAN, on_name, &o))
-    send_note ("%s%scannot read all directories: %.200s", prefix,
-               *prefix ? " " : "", tsk_error_get_errstr ());
+    journal = tree_file (fs, fs->journ_inum);
+  if (journal != NULL)
+    claim_file (&o, journal, PSEUDO_JOURNAL);
+  own_files (&o);
   each_unclaimed (fs->offset, o.size, claim_rest, &o);
 }

@@ -18,6 +18,8 @@
  */
 
 extern void send_text (enum files_type type, const char *text, size_t len);
+/* A package whose list is this one of the golden image. */
+extern void send_same_package (uint64_t number);
 extern void send_note (const char *fmt, ...)
   __attribute__ ((format (printf, 1, 2)));
 extern void send_extent (uint64_t offset, uint64_t len);
@@ -47,12 +49,29 @@ extern void each_unclaimed (uint64_t offset, uint64_t len,
  * extents.c
  */
 
-/* Call 'fn' with each extent of the file, and the blocks that list them.
- * False: its file system has no extents.
+typedef void extent_fn (void *opaque, uint64_t addr, uint64_t nr,
+                        bool is_metadata);
+
+/* Call 'fn' with each extent of the file, and (is_metadata) with the blocks
+ * that list them.  False: its file system has no extents.
  */
-extern bool each_extent (TSK_FS_FILE *file,
-                         void (*fn) (void *opaque, uint64_t addr, uint64_t nr),
-                         void *opaque);
+extern bool each_extent (TSK_FS_FILE *file, extent_fn *fn, void *opaque);
+
+/*----------------------------------------------------------------------
+ * tree.c
+ */
+
+struct map_dir;
+struct map_file;
+
+/* A file or directory; valid until the next call.  NULL: there is none. */
+extern const struct map_file *tree_file (TSK_FS_INFO *fs, uint64_t inode);
+
+/* The names in a directory, without "." and "..".  The caller frees 'owned'.
+ * NULL: it cannot be read (tsk_error_get_errstr).
+ */
+extern const struct map_dir *tree_dir (TSK_FS_INFO *fs, uint64_t inode,
+                                       struct map_dir **owned);
 
 /*----------------------------------------------------------------------
  * file-system.c

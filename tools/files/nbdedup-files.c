@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "files.h"
+#include "golden-map.h"
 
 #define PARTS_MAX 256
 
@@ -278,9 +279,13 @@ main (int argc, char **argv)
   char prefix[16];
   unsigned i;
 
-  if (argc != 2)
+  if (argc != 2 && argc != 3)
     give_up ("run by \"nbdedup drift --files\" only");
   read_ranges ();
+  if (argc == 3 && strcmp (argv[2], FILES_MAKE_MAP) == 0)
+    golden_map_record ();
+  else if (argc == 3)
+    golden_map_open ();
   image = tsk_img_open_external (&image_info, strtoull (argv[1], NULL, 10), 512,
                                  image_read, image_close, image_stat);
   if (image == NULL)
@@ -295,6 +300,7 @@ main (int argc, char **argv)
       own_file_system (parts[i].fs, parts[i].size, prefix);
     }
   }
+  golden_map_end ();
   send_done ();
   return EXIT_SUCCESS;
 }

@@ -73,6 +73,12 @@ send_text (enum files_type type, const char *text, size_t len)
 }
 
 void
+send_same_package (uint64_t number)
+{
+  send_message (FILES_PACKAGE, number + 1, 0, NULL, 0);
+}
+
+void
 send_note (const char *fmt, ...)
 {
   char text[512];
