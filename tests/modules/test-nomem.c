@@ -8,23 +8,32 @@
  * SQLite rolls back the whole transaction after such an error in a statement
  * that writes.
  *
+ * A command makes thousands of requests, most of them by the same functions on
+ * behalf of the same functions.  Of those the first fails, and then each
+ * EACH-th.
+ *
  * Also, the kernel has no memory to read pool.db.  This gives ENOMEM, too; the
  * pool stays in use, and the next read succeeds.
  */
 
 #include <config.h>
 
+#include <execinfo.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
 #include <sqlite3.h>
 
+#include "base/array.h"
 #include "base/iszero.h"
+#include "base/mix.h"
 #include "rigs/pool-util.h"
 
 #define BLOCK 4096u
 #define NR_BLOCKS 512u
 #define VOLUME_BYTES ((json_int_t) NR_BLOCKS * BLOCK)
+#define EACH 8
 
 static char directory[PATH_MAX];
 struct nbdedup_pool *pool;
@@ -40,9 +49,74 @@ static atomic_long countdown;   /* to the request that fails; 0: none */
 static atomic_bool has_failed;
 static atomic_uint failing_reads;       /* next reads of pool.db's files */
 
+/* The requests of one run in which none fails. */
+static struct {
+  pthread_mutex_t lock;
+  bool is_running;
+  bool *is_new;                 /* owned; by other callers than before */
+  size_t nr, cap;
+  uint64_t *seen;               /* owned; of all runs: a set of callers */
+  size_t nr_seen, cap_seen;
+} requests = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static bool
+add_callers (void)
+{
+  void *frames[64];
+  const int nr = backtrace (frames, 64);
+  uint64_t callers = 0;
+  size_t i;
+  int j;
+
+  for (j = 0; j < nr; ++j)
+    callers = mix_two (callers, (uintptr_t) frames[j]);
+  for (i = 0; i < requests.nr_seen; ++i)
+    if (requests.seen[i] == callers)
+      return false;
+  must (array_reserve (&requests.seen, &requests.cap_seen,
+                       requests.nr_seen + 1, sizeof callers));
+  requests.seen[requests.nr_seen++] = callers;
+  return true;
+}
+
+static void
+note_request (void)
+{
+  pthread_mutex_lock (&requests.lock);
+  if (requests.is_running) {
+    must (array_reserve (&requests.is_new, &requests.cap, requests.nr + 1,
+                         sizeof *requests.is_new));
+    requests.is_new[requests.nr++] = add_callers ();
+  }
+  pthread_mutex_unlock (&requests.lock);
+}
+
+static void
+note_requests (bool begin)
+{
+  pthread_mutex_lock (&requests.lock);
+  requests.is_running = begin;
+  if (begin)
+    requests.nr = 0;
+  pthread_mutex_unlock (&requests.lock);
+}
+
+/* The first request from 'nth' on that shall fail.  Later runs can make more
+ * requests than the one that was noted.
+ */
+static long
+next_request (long nth)
+{
+  while ((size_t) nth <= requests.nr && nth % EACH != 0 &&
+         !requests.is_new[nth - 1])
+    nth++;
+  return nth;
+}
+
 static bool
 fails (void)
 {
+  note_request ();
   if (countdown > 0 && atomic_fetch_sub (&countdown, 1) == 1) {
     has_failed = true;
     return true;
@@ -465,7 +539,9 @@ static const struct {
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])
 
-/* Fail request 'nth' of a command.  False: it makes fewer requests. */
+/* Fail request 'nth' of a command; 0: none, and note them.  False: it makes
+ * fewer requests.
+ */
 static bool
 try_command (size_t i, long nth)
 {
@@ -479,9 +555,11 @@ try_command (size_t i, long nth)
   /* So that the command has something to fold. */
   write_some (other, 1);
   has_failed = false;
+  note_requests (nth == 0);
   countdown = nth;
   result = nbdedup_call (pool, commands[i].command, args);
   countdown = 0;
+  note_requests (false);
   failed = has_failed;
   if (result == NULL && (errno != ENOMEM || nbdedup_error ()[0] == '\0'))
     die ("request %ld: %s failed with %d: %s", nth, commands[i].command,
@@ -515,8 +593,7 @@ all_properties (void)
   return all;
 }
 
-/* Fail request 'nth' of opening the pool.  False: it makes fewer requests.  The
- * whole pool must open, or nothing, and then the next open must succeed.
+/* Fail request 'nth' of opening the pool; 0 and false: as above.  The whole pool must open, or nothing, and then the next open must succeed.
  */
 static bool
 try_open (long nth, json_t *list)
@@ -529,6 +606,7 @@ try_open (long nth, json_t *list)
   nbdedup_volume_close (other);
   must (nbdedup_pool_close (pool));
   has_failed = false;
+  note_requests (nth == 0);
   countdown = nth;
   if (!is_opened ()) {
     countdown = 0;
@@ -538,6 +616,7 @@ try_open (long nth, json_t *list)
     open_pool ();
   }
   countdown = 0;
+  note_requests (false);
   failed = has_failed;
   now = all_properties ();
   if (!json_equal (now, list))
@@ -553,16 +632,17 @@ static void
 try_opens (long step)
 {
   json_t *list;
-  long nth;
+  long nth, nr = 0;
 
   run ("set", json_pack ("{s:s,s:s,s:s}", "property", "allow", "value", "1,2",
                          "name", "golden"));
   list = all_properties ();
   printf ("open");
   fflush (stdout);
-  for (nth = 1; try_open (nth, list); nth += step)
-    ;
-  printf (": %ld requests\n", nth - 1);
+  try_open (0, list);
+  for (nth = 1; try_open (nth, list); nth = next_request (nth + step))
+    nr++;
+  printf (": %ld of %ld requests\n", nr, nth - 1);
   json_decref (list);
 }
 
@@ -654,7 +734,7 @@ main (int argc, char *argv[])
   /* Where everything is slow, fail only some of the requests. */
   const long step = (long) number_from_environment ("SWEEP_STEP", 1);
   size_t i;
-  long nth;
+  long nth, nr;
   int j;
 
   replace_malloc ();
@@ -668,9 +748,11 @@ main (int argc, char *argv[])
       continue;
     printf ("%s", commands[i].command);
     fflush (stdout);
-    for (nth = 1; try_command (i, nth); nth += step)
-      ;
-    printf (": %ld requests\n", nth - 1);
+    try_command (i, 0);
+    nr = 0;
+    for (nth = 1; try_command (i, nth); nth = next_request (nth + step))
+      nr++;
+    printf (": %ld of %ld requests\n", nr, nth - 1);
     fflush (stdout);
   }
   if (argc == 1 || strcmp (argv[1], "read") == 0)
