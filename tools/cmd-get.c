@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "properties.h"
 #include "tools.h"
 
 static void
@@ -40,7 +41,8 @@ cmd_get (int argc, char **argv, const char *pool)
 
   options_parse (&opts, argc, argv, NULL, NULL, "PROPERTY|all [NAME]",
                  "Show a property's value, or all properties, of volume NAME, "
-                 "or of the pool. Sizes are bytes, as 'set' takes them.",
+                 "or of the pool. Sizes are bytes, as 'set' takes them."
+                 PROPERTIES_DOC,
                  OPTIONS_READS | OPTIONS_JSON);
   result = run (&opts, pack_args (&opts, "{s:s, s:s*}",
                                   "property", opts.args[0],

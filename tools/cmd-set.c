@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "properties.h"
 #include "tools.h"
 
 /* Sizes may have a suffix; the engine takes bytes.  The engine checks values
@@ -38,7 +39,8 @@ cmd_set (int argc, char **argv, const char *pool)
 
   options_parse (&opts, argc, argv, NULL, NULL, "PROPERTY=VALUE [NAME]",
                  "Change a property of volume NAME, or of the pool. A change "
-                 "of compress or dedup affects new writes only.",
+                 "of compress or dedup affects new writes only."
+                 PROPERTIES_DOC,
                  OPTIONS_POOL);
   equals = strchr (opts.args[0], '=');
   if (equals == NULL || equals == opts.args[0])

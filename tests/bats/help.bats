@@ -92,6 +92,14 @@ items_in ()
     done < <(commands)
 }
 
+@test "the page and \"set --help\" have the same properties" {
+    assert_eq "$(section PROPERTIES "$pod" |
+                     sed -n '/^ PROPERTY/,/^$/s/^ \([a-z][a-z-]*\).*/\1/p' |
+                     sort -u)" \
+              "$(nbdedup set --help | sed -n '/^  PROPERTY/,/^$/p' |
+                     awk 'NR > 1 && NF > 2 { print $1 }' | sort -u)"
+}
+
 @test "a page's synopsis has the options of --help, and no others" {
     while read -r command _; do
         help=$(nbdedup "$command" --help | options_in |
