@@ -29,16 +29,21 @@ POD2MAN_FLAGS = \
 	--release="$(PACKAGE_STRING)" \
 	$(NULL)
 
+# Their last sections are the same: docs/page-end.pod.
+page_end = $(top_srcdir)/docs/page-end.pod
 SUFFIXES = .pod .1 .5 .7
 .pod.1:
-	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=1 \
-	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
+	$(AM_V_GEN)cat $< $(page_end) | $(POD2MAN) $(POD2MAN_FLAGS) \
+	    --section=1 --name="$$(echo $(*F) | tr a-z A-Z)" >$@-t && \
+	    mv -f $@-t $@
 .pod.5:
-	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=5 \
-	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
+	$(AM_V_GEN)cat $< $(page_end) | $(POD2MAN) $(POD2MAN_FLAGS) \
+	    --section=5 --name="$$(echo $(*F) | tr a-z A-Z)" >$@-t && \
+	    mv -f $@-t $@
 .pod.7:
-	$(AM_V_GEN)$(POD2MAN) $(POD2MAN_FLAGS) --section=7 \
-	    --name="$$(echo $(*F) | tr a-z A-Z)" $< $@-t && mv -f $@-t $@
+	$(AM_V_GEN)cat $< $(page_end) | $(POD2MAN) $(POD2MAN_FLAGS) \
+	    --section=7 --name="$$(echo $(*F) | tr a-z A-Z)" >$@-t && \
+	    mv -f $@-t $@
 
 # A file as a C string, e.g. static const char schema_sql[]: set name and text.
 text_to_c = $(MKDIR_P) $(@D) && { echo '/* Made by make; do not edit. */' && \

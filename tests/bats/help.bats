@@ -110,12 +110,60 @@ items_in ()
     done < <(commands)
 }
 
-@test "every page has the same sections" {
+# order_of PAGE...: its sections, if they are not in the order of nbdkit's
+# pages.  The last ones, AUTHORS and COPYRIGHT, are those of docs/page-end.pod.
+order_of ()
+{
+    awk '
+        BEGIN {
+            split ("NAME|SYNOPSIS|DESCRIPTION|EXAMPLES|OPTIONS|PARAMETERS||" \
+                   "EXIT STATUS|ENVIRONMENT VARIABLES|FILES|VERSION|SEE ALSO",
+                   names, "|");
+            for (i in names)
+                place[names[i]] = i + 0;
+            place["AUTHORS"] = place["COPYRIGHT"] = place["LICENSE"] = -1;
+        }
+        FNR == 1 { at = 0 }
+        sub (/^=head1 /, "") {
+            # All sections of their own are at the same place.
+            now = $0 in place ? place[$0] : place[""];
+            if (now < at)
+                print FILENAME ": " $0;
+            at = now;
+        }' "$@"
+}
+
+@test "every page has its sections in the order of nbdkit's pages" {
     while read -r command _; do
         assert_eq "$(sed -n 's/^=head1 //p' "$(page "$command")" |
-                         grep -vx 'JSON OUTPUT' | xargs)" \
-                  "NAME SYNOPSIS DESCRIPTION OPTIONS EXIT STATUS EXAMPLES SEE ALSO"
+                         grep -vxE 'JSON OUTPUT|FILES|NOTES' | xargs)" \
+                  "NAME SYNOPSIS DESCRIPTION EXAMPLES OPTIONS EXIT STATUS SEE ALSO"
     done < <(commands)
+    assert_eq "$(order_of "$top_srcdir"/{lib,plugin,tools}/*.pod)" ""
+    for page in "$top_srcdir"/{lib,plugin,tools}/*.pod; do
+        for name in NAME DESCRIPTION "SEE ALSO"; do
+            grep -qx "=head1 $name" "$page" || fail "$page: no $name"
+        done
+    done
+    # A page that is not in order is found.
+    printf '=head1 %s\n\n' NAME OPTIONS EXAMPLES "SEE ALSO" FILES COPYRIGHT \
+           >"$BATS_TEST_TMPDIR/page"
+    assert_eq "$(order_of "$BATS_TEST_TMPDIR/page" | sed 's/.*: //' | xargs)" \
+              "EXAMPLES FILES COPYRIGHT"
+}
+
+@test "all pages are made, with the same end" {
+    need type pod2man
+    local page man nr=0
+
+    for page in "$top_srcdir"/{lib,plugin,tools}/*.pod; do
+        man=${page/#"$top_srcdir"/"$top_builddir"}
+        man=$(ls "${man%.pod}".[157])
+        assert_eq "$(sed -n 's/^\.SH "*\([^"]*\)"*$/\1/p' "$man" |
+                         tail -n 3 | xargs)" "SEE ALSO AUTHORS COPYRIGHT" "$man"
+        nr=$((nr + 1))
+    done
+    assert_num "$nr >= 30"
 }
 
 # keys_in JSON: the keys of all objects in it.
@@ -169,11 +217,12 @@ keys_in ()
 
 @test "the manual pages are good POD, and their links lead somewhere" {
     need type podchecker
-    for page in "$top_srcdir"/tools/*.pod; do
+    for page in "$top_srcdir"/{lib,plugin,tools}/*.pod; do
         podchecker -warnings "$page"
         while read -r name; do
-            [ -e "$top_srcdir/tools/$name.pod" ] || fail "$page: L<$name(1)>"
-        done < <(grep -oE 'L<nbdedup[a-z-]*\(1\)' "$page" |
-                     sed 's/L<//; s/(1)//')
+            ls "$top_builddir"/{lib,plugin,tools}/"$name" 2>/dev/null |
+                grep -q . || fail "$page: there is no $name"
+        done < <(grep -oE 'L<nbd[a-z]*dedup[a-z-]*\([157]\)' "$page" |
+                     sed 's/L<//; s/(/./; s/)//')
     done
 }
