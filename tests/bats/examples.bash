@@ -15,6 +15,8 @@ declare -A cannot=(
         needs the kernel's nbd module, and a device of its own in /dev:
         vm/guest-nbd.bats and vm/kernel-nbd.bats attach one"
     ['mkfs.ext4 /dev/nbd0']="needs that device"
+    ['nbd-client -d /dev/nbd0']="needs that device"
+    ['modprobe nbd']="needs root of the real machine"
 )
 
 tests=$(dirname "$(readlink -f "$0")")
@@ -86,6 +88,29 @@ writers ()
     done
     until nbdedup list --json |
             jq -e '.volumes[] | select (.writers > 1)'; do
+        sleep 0.1
+    done
+}
+
+# is_root: true without a user namespace, which has no setgroups.
+is_root ()
+{
+    grep -qE '^ +0 +0 +4294967295$' /proc/self/uid_map
+}
+
+# libvirt: start libvirtd, as it can run on this machine.
+libvirt ()
+{
+    is_root || return 0
+    mkdir -p /etc/libvirt /run/libvirt
+    printf '%s\n' 'user = "root"' 'group = "root"' 'remember_owner = 0' \
+           'security_driver = "none"' 'cgroup_controllers = []' \
+           'namespaces = []' 'stdio_handler = "file"' >/etc/libvirt/qemu.conf
+    export LIBVIRT_DEFAULT_URI=qemu:///system
+    # It finds QEMU itself, not the one that replaces it.
+    PATH=/usr/sbin:/usr/bin libvirtd -p /run/libvirtd.pid >libvirtd.log 2>&1 &
+    until virsh list; do
+        kill -0 $! || { cat libvirtd.log; exit 1; }
         sleep 0.1
     done
 }
@@ -167,6 +192,21 @@ given ()
         nbdedup-init) : >/dev/disk/by-id/ata-EXAMPLE ;;
         nbdedup-snapshot) pool golden && server ;;
         nbdedup-stat) fleet ;;
+        nbdedup-concepts)
+            image /var/lib/libvirt/images/web1.qcow2 qcow2 ;;
+        "nbdedup-security: Over a network") pool web1 && certificates ;;
+        nbdedup-security*) pool web1 ;;
+        *": A server for the guests of this machine")
+            export NBDEDUP_POOL=/srv/pool ;;
+        *": A guest of libvirt") pool web1 && server && libvirt ;;
+        *": A guest of QEMU" | *": A file system of this machine")
+            pool web1 && server ;;
+        *": Clones with cloud-init, each with its own seed")
+            pool golden golden@v1
+            nbdedup clone golden@v1 web --count 3 ;;
+        *": Next month's golden image") fleet && file debian-next.raw 1M 2 ;;
+        *": Backups"* | *": Try an upgrade, and go back") pool web1 ;;
+        *": Monitoring") fleet ;;
         *": After a crash of the server")
             pool web1 && server
             pkill -9 --ns $$ --nslist net -x nbdkit
@@ -195,10 +235,15 @@ given ()
 # step LEAD: the page's text above the next commands.
 step ()
 {
+    lead=$1
     echo "# $1"
     case $1 in
         # Preparations in the middle of a page.
         "The volumes to which two clients write:") writers web1 ;;
+        "The next day:")
+            # shellcheck disable=SC2016
+            nbdkit -U - dedup /srv/pool volume=web1 \
+                   --run 'qemu-io -f raw -c "w 1M 64k" "$uri"' ;;
         "After the loss of the journal's disk:") rm /srv/pool/journal ;;
         "Get a volume out of a pool that is damaged"*)
             nbdedup create web1 1M
@@ -222,6 +267,9 @@ command ()
     if [ -n "${cannot["$1"]-}" ]; then
         echo "(not run: ${cannot["$1"]})"
         return
+    elif [[ $1 == "virsh "* ]] && ! is_root; then
+        echo "(not run: libvirtd calls setgroups, so it needs root)"
+        return
     fi
     # Not in a subshell, so that "export" has its effect.
     eval "$1" >"$output" </dev/null || failed "status $?"
@@ -239,6 +287,12 @@ metrics ()
     while read -r name; do
         grep -q "^$name" metrics || failed "nbdedup has no metric $name"
     done < <(grep -o 'nbdedup_[a-z_]*' <<<"$1")
+}
+
+# xml TEXT
+xml ()
+{
+    echo "$1" >"$(sed -n 's/.*F<\([^>]*\)>:$/\1/p' <<<"$lead")"
 }
 
 listen ()
@@ -271,6 +325,19 @@ stop_servers ()
         kill "$pid"
         tail -f /dev/null --pid="$pid"
     done
+    [ ! -e /run/libvirtd.pid ] || stop_libvirt
+}
+
+# stop_libvirt: stop the guests, which run without libvirtd, and libvirtd.
+stop_libvirt ()
+{
+    local pid
+
+    virsh list --name | xargs -r -n 1 virsh destroy
+    pid=$(cat /run/libvirtd.pid)
+    kill "$pid"
+    tail -f /dev/null --pid="$pid"
+    rm -f /run/libvirtd.pid
 }
 
 #----------------------------------------------------------------------
@@ -282,6 +349,6 @@ given "$(basename "$scenario")"
 # shellcheck source=/dev/null
 source "$scenario"
 stop_servers
-for pool in /srv/*/pool.db; do
+for pool in /srv/*/pool.db /backup/*/pool.db; do
     [ ! -e "$pool" ] || nbdedup -p "$(dirname "$pool")" check
 done

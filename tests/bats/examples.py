@@ -11,6 +11,7 @@
 #   command COMMAND     as printed
 #   metrics EXPRESSION  for Prometheus
 #   listen SOCKET, service COMMAND      of units for systemd
+#   xml TEXT            of the file that the text above names
 
 import os
 import re
@@ -50,7 +51,9 @@ def commands(lines):
 def calls(paragraph):
     """Turn a verbatim paragraph into calls."""
     lines = [line[1:] for line in paragraph.splitlines()]
-    if UNIT.fullmatch(lines[0]):
+    if lines[0].startswith("<"):
+        yield "xml", "\n".join(lines)
+    elif UNIT.fullmatch(lines[0]):
         for line in lines[1:]:
             key, value = line.split("=", 1)
             if key in UNIT_CALLS:

@@ -32,12 +32,16 @@ mount --rbind /proc "$root/proc"
 mkdir -p "$root"/{srv,run,mnt,backup,etc,home/alice}
 echo '127.0.0.1 localhost server other other-server old-server' \
      >"$root/etc/hosts"
+mkdir "$root/etc/libvirt"
 links /etc
 # No /dev/kvm: a machine that has it may still not run QEMU with it.
 mkdir -p "$root"/dev/{kvm,disk/by-id,vg}
 links /dev
-mkdir -p "$root/var/lib/libvirt/images"
+# libvirtd as root changes only these.
+mkdir -p "$root"/var/{lib/libvirt/images,cache/libvirt,log/libvirt}
+links /var/cache
 links /var/lib
+links /var/log
 links /var
 links ""
 
