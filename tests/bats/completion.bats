@@ -254,6 +254,7 @@ typed ()
     need type fish
     need test -e /usr/share/bash-completion/bash_completion
     fill_pool
+    ln -s pool "my pool"
     touch image.raw
     for shell in bash zsh fish; do
         while IFS='>' read -r line expected; do
@@ -271,6 +272,8 @@ nbdedup rebase web1 golden@>nbdedup rebase web1 golden@v1
 nbdedup import v im>nbdedup import v image.raw
 nbdedup drift --html=im>nbdedup drift --html=image.raw
 nbdedup -p po>nbdedup -p pool
+nbdedup -p my\ pool rollback web1>nbdedup -p my pool rollback web1@mon
+nbdedup -p "my pool" rollback web1>nbdedup -p my pool rollback web1@mon
 END
     done
 }
