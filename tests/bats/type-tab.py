@@ -31,7 +31,8 @@ START = {
 class Terminal:
     def __init__(self, argv):
         self.seen = b""
-        environment = dict(os.environ, TERM="xterm", PS1="", COLUMNS="200")
+        environment = dict(os.environ, TERM="xterm", PS1="",
+                           TMPDIR=os.getcwd())
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.execvpe(argv[0], argv, environment)
