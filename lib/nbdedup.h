@@ -379,6 +379,17 @@ extern json_t *nbdedup_status (const char *path, bool force, const char *who,
                                nbdedup_wait_fn *on_wait)
   __attribute__ ((nonnull (1, 3), warn_unused_result));
 
+/* What the server that has the pool in directory 'path' has done for its
+ * clients, and what waits in it: the document of counters.h, a new reference.
+ * Two of them and their difference give rates; if "pid" differs, or "uptime_ns"
+ * is less, another server came in between.  It waits for no command.
+ *
+ * ENOTCONN: no server has the pool open (or one that does not listen).
+ */
+extern json_t *nbdedup_counters (const char *path, const char *who,
+                                 nbdedup_wait_fn *on_wait)
+  __attribute__ ((nonnull (1, 2), warn_unused_result));
+
 /* The minimum of "memory" of the command "drift". */
 #define NBDEDUP_DRIFT_MEMORY_MIN        (UINT64_C (1) << 20)
 

@@ -106,6 +106,65 @@ print_progress (const json_t *progress)
 }
 
 static void
+print_item (bool *first, const char *what, const char *left)
+{
+  printf ("%-12s%s: %s left\n", *first ? "running" : "", what, left);
+  *first = false;
+}
+
+static void
+print_count (bool *first, const char *what, const json_t *object,
+             const char *key)
+{
+  char left[24];
+
+  snprintf (left, sizeof left, "%" PRIu64, json_size (object, key));
+  if (json_size (object, key) > 0)
+    print_item (first, what, left);
+}
+
+/* What runs in the background; a scrub has its own line. */
+static void
+print_activity (const json_t *status)
+{
+  const json_t *activity = json_object_get (status, "activity");
+  char buf[HUMAN_MAX];
+  bool first = true;
+
+  if (json_size (activity, "freeing_layers") > 0)
+    print_item (&first, "freeing destroyed data",
+                human_bytes (json_size (activity, "freeing_bytes"), buf));
+  print_count (&first, "merging layers of destroyed snapshots", activity,
+               "merging_layers");
+  print_count (&first, "merging entries of the hash index", activity,
+               "merge_entries");
+  print_count (&first, "copying records", json_object_get (status, "copies"),
+               "waiting");
+  print_count (&first, "warming the caches", json_object_get (status, "warm"),
+               "waiting");
+  if (first)
+    printf ("running     nothing\n");
+}
+
+static void
+print_queues (const json_t *queues)
+{
+  char dirty[HUMAN_MAX], max[HUMAN_MAX], journal[HUMAN_MAX];
+
+  if (!json_is_object (queues))
+    return;
+  printf ("queues      %" PRIu64 " client%s, %" PRIu64 " request%s; "
+          "%s dirty of %s; %s in the journal\n",
+          json_size (queues, "clients"),
+          json_size (queues, "clients") == 1 ? "" : "s",
+          json_size (queues, "requests"),
+          json_size (queues, "requests") == 1 ? "" : "s",
+          human_bytes (json_size (queues, "dirty_bytes"), dirty),
+          human_bytes (json_size (queues, "dirty_max_bytes"), max),
+          human_bytes (json_size (queues, "journal_bytes"), journal));
+}
+
+static void
 print_reports (const json_t *status)
 {
   const json_t *damage = json_object_get (status, "damage");
@@ -181,6 +240,9 @@ print_status (const json_t *status)
   print_open (open);
   print_space (json_object_get (status, "space"));
   print_copy (json_object_get (status, "metadata_copy"));
+  if (json_is_object (open))
+    print_queues (json_object_get (status, "queues"));
+  print_activity (status);
   print_reports (status);
 }
 

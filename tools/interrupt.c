@@ -3,12 +3,14 @@
 #include <config.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "interrupt.h"
 
 static atomic_bool caught;
@@ -57,6 +59,17 @@ bool
 interrupted (void)
 {
   return atomic_load (&caught);
+}
+
+void
+interrupt_wait (uint64_t ms)
+{
+  const uint64_t end = clock_ms () + ms;
+  struct pollfd pfd = { .fd = event_fd, .events = POLLIN };
+  uint64_t now;
+
+  while (!atomic_load (&stopped) && (now = clock_ms ()) < end)
+    poll (&pfd, 1, end - now < INT_MAX ? (int) (end - now) : INT_MAX);
 }
 
 short

@@ -36,6 +36,7 @@ static const struct command {
   { "stat", "show space and ratios", cmd_stat },
   { "status", "report the pool's health, for people and monitoring",
     cmd_status },
+  { "top", "show what clients do, live", cmd_top },
   { "drift", "show how far clones have diverged", cmd_drift },
   { "compact", "give free space back to the file system", cmd_compact },
   { "scrub", "read, verify and repair all data", cmd_scrub },

@@ -51,6 +51,7 @@ struct nbdedup_pool {
    */
   char *path;                   /* owned; absolute */
   char *who;                    /* owned */
+  uint64_t opened_ns;           /* by clock_ns */
   struct nbdedup_settings settings;
   int lock_fd;                  /* -1: none */
   uint32_t sector_bytes;

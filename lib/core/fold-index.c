@@ -664,6 +664,18 @@ fold_index_is_merging (const struct index_merges *merges)
     busy.bits[1] != 0;
 }
 
+uint64_t
+fold_index_left (const struct index_merges *merges)
+{
+  uint64_t left = is_active (&merges->all) ? merges->all.left : 0;
+  unsigned i;
+
+  for (i = 0; i < INDEX_LEVELS; ++i)
+    if (is_active (&merges->levels[i]))
+      left += merges->levels[i].left;
+  return left;
+}
+
 bool
 fold_index_is_shrinking (const struct index_merges *merges)
 {

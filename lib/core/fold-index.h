@@ -75,6 +75,8 @@ extern int fold_index_merge (struct meta_conn *c, struct index_merges *merges,
 
 /* Is a merge under way, or may one be due? */
 extern bool fold_index_is_merging (const struct index_merges *merges);
+/* The entries that merges under way have not moved yet, as far as is known. */
+extern uint64_t fold_index_left (const struct index_merges *merges);
 /* The same for one of all runs. */
 extern bool fold_index_is_shrinking (const struct index_merges *merges);
 

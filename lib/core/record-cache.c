@@ -259,6 +259,15 @@ record_cache_list (struct record_cache *c, uint64_t *addrs, size_t max)
 }
 
 void
+record_cache_get_usage (struct record_cache *c, uint64_t *bytes,
+                        uint64_t *max_bytes)
+{
+  WITH_LOCK (&c->lock);
+  *bytes = c->bytes;
+  *max_bytes = c->max;
+}
+
+void
 record_cache_forget (struct record_cache *c, uint64_t addr)
 {
   struct cached_list dropped = TAILQ_HEAD_INITIALIZER (dropped);

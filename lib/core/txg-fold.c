@@ -650,6 +650,14 @@ limit_new_bytes_locked (struct txg *t, const struct fold *f,
     s->stored_sectors * s->sector_bytes / NEW_SHARE + NEW_BYTES_MIN;
 }
 
+static void
+count_fold (struct txg *t, uint64_t start)
+{
+  t->nr_folds++;
+  t->fold_ms += clock_ms () - start;
+  t->merge_entries = fold_index_left (&t->merges);
+}
+
 static int
 run_fold (struct txg *t, struct requests *taken,
           const struct meta_state *state)
@@ -698,6 +706,7 @@ run_fold (struct txg *t, struct requests *taken,
       set_limit (t, room_folding_pages (t->room), clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);
+    count_fold (t, start);
   }
   else
     fail_fold (t, f != NULL ? fold_is_inconsistent (f) : inconsistent);

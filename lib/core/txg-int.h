@@ -70,6 +70,9 @@ struct txg {
   struct request notes;         /* the folding thread's: the pool's notes */
   struct meta_state state;      /* as of the last commit */
 
+  /* Figures of txg_get_load. */
+  _Atomic uint64_t nr_folds, fold_ms, merge_entries;
+
   bool index_is_lost;           /* a part of it cannot be mended; for folds */
   atomic_bool stuck;            /* folds cannot be written now */
   atomic_bool failed;           /* permanently */

@@ -173,6 +173,16 @@ txg_pending_bytes (struct txg *t)
 }
 
 void
+txg_get_load (struct txg *t, struct txg_load *load)
+{
+  load->folds = t->nr_folds;
+  load->fold_ms = t->fold_ms;
+  load->merge_entries = t->merge_entries;
+  load->pending_bytes = txg_pending_bytes (t);
+  load->pending_max_bytes = t->budget;
+}
+
+void
 txg_assert_consistent_locked (struct txg *t)
 {
   const struct request *first = TAILQ_FIRST (&t->requests), *q;

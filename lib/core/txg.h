@@ -232,6 +232,15 @@ extern int txg_mend (struct txg *txg);
 /* Set txg_parts.repairing for the folds that begin after this. */
 extern void txg_set_repairing (struct txg *txg, bool repairing);
 
+/* For figures; waits for no fold. */
+struct txg_load {
+  uint64_t folds, fold_ms;      /* since it was opened; how long they took */
+  uint64_t merge_entries;       /* of the hash index, left to merge */
+  uint64_t pending_bytes;       /* memory of the open and the folding txg */
+  uint64_t pending_max_bytes;
+};
+extern void txg_get_load (struct txg *txg, struct txg_load *load);
+
 /* The state as of the last fold. */
 extern void txg_get_state (struct txg *txg, struct meta_state *state);
 

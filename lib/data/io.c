@@ -18,6 +18,7 @@
 #include "core/engine.h"
 #include "core/map.h"
 #include "core/txg.h"
+#include "data/io-counters.h"
 #include "data/read.h"
 #include "data/volume-types.h"
 #include "data/writeback.h"
@@ -94,12 +95,16 @@ nbdedup_volume_is_readonly (struct nbdedup_volume *h)
  * a version installed between the two is in the first answer or in the second.
  */
 static int
-read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
-           unsigned nr, uint8_t *buf, size_t offset, size_t len)
+read_leaf (struct nbdedup_volume *h, uint64_t block, unsigned nr, uint8_t *buf,
+           size_t offset, size_t len)
 {
+  struct volume *v = h->volume;
+  struct nbdedup_pool *pool = v->pool;
+  unsigned nr_hits = 0, nr_misses = 0;
   uint32_t size = v->block_size;
   struct pointer ptrs[LEAF_BLOCKS];
   uint8_t states[LEAF_BLOCKS];
+  bool cached;
   uint64_t here;
   size_t n;
   unsigned i;
@@ -111,8 +116,10 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
   for (i = 0; i < nr; ++i, buf += n, len -= n, offset = 0) {
     n = size - offset < len ? size - offset : len;
     if (here >> i & 1) {
-      if (writeback_read (pool->writeback, v, block + i, buf, offset, n))
+      if (writeback_read (pool->writeback, v, block + i, buf, offset, n)) {
+        nr_hits++;
         continue;
+      }
       /* It was installed meanwhile, so the map's answer may be older. */
       if (read_block (v, block + i, buf, offset, n) == -1)
         return -1;
@@ -121,16 +128,22 @@ read_leaf (struct nbdedup_pool *pool, struct volume *v, uint64_t block,
       return read_lost (block + i);
     else if (states[i] != MAP_POINTER)
       memset (buf, 0, n);
-    else if (read_record (pool, &ptrs[i], size, buf, offset, n) == -1)
-      return -1;
+    else {
+      if (read_record (pool, &ptrs[i], size, buf, offset, n, &cached) == -1)
+        return -1;
+      *(cached ? &nr_hits : &nr_misses) += 1;
+    }
   }
   assert (len == 0);            /* the blocks cover the request */
+  if (nr_hits > 0)
+    io_count (&h->io->cache_hits, nr_hits);
+  if (nr_misses > 0)
+    io_count (&h->io->cache_misses, nr_misses);
   return 0;
 }
 
-int
-nbdedup_volume_read (struct nbdedup_volume *h, void *buf, uint32_t len,
-                     uint64_t offset)
+static int
+read_range (struct nbdedup_volume *h, void *buf, uint32_t len, uint64_t offset)
 {
   struct volume *v = h->volume;
   struct nbdedup_pool *pool = v->pool;
@@ -152,13 +165,22 @@ nbdedup_volume_read (struct nbdedup_volume *h, void *buf, uint32_t len,
       nr = (unsigned) ((in_block + n + v->block_size - 1) / v->block_size);
     }
     ticket = quiesce_enter (&pool->quiesce);
-    r = read_leaf (pool, v, block, nr, p, in_block, n);
+    r = read_leaf (h, block, nr, p, in_block, n);
     quiesce_leave (&pool->quiesce, ticket);
     p += n;
     offset += n;
     len -= (uint32_t) n;
   }
   return check_gone (v) == -1 ? -1 : r;
+}
+
+int
+nbdedup_volume_read (struct nbdedup_volume *h, void *buf, uint32_t len,
+                     uint64_t offset)
+{
+  const uint64_t began = io_begin (h->io);
+
+  return io_end (h->io, IO_READ, len, began, read_range (h, buf, len, offset));
 }
 
 /*----------------------------------------------------------------------
@@ -197,9 +219,9 @@ range_end (struct volume *v, struct range *range)
   writeback_range_end (v, range);
 }
 
-int
-nbdedup_volume_write (struct nbdedup_volume *h, const void *buf, uint32_t len,
-                      uint64_t offset)
+static int
+write_range (struct nbdedup_volume *h, const void *buf, uint32_t len,
+             uint64_t offset)
 {
   struct volume *v = h->volume;
   const uint8_t *p = buf;
@@ -225,6 +247,16 @@ nbdedup_volume_write (struct nbdedup_volume *h, const void *buf, uint32_t len,
   }
   range_end (v, &range);
   return r;
+}
+
+int
+nbdedup_volume_write (struct nbdedup_volume *h, const void *buf, uint32_t len,
+                      uint64_t offset)
+{
+  const uint64_t began = io_begin (h->io);
+
+  return io_end (h->io, IO_WRITE, len, began,
+                 write_range (h, buf, len, offset));
 }
 
 /* Zero part of a block; a block that is a hole stays one. */
@@ -333,8 +365,9 @@ zero_range (struct volume *v, uint64_t len, uint64_t offset,
   return 0;
 }
 
-int
-nbdedup_volume_zero (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
+/* The request, for ZERO and for TRIM. */
+static int
+zero_request (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
 {
   struct volume *v = h->volume;
   struct range range;
@@ -354,17 +387,27 @@ nbdedup_volume_zero (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
 }
 
 int
+nbdedup_volume_zero (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
+{
+  const uint64_t began = io_begin (h->io);
+
+  return io_end (h->io, IO_ZERO, len, began, zero_request (h, len, offset));
+}
+
+int
 nbdedup_volume_trim (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
 {
-  return nbdedup_volume_zero (h, len, offset);
+  const uint64_t began = io_begin (h->io);
+
+  return io_end (h->io, IO_TRIM, len, began, zero_request (h, len, offset));
 }
 
 /*----------------------------------------------------------------------
  * Durability
  */
 
-int
-nbdedup_volume_flush (struct nbdedup_volume *h)
+static int
+flush (struct nbdedup_volume *h)
 {
   struct volume *v = h->volume;
 
@@ -375,8 +418,15 @@ nbdedup_volume_flush (struct nbdedup_volume *h)
 }
 
 int
-nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
-                            uint64_t offset)
+nbdedup_volume_flush (struct nbdedup_volume *h)
+{
+  const uint64_t began = io_begin (h->io);
+
+  return io_end (h->io, IO_FLUSH, 0, began, flush (h));
+}
+
+static int
+flush_range (struct nbdedup_volume *h, uint64_t len, uint64_t offset)
 {
   struct volume *v = h->volume;
   uint64_t first, last;
@@ -392,6 +442,15 @@ nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
       check_gone (v) == -1)
     return -1;
   return txg_flush (v->pool->txg);
+}
+
+int
+nbdedup_volume_flush_range (struct nbdedup_volume *h, uint64_t len,
+                            uint64_t offset)
+{
+  const uint64_t began = io_begin (h->io);
+
+  return io_end (h->io, IO_FLUSH, 0, began, flush_range (h, len, offset));
 }
 
 /*----------------------------------------------------------------------

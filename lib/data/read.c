@@ -186,15 +186,20 @@ needs_reader (const struct pointer *ptr, uint32_t lsize, size_t len)
 /* 'keep': put the record into the cache, if it is not there. */
 static int
 get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-            uint32_t lsize, void *buf, size_t offset, size_t len, bool keep)
+            uint32_t lsize, void *buf, size_t offset, size_t len, bool keep,
+            bool *cached)
 {
   struct reader *r = NULL;
   uint8_t *out = buf;
+  bool hit;
   int ret;
 
   assert (offset <= lsize && len <= lsize - offset);
-  if (record_cache_get (pool->records, ptr->addr, ptr->cksum, buf, offset,
-                        len))
+  hit = record_cache_get (pool->records, ptr->addr, ptr->cksum, buf, offset,
+                          len);
+  if (cached)
+    *cached = hit;
+  if (hit)
     return 0;
   if (needs_reader (ptr, lsize, len)) {
     r = reader_get (pool, lsize);
@@ -217,16 +222,17 @@ get_record (struct nbdedup_pool *pool, const struct pointer *ptr,
 
 int
 read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-             uint32_t lsize, void *buf, size_t offset, size_t len)
+             uint32_t lsize, void *buf, size_t offset, size_t len,
+             bool *cached)
 {
-  return get_record (pool, ptr, lsize, buf, offset, len, true);
+  return get_record (pool, ptr, lsize, buf, offset, len, true, cached);
 }
 
 int
 read_record_once (struct nbdedup_pool *pool, const struct pointer *ptr,
                   uint32_t lsize, void *buf, size_t offset, size_t len)
 {
-  return get_record (pool, ptr, lsize, buf, offset, len, false);
+  return get_record (pool, ptr, lsize, buf, offset, len, false, NULL);
 }
 
 int
@@ -270,7 +276,7 @@ get_block (struct volume *v, uint64_t block, void *buf, size_t offset,
     if (state == MAP_LOST)
       r = read_lost (block);
     else if (state == MAP_POINTER)
-      r = get_record (pool, &ptr, v->block_size, buf, offset, len, keep);
+      r = get_record (pool, &ptr, v->block_size, buf, offset, len, keep, NULL);
     else
       memset (buf, 0, len);
   }

@@ -5,6 +5,7 @@
 #ifndef NBDEDUP_READ_H
 #define NBDEDUP_READ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,9 +16,11 @@ struct nbdedup_pool;
 /* Read 'len' bytes at 'offset' of the record of 'lsize' bytes.  EIO if the
  * bytes in the store do not match the pointer's checksum.  The caller looks up
  * the pointer and calls this within one quiesce_enter .. quiesce_leave.
+ * '*cached' (may be NULL): the record cache had them.
  */
 extern int read_record (struct nbdedup_pool *pool, const struct pointer *ptr,
-                        uint32_t lsize, void *buf, size_t offset, size_t len);
+                        uint32_t lsize, void *buf, size_t offset, size_t len,
+                        bool *cached);
 
 /* The same, without a place for the record in the cache. */
 extern int read_record_once (struct nbdedup_pool *pool,

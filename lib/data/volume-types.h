@@ -18,6 +18,7 @@
 #include <sys/queue.h>
 
 #include "base/lock.h"
+#include "data/io-counters.h"
 #include "data/writeback.h"
 #include "data/writers.h"
 #include "format/codec.h"
@@ -66,6 +67,8 @@ struct volume {
   unsigned nr_clients;
   LIST_HEAD (, nbdedup_volume) clients;
   bool exclusive;               /* a client has exclusive access */
+  struct io_counters *io_past;  /* of clients that have left; owned; NULL: none
+                                 * has */
   char *domain_name, *allow;    /* properties; owned */
 
   /* Properties: changed under dirty.lock, read by the writeback's workers. */
@@ -81,6 +84,7 @@ struct volume {
   _Atomic uint64_t size;
   _Atomic uint64_t changes;     /* of content and size, in this session */
   atomic_bool gone;             /* destroyed: ESHUTDOWN */
+  struct dedup_counters dedup_counters;
 
   struct writers writers;       /* has a lock of its own */
 };
@@ -90,6 +94,7 @@ struct volume {
 struct nbdedup_volume {
   LIST_ENTRY (nbdedup_volume) link;     /* in volume->clients */
   struct volume *volume;        /* counted in nr_clients */
+  struct io_counters *io;       /* owned */
   uint64_t size;                /* when it was opened */
   bool readonly, exclusive, is_admin;
   bool lost;                    /* as in struct layer */

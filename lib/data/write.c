@@ -143,7 +143,7 @@ is_same (struct worker *w, const struct pointer *ptr, const uint8_t *buf,
   int r;
 
   waiting_begin ();
-  r = read_record (w->pool, ptr, size, w->compare, 0, size);
+  r = read_record (w->pool, ptr, size, w->compare, 0, size, NULL);
   waiting_end ();
   return r == 0 && memcmp (w->compare, buf, size) == 0;
 }
@@ -368,6 +368,31 @@ touch_items (const struct worker *w, const struct dirty_batch *b,
   }
 }
 
+/* The batch is installed. */
+static void
+count_items (const struct worker *w, const struct dirty_batch *b)
+{
+  struct dedup_counters *c = &b->volume->dedup_counters;
+  const uint32_t sector = w->pool->sector_bytes;
+  unsigned nr_hits = 0, nr_misses = 0, i;
+  uint64_t stored = 0;
+  const struct item *it;
+
+  for (i = 0; i < b->nr; ++i) {
+    it = &w->items[i];
+    if (it->outcome == NEW) {
+      nr_misses++;
+      stored += (uint64_t) sectors_of (it->record.ptr.psize, sector) * sector;
+    }
+    else
+      nr_hits += it->outcome != ZERO;
+  }
+  io_count (&c->hits, nr_hits);
+  io_count (&c->misses, nr_misses);
+  io_count (&c->zeroes, b->nr - nr_hits - nr_misses);
+  io_count (&c->stored_bytes, stored);
+}
+
 static void
 write_some (struct worker *w, struct dirty_batch *b)
 {
@@ -397,6 +422,8 @@ write_some (struct worker *w, struct dirty_batch *b)
   /* Answered writes are lost, so no flush may succeed any more. */
   if (r == -1)
     txg_fail (pool->txg);
+  if (r == 0)
+    count_items (w, b);
   writeback_done (w->wb, b);
   if (r == 0) {
     touch_items (w, b, &touched);

@@ -704,3 +704,22 @@ writeback_holes (struct writeback *wb, struct volume *v, uint64_t first,
   }
   return 0;
 }
+
+/*----------------------------------------------------------------------
+ * Figures
+ */
+
+void
+writeback_get_load (struct writeback *wb, struct writeback_load *load)
+{
+  load->dirty_bytes = wb->memory.bytes;
+  load->dirty_max_bytes = wb->memory.max;
+  load->nr_workers = wb->nr_threads;
+  load->nr_busy = wb->nr_busy;
+}
+
+uint64_t
+writeback_dirty_bytes (const struct volume *v)
+{
+  return (uint64_t) v->dirty.nr * v->block_size;
+}

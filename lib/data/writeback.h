@@ -95,6 +95,17 @@ extern int writeback_start (struct writeback *wb, unsigned nr_workers);
 /* The caller has flushed everything, or the txg has failed. */
 extern void writeback_stop (struct writeback *wb);
 
+/* For figures; no lock is taken. */
+struct writeback_load {
+  uint64_t dirty_bytes, dirty_max_bytes;
+  unsigned nr_workers;
+  unsigned nr_busy;             /* workers that have a batch */
+};
+extern void writeback_get_load (struct writeback *wb,
+                                struct writeback_load *load);
+/* Of one volume: its dirty blocks. */
+extern uint64_t writeback_dirty_bytes (const struct volume *v);
+
 struct range {
   TAILQ_ENTRY (range) link;
   uint64_t first, last;         /* blocks */

@@ -320,6 +320,7 @@ append_locked (struct journal *j, struct journal_batch *b, uint64_t settled,
     return write_failed_locked (j);
 
   j->head = b->position + size;
+  j->written_bytes += size;
   j->appended++;
   j->settled = b->settled;
   j->told = b->durable;

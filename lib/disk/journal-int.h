@@ -52,6 +52,7 @@ struct journal {
   uint64_t replayed_epoch;
   bool replayed;
   bool leftovers;               /* of replayed_epoch, after the log */
+  uint64_t written_bytes;       /* of batches, since it was opened */
   bool want_growth;             /* an append has found no room */
   bool running;                 /* a thread is in fdatasync */
   bool dead;                    /* permanent */

@@ -380,3 +380,10 @@ journal_get_usage (struct journal *journal, uint64_t *live_bytes,
   assert (*live_bytes <= ring);
   *ring_bytes = ring;
 }
+
+uint64_t
+journal_written_bytes (struct journal *journal)
+{
+  WITH_LOCK (&journal->lock);
+  return journal->written_bytes;
+}

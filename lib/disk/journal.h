@@ -181,6 +181,9 @@ extern void journal_trim (struct journal *journal, uint64_t seq,
 extern void journal_get_usage (struct journal *journal,
                                uint64_t *live_bytes, uint64_t *ring_bytes);
 
+/* The bytes of the batches that were appended since it was opened. */
+extern uint64_t journal_written_bytes (struct journal *journal);
+
 /* How many more bytes of its file system the journal may take. */
 extern uint64_t journal_may_grow (struct journal *journal);
 

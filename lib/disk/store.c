@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,6 +48,8 @@ struct store {
   bool is_device;
   bool drop_cache;
   struct overlay *overlay;      /* owned; opened read-only; else NULL */
+
+  _Atomic uint64_t read_bytes, written_bytes;   /* no lock */
 
   /* Only store_open and store_set_epoch change these.  At most one thread may
    * call store_set_epoch at a time.
@@ -454,6 +457,8 @@ store_read_most (struct store *store, uint64_t addr, void *buf, size_t len)
   if (r == -1)
     return nbdedup_fail (EIO, "%s: reading %zu bytes at sector %" PRIu64
                          ": %s", store->path, len, addr, strerror (errno));
+  atomic_fetch_add_explicit (&store->read_bytes, (uint64_t) r,
+                             memory_order_relaxed);
   if (store->drop_cache)
     drop_pages (store, offset, len);
   return r;
@@ -497,7 +502,16 @@ store_write (struct store *store, uint64_t addr, const void *buf, size_t len)
     return nbdedup_fail (is_full (errno) ? ENOSPC : EIO,
                          "%s: writing %zu bytes at sector %" PRIu64 ": %s",
                          store->path, len, addr, strerror (errno));
+  atomic_fetch_add_explicit (&store->written_bytes, len, memory_order_relaxed);
   return 0;
+}
+
+void
+store_get_traffic (struct store *store, uint64_t *read_bytes,
+                   uint64_t *written_bytes)
+{
+  *read_bytes = store->read_bytes;
+  *written_bytes = store->written_bytes;
 }
 
 int

@@ -75,6 +75,10 @@ extern int store_write (struct store *store, uint64_t addr,
 extern int64_t store_read_most (struct store *store, uint64_t addr,
                                 void *buf, size_t len);
 
+/* The bytes that store_read and store_write have moved since it was opened. */
+extern void store_get_traffic (struct store *store, uint64_t *read_bytes,
+                               uint64_t *written_bytes);
+
 /* fdatasync.  Concurrent callers share one sync that began after they called.
  * After one failure every later call fails with EIO (fsyncgate: the kernel may
  * have dropped the dirty pages).

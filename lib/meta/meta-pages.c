@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "format/format.h"
 #include "meta/meta-int.h"
+#include "vfs/cksum-vfs.h"
 
 static uint64_t
 free_bytes (struct meta *m)
@@ -85,6 +86,19 @@ meta_get_pages (struct meta *m, struct meta_pages *pages)
   pages->wal_allocated = meta_files_wal_pages (m->files);
   WITH_LOCK (&m->lock);
   pages->wal_used = (uint64_t) m->wal_pages;
+}
+
+int
+meta_get_traffic (struct meta *m, struct meta_traffic *traffic)
+{
+  uint64_t bytes[CKSUM_WRITTEN];
+
+  if (cksum_get_written (m->path, bytes) == -1)
+    return -1;
+  traffic->db_bytes = bytes[CKSUM_WRITTEN_DB];
+  traffic->wal_bytes = bytes[CKSUM_WRITTEN_WAL];
+  traffic->copy_bytes = bytes[CKSUM_WRITTEN_COPY];
+  return 0;
 }
 
 int

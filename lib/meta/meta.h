@@ -254,6 +254,14 @@ struct meta_pages {
   uint64_t wal_used, wal_allocated;
 };
 extern void meta_get_pages (struct meta *m, struct meta_pages *pages);
+
+/* The bytes written to pool.db, to its WAL, and to the second copy of both,
+ * since it was opened.  -1: ENOMEM.
+ */
+struct meta_traffic {
+  uint64_t db_bytes, wal_bytes, copy_bytes;
+};
+extern int meta_get_traffic (struct meta *m, struct meta_traffic *traffic);
 /* Count them: after a commit, by the writer. */
 extern void meta_committed (struct meta *m);
 /* Allocate at least so many pages.  -1: ENOSPC, EIO. */

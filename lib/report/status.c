@@ -19,6 +19,7 @@
 #include "drift/alert.h"
 #include "meta/meta.h"
 #include "report/copier.h"
+#include "report/counters.h"
 #include "report/recovery.h"
 #include "report/scrub.h"
 #include "report/stat.h"
@@ -298,5 +299,7 @@ status_run (struct nbdedup_pool *pool)
   add_warm (pool, status);
   add_reports (pool, status);
   add_alerts (pool, status);
+  json_object_set_new (status, "activity", counters_activity (pool));
+  json_object_set_new (status, "queues", counters_queues (pool));
   return status;
 }

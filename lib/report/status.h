@@ -22,6 +22,7 @@
  *              "time", or null
  *   scrub_progress  scrub.h's
  *   drift_alerts    alert.h's array
+ *   activity, queues  counters.h's
  */
 
 #ifndef NBDEDUP_STATUS_H

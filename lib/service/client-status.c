@@ -80,14 +80,14 @@ busy_status (const char *path, const struct lockfile_holder *holder)
   json_t *status;
 
   status = json_pack ("{s:s, s:s, s:[], s:{s:s, s:s, s:I, s:b, s:o?}, s:o?, "
-                      "s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "pool",
+                      "s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "pool",
                       real ? real : path, "state", "busy", "problems", "open",
                       "by", "command", "who", holder->who,
                       "pid", (json_int_t) holder->pid, "read_only", 0,
                       "since", since ? json_integer (since) : NULL,
                       "space", busy_space (path), "metadata_copy", "copies",
                       "damage", "recovery", "scrub", "scrub_progress",
-                      "drift_alerts");
+                      "drift_alerts", "activity", "queues");
   if (status == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   if (since && now > since && now - since > BUSY_LONG_S) {

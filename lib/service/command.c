@@ -24,6 +24,7 @@
 #include "meta/meta.h"
 #include "report/check.h"
 #include "report/compact.h"
+#include "report/counters.h"
 #include "report/prune.h"
 #include "report/recovery.h"
 #include "report/rewrite.h"
@@ -654,6 +655,13 @@ run_status (const struct call *c, json_t **result)
 }
 
 static int
+run_counters (const struct call *c, json_t **result)
+{
+  *result = counters_run (c->pool);
+  return *result ? 0 : -1;
+}
+
+static int
 run_info (const struct call *c, json_t **result)
 {
   char uuid[2 * UUID_LEN + 1];
@@ -701,6 +709,7 @@ static const struct {
   { "rewrite", run_rewrite, { "name", "dedup" } },
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
+  { "counters", run_counters, { NULL } },
   { "info", run_info, { NULL } },
 };
 
@@ -729,7 +738,7 @@ command_changes (const char *command, json_t *args)
 {
   static const char *const reading[] = {
     "list", "get", "diff", "drift-alerts", "drift-history", "drift-freed",
-    "stat", "scrub", "recovery", "status", "info",
+    "stat", "scrub", "recovery", "status", "counters", "info",
   };
   size_t i;
 
@@ -769,7 +778,7 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
       command_changes (command, args))
     return nbdedup_fail_null (EROFS, "the pool is open read-only");
   /* Monitoring must not wait for the end of a check. */
-  if (commands[i].run == run_status)
+  if (commands[i].run == run_status || commands[i].run == run_counters)
     r = commands[i].run (&c, &result);
   else {
     WITH_LOCK (&pool->admin);

@@ -77,6 +77,7 @@
  *   recovery                                            {"recovery":
  *             recovery.h's, or null}
  *   status    (does not wait for other commands)        status.h's
+ *   counters  (does not wait for other commands)        counters.h's
  *   info                                                {"who", "pid",
  *             "uuid", "format", "sampler": sampler.h's}
  *

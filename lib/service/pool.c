@@ -550,6 +550,7 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
   if (pool == NULL)
     return nbdedup_fail_null (ENOMEM, "no memory");
   pool->lock_fd = -1;
+  pool->opened_ns = clock_ns ();
   lock_init (&pool->admin);
   lock_init (&pool->drift);
   lock_init (&pool->alerts);

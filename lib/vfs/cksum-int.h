@@ -146,6 +146,9 @@ extern void cksum_extend_db_size (struct cksum_shared *s, uint64_t size);
 extern struct cksum_shared *
 cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m);
 extern void cksum_shared_put_mirrored (struct cksum_shared *s);
+/* For cksum_get_written; NULL is allowed. */
+extern void cksum_count_written (struct cksum_shared *s,
+                                 enum cksum_written which, uint64_t bytes);
 /* NULL: there is none. */
 extern struct cksum_mirror *cksum_get_mirror (struct cksum_shared *s);
 

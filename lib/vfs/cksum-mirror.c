@@ -370,8 +370,10 @@ write_own (struct mirror_file *file, const uint8_t *buf, size_t len,
   if (begin_own (file) == -1)
     return -1;
   r = full_pwrite (file->fd, buf, len, offset);
-  if (r == 0)
+  if (r == 0) {
     note_written_locked (file, buf, len, offset);
+    cksum_count_written (file->mirror->shared, CKSUM_WRITTEN_COPY, len);
+  }
   cksum_own_end (&file->own);
   return r;
 }
@@ -519,9 +521,9 @@ cksum_write_first (struct cksum_file *f, const uint8_t *buf, int len,
   return rc;
 }
 
-int
-cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
-                    sqlite3_int64 offset)
+static int
+mirror_write (struct cksum_file *f, const void *buf, int len,
+              sqlite3_int64 offset)
 {
   struct cksum_mirror *m = cksum_get_mirror (f->shared);
   struct mirror_file *file;
@@ -536,6 +538,18 @@ cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
       mirror_write_locked (file, buf, (size_t) len,
                            (uint64_t) offset) == -1)
     lose_errno (m, file, "writing");
+  return rc;
+}
+
+int
+cksum_mirror_write (struct cksum_file *f, const void *buf, int len,
+                    sqlite3_int64 offset)
+{
+  const int rc = mirror_write (f, buf, len, offset);
+
+  if (rc == SQLITE_OK)
+    cksum_count_written (f->shared, f->role == ROLE_WAL ? CKSUM_WRITTEN_WAL
+                         : CKSUM_WRITTEN_DB, (uint64_t) len);
   return rc;
 }
 

@@ -19,6 +19,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ struct cksum_shared {
   unsigned refs;                /* protected by databases_lock */
   char *path;                   /* owned; of the main database */
   struct cksum_mirror *mirror;  /* not owned; constant while it is open */
+  _Atomic uint64_t written[CKSUM_WRITTEN];      /* bytes; no lock */
 
   struct lock lock;             /* protects everything below */
   int stand_in, wal;            /* owned, until it is freed; -1: none */
@@ -145,6 +147,29 @@ cksum_shared_get_mirrored (const char *path, struct cksum_mirror *m)
     s->mirror = m;
   }
   return s;
+}
+
+void
+cksum_count_written (struct cksum_shared *s, enum cksum_written which,
+                     uint64_t bytes)
+{
+  if (s != NULL)
+    atomic_fetch_add_explicit (&s->written[which], bytes,
+                               memory_order_relaxed);
+}
+
+int
+cksum_get_written (const char *path, uint64_t bytes[CKSUM_WRITTEN])
+{
+  struct cksum_shared *s = get_by_name (path);
+  unsigned i;
+
+  if (s == NULL)
+    return nbdedup_fail (ENOMEM, "no memory");
+  for (i = 0; i < CKSUM_WRITTEN; ++i)
+    bytes[i] = s->written[i];
+  cksum_shared_put (s);
+  return 0;
 }
 
 void

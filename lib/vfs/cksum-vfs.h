@@ -33,6 +33,7 @@
 #define NBDEDUP_CKSUM_VFS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define CKSUM_VFS_NAME "nbdedup"
 #define CKSUM_READONLY_VFS_NAME "nbdedup-readonly"
@@ -48,6 +49,16 @@
  * Returns 0, or -1 with errno and a text.
  */
 extern int cksum_vfs_register (void);
+
+/* The bytes written to the database, to its WAL, and to the second copy of
+ * both, since the first connection to it was opened.  'path' is the
+ * database's.  -1: ENOMEM.
+ */
+enum cksum_written {
+  CKSUM_WRITTEN_DB, CKSUM_WRITTEN_WAL, CKSUM_WRITTEN_COPY,
+};
+#define CKSUM_WRITTEN 3
+extern int cksum_get_written (const char *path, uint64_t bytes[CKSUM_WRITTEN]);
 
 struct cksum_shared;
 

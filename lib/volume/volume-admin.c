@@ -268,7 +268,8 @@ clean_done (void *arg)
 static int
 clean_tail (struct nbdedup_pool *pool, struct volume *v, uint64_t old_size)
 {
-  struct nbdedup_volume h = { .volume = v, .size = old_size };
+  struct io_counters io = { 0 };        /* no client's request: not kept */
+  struct nbdedup_volume h = { .volume = v, .io = &io, .size = old_size };
   struct tail t = { .v = v };
 
   assert (old_size >= v->size);

@@ -398,6 +398,20 @@ layers_collect (struct volumes *vs)
 
 /*----------------------------------------------------------------------*/
 
+void
+volumes_count_background (struct volumes *vs, unsigned *nr_freeing,
+                          unsigned *nr_merging)
+{
+  size_t i;
+
+  *nr_freeing = *nr_merging = 0;
+  WITH_LOCK (&vs->lock);
+  for (i = 0; i < vs->layers.nr; ++i) {
+    *nr_freeing += vs->layers.p[i]->dying;
+    *nr_merging += vs->layers.p[i]->merging != NULL;
+  }
+}
+
 uint64_t
 volumes_freeing_bytes (struct volumes *vs)
 {

@@ -171,6 +171,7 @@ volume_free (struct volume *v)
   free (v->domain_name);
   free (v->allow);
   free (v->label);
+  free (v->io_past);
   dirty_blocks_destroy (&v->dirty);
   writers_destroy (&v->writers);
   free (v);
@@ -501,6 +502,27 @@ volume_describe_clients_locked (const struct volume *v, char *buf, size_t len)
     snprintf (buf + n, len - n, ")");
 }
 
+static void
+handle_free (struct nbdedup_volume *h)
+{
+  free (h->io);
+  free (h->tls_identity);
+  free (h);
+}
+
+/* The volume keeps the counts of a client that leaves. */
+static void
+keep_counters_locked (struct volume *v, struct nbdedup_volume *h)
+{
+  assert_held (&v->pool->volumes->lock);
+  if (v->io_past == NULL) {
+    v->io_past = h->io;
+    h->io = NULL;
+  }
+  else
+    io_counters_add (v->io_past, h->io);
+}
+
 struct nbdedup_volume *
 nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
                      unsigned flags, int64_t uid, const char *tls_identity)
@@ -508,8 +530,10 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
   struct nbdedup_volume *h = calloc (1, sizeof *h);
   struct volume *v;
 
-  if (h == NULL)
+  if (h == NULL || (h->io = io_counters_new ()) == NULL) {
+    free (h);
     return nbdedup_fail_null (ENOMEM, "no memory");
+  }
   h->uid = uid;
   h->is_admin = (flags & NBDEDUP_VOLUME_ADMIN) != 0;
   h->tls_identity = tls_identity ? strdup (tls_identity) : NULL;
@@ -520,8 +544,7 @@ nbdedup_volume_open (struct nbdedup_pool *pool, const char *name,
       attach_locked (v, flags, h);
   }
   if (h->volume == NULL) {
-    free (h->tls_identity);
-    free (h);
+    handle_free (h);
     return NULL;
   }
   h->size = v->size;
@@ -553,10 +576,10 @@ nbdedup_volume_close (struct nbdedup_volume *h)
       v->exclusive = false;
     LIST_REMOVE (h, link);
     v->nr_clients--;
+    keep_counters_locked (v, h);
     volume_release_locked (v);
   }
-  free (h->tls_identity);
-  free (h);
+  handle_free (h);
 }
 
 int

@@ -91,6 +91,11 @@ extern int volume_set (struct nbdedup_pool *pool, const char *name,
 extern int volume_get (struct volume *v, const char *property, char **value);
 extern const char *const volume_properties[];
 
+/* Layers that are being freed, and merged. */
+extern void volumes_count_background (struct volumes *volumes,
+                                      unsigned *nr_freeing,
+                                      unsigned *nr_merging);
+
 /* Blocks of the references that dying layers still hold, in bytes. */
 extern uint64_t volumes_freeing_bytes (struct volumes *volumes);
 
