@@ -7,11 +7,13 @@
 
 #include "drift-ask.h"
 #include "drift-metrics.h"
+#include "metrics.h"
 #include "tools.h"
 
 enum {
   KEY_DDT = 0x2000,
   KEY_PROMETHEUS,
+  KEY_LABEL,
 };
 
 static const struct argp_option options[] = {
@@ -20,26 +22,41 @@ static const struct argp_option options[] = {
     "and those of NAME, or of NAME@SNAP and its clones", 0 },
   { "prometheus", KEY_PROMETHEUS, NULL, 0,
     "Print metrics in Prometheus' text format", 0 },
+  { "label", KEY_LABEL, "NAME=VALUE", 0,
+    "Add this label to every metric of --prometheus", 0 },
   { 0 }
 };
 
 struct stat_options {
   struct options common;        /* first: parsers get a pointer to it */
   bool ddt, prometheus;
+  bool has_label;
 };
+
+static void
+add_label (struct stat_options *opts, const char *label)
+{
+  const char *why = metrics_add_label (label);
+
+  if (why != NULL)
+    usage_error (&opts->common, "--label '%s': %s", label, why);
+  opts->has_label = true;
+}
 
 static error_t
 parse (int key, char *arg, struct argp_state *state)
 {
   struct stat_options *opts = state->input;
 
-  (void) arg;
   switch (key) {
   case KEY_DDT:
     opts->ddt = true;
     return 0;
   case KEY_PROMETHEUS:
     opts->prometheus = true;
+    return 0;
+  case KEY_LABEL:
+    add_label (opts, arg);
     return 0;
   default:
     return ARGP_ERR_UNKNOWN;
@@ -249,21 +266,9 @@ print_human (const json_t *stat)
 static void
 print_metric_head (const struct figure *figure)
 {
-  printf ("# HELP nbdedup_%s %s.\n# TYPE nbdedup_%s %s\n", figure->metric,
-          figure->help, figure->metric,
-          figure->kind == COUNTER || figure->kind == COUNTER_BYTES ? "counter"
-          : "gauge");
-}
-
-static void
-print_metric_value (const json_t *value)
-{
-  if (json_is_real (value))
-    printf (" %.17g\n", json_real_value (value));
-  else if (json_is_integer (value))
-    printf (" %" JSON_INTEGER_FORMAT "\n", json_integer_value (value));
-  else
-    printf (" NaN\n");
+  metric_head (figure->metric, figure->kind == COUNTER ||
+               figure->kind == COUNTER_BYTES ? "counter" : "gauge",
+               figure->help);
 }
 
 /* With "--ddt", of the pool or of the named volume or snapshot. */
@@ -282,47 +287,57 @@ static void
 print_histogram_metrics (const json_t *histogram, const char *name)
 {
   json_t *row;
+  char *labels;
   size_t i, j;
 
   for (i = 0; i < NR (histogram_figures); ++i) {
     if (json_array_size (histogram) > 0)
       print_metric_head (&histogram_figures[i]);
     json_array_foreach (histogram, j, row) {
-      printf ("nbdedup_%s{%s%s%srefcount=\"%" PRIu64 "\"}",
-              histogram_figures[i].metric, name ? "name=\"" : "",
-              name ? name : "", name ? "\"," : "",
-              json_size (row, "refcount"));
-      print_metric_value (get_figure (row, &histogram_figures[i]));
+      labels = make_string ("%s%s%srefcount=\"%" PRIu64 "\"",
+                            name ? "name=\"" : "", name ? name : "",
+                            name ? "\"," : "", json_size (row, "refcount"));
+      metric_json (histogram_figures[i].metric, labels,
+                   get_figure (row, &histogram_figures[i]));
+      free (labels);
     }
   }
 }
 
-/* Names need no escaping: they have letters, digits and . _ - @ only. */
+static void
+print_volume_metrics (const json_t *volumes)
+{
+  json_t *volume;
+  char *labels;
+  size_t i, j;
+
+  for (i = 0; i < NR (volume_figures); ++i) {
+    if (json_array_size (volumes) > 0)
+      print_metric_head (&volume_figures[i]);
+    json_array_foreach (volumes, j, volume) {
+      labels = make_string ("volume=\"%s\"", json_text (volume, "name"));
+      metric_json (volume_figures[i].metric, labels,
+                   get_figure (volume, &volume_figures[i]));
+      free (labels);
+    }
+  }
+}
+
 static void
 print_prometheus (const json_t *stat)
 {
   const json_t *pool = json_object_get (stat, "pool");
-  const json_t *volumes = json_object_get (stat, "volumes");
   const json_t *named = json_object_get (stat, "ddt");
-  json_t *volume;
-  size_t i, j;
+  size_t i;
 
   for (i = 0; i < NR (pool_figures); ++i) {
     if (get_figure (pool, &pool_figures[i]) == NULL)
       continue;
     print_metric_head (&pool_figures[i]);
-    printf ("nbdedup_%s", pool_figures[i].metric);
-    print_metric_value (get_figure (pool, &pool_figures[i]));
+    metric_json (pool_figures[i].metric, NULL,
+                 get_figure (pool, &pool_figures[i]));
   }
-  for (i = 0; i < NR (volume_figures); ++i) {
-    if (json_array_size (volumes) > 0)
-      print_metric_head (&volume_figures[i]);
-    json_array_foreach (volumes, j, volume) {
-      printf ("nbdedup_%s{volume=\"%s\"}", volume_figures[i].metric,
-              json_text (volume, "name"));
-      print_metric_value (get_figure (volume, &volume_figures[i]));
-    }
-  }
+  print_volume_metrics (json_object_get (stat, "volumes"));
   if (named)
     print_histogram_metrics (json_object_get (named, "histogram"),
                              json_text (named, "name"));
@@ -331,24 +346,77 @@ print_prometheus (const json_t *stat)
                                               "histogram"), NULL);
 }
 
-static int
-print_all_metrics (const struct stat_options *opts, const json_t *stat)
+static json_t *
+ask_stat (const struct stat_options *opts)
 {
-  json_t *newest = drift_ask_newest (&opts->common), *alerts;
+  return run (&opts->common, pack_args (&opts->common, "{s:s*, s:b}",
+                                        "name", opts->common.args[0],
+                                        "ddt", opts->ddt));
+}
+
+/* What the server answers at once in any state.  'volumes' as in metrics.h. */
+static int
+print_live_metrics (const struct options *common, const json_t *volumes)
+{
+  json_t *status = run_other (common, "status", NULL), *counters = NULL;
+  int r = -1;
+
+  if (status != NULL)
+    counters = run_other (common, "counters", NULL);
+  if (counters != NULL) {
+    status_metrics_print (status);
+    io_metrics_print (counters, volumes);
+    r = fflush (stdout) == EOF ? -1 : 0;
+  }
+  json_decref (status);
+  json_decref (counters);
+  return r;
+}
+
+static int
+print_drift_metrics (const struct options *common)
+{
+  json_t *newest = drift_ask_newest (common), *alerts;
 
   if (newest == NULL)
     return -1;
-  alerts = drift_ask_alerts (&opts->common, NULL);
-  if (alerts == NULL) {
-    json_decref (newest);
-    return -1;
+  alerts = drift_ask_alerts (common, NULL);
+  if (alerts != NULL) {
+    drift_metrics_print (newest, common->args[0]);
+    drift_alert_metrics_print (alerts, common->args[0]);
   }
-  print_prometheus (stat);
-  drift_metrics_print (newest, opts->common.args[0]);
-  drift_alert_metrics_print (alerts, opts->common.args[0]);
   json_decref (newest);
   json_decref (alerts);
-  return 0;
+  return alerts != NULL ? 0 : -1;
+}
+
+/* The figures of "stat" need a fold, so they can fail in a pool that has
+ * stopped, and wait for another command.  Monitoring must still see the rest,
+ * which has been written by then.  A NAME is checked first.
+ */
+static int
+print_all_metrics (const struct stat_options *opts)
+{
+  const bool has_name = opts->common.args[0] != NULL;
+  json_t *stat = has_name ? ask_stat (opts) : NULL;
+  int r = -1;
+
+  if (has_name && stat == NULL)
+    return -1;
+  if (print_live_metrics (&opts->common, has_name
+                          ? json_object_get (stat, "volumes") : NULL) == 0) {
+    if (!has_name)
+      stat = ask_stat (opts);
+    if (stat != NULL) {
+      print_prometheus (stat);
+      r = print_drift_metrics (&opts->common);
+    }
+    metric_head ("collect_success", "gauge",
+                 "Whether the command could get all metrics");
+    metric_integer ("collect_success", NULL, r == 0);
+  }
+  json_decref (stat);
+  return r;
 }
 
 int
@@ -358,7 +426,6 @@ cmd_stat (int argc, char **argv, const char *pool)
     .common = { .pool = pool, .max_args = 1 },
   };
   json_t *result;
-  int r = 0;
 
   options_parse (&opts.common, argc, argv, options, parse,
                  "[NAME]\nNAME@SNAP",
@@ -368,17 +435,17 @@ cmd_stat (int argc, char **argv, const char *pool)
                  OPTIONS_READS | OPTIONS_JSON | OPTIONS_PROGRESS);
   if (opts.common.json && opts.prometheus)
     usage_error (&opts.common, "--json or --prometheus, not both");
-  result = run (&opts.common, pack_args (&opts.common, "{s:s*, s:b}",
-                                         "name", opts.common.args[0],
-                                         "ddt", opts.ddt));
+  if (opts.has_label && !opts.prometheus)
+    usage_error (&opts.common, "--label is only for --prometheus");
+  if (opts.prometheus)
+    return print_all_metrics (&opts) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  result = ask_stat (&opts);
   if (result == NULL)
     return EXIT_FAILURE;
   if (opts.common.json)
     print_json (result);
-  else if (opts.prometheus)
-    r = print_all_metrics (&opts, result);
   else
     print_human (result);
   json_decref (result);
-  return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return EXIT_SUCCESS;
 }

@@ -9,6 +9,7 @@
 
 #include "drift-metrics.h"
 #include "drift-report.h"
+#include "metrics.h"
 #include "tools.h"
 
 void
@@ -43,19 +44,23 @@ drift_alert_metrics_print (const json_t *alerts, const char *name)
   const char *clone;
   bool head = false;
   json_t *alert;
+  char *labels;
   size_t i;
 
   json_array_foreach (alerts, i, alert) {
     if (!is_asked (alert, name))
       continue;
     if (!head)
-      printf ("# HELP nbdedup_drift_alert The newest sample is beyond a "
-              "threshold; the command nbdedup drift NAME@SNAP explains it.\n"
-              "# TYPE nbdedup_drift_alert gauge\n");
+      metric_head ("drift_alert", "gauge",
+                   "The newest sample is beyond a threshold; the command "
+                   "nbdedup drift NAME@SNAP explains it");
     head = true;
     clone = json_string_value (json_object_get (alert, "clone"));
-    printf ("nbdedup_drift_alert{golden=\"%s\"%s%s%s,kind=\"%s\"} 1\n",
-            json_text (alert, "golden"), clone ? ",clone=\"" : "",
-            clone ? clone : "", clone ? "\"" : "", json_text (alert, "kind"));
+    labels = make_string ("golden=\"%s\"%s%s%s,kind=\"%s\"",
+                          json_text (alert, "golden"),
+                          clone ? ",clone=\"" : "", clone ? clone : "",
+                          clone ? "\"" : "", json_text (alert, "kind"));
+    metric_integer ("drift_alert", labels, 1);
+    free (labels);
   }
 }

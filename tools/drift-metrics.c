@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 
-/* All lines of one metric must be together, below its head, so each metric
- * needs a walk through all documents.
- *
- * Names need no escaping: they have letters, digits and . _ - @ only.
+/* All samples of one metric must follow its head, so each metric needs a walk
+ * through all documents.
  */
 
 #include <config.h>
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "drift-metrics.h"
 #include "drift-report.h"
+#include "metrics.h"
 #include "tools.h"
 
 struct sample {
@@ -72,45 +68,36 @@ static const struct fleet_metric {
   const char *name, *help;
   double (*get) (const struct sample *s);
 } fleet_metrics[] = {
-  { "sample_timestamp_seconds",
+  { "drift_sample_timestamp_seconds",
     "When the newest sample of the golden image was taken", get_time },
-  { "clones", "Clones that it found", get_clones },
-  { "golden_bytes", "Blocks of the golden image that are not zero",
+  { "drift_clones", "Clones that it found", get_clones },
+  { "drift_golden_bytes", "Blocks of the golden image that are not zero",
     get_golden },
-  { "logical_bytes",
+  { "drift_logical_bytes",
     "Blocks of the golden image and its clones that are not zero",
     get_logical },
-  { "distinct_bytes", "Different contents among them, before compression",
+  { "drift_distinct_bytes",
+    "Different contents among them, before compression",
     get_distinct },
-  { "distinct_stored_bytes", "Sectors that these take", get_stored },
-  { "dedup_ratio", "Logical bytes by distinct bytes", get_ratio },
+  { "drift_distinct_stored_bytes", "Sectors that these take", get_stored },
+  { "drift_dedup_ratio", "Logical bytes by distinct bytes", get_ratio },
 };
 
 #define NR(array) (sizeof (array) / sizeof (array)[0])
 
 static void
-print_head (const char *name, const char *help)
-{
-  printf ("# HELP nbdedup_drift_%s %s.\n# TYPE nbdedup_drift_%s gauge\n",
-          name, help, name);
-}
-
-static void
 print_fleet_metric (const struct fleet_metric *m,
                     const struct sample *samples, size_t nr)
 {
-  double value;
+  char *labels;
   size_t i;
 
-  print_head (m->name, m->help);
+  metric_head (m->name, "gauge", m->help);
   for (i = 0; i < nr; ++i) {
-    printf ("nbdedup_drift_%s{golden=\"%s\"} ", m->name,
-            json_text (samples[i].document, "golden"));
-    value = m->get (&samples[i]);
-    if (isnan (value))
-      printf ("NaN\n");
-    else
-      printf ("%.17g\n", value);
+    labels = make_string ("golden=\"%s\"",
+                          json_text (samples[i].document, "golden"));
+    metric_real (m->name, labels, m->get (&samples[i]));
+    free (labels);
   }
 }
 
@@ -119,22 +106,28 @@ print_fleet_metric (const struct fleet_metric *m,
  */
 
 static void
+print_class (const char *labels, const char *class, uint64_t bytes)
+{
+  char *all = make_string ("%s,class=\"%s\"", labels, class);
+
+  metric_integer ("drift_clone_bytes", all, bytes);
+  free (all);
+}
+
+static void
 print_classes (const struct drift_clone *figures, const char *labels)
 {
   unsigned i;
 
   for (i = 0; i < NR_CLASSES; ++i)
-    printf ("nbdedup_drift_clone_bytes{%s,class=\"%s\"} %" PRIu64 "\n",
-            labels, drift_classes[i].key, figures->class[i]);
-  printf ("nbdedup_drift_clone_bytes{%s,class=\"zero\"} %" PRIu64 "\n",
-          labels, figures->zero);
+    print_class (labels, drift_classes[i].key, figures->class[i]);
+  print_class (labels, "zero", figures->zero);
 }
 
 static void
 print_only_here (const struct drift_clone *figures, const char *labels)
 {
-  printf ("nbdedup_drift_clone_only_here_bytes{%s} %" PRIu64 "\n", labels,
-          figures->only_here);
+  metric_integer ("drift_clone_only_here_bytes", labels, figures->only_here);
 }
 
 /* 'clone' NULL: all clones. */
@@ -194,10 +187,10 @@ drift_metrics_print (const json_t *documents, const char *name)
   if (nr > 0) {
     for (i = 0; i < NR (fleet_metrics); ++i)
       print_fleet_metric (&fleet_metrics[i], samples, nr);
-    print_head ("clone_bytes", "What a clone's blocks are");
+    metric_head ("drift_clone_bytes", "gauge", "What a clone's blocks are");
     print_clones (samples, nr, clone, print_classes);
-    print_head ("clone_only_here_bytes",
-                "What destroying this clone alone would give back");
+    metric_head ("drift_clone_only_here_bytes", "gauge",
+                 "What destroying this clone alone would give back");
     print_clones (samples, nr, clone, print_only_here);
   }
   free (samples);

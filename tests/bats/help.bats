@@ -136,7 +136,7 @@ order_of ()
 @test "every page has its sections in the order of nbdkit's pages" {
     while read -r command _; do
         assert_eq "$(sed -n 's/^=head1 //p' "$(page "$command")" |
-                         grep -vxE 'JSON OUTPUT|FILES|NOTES' | xargs)" \
+                         grep -vxE 'JSON OUTPUT|METRICS|FILES|NOTES' | xargs)" \
                   "NAME SYNOPSIS DESCRIPTION EXAMPLES OPTIONS EXIT STATUS SEE ALSO"
     done < <(commands)
     assert_eq "$(order_of "$top_srcdir"/{lib,plugin,tools}/*.pod)" ""
