@@ -247,9 +247,8 @@ top_rates_json (const struct top_rates *rates, const char *pool)
   json_object_del (total, "name");
   for (i = 0; i < rates->nr; ++i)
     json_array_append_new (volumes, row_json (rates, &rates->rows[i]));
-  json = json_pack ("{s:s, s:f, s:o, s:O, s:o}", "path", pool,
+  json = json_pack ("{s:s, s:f, s:o, s:o}", "path", pool,
                     "interval_seconds", rates->seconds, "pool", total,
-                    "queues", json_object_get (rates->now, "queues"),
                     "volumes", volumes);
   need_all_args ("top");
   return check_memory (json);

@@ -207,6 +207,10 @@ given ()
         *": Next month's golden image") fleet && file debian-next.raw 1M 2 ;;
         *": Backups"* | *": Try an upgrade, and go back") pool web1 ;;
         *": Monitoring") fleet ;;
+        nbdedup-top)
+            pool web1 && server
+            qemu-io -f raw -c 'write 0 64k' -c flush \
+                    "nbd+unix:///web1?socket=/run/nbdedup.sock" ;;
         *": After a crash of the server")
             pool web1 && server
             pkill -9 --ns $$ --nslist net -x nbdkit

@@ -172,6 +172,20 @@ keys_in ()
     jq -r '[.. | objects | keys[]] | unique[]' "$1"
 }
 
+# describes PAGE CALL: the page of a command has each key of the JSON of CALL.
+describes ()
+{
+    local args text key
+
+    read -ra args <<<"$2"
+    nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
+    text=$(section 'JSON OUTPUT' "$(page "$1")")
+    while read -r key; do
+        grep -qwe "$key" <<<"$text" ||
+            fail "$2: $key is not in the manual page"
+    done < <(keys_in "$BATS_TEST_TMPDIR/json")
+}
+
 @test "a page describes every key of the command's JSON" {
     make_pool
     head -c 1M /dev/urandom >"$BATS_TEST_TMPDIR/image"
@@ -187,14 +201,13 @@ keys_in ()
                        "drift v@a --if-destroyed w v" \
                        "drift --record --history" \
                        "estimate $BATS_TEST_TMPDIR/image"; do
-        read -ra args <<<"$call"
-        nbdedup "${args[@]}" --json >"$BATS_TEST_TMPDIR/json"
-        text=$(section 'JSON OUTPUT' "$(page "${args[0]}")")
-        while read -r key; do
-            grep -qwe "$key" <<<"$text" ||
-                fail "$call: $key is not in the manual page"
-        done < <(keys_in "$BATS_TEST_TMPDIR/json")
+        describes "${call%% *}" "$call"
     done
+    # With a server, and a client that it has had.
+    serve "$pool"
+    qemu-io -f raw -c 'read 0 4k' "$(uri_of v)" >/dev/null
+    describes status status
+    describes top 'top --once --interval 0.1'
 }
 
 @test "--help, --usage and --version work everywhere and exit 0" {
