@@ -200,6 +200,9 @@ print_duration (const json_t *volume, const char *op, const json_t *bounds)
   free (labels);
 }
 
+/* A fleet has many volumes that are never written: their histograms, each of
+ * them some thirty lines, would say nothing.
+ */
 static void
 print_durations (const json_t *volumes, const json_t *bounds)
 {
@@ -210,7 +213,8 @@ print_durations (const json_t *volumes, const json_t *bounds)
                "How long requests took in the server");
   json_array_foreach (volumes, i, volume)
     for (j = 0; j < NR_TIMED; ++j)
-      print_duration (volume, ops[j], bounds);
+      if (json_size (json_object_get (volume, ops[j]), "requests") > 0)
+        print_duration (volume, ops[j], bounds);
 }
 
 static void
