@@ -171,6 +171,8 @@ run_top (struct top *top)
       r = step (top, &before, &reported);
   }
   json_decref (before);
+  if (interrupted () && top->is_terminal)
+    putchar ('\n');             /* after the ^C */
   if (r == 0 && top->once && !reported)
     return fail ("top: interrupted");
   return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
