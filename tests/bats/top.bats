@@ -116,8 +116,8 @@ volume ()
     run -0 nbdedup --read-only top --once --interval 0.1
     [[ ${lines[3]} =~ ^w\.long-name\ +0\  ]]
     run -0 --separate-stderr nbdedup top --once --json --interval 0.1
-    jq -e '(.volumes | length) == 1 and .pool.read.p50_ns == null and
-           .pool.clients == 0' <<<"$output"
+    jq -e '(.volumes | length) == 1 and
+           .pool.read.p50_ns == null' <<<"$output"
 }
 
 @test "top without a server says so in one line" {
@@ -256,8 +256,9 @@ more_than ()
         .queues.workers > 0 and .activity.freeing_bytes == 0 and
         .activity.folds >= 0'
     qemu-io -f raw -c 'write -P 1 0 1M' -c flush "$uri" >/dev/null
+    # The client may not have left yet.
     run -0 nbdedup status
-    [[ $output =~ $'\n'queues\ +0\ clients,\ 0\ requests\;\ .*\ dirty\ of\ 64\.0\ MiB ]]
+    [[ $output =~ $'\n'queues\ +[01]\ clients?,\ 0\ requests\;\ .*\ dirty\ of\ 64\.0\ MiB ]]
     [[ $output =~ $'\n'running\ +nothing ]]
     assert_num "$(wc -l <<<"$output") <= 24"
 }
