@@ -67,6 +67,34 @@ typedef void nbdedup_log_fn (enum nbdedup_log_level level, const char *line);
  */
 extern void nbdedup_set_log (nbdedup_log_fn *fn);
 
+/* Some lines of the log are events: what happened to a pool, with fields that
+ * programs can read (nbdedup-history(1) lists them).  The structure and what it
+ * points to are valid during the call only.
+ */
+struct nbdedup_event {
+  enum nbdedup_log_level level;
+  const char *pool;             /* its path; NULL: left out of the line */
+  const char *message;          /* one line for people; "": none */
+  const json_t *fields;         /* an object; "event" is the name */
+};
+
+/* With such a function, the log function does not get events.  The same rules
+ * hold for it.  Without it, the log function gets the messages of events.
+ */
+typedef void nbdedup_event_fn (const struct nbdedup_event *event);
+extern void nbdedup_set_event_log (nbdedup_event_fn *fn);
+
+/* The event as one line without a newline: "event=snapshot pool=/srv/pool
+ * volume=web1 ...".  Values are quoted where necessary.  malloc'd; NULL: no
+ * memory.
+ */
+extern char *nbdedup_event_line (const struct nbdedup_event *event);
+
+/* If standard error is systemd's journal, send it the event with its fields,
+ * without waiting.  False: the caller must print it.
+ */
+extern bool nbdedup_event_journal (const struct nbdedup_event *event);
+
 /*----------------------------------------------------------------------
  * Settings of an open pool: the keys of the plugin.
  */
