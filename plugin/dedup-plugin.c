@@ -217,6 +217,17 @@ log_line (enum nbdedup_log_level level, const char *line)
     fprintf (stderr, "nbdkit: dedup: %s\n", line);
 }
 
+static void
+log_event (const struct nbdedup_event *event)
+{
+  CLEANUP_FREE char *line = NULL;
+
+  if (nbdedup_event_journal (event))
+    return;
+  line = nbdedup_event_line (event);
+  log_line (event->level, line ? line : event->message);
+}
+
 #define ERROR_MAX 2048
 
 /* The engine's error about the pool, in 'text', which is returned.  The engine
@@ -302,6 +313,7 @@ plugin_after_fork (void)
   char text[ERROR_MAX];
 
   nbdedup_set_log (log_line);
+  nbdedup_set_event_log (log_event);
   listeners_remember ();
   pool = nbdedup_pool_open (keys.pool, &keys.settings, "nbdkit",
                             NBDEDUP_OPEN_SERVER);

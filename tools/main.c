@@ -37,6 +37,8 @@ static const struct command {
   { "status", "report the pool's health, for people and monitoring",
     cmd_status },
   { "top", "show what clients do, live", cmd_top },
+  { "history", "show what was done to the pool, by whom and when",
+    cmd_history },
   { "drift", "show how far clones have diverged", cmd_drift },
   { "compact", "give free space back to the file system", cmd_compact },
   { "scrub", "read, verify and repair all data", cmd_scrub },
@@ -149,6 +151,15 @@ log_line (enum nbdedup_log_level level, const char *line)
     fprintf (stderr, "nbdedup: %s\n", line);
 }
 
+/* The command prints its own result. */
+static void
+log_event (const struct nbdedup_event *event)
+{
+  if (!nbdedup_event_journal (event) && event->level != NBDEDUP_LOG_INFO &&
+      event->message[0])
+    fprintf (stderr, "nbdedup: %s: %s\n", event->pool, event->message);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -167,6 +178,7 @@ main (int argc, char **argv)
   signal (SIGXFSZ, SIG_IGN);
   check_stdout_at_exit ();
   nbdedup_set_log (log_line);
+  nbdedup_set_event_log (log_event);
   watch_json_memory ();
 
   if (opts.pool != NULL && *opts.pool == 0)

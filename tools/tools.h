@@ -40,6 +40,7 @@ extern int cmd_rebase (int argc, char **argv, const char *pool);
 extern int cmd_stat (int argc, char **argv, const char *pool);
 extern int cmd_status (int argc, char **argv, const char *pool);
 extern int cmd_top (int argc, char **argv, const char *pool);
+extern int cmd_history (int argc, char **argv, const char *pool);
 extern int cmd_check (int argc, char **argv, const char *pool);
 extern int cmd_scrub (int argc, char **argv, const char *pool);
 extern int cmd_prune (int argc, char **argv, const char *pool);

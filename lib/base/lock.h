@@ -18,11 +18,11 @@
  * No thread holds two locks that a comma separates, or those of two volumes.
  * The memory of dirty blocks, the record cache, the list of readers, the
  * sampler, the copier, other threads of background.h, the moves (lock), the
- * pool's notes, the writers of a volume, and the scrub's part of "status" have
- * locks of their own, innermost.  So have the second copy of pool.db (in this
- * order: its builder's lock, the locks of its two files, the lock held during a
- * change of pool.db, its state's lock), the room of its files (outside the lock
- * held during a change of pool.db) and its VFS.
+ * pool's notes and events, the writers of a volume, and the scrub's part of
+ * "status" have locks of their own, innermost.  So have the second copy of
+ * pool.db (in this order: its builder's lock, the locks of its two files, the
+ * lock held during a change of pool.db, its state's lock), the room of its
+ * files (outside the lock held during a change of pool.db) and its VFS.
  *
  * Threads read and write records, copy blocks, hash and compress with none of
  * these locks held.  (writeback-int.h says why each copy is safe.)  Two

@@ -24,6 +24,7 @@ struct compactor;
 struct control;
 struct copier;
 struct ddt;
+struct events;
 struct journal;
 struct lost_leaves;
 struct map;
@@ -68,6 +69,7 @@ struct nbdedup_pool {
   struct ddt *ddt;
   struct record_cache *records;
   struct notes *notes;
+  struct events *events;
   struct quiesce quiesce;
   struct txg *txg;
   struct writeback *writeback;

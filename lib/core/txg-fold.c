@@ -9,12 +9,14 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/backoff.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/events.h"
 #include "core/fold.h"
 #include "core/txg-int.h"
 
@@ -30,6 +32,11 @@
 #define BACKGROUND_TARGET_MS 100
 /* So many rows may always be worked on in the background. */
 #define BACKGROUND_MIN 16u
+/* A fold that takes so long is an event, but not more often than that: while it
+ * runs, commands wait, and clients that write much or flush a full journal.
+ */
+#define SLOW_FOLD_MS 3000
+#define SLOW_FOLD_AGAIN_MS 60000
 /* A fold of fewer pages says nothing about the rate. */
 #define FOLD_PAGES_KNOWN 256u
 /* So many pages the WAL has at most, unless a frozen reader is in it: 256 MiB.
@@ -70,6 +77,77 @@ take_notes (struct txg *t, struct requests *taken)
     .fn = put_notes, .done = notes_are_durable, .arg = t->parts.notes,
   };
   TAILQ_INSERT_TAIL (taken, &t->notes, link);
+}
+
+static int
+put_events (void *arg, struct meta_conn *c, struct meta_state *state)
+{
+  struct txg *t = arg;
+  const struct request *q;
+
+  (void) state;
+  if (events_put (t->parts.events, c) == -1)
+    return -1;
+  TAILQ_FOREACH (q, t->taken, link)
+    if (q->result == 0 && q->event && q->event->text &&
+        meta_event_put (c, (uint64_t) time (NULL), q->event->text) == -1)
+      return -1;
+  return 0;
+}
+
+/* Let the fold write events, behind all requests, whose events belong to its
+ * transaction.  They let pool.db grow, so only if there is room that nothing
+ * else was promised.
+ */
+static void
+take_events (struct txg *t, struct requests *taken)
+{
+  const struct request *q;
+  bool any;
+
+  t->taken = taken;
+  t->events = (struct request) { .fn = put_events, .arg = t, .result = -1 };
+  if (t->parts.events == NULL)
+    return;
+  any = events_is_due (t->parts.events);
+  TAILQ_FOREACH (q, taken, link)
+    any |= q->event != NULL;
+  if (!any)
+    return;
+  if (room_check (t->room, EVENTS_PAGES) == -1) {
+    events_written (t->parts.events, false);
+    return;
+  }
+  t->events.result = 0;
+  TAILQ_INSERT_TAIL (taken, &t->events, link);
+}
+
+/* The transaction is durable.  Events that it could not write wait for another.
+ */
+static void
+end_events (struct txg *t)
+{
+  struct events *e = t->parts.events;
+  const bool written = t->events.result == 0;
+  const struct request *q;
+  bool taken = false;
+
+  if (e == NULL)
+    return;
+  TAILQ_FOREACH (q, t->taken, link) {
+    taken |= q == &t->events;
+    if (!written && q->result == 0 && q->event && q->event->text)
+      events_keep_text (e, q->event->text);
+  }
+  if (taken)
+    events_written (e, written);
+}
+
+/* Is it a request of the folding thread, and not a command's? */
+static bool
+is_own (const struct txg *t, const struct request *q)
+{
+  return q == &t->notes || q == &t->events;
 }
 
 /* Close the open txg.  Returns with it folding, and 'taken' the requests
@@ -465,7 +543,7 @@ assert_promise (struct txg *t, const struct fold *f,
   bool has_command = false;
 
   TAILQ_FOREACH (q, taken, link)
-    has_command |= q->fn != NULL && q != &t->notes;
+    has_command |= q->fn != NULL && !is_own (t, q);
   assert (has_command || fold_background_done (f) > 0 ||
           written <= room_folding_most (t->room) + ROOM_FOLD_PAGES);
 }
@@ -561,6 +639,7 @@ transaction (struct txg *t, struct fold *f, struct requests *taken)
   uint64_t before;
   int r;
 
+  take_events (t, taken);
   prepare_wal (t, extra);
   before = wal_pages (t);
   a.pages = room_background_pages (t->room, extra);
@@ -658,6 +737,25 @@ count_fold (struct txg *t, uint64_t start)
   t->merge_entries = fold_index_left (&t->merges);
 }
 
+static void
+note_slow (struct txg *t, uint64_t ms)
+{
+  const uint64_t pages = room_folding_pages (t->room), now = clock_ms ();
+  double all = (double) ms / 1000, tables = (double) t->tables_ms / 1000;
+
+  if (ms < SLOW_FOLD_MS || now < t->slow_after_ms ||
+      t->parts.events == NULL || !events_has_thread (t->parts.events))
+    return;
+  t->slow_after_ms = now + SLOW_FOLD_AGAIN_MS;
+  events_post (t->parts.events, NBDEDUP_LOG_WARNING,
+               event_new ("slow-fold", "{s:f, s:f, s:I}", "seconds", all,
+                          "tables_seconds", tables,
+                          "pages", (json_int_t) pages),
+               "a fold into pool.db took %.1f s, of which %.1f s for its "
+               "tables: commands and flushes may wait for it; the disk is "
+               "slow or busy", all, tables);
+}
+
 static int
 run_fold (struct txg *t, struct requests *taken,
           const struct meta_state *state)
@@ -684,8 +782,9 @@ run_fold (struct txg *t, struct requests *taken,
     only_here = txg_log_folded (t->log);
     journal_trim (t->parts.journal, state->folded, state->journal_position);
     fold_finish (f);
+    end_events (t);
     TAILQ_FOREACH (q, taken, link) {
-      only_here |= q->fn != NULL && q->result == 0 && q != &t->notes;
+      only_here |= q->fn != NULL && q->result == 0 && !is_own (t, q);
       if (q->result == 0 && q->done)
         q->done (q->arg);
     }
@@ -704,6 +803,7 @@ run_fold (struct txg *t, struct requests *taken,
       set_background (t, fold_background_done (f));
     else
       set_limit (t, room_folding_pages (t->room), clock_ms () - start);
+    note_slow (t, clock_ms () - start);
     room_folded (t->room);
     txg_keep_room (t);
     count_fold (t, start);

@@ -28,6 +28,7 @@ struct request {
   void (*done) (void *arg);
   void *arg;
   uint64_t pages;               /* that 'fn' changes at most */
+  struct txg_event *event;      /* not owned; NULL: none */
   bool finished;
   int result, err;
   char text[512];
@@ -42,6 +43,7 @@ struct txg {
   struct index_merges *next_merges;     /* the same, within a transaction */
   uint64_t merge_after_ms;      /* the same; no room for merges until then */
   uint64_t vacuum_after_ms;     /* the same; no VACUUM before */
+  uint64_t slow_after_ms;       /* the same; no slow fold is told before */
   struct room *room;            /* of pool.db and its WAL; locks by itself */
   uint64_t limit;               /* the folding thread's: pages of a txg */
   uint64_t tables_ms;           /* the same; of the last fold's changes */
@@ -68,6 +70,8 @@ struct txg {
   atomic_bool stop;             /* is set under 'lock' */
   struct requests requests;     /* not yet taken by a fold */
   struct request notes;         /* the folding thread's: the pool's notes */
+  struct request events;        /* the same; the pool's events */
+  const struct requests *taken; /* the same; of the fold */
   struct meta_state state;      /* as of the last commit */
 
   /* Figures of txg_get_load. */

@@ -34,6 +34,8 @@
 #define VACUUM_TIMES 4u
 #define VACUUM_RETRY_MS 15000
 
+static _Thread_local struct txg_event *thread_event;
+
 static void
 get_pages (void *opaque, struct room_pages *pages)
 {
@@ -576,6 +578,8 @@ run (struct txg *t, uint64_t pages,
 {
   struct request q = { .fn = fn, .done = done, .arg = arg, .pages = pages };
 
+  if (fn && thread_event && !thread_event->taken)
+    q.event = thread_event;
   assert (pages == 0 || fn != NULL);
   if (t->parts.readonly)
     return fn == NULL ? 0
@@ -594,7 +598,15 @@ run (struct txg *t, uint64_t pages,
   assert (q.finished);
   if (q.result == -1)
     return nbdedup_fail (q.err, "%s", q.text);
+  if (q.event)
+    q.event->taken = true;
   return 0;
+}
+
+void
+txg_set_event (struct txg_event *event)
+{
+  thread_event = event;
 }
 
 int

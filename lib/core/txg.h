@@ -39,6 +39,7 @@
 #include "meta/meta.h"
 #include "space/space.h"
 
+struct events;
 struct moves;
 struct txg;
 
@@ -54,6 +55,7 @@ struct txg_parts {
   struct copies *copies;        /* of records */
   struct moves *moves;          /* NULL: no records move */
   struct notes *notes;          /* NULL: none */
+  struct events *events;        /* NULL: none */
   struct index_merges *merges;  /* of the hash index; txg_new sets it */
   uint64_t wal_max_bytes;       /* most to allocate to the WAL in advance */
   /* Leaves that one fold frees or moves in the background: bounds its length
@@ -205,6 +207,19 @@ extern int txg_run_large (struct txg *txg, uint64_t pages,
                           int (*fn) (void *arg, struct meta_conn *c,
                                      struct meta_state *state),
                           void (*done) (void *arg), void *arg);
+
+/* An event for the pool's history (events.h) that belongs to the transaction of
+ * a command.
+ */
+struct txg_event {
+  const char *text;             /* not owned; NULL: none.  The command's 'fn'
+                                 * may set it */
+  bool taken;                   /* by a transaction that is durable now */
+};
+/* The next successful transaction of txg_run, or txg_replay, with an 'fn', in
+ * this thread, takes 'event'.  It must stay valid until the call with NULL.
+ */
+extern void txg_set_event (struct txg_event *event);
 
 /* Wait until no record moves; none does until release.  (moves_hold and
  * moves_release, with the fold that it takes.)

@@ -128,11 +128,11 @@ read_leaf (struct nbdedup_volume *h, uint64_t block, unsigned nr, uint8_t *buf,
       return read_lost (block + i);
     else if (states[i] != MAP_POINTER)
       memset (buf, 0, n);
-    else {
-      if (read_record (pool, &ptrs[i], size, buf, offset, n, &cached) == -1)
-        return -1;
+    else if (read_of_block (v, block + i, &ptrs[i], buf, offset, n,
+                            &cached) == -1)
+      return -1;
+    else
       *(cached ? &nr_hits : &nr_misses) += 1;
-    }
   }
   assert (len == 0);            /* the blocks cover the request */
   if (nr_hits > 0)

@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "core/damage.h"
 #include "core/engine.h"
 #include "core/map.h"
 #include "core/record-cache.h"
@@ -146,9 +146,11 @@ note_copy (struct nbdedup_pool *pool, uint64_t addr)
 {
   /* Log only the first; "status" has the count. */
   if (pool->copy_reads++ == 0)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the record at sector %" PRIu64 " is "
-                 "damaged: its copy answered the read; run nbdedup scrub to "
-                 "repair it", pool->path, addr);
+    events_post (pool->events, NBDEDUP_LOG_WARNING,
+                 event_new ("damage", "{s:s, s:I, s:b}", "found", "read",
+                            "sector", (json_int_t) addr, "copy_answered", 1),
+                 "the record at sector %" PRIu64 " is damaged: its copy "
+                 "answered the read; run nbdedup scrub to repair it", addr);
 }
 
 /* The record is damaged: read a copy.  0, or -1 with the error of the record
@@ -260,6 +262,50 @@ read_lost (uint64_t block)
                        "block", block);
 }
 
+/* A block cannot be read: tell that once.  A command prints the error itself.
+ * Keeps the error.
+ */
+static void
+note_damage (struct volume *v, uint64_t block)
+{
+  struct events *e = v->pool->events;
+  char name[VOLUME_FULL_NAME_MAX], what[1100];
+  const struct damage_place place = {
+    name, block * v->block_size, v->block_size
+  };
+  const int err = errno;
+
+  if (events_is_new_place (e, v->id, block)) {
+    snprintf (what, sizeof what, "cannot be read: %s", nbdedup_error ());
+    {
+      WITH_LOCK (&v->pool->volumes->lock);
+      volume_full_name (v, name);
+    }
+    damage_tell (e, &place, "read", what, events_has_thread (e)
+                 ? DAMAGE_LOG | DAMAGE_KEEP : DAMAGE_KEEP);
+  }
+  errno = err;
+}
+
+static int
+get_of_block (struct volume *v, uint64_t block, const struct pointer *ptr,
+              void *buf, size_t offset, size_t len, bool keep, bool *cached)
+{
+  int r = get_record (v->pool, ptr, v->block_size, buf, offset, len, keep,
+                      cached);
+
+  if (r == -1 && errno == EIO)
+    note_damage (v, block);
+  return r;
+}
+
+int
+read_of_block (struct volume *v, uint64_t block, const struct pointer *ptr,
+               void *buf, size_t offset, size_t len, bool *cached)
+{
+  return get_of_block (v, block, ptr, buf, offset, len, true, cached);
+}
+
 static int
 get_block (struct volume *v, uint64_t block, void *buf, size_t offset,
            size_t len, bool keep)
@@ -276,7 +322,7 @@ get_block (struct volume *v, uint64_t block, void *buf, size_t offset,
     if (state == MAP_LOST)
       r = read_lost (block);
     else if (state == MAP_POINTER)
-      r = get_record (pool, &ptr, v->block_size, buf, offset, len, keep, NULL);
+      r = get_of_block (v, block, &ptr, buf, offset, len, keep, NULL);
     else
       memset (buf, 0, len);
   }

@@ -37,10 +37,15 @@ extern int read_warm (struct nbdedup_pool *pool, const struct pointer *ptr,
 /* Fail as a read of a lost block (MAP_LOST) does: -1, EIO and the reason. */
 extern int read_lost (uint64_t block);
 
+/* The same as read_record, of a block of the volume: damage is an event. */
+struct volume;
+extern int read_of_block (struct volume *v, uint64_t block,
+                          const struct pointer *ptr, void *buf, size_t offset,
+                          size_t len, bool *cached);
+
 /* Read 'len' bytes at 'offset' of a block as installed in the volume's layer,
  * without dirty data.  (In io.c.)
  */
-struct volume;
 extern int read_block (struct volume *v, uint64_t block, void *buf,
                        size_t offset, size_t len);
 

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "core/txg.h"
 #include "data/capacity.h"
 #include "data/watch.h"
@@ -47,14 +47,23 @@ watch_free (struct watch *w)
   free (w);
 }
 
+static json_t *
+used_event (const char *name, const struct capacity *cap, unsigned full_warn)
+{
+  return event_new (name, "{s:f, s:I, s:i}", "used_percent",
+                    cap->used_percent, "used_bytes",
+                    (json_int_t) cap->used_bytes,
+                    "full_warn", (int) full_warn);
+}
+
 /* Events to log when no lock is held. */
-struct events {
+struct findings {
   bool over, below, room;
 };
 
 static void
 look_at_used_locked (struct watch *w, const struct capacity *cap,
-                     struct events *events)
+                     struct findings *events)
 {
   assert_held (&w->lock);
   assert (!events->over && !events->below);
@@ -84,7 +93,7 @@ void
 watch_look (struct nbdedup_pool *pool, bool now)
 {
   struct watch *w = pool->watch;
-  struct events events = { false };
+  struct findings events = { false };
   struct capacity cap = { .used_percent = 0 };
   uint64_t ms = clock_ms ();
 
@@ -104,16 +113,18 @@ watch_look (struct nbdedup_pool *pool, bool now)
     }
   }
   if (events.over)
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %.0f %% of the space is used, more "
-                 "than full-warn (%u %%): free or add space", pool->path,
-                 cap.used_percent, w->full_warn);
+    events_post (pool->events, NBDEDUP_LOG_WARNING,
+                 used_event ("nearly-full", &cap, w->full_warn), "%.0f %% of "
+                 "the space is used, more than full-warn (%u %%): free or add "
+                 "space", cap.used_percent, w->full_warn);
   if (events.below)
-    nbdedup_log (NBDEDUP_LOG_INFO, "%s: %.0f %% of the space is used, less "
-                 "than full-warn (%u %%) again", pool->path,
+    events_post (pool->events, NBDEDUP_LOG_INFO,
+                 used_event ("below-full-warn", &cap, w->full_warn), "%.0f %% "
+                 "of the space is used, less than full-warn (%u %%) again",
                  cap.used_percent, w->full_warn);
   if (events.room) {
-    nbdedup_log (NBDEDUP_LOG_INFO, "%s: there is room for new data again",
-                 pool->path);
+    events_post (pool->events, NBDEDUP_LOG_INFO, event_new ("room", NULL),
+                 "there is room for new data again");
     meta_copy_room (pool->meta);
   }
 }
@@ -124,7 +135,10 @@ watch_refused (struct nbdedup_pool *pool)
   int err = errno;
 
   if (pool->watch->on && !atomic_exchange (&pool->watch->full, true))
-    nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the pool is full and refuses new "
-                 "data: %s", pool->path, nbdedup_error ());
+    events_post (pool->events, NBDEDUP_LOG_WARNING,
+                 event_new ("full", "{s:o}", "error",
+                            event_text (nbdedup_error ())),
+                 "the pool is full and refuses new data: %s",
+                 nbdedup_error ());
   errno = err;
 }

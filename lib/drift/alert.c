@@ -15,8 +15,8 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
 #include "drift/alert.h"
@@ -547,6 +547,18 @@ alert_update_put (struct alert_update *u, struct meta_conn *c)
     : nbdedup_fail (ENOMEM, "no memory for alerts");
 }
 
+static json_t *
+alert_event (const char *name, const json_t *alert,
+             const struct alert_place *place)
+{
+  return event_new (name, "{s:O, s:s, s:s*, s:O, s:O}",
+                    "kind", json_object_get (alert, "kind"),
+                    "golden", place->golden,
+                    "volume", *place->clone ? place->clone : NULL,
+                    "value", json_object_get (alert, "value"),
+                    "threshold", json_object_get (alert, "threshold"));
+}
+
 void
 alert_update_log (const struct alert_update *u)
 {
@@ -562,13 +574,15 @@ alert_update_log (const struct alert_update *u)
     if (find_place (u->pool, sets, nr, alert, &place)) {
       describe (alert, &place, text, sizeof text);
       describe_command (place.golden, command, sizeof command);
-      nbdedup_log (NBDEDUP_LOG_WARNING, "%s: %s: see %s", u->pool->path, text,
-                   command);
+      events_post (u->pool->events, NBDEDUP_LOG_WARNING,
+                   alert_event ("drift-alert", alert, &place), "%s: see %s",
+                   text, command);
     }
   json_array_foreach (u->cleared, i, alert)
     if (find_place (u->pool, sets, nr, alert, &place))
-      nbdedup_log (NBDEDUP_LOG_INFO, "%s: %s: the alert of drift-alert-%s is "
-                   "over", u->pool->path,
+      events_post (u->pool->events, NBDEDUP_LOG_INFO,
+                   alert_event ("drift-alert-over", alert, &place),
+                   "%s: the alert of drift-alert-%s is over",
                    *place.clone ? place.clone : place.golden,
                    json_string_value (json_object_get (alert, "kind")));
 }

@@ -12,6 +12,7 @@
  *   ddt       data with a lost entry are stored again when written again
  *   drift     samples of the past
  *   report    the results of the last recovery and scrub
+ *   event     the pool's history
  *   property  lost properties have their defaults again
  *
  * and for automatic indexes, whose tables have all their rows.  Of domain,
@@ -60,6 +61,7 @@ static const struct salvage_table {
   { "ddt", true, "known data may be stored again when it is written again" },
   { "drift", true, "a part of the drift history is lost" },
   { "report", true, "the reports of the last recovery and scrub are lost" },
+  { "event", true, "a part of the pool's history is lost" },
 };
 
 struct salvage {

@@ -160,6 +160,13 @@ static const char *const sql[NR_STMTS] = {
   [ST_SAMPLE_NEWEST] =
     "SELECT id, golden, time, codec, length, flags, data FROM drift"
     " WHERE golden = ? ORDER BY id DESC LIMIT 1",
+  [ST_EVENT_TABLE] = "SELECT 1 FROM sqlite_schema WHERE name = 'event'",
+  [ST_EVENT_PUT] = "INSERT INTO event (time, data) VALUES (?, ?)",
+  [ST_EVENT_LIMIT] =
+    "DELETE FROM event WHERE id <= (SELECT max (id) FROM event) - ?",
+  [ST_EVENT_SCAN] = "SELECT id, data FROM event ORDER BY id",
+  [ST_EVENT_SCAN_DOWN] =
+    "SELECT id, data FROM event WHERE id > ? ORDER BY id DESC",
 };
 
 sqlite3_stmt *

@@ -541,4 +541,22 @@ extern int meta_sample_newest (struct meta_conn *c, uint64_t golden,
                                           const struct meta_sample *s),
                                void *opaque);
 
+/* The pool's history (events.h); meta-events.c. */
+#define META_EVENTS_MAX 10000
+
+/* Add an event, a JSON text, in a transaction, and drop the oldest if there are
+ * more than META_EVENTS_MAX.  The table must exist (meta_history_make).
+ */
+extern int meta_event_put (struct meta_conn *c, uint64_t time,
+                           const char *text);
+/* The events, oldest first; none in a pool from before there were any.  'text'
+ * is valid only during the call of 'fn', which returns 0 to continue, -1 to
+ * fail.  1: some cannot be read, because pages are damaged; the newest come in
+ * the reverse order then; 0; -1.
+ */
+extern int meta_event_scan (struct meta_conn *c,
+                            int (*fn) (void *opaque, uint64_t id,
+                                       const char *text),
+                            void *opaque);
+
 #endif /* NBDEDUP_META_H */

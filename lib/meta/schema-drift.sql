@@ -20,6 +20,13 @@ CREATE TABLE IF NOT EXISTS report (
   value TEXT NOT NULL               -- a JSON document
 ) STRICT, WITHOUT ROWID;
 
+-- The pool's history: the newest events.
+CREATE TABLE IF NOT EXISTS event (
+  id INTEGER PRIMARY KEY,           -- ascending as recorded, without gaps
+  time INTEGER NOT NULL,            -- seconds since the epoch
+  data TEXT NOT NULL                -- a JSON object
+) STRICT;
+
 -- Copies of records (property "copies"): the same stored bytes elsewhere.
 CREATE TABLE IF NOT EXISTS copy (
   addr INTEGER PRIMARY KEY,         -- of the primary; 0: the total

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "core/damage.h"
 #include "core/engine.h"
 #include "core/map.h"
 #include "data/volume-types.h"
@@ -379,13 +380,17 @@ describe_ranges (struct nbdedup_pool *pool, const struct lost_range *p,
 static void
 log_loss (struct map_mend *md, int pages)
 {
+  struct damage_place place;
   json_t *places = json_array (), *p;
   size_t i;
 
-  nbdedup_log (NBDEDUP_LOG_ERROR, "%s: pool.db: a part of the maps is damaged "
-               "in all copies (pages: %d): the %" PRIu64 " blocks that it may "
-               "have held are lost; run \"nbdedup check --repair\" to count "
-               "references again", md->pool->path, pages, md->blocks);
+  events_post (md->pool->events, NBDEDUP_LOG_ERROR,
+               event_new ("damage", "{s:s, s:i, s:I}", "found", "fold",
+                          "pages", pages, "blocks", (json_int_t) md->blocks),
+               "pool.db: a part of the maps is damaged in all copies (pages: "
+               "%d): the %" PRIu64 " blocks that it may have held are lost; "
+               "run \"nbdedup check --repair\" to count references again",
+               pages, md->blocks);
   describe_ranges (md->pool, md->lost, md->nr_lost, places);
   json_array_foreach (places, i, p) {
     if (i == LOG_LINES_MAX) {
@@ -393,13 +398,10 @@ log_loss (struct map_mend *md, int pages)
                    "\"nbdedup scrub\" lists them", md->pool->path);
       break;
     }
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %s: %" PRId64 " bytes at offset %"
-                 PRId64 " cannot be read until a client writes or zeroes whole "
-                 "blocks there", md->pool->path,
-                 json_string_value (json_object_get (p, "name")),
-                 (int64_t) json_integer_value (json_object_get (p, "length")),
-                 (int64_t) json_integer_value (json_object_get (p,
-                                                                "offset")));
+    place = damage_place_of (p);
+    damage_tell (md->pool->events, &place, "fold", "cannot be read until a "
+                 "client writes or zeroes whole blocks there",
+                 DAMAGE_LOG | DAMAGE_KEEP);
   }
   json_decref (places);
 }

@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "disk/store.h"
 #include "format/format.h"
 #include "meta/meta.h"
@@ -145,6 +146,20 @@ open_damaged (const char *path, bool without_journal)
   return pool;
 }
 
+static void
+keep_event (struct nbdedup_pool *pool, bool without_journal,
+            json_int_t volumes)
+{
+  CLEANUP_JSON json_t *event = NULL;
+
+  event_find_asker ();
+  event = event_new ("recover", "{s:b, s:I}",
+                     "without_journal", (int) without_journal,
+                     "volumes", volumes);
+  events_keep (pool->events, event);
+  event_log (NBDEDUP_LOG_INFO, pool->path, event, NULL);
+}
+
 json_t *
 nbdedup_pool_recover (const char *path, bool without_journal)
 {
@@ -157,6 +172,7 @@ nbdedup_pool_recover (const char *path, bool without_journal)
   pool = open_damaged (path, without_journal);
   if (pool != NULL) {
     nbdedup_pool_list (pool, count_volume, &volumes);
+    keep_event (pool, without_journal, volumes);
     if (nbdedup_pool_close (pool) == -1)
       return NULL;
     return json_pack ("{s:b, s:I}", "recovered", 1, "volumes", volumes)

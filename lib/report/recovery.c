@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "core/txg.h"
 #include "meta/meta.h"
 #include "report/recovery.h"
@@ -18,14 +20,17 @@
 #include "volume/volume.h"
 
 #define REPORT_NAME "recovery"
-/* Lines of the log about dropped blocks. */
+/* Lines of the log about dropped blocks, and places in the event. */
 #define LOG_LINES_MAX 20
+#define EVENT_PLACES_MAX 10
 
 struct recovery {
   struct nbdedup_pool *pool;
   uint64_t begin_ns;            /* by clock_ns */
   struct replay_report replay;
-  json_t *document;             /* owned */
+  json_t *document, *event;     /* owned */
+  char *event_text;             /* owned */
+  struct txg_event kept;        /* the same text */
 };
 
 static double
@@ -85,6 +90,36 @@ make_document (struct recovery *rec)
                     "lost", describe_ranges (rec->pool, &r->lost));
 }
 
+/* Up to EVENT_PLACES_MAX of the places, for an event. */
+static json_t *
+first_places (const json_t *document, const char *key)
+{
+  json_t *places = json_deep_copy (json_object_get (document, key));
+
+  while (json_array_size (places) > EVENT_PLACES_MAX)
+    json_array_remove (places, json_array_size (places) - 1);
+  return places;
+}
+
+static json_t *
+make_event (const struct recovery *rec)
+{
+  const struct replay_report *r = &rec->replay;
+
+  return event_new ("recovered", "{s:f, s:I, s:I, s:I, s:b, s:I, s:o, s:I, "
+                    "s:I, s:o}",
+                    "seconds", seconds_of (rec),
+                    "batches", (json_int_t) r->batches,
+                    "records", (json_int_t) r->records,
+                    "blocks", (json_int_t) r->blocks,
+                    "cut_short", (int) r->cut_short,
+                    "dropped_blocks", (json_int_t) r->dropped.blocks,
+                    "dropped", first_places (rec->document, "dropped"),
+                    "damaged_batches", (json_int_t) r->damaged,
+                    "lost_blocks", (json_int_t) r->lost.blocks,
+                    "lost", first_places (rec->document, "lost"));
+}
+
 /* In the transaction that makes the replay durable. */
 static int
 put_report (void *arg, struct meta_conn *c, struct meta_state *state)
@@ -94,7 +129,11 @@ put_report (void *arg, struct meta_conn *c, struct meta_state *state)
 
   (void) state;
   json_decref (rec->document);  /* of an earlier attempt */
+  json_decref (rec->event);
+  free (rec->event_text);
   rec->document = make_document (rec);
+  rec->event = make_event (rec);
+  rec->kept.text = rec->event_text = events_text_of (rec->event);
   if (rec->document)
     text = json_dumps (rec->document, JSON_COMPACT);
   if (text == NULL)
@@ -133,12 +172,15 @@ log_recovery (const struct recovery *rec)
 {
   const struct replay_report *r = &rec->replay;
   const char *path = rec->pool->path;
+  char message[256];
 
-  nbdedup_log (NBDEDUP_LOG_INFO, "%s: recovered after a crash: %" PRIu64
-               " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f s%s",
-               path, r->batches, r->records, r->blocks,
-               seconds_of (rec), r->cut_short ?
-               "; the crash interrupted the batch after them" : "");
+  snprintf (message, sizeof message, "recovered after a crash: %" PRIu64
+            " batches, %" PRIu64 " records, %" PRIu64 " blocks in %.1f s%s",
+            r->batches, r->records, r->blocks, seconds_of (rec), r->cut_short ?
+            "; the crash interrupted the batch after them" : "");
+  event_log (r->damaged > 0 ? NBDEDUP_LOG_ERROR
+             : r->dropped.blocks > 0 ? NBDEDUP_LOG_WARNING : NBDEDUP_LOG_INFO,
+             path, rec->event, message);
   if (r->dropped.blocks > 0)
     nbdedup_log (NBDEDUP_LOG_WARNING, "%s: recovery: the writes of %" PRIu64
                  " blocks are lost: no flush had been answered since, and "
@@ -163,10 +205,14 @@ recovery_run (struct nbdedup_pool *pool)
 
   WITH_LOCK (&pool->admin);     /* layers keep their names */
   rec.begin_ns = clock_ns ();
+  txg_set_event (&rec.kept);
   r = txg_replay (pool->txg, &rec.replay, put_report, &rec);
+  txg_set_event (NULL);
   if (r == 0 && rec.document)
     log_recovery (&rec);
   json_decref (rec.document);
+  json_decref (rec.event);
+  free (rec.event_text);
   free (rec.replay.dropped.p);
   free (rec.replay.lost.p);
   return r;

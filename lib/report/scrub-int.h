@@ -89,6 +89,18 @@ extern void scrub_state_end (struct scrub *s);
 /* The scrub is complete: store the report and delete the position. */
 extern int scrub_state_finish (struct scrub *s, const char *report);
 
+/*----------------------------------------------------------------------
+ * scrub-events.c
+ */
+
+extern void scrub_tell_begun (const struct scrub *s);
+/* 'result' NULL: it failed, or was interrupted; keeps that error.  Outside of
+ * all locks: it waits until the event is in the history.
+ */
+extern void scrub_tell_ended (const struct scrub *s, const json_t *result);
+
+/*----------------------------------------------------------------------*/
+
 /* Wait until the rate allows the scrub to go on.  -1 (EINTR): stop. */
 extern int scrub_pace (struct scrub *s);
 

@@ -639,6 +639,7 @@ scrub_all (struct scrub *s)
       (!s->args->restart && !scrub_is_readonly (s) &&
        scrub_state_load (s) == -1))
     return -1;
+  scrub_tell_begun (s);
   txg_get_state (s->pool->txg, &state);
   s->total = state.records;
   s->f.metadata_errors = 0;     /* metadata is always read in full */
@@ -707,6 +708,7 @@ scrub_again (struct scrub *s)
     return nbdedup_fail (EINVAL, "no scrub has run since the server started");
   s->f = *last;
   free (last);
+  scrub_tell_begun (s);
   s->total = s->f.records;
   return find_wanted (s) == -1 ? -1 : store_sync (s->pool->store);
 }
@@ -769,6 +771,7 @@ scrub_run (struct nbdedup_pool *pool, const struct scrub_args *args,
   if (s.f.time != 0)
     keep_scrubbed (&s);
   lock_release (&pool->scrub->one);
+  scrub_tell_ended (&s, result);
   verifier_free (&s.v);
   free (s.f.damaged);
   free (s.suspects);

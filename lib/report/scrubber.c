@@ -2,7 +2,6 @@
 
 #include <config.h>
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -10,7 +9,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/priority.h"
 #include "core/engine.h"
 #include "meta/meta.h"
@@ -26,8 +24,6 @@
 #define LOOK_MS 60000
 /* After a failure. */
 #define RETRY_MS 3600000
-/* Damaged places to log. */
-#define PLACES_MAX 5
 
 struct scrubber {
   struct nbdedup_pool *pool;    /* not owned */
@@ -87,72 +83,21 @@ go_on (void *opaque, uint64_t done, uint64_t total)
     s->pool->scrub->waiting > 0;
 }
 
-static json_int_t
-number (const json_t *result, const char *key)
-{
-  return json_integer_value (json_object_get (result, key));
-}
-
-static void
-log_places (const struct nbdedup_pool *pool, const json_t *result)
-{
-  const json_t *places = json_object_get (result, "damaged"), *p;
-  size_t i;
-
-  json_array_foreach (places, i, p) {
-    if (i == PLACES_MAX) {
-      nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %zu other places are damaged: "
-                   "\"nbdedup scrub\" lists them all", pool->path,
-                   json_array_size (places) - i);
-      return;
-    }
-    nbdedup_log (NBDEDUP_LOG_ERROR, "%s: %s: %" JSON_INTEGER_FORMAT " bytes "
-                 "at offset %" JSON_INTEGER_FORMAT " are damaged", pool->path,
-                 json_string_value (json_object_get (p, "name")),
-                 number (p, "length"), number (p, "offset"));
-  }
-}
-
-static void
-log_result (const struct nbdedup_pool *pool, const json_t *result)
-{
-  json_int_t summaries = number (result, "summary_errors");
-  json_int_t repaired = number (result, "repaired_records");
-  json_int_t errors = number (result, "errors") - summaries;
-
-  log_places (pool, result);
-  nbdedup_log (errors > 0 ? NBDEDUP_LOG_ERROR
-               : repaired + summaries > 0 ? NBDEDUP_LOG_WARNING
-               : NBDEDUP_LOG_INFO,
-               "%s: the scrub has ended: %" JSON_INTEGER_FORMAT " records "
-               "verified, %" JSON_INTEGER_FORMAT " errors, %"
-               JSON_INTEGER_FORMAT " records and %" JSON_INTEGER_FORMAT
-               " summaries written again", pool->path,
-               number (result, "records"), errors, repaired, summaries);
-}
-
 static void
 scrub (struct scrubber *s)
 {
   const struct scrub_args args = { .scheduled = true };
   uint64_t interval_ms = s->pool->scrub->interval_s * 1000;
-  CLEANUP_JSON json_t *before = scrub_progress (s->pool), *result = NULL;
+  CLEANUP_JSON json_t *result = scrub_run (s->pool, &args, go_on, s);
 
-  nbdedup_log (NBDEDUP_LOG_INFO, "%s: a scheduled scrub %s (scrub-interval)",
-               s->pool->path, json_is_object (before) ? "continues" : "begins");
-  result = scrub_run (s->pool, &args, go_on, s);
-  if (result) {
-    log_result (s->pool, result);
+  if (result)
     return;
-  }
   if (errno == EINTR) {
     /* Yield to the user's scrub, which may fail, too. */
     s->not_before_ms = clock_ms () + least (interval_ms / 10, START_MS);
     return;
   }
   s->not_before_ms = clock_ms () + least (interval_ms, RETRY_MS);
-  nbdedup_log (NBDEDUP_LOG_WARNING, "%s: the scrub failed, and the server will "
-               "try again: %s", s->pool->path, nbdedup_error ());
 }
 
 static void *

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "core/alert-property.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "core/pool-property.h"
 #include "core/txg.h"
 #include "drift/alert.h"
@@ -33,6 +34,7 @@
 #include "report/status.h"
 #include "service/command.h"
 #include "service/property-apply.h"
+#include "service/service-event.h"
 #include "volume/diff.h"
 #include "volume/merge.h"
 #include "volume/rebase.h"
@@ -648,6 +650,13 @@ run_recovery (const struct call *c, json_t **result)
 }
 
 static int
+run_history (const struct call *c, json_t **result)
+{
+  *result = events_get (c->pool->events, c->pool->meta);
+  return *result ? 0 : -1;
+}
+
+static int
 run_status (const struct call *c, json_t **result)
 {
   *result = status_run (c->pool);
@@ -710,6 +719,7 @@ static const struct {
   { "recovery", run_recovery, { NULL } },
   { "status", run_status, { NULL } },
   { "counters", run_counters, { NULL } },
+  { "history", run_history, { NULL } },
   { "info", run_info, { NULL } },
 };
 
@@ -738,7 +748,7 @@ command_changes (const char *command, json_t *args)
 {
   static const char *const reading[] = {
     "list", "get", "diff", "drift-alerts", "drift-history", "drift-freed",
-    "stat", "scrub", "recovery", "status", "counters", "info",
+    "stat", "scrub", "recovery", "status", "counters", "history", "info",
   };
   size_t i;
 
@@ -761,12 +771,13 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
 {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   struct call c = { pool, args, progress, opaque };
+  struct command_event event;
   json_t *result = NULL;
+  bool missing;
   size_t i;
   int r;
 
   pthread_once (&once, watch_json_memory);
-  piece_missing = false;
   for (i = 0; i < sizeof commands / sizeof commands[0]; ++i)
     if (strcmp (commands[i].name, command) == 0)
       break;
@@ -777,8 +788,11 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF &&
       command_changes (command, args))
     return nbdedup_fail_null (EROFS, "the pool is open read-only");
+  command_event_begin (&event, pool, command, args);
+  piece_missing = false;
   /* Monitoring must not wait for the end of a check. */
-  if (commands[i].run == run_status || commands[i].run == run_counters)
+  if (commands[i].run == run_status || commands[i].run == run_counters ||
+      commands[i].run == run_history)
     r = commands[i].run (&c, &result);
   else {
     WITH_LOCK (&pool->admin);
@@ -786,11 +800,16 @@ command_run (struct nbdedup_pool *pool, const char *command, json_t *args,
     assert_held (&pool->admin);         /* again, if others ran meanwhile */
   }
   assert (r == 0 || r == -1);
-  if (r == -1 && !piece_missing)
+  missing = piece_missing;      /* the event may miss pieces */
+  command_event_end (&event, r, result);
+  if (r == -1 && !missing)
     return NULL;
-  if (result == NULL)
+  if (result == NULL) {
+    piece_missing = false;
     result = json_object ();
-  if (piece_missing) {
+    missing |= piece_missing;
+  }
+  if (missing) {
     json_decref (result);
     return nbdedup_fail_null (ENOMEM, "no memory for the whole result%s",
                               !command_changes (command, args) ? ""

@@ -78,6 +78,9 @@
  *             recovery.h's, or null}
  *   status    (does not wait for other commands)        status.h's
  *   counters  (does not wait for other commands)        counters.h's
+ *   history   (does not wait for other commands)        {"history": [events,
+ *                                                       as in event.h], and if
+ *             a part cannot be read "incomplete": true}
  *   info                                                {"who", "pid",
  *             "uuid", "format", "sampler": sampler.h's}
  *

@@ -16,6 +16,7 @@
 
 #include <jansson.h>
 
+#include "base/event.h"
 #include "format/control-protocol.h"
 #include "nbdedup.h"
 
@@ -25,6 +26,7 @@ struct connection {
   pthread_t thread;
   int fd;                       /* owned; closed after the join */
   uid_t uid;                    /* the peer's */
+  struct event_asker asker;     /* the peer; its thread's own */
   atomic_bool done;             /* the thread is about to end */
   atomic_uint_fast64_t idle_ms; /* when its wait for a request began */
 

@@ -375,6 +375,7 @@ connection_thread (void *opaque)
   struct connection *conn = opaque;
   struct control *control = conn->control;
 
+  event_set_asker (&conn->asker);
   while (wait_for_request (conn))
     if (serve_one (conn) == -1)
       break;
@@ -466,6 +467,7 @@ accept_one (struct control *control)
   conn->control = control;
   conn->fd = fd;
   conn->uid = cred.uid;
+  conn->asker = (struct event_asker) { .uid = cred.uid, .pid = cred.pid };
   conn->idle_ms = clock_ms ();
   control_set_timeouts (fd, CONTROL_TIMEOUT_S, CONTROL_TIMEOUT_S);
   if (thread_start (&conn->thread, connection_thread, conn) == -1) {

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "core/pool-property.h"
 #include "disk/journal.h"
 #include "disk/store.h"
@@ -87,6 +88,22 @@ option_int (json_t *options, const char *name, json_int_t fallback,
 
 /* Volume defaults given to init become the pool's properties. */
 static const char *const init_properties[] = { "compress", "dedup", NULL };
+
+/* The first entry of the pool's history. */
+static void
+keep_event (struct nbdedup_pool *pool, json_t *options)
+{
+  CLEANUP_JSON json_t *event = NULL;
+
+  event_find_asker ();
+  event = event_new ("init", "{s:I, s:s, s:O*, s:O*, s:O*}",
+                     "sector_bytes", (json_int_t) pool->sector_bytes,
+                     "hash", hash_name (pool->hash),
+                     "block_size", json_object_get (options, "block-size"),
+                     "compress", json_object_get (options, "compress"),
+                     "dedup", json_object_get (options, "dedup"));
+  events_keep (pool->events, event);
+}
 
 static int
 find_hash (const char *name, uint32_t block_size)
@@ -170,6 +187,7 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
       r = pool_property_set (pool, "block-size", number);
     }
   }
+  keep_event (pool, options);
   return nbdedup_pool_close (pool) == -1 ? -1 : r;
 }
 

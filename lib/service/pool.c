@@ -31,6 +31,7 @@
 #include "base/log.h"
 #include "core/ddt.h"
 #include "core/engine.h"
+#include "core/events.h"
 #include "core/filter.h"
 #include "core/map.h"
 #include "core/moves.h"
@@ -60,6 +61,7 @@
 #include "service/hash-key.h"
 #include "service/property-apply.h"
 #include "service/pool.h"
+#include "service/service-event.h"
 #include "space/space.h"
 #include "volume/lost-leaves.h"
 #include "volume/merge.h"
@@ -416,7 +418,7 @@ pool_make_modules (struct nbdedup_pool *pool, const struct meta_state *state)
     .journal = pool->journal, .map = pool->map, .ddt = pool->ddt,
     .quiesce = &pool->quiesce, .copies = &pool->copies,
     .moves = pool->moves,
-    .notes = pool->notes,
+    .notes = pool->notes, .events = pool->events,
     .wal_max_bytes = wal_max (pool->path),
     .readonly = s->read_only != NBDEDUP_READ_ONLY_OFF,
     .repairing = s->repair,
@@ -572,8 +574,9 @@ pool_new (const char *path, const struct nbdedup_settings *settings,
     nbdedup_pool_close (pool);
     return NULL;
   }
+  pool->events = events_new (pool->path);
   if (pool->watch == NULL || pool->lost == NULL || pool->scrub == NULL ||
-      pool->notes == NULL) {
+      pool->notes == NULL || pool->events == NULL) {
     nbdedup_pool_close (pool);
     return nbdedup_fail_null (ENOMEM, "no memory");
   }
@@ -669,7 +672,10 @@ open_pool (struct nbdedup_pool *pool, unsigned flags)
       space_start_puncher (pool->space, knows_all_records (pool, flags)) == -1)
     return -1;
   pool->merger = merger_start (pool);
-  return pool->merger ? 0 : -1;
+  if (pool->merger == NULL)
+    return -1;
+  events_open (pool->events, pool->txg);
+  return 0;
 }
 
 struct start {
@@ -724,6 +730,8 @@ start_server (struct nbdedup_pool *pool)
 {
   uint64_t interval_s = pool->settings.drift_interval_s;
 
+  if (events_start (pool->events) == -1)
+    return -1;
   pool->warmer = warmer_start (pool);
   if (pool->settings.read_only != NBDEDUP_READ_ONLY_OFF)
     return 0;
@@ -860,6 +868,7 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
   struct nbdedup_pool *pool;
   char text[1024];
   struct damage damage;
+  const uint64_t begin_ns = clock_ns ();
   bool read_only;
   int err;
 
@@ -878,12 +887,18 @@ nbdedup_pool_open (const char *path, const struct nbdedup_settings *settings,
     nbdedup_log (NBDEDUP_LOG_ERROR, "%s: check --repair: %s", path,
                  nbdedup_error ());
   pool = try_open (path, settings, who, flags, &damage);
-  if (pool != NULL || read_only)
-    return pool;
   err = errno;
   snprintf (text, sizeof text, "%s", nbdedup_error ());
-  if (damage.any && repair_damage (path, settings, who, damage.contradicted))
-    return try_open (path, settings, who, flags, &damage);
+  if (pool == NULL && !read_only && damage.any &&
+      repair_damage (path, settings, who, damage.contradicted)) {
+    pool = try_open (path, settings, who, flags, &damage);
+    if (pool == NULL)
+      return NULL;
+  }
+  if (pool != NULL && (flags & NBDEDUP_OPEN_SERVER))
+    opened_event (pool, begin_ns);
+  if (pool != NULL || read_only)
+    return pool;
   return nbdedup_fail_null (err, "%s%s", text, err == EIO ?
                             "; intact data can still be read "
                             "(--read-only, or a server with read-only=on)"
@@ -921,6 +936,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
       r = -1;
     writeback_stop (pool->writeback);
   }
+  events_stop (pool->events);
   if (pool->txg && txg_stop (pool->txg) == -1)
     r = -1;
   if (r == 0 && pool->merger)   /* it was open for writing, and is durable */
@@ -954,6 +970,7 @@ nbdedup_pool_close (struct nbdedup_pool *pool)
   lost_leaves_free (pool->lost);
   scrub_shared_free (pool->scrub);
   notes_free (pool->notes);
+  events_free (pool->events);
   watch_free (pool->watch);
   free (pool);
   return r;

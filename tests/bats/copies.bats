@@ -119,6 +119,7 @@ print(nr)' "$pool/records" "$1" "$2"
     run -1 --separate-stderr nbdedup status --json
     assert_eq "$(jq '.copies.reads' <<<"$output")" 64
     assert_eq "$(jq -r .state <<<"$output")" warning
+    wait_for 20 grep -q 'its copy answered the read' "$server_log"
     assert_eq "$(grep -c 'its copy answered the read' "$server_log")" 1
     run -0 --separate-stderr nbdedup scrub --json
     assert_eq "$(jq -c '[.errors, .repaired_records]' <<<"$output")" '[0,64]'

@@ -39,11 +39,14 @@ write_new ()
             -c "write -q -s $BATS_TEST_TMPDIR/new 0 $2" -c flush
 }
 
-# logged TEXT N: the server's log has it so many times.
+# logged TEXT N: the server's log has it so many times.  It does not wait for
+# its log, so that may be a moment later.
 logged ()
 {
-    assert_eq "$(grep -cF -- "$1" "$server_log" || :)" "$2" "$1"
+    wait_for 20 has_lines "$1" "$2"
 }
+
+has_lines () { [ "$(grep -cF -- "$1" "$server_log")" = "$2" ]; }
 
 # kinds: the present alerts, by kind.
 kinds ()

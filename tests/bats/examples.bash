@@ -164,7 +164,7 @@ given ()
             mkdir /srv-of-other
             NBDEDUP_POOL='' nbdedup init /srv-of-other/pool
             nbdkit memory 4M ;;
-        nbdedup-get | nbdedup-resize | nbdedup-set | nbdedup-status)
+        nbdedup-get | nbdedup-history | nbdedup-resize | nbdedup-set | nbdedup-status)
             pool web1 ;;
         nbdedup-import)
             pool

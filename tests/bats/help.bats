@@ -196,7 +196,7 @@ describes ()
     nbdedup rebase empty v@a
     nbdedup snapshot empty@b
     for call in "list" "stat --ddt" "check" "check --repair" "scrub" \
-                       "status" "prune --age 1d" "rewrite v --dedup" "bench" "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
+                       "status" "history" "prune --age 1d" "rewrite v --dedup" "bench" "clone v@a x" "rebase w v@a" "diff v@a empty@b" \
                        "destroy w --dry-run" "drift" "drift v@a" \
                        "drift v@a --if-destroyed w v" \
                        "drift --record --history" \

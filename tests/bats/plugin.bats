@@ -574,18 +574,19 @@ read_until_logged ()
         port=$(( 20000 + (RANDOM + $$ + try) % 30000 ))
         if nbdkit -i 127.0.0.1 -p $port "$plugin" "$pool" \
                   --run "nbdinfo --size nbd://127.0.0.1:$port/v" \
-                  >"$BATS_TEST_TMPDIR/out" 2>&1; then
+                  >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err"; then
             assert_eq "$(cat "$BATS_TEST_TMPDIR/out")" 1048576
             return 0
         fi
     done
-    fail "$(cat "$BATS_TEST_TMPDIR/out")"
+    fail "$(cat "$BATS_TEST_TMPDIR/err")"
 }
 
 @test "the old handshake gets the default export" {
     make_pool
     nbdedup create v 1M
-    run -0 nbdkit -o -U - "$plugin" "$pool" --run 'nbdinfo --size "$uri"'
+    run -0 --separate-stderr nbdkit -o -U - "$plugin" "$pool" \
+        --run 'nbdinfo --size "$uri"'
     assert_eq "$output" 1048576
 }
 

@@ -20,11 +20,14 @@ status ()
     done
 }
 
-# logged TEXT NUMBER: the server's log has this number of lines with TEXT.
+# logged TEXT NUMBER: the server's log has this number of lines with TEXT.  It
+# does not wait for its log, so these may come a moment later.
 logged ()
 {
-    assert_eq "$(grep -c "$1" "$server_log")" "$2" "lines with '$1'"
+    wait_for 20 has_lines "$1" "$2"
 }
+
+has_lines () { [ "$(grep -c "$1" "$server_log")" = "$2" ]; }
 
 # put_at OFFSET: write stdin into records.
 put_at ()

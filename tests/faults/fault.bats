@@ -69,6 +69,12 @@ fault ()
     on_small_disk 8M init_without_room
 }
 
+@test "a history that has no room stops no command" {
+    need jq --version
+    on_small_disk 64M history_when_full
+    on_small_disk 64M old_pool_when_full
+}
+
 @test "what can be written at worst can be; status of a full pool" {
     need jq --version
     on_small_disk 90M status_when_full 64K

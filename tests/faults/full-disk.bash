@@ -411,6 +411,7 @@ status_when_full ()
         fail "it fit"
     fi
     status_is 2 '.space.full and .state == "critical"'
+    wait_for 20 grep -q 'is full and refuses new data' "$server_log"
     assert_eq "$(grep -c 'is full and refuses new data' "$server_log")" 1
     wait_for 20 grep -q 'more than full-warn (90 %)' "$server_log"
     assert_eq "$(grep -c 'more than full-warn' "$server_log")" 1
@@ -446,6 +447,83 @@ status_when_full ()
     assert_eq "$(sha256sum "$pool"/*)" "$files"
     rm "$small/other"
     status_is 0 '.space.full == false'
+}
+
+# events FILTER: the names of the events that a jq filter selects.
+events ()
+{
+    nbdedup history --json | jq -r "[.history[] | select ($1) | .event] |
+        join (\" \")"
+}
+
+# Not one byte is free: commands that free space do, and what they did is in the
+# history as soon as that has room.
+history_when_full ()
+{
+    nbdedup init "$pool"
+    for name in a b c d; do
+        nbdedup create "$name" 30M --block-size 4K
+    done
+    serve "$pool" commit-interval=0.2
+    random_data 30M 1 >"$BATS_TEST_TMPDIR/data"
+    nbdcopy --connections=1 --requests=1 -- "$BATS_TEST_TMPDIR/data" \
+            "$(uri_of a)" 2>/dev/null || :
+    random_data 30M 2 >"$BATS_TEST_TMPDIR/data"
+    nbdcopy --connections=1 --requests=1 -- "$BATS_TEST_TMPDIR/data" \
+            "$(uri_of b)" 2>/dev/null || :
+    stop
+    dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
+    assert_eq "$(stat -f -c %f "$small")" 0 "free blocks"
+
+    echo "many commands that need no room, with a server and without"
+    serve "$pool" commit-interval=0.2
+    for ((i = 0; i < 150; ++i)); do
+        nbdedup set "full-warn=$((i % 50 + 50))"
+        dd if=/dev/zero of="$small/other" bs=4K oflag=append conv=notrunc \
+           status=none 2>/dev/null || :
+    done
+    nbdedup rename c cc
+    nbdedup destroy d
+    stop
+    nbdedup rename cc c
+    nbdedup check
+    nbdedup destroy c
+    serve "$pool" commit-interval=0.2
+    nbdedup destroy a --wait
+    # Its own event, and those that waited for room.
+    assert_eq "$(events '.event == "destroy" and .volume == "a"')" destroy
+    random_data 1M 3 >"$BATS_TEST_TMPDIR/data"
+    nbdcopy "$BATS_TEST_TMPDIR/data" "$(uri_of b)"
+    crash
+    assert_eq "$(events '.event == "init" or .event == "create"')" \
+              "init create create create create"
+    nbdedup scrub
+    nbdedup destroy b
+    assert_eq "$(events '.event == "destroy" and .volume == "b"')" destroy
+}
+
+# A pool of an earlier version, without a byte that is free: it opens, works,
+# and begins its history when there is room.
+old_pool_when_full ()
+{
+    nbdedup init "$pool"
+    nbdedup create a 30M --block-size 4K
+    nbdedup create b 30M --block-size 4K
+    serve "$pool" commit-interval=0.2
+    random_data 30M 1 >"$BATS_TEST_TMPDIR/data"
+    nbdcopy --connections=1 --requests=1 -- "$BATS_TEST_TMPDIR/data" \
+            "$(uri_of a)" 2>/dev/null || :
+    stop
+    "$test_programs/faults/drop-table" "$pool" event
+    dd if=/dev/zero of="$small/other" bs=4K status=none 2>/dev/null || :
+    assert_eq "$(stat -f -c %f "$small")" 0 "free blocks"
+    assert_eq "$(nbdedup --read-only history --json | jq '.history | length')" 0
+    serve "$pool" commit-interval=0.2
+    nbdedup destroy a --wait
+    crash
+    nbdedup check
+    nbdedup snapshot b@1
+    assert_eq "$(events '.event == "snapshot"')" snapshot
 }
 
 "${@:2}"
