@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "base/log.h"
+#include "base/owner.h"
 #include "disk/journal-int.h"
 
 int
@@ -106,7 +107,7 @@ journal_create (const char *path, const uint8_t uuid[UUID_LEN],
   memcpy (header.uuid, uuid, UUID_LEN);
   header_pack (&header_kind, &header, buf);
 
-  fd = open (path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  fd = open_owned (path, O_RDWR | O_EXCL | O_CLOEXEC, 0600);
   if (fd == -1)
     return nbdedup_fail (errno, "%s: cannot be created: %s",
                          path, strerror (errno));

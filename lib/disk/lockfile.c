@@ -39,6 +39,7 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "base/log.h"
+#include "base/owner.h"
 #include "disk/lockfile.h"
 
 #define HELD_BYTE 0
@@ -334,8 +335,7 @@ lockfile_take (const char *pool, bool server, const char *who,
   if (who == NULL)
     return test_lock (pool, path, holder);
 
-  fd = open (path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
-             0644);
+  fd = open_owned (path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd == -1)
     return fail_open (pool, path, errno, holder);
   if (check_regular (fd, path) == -1)

@@ -35,6 +35,7 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "base/lock.h"
+#include "base/owner.h"
 #include "disk/overlay.h"
 #include "disk/store.h"
 #include "format/header-pair.h"
@@ -154,7 +155,7 @@ open_records (const char *path, int how, struct stat *st)
   if (existed && S_ISBLK (st->st_mode) && (how & O_ACCMODE) == O_RDWR)
     /* For a device O_EXCL means: fail while it is mounted. */
     flags = (flags & ~O_CREAT) | O_EXCL;
-  fd = open (path, flags, 0600);
+  fd = (flags & O_CREAT) ? open_owned (path, flags, 0600) : open (path, flags);
   if (fd == -1)
     return -1;
   if (fstat (fd, st) == -1)

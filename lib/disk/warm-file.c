@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/fullio.h"
+#include "base/owner.h"
 #include "disk/warm-file.h"
 
 /* The header:
@@ -296,7 +297,7 @@ static int
 make_file (const char *path)
 {
   unlink (path);
-  return open (path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  return open_owned (path, O_WRONLY | O_EXCL | O_CLOEXEC, 0600);
 }
 
 struct warm_writer *

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "base/lock.h"
+#include "base/owner.h"
 #include "meta/meta-copy.h"
 #include "meta/meta-files.h"
 
@@ -62,8 +63,8 @@ open_file (struct file *file, const char *path, const char *suffix)
     file->path = NULL;
     return nbdedup_fail (ENOMEM, "no memory");
   }
-  file->fd = open (file->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW |
-                   O_NONBLOCK, 0600);
+  file->fd = open_owned (file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
+                         O_NONBLOCK, 0600);
   if (file->fd == -1 || fstat (file->fd, &st) == -1)
     return nbdedup_fail (errno == ELOOP ? EIO : errno, "%s: %s", file->path,
                          strerror (errno));

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/owner.h"
 #include "meta/meta-mark.h"
 
 #define MAGIC "NBDDUPMC"
@@ -95,8 +96,8 @@ meta_mark_read (const char *file, struct meta_mark *mark)
 int
 meta_mark_write (const char *file, const struct meta_mark *mark)
 {
-  CLEANUP_CLOSE int fd = open (file, O_RDWR | O_CREAT | O_CLOEXEC |
-                               O_NOFOLLOW | O_NONBLOCK, 0600);
+  CLEANUP_CLOSE int fd = open_owned (file, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
+                                     O_NONBLOCK, 0600);
   uint8_t block[BLOCK];
   struct stat st;
   unsigned i;

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/fullio.h"
 #include "base/log.h"
+#include "base/owner.h"
 #include "format/format.h"
 #include "meta/meta-pair-int.h"
 #include "meta/meta.h"
@@ -369,7 +370,7 @@ set_aside (const char *path)
 static int
 create_wal (struct side *s)
 {
-  s->wal_fd = open (s->wal, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  s->wal_fd = open_owned (s->wal, O_RDWR | O_EXCL | O_CLOEXEC, 0600);
   if (s->wal_fd == -1 || sync_directory_of (s->wal) == -1)
     return fail_file (s->wal);
   return 0;
@@ -462,8 +463,8 @@ pair_copy_bytes (int from, int to)
 static int
 copy_over (const struct side *copy, const char *name)
 {
-  CLEANUP_CLOSE int fd = open (name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC |
-                               O_NOFOLLOW, 0600);
+  CLEANUP_CLOSE int fd = open_owned (name, O_WRONLY | O_TRUNC | O_CLOEXEC |
+                                     O_NOFOLLOW, 0600);
 
   if (fd == -1 || pair_copy_bytes (copy->db_fd, fd) == -1)
     return fail_file (name);
@@ -779,8 +780,8 @@ int
 meta_pair_may_write (const char *db, const char *copy,
                      const uint8_t uuid[UUID_LEN], bool usual)
 {
-  CLEANUP_CLOSE int fd = open (copy, O_RDWR | O_CREAT | O_CLOEXEC |
-                               O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+  CLEANUP_CLOSE int fd = open_owned (copy, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
+                                     O_NONBLOCK | O_NOCTTY, 0600);
   uint8_t page[PAGE_BYTES];
   struct meta_stamp stamp;
   struct stat st, own;

@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/owner.h"
 #include "core/engine.h"
 #include "core/events.h"
 #include "core/pool-property.h"
@@ -191,6 +193,18 @@ set_defaults (const char *path, json_t *options, json_int_t block_size)
   return nbdedup_pool_close (pool) == -1 ? -1 : r;
 }
 
+/* SQLite takes this file, and gives the WAL the same owner and mode. */
+static int
+create_empty (const char *path)
+{
+  CLEANUP_CLOSE int fd = open_owned (path, O_RDWR | O_EXCL | O_CLOEXEC |
+                                     O_NOFOLLOW, 0600);
+
+  if (fd == -1)
+    return nbdedup_fail (errno, "%s: %s", path, strerror (errno));
+  return 0;
+}
+
 /* pool.db comes last: without it there is no pool.  'path' has no symbolic
  * links in it, because SQLite is opened so as to follow none.
  */
@@ -212,10 +226,10 @@ create_files (const char *path, const struct meta_state *state,
   memcpy (header.uuid, state->uuid, UUID_LEN);
   if (store_create (records, &header) == -1 ||
       journal_create (journal, state->uuid, state->epoch) == -1 ||
+      create_empty (new_db) == -1 ||
       meta_create (new_db, state, key) == -1)
     return -1;
-  /* The mode of the other files; SQLite gives the WAL the same. */
-  if (chmod (new_db, 0600) == -1 || rename (new_db, db) == -1)
+  if (rename (new_db, db) == -1)
     return nbdedup_fail (errno, "%s: %s", db, strerror (errno));
   if (sync_directory (path) == -1)
     return nbdedup_fail (errno, "%s: %s", path, strerror (errno));

@@ -26,6 +26,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/fullio.h"
+#include "base/owner.h"
 #include "vfs/cksum-mirror-int.h"
 
 #define GATHER_BYTES (256 << 10)
@@ -209,8 +210,8 @@ open_locked (struct mirror_file *file)
   if (file->fd != -1)
     return 0;
   file->is_new = access (file->path, F_OK) == -1;
-  file->fd = open (file->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW |
-                   O_NONBLOCK | O_NOCTTY, 0600);
+  file->fd = open_owned (file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW |
+                         O_NONBLOCK | O_NOCTTY, 0600);
   if (file->fd == -1)
     return -1;
   if (fstat (file->fd, &st) == -1 || !S_ISREG (st.st_mode)) {

@@ -783,3 +783,36 @@ $pool is in use by nbdedup import (PID $importer) since $time"
     wait "$importer"
     [ ! -e "$BATS_TEST_TMPDIR/out" ]
 }
+
+@test "what root's commands create in another user's pool is that user's" {
+    need_root
+    cd "$BATS_TEST_TMPDIR"
+    pool=$BATS_TEST_TMPDIR/pool
+    export NBDEDUP_POOL=$pool
+    mkdir pool
+    chown 12345:12346 pool
+    nbdedup init
+    assert_eq "$(find pool ! -uid 12345 -o ! -gid 12346)" ""
+
+    # The files that a closed pool lacks, or whose loss commands repair.
+    random_data 1M 1 >image
+    nbdedup import disk image
+    nbdedup set metadata-copy=off
+    nbdedup set metadata-copy=on
+    nbdedup snapshot disk@a
+    nbdedup scrub
+    serve "$pool"
+    nbdcopy "nbd+unix:///disk?socket=$sock" null:
+    stop
+    [ -e pool/warm ]
+    assert_eq "$(find pool ! -uid 12345 -o ! -gid 12346)" ""
+    mv pool/pool.db lost.db
+    nbdedup recover
+    mv pool/lock lost.lock
+    nbdedup check
+    assert_eq "$(find pool ! -uid 12345 -o ! -gid 12346)" ""
+
+    # A pool of root's stays root's.
+    nbdedup init root-pool
+    assert_eq "$(find root-pool ! -uid 0)" ""
+}
