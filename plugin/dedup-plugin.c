@@ -35,6 +35,7 @@
 #include "keys.h"
 #include "listeners.h"
 #include "nbdedup.h"
+#include "notify.h"
 #include "peer.h"
 #include "quit.h"
 #include "refusals.h"
@@ -327,6 +328,7 @@ plugin_after_fork (void)
   if (quit_start ("control.sock") == -1)
     return give_up ("cannot wait for signals");
   startup_report (NULL);
+  notify_ready (keys.pool);
   return 0;
 }
 
@@ -336,6 +338,8 @@ plugin_cleanup (void)
 {
   struct handle *h;
 
+  if (pool != NULL)
+    notify_stopping ();
   quit_stop ();
   while ((h = LIST_FIRST (&handles)) != NULL) {
     LIST_REMOVE (h, link);

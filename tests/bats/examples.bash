@@ -228,8 +228,7 @@ given ()
         *": A disk of a virtual machine" | \
             *": One volume only, to one client" | \
             *": Without a server that stays" | *": With filters" | \
-            *": Over TLS, with pre-shared keys" | \
-            *": Socket activation by systemd") pool web1 ;;
+            *": Over TLS, with pre-shared keys") pool web1 ;;
     esac
 }
 
@@ -297,25 +296,6 @@ metrics ()
 xml ()
 {
     echo "$1" >"$(sed -n 's/.*F<\([^>]*\)>:$/\1/p' <<<"$lead")"
-}
-
-listen ()
-{
-    listen=$1
-}
-
-# service COMMAND: run a unit's command with the socket printed before.
-service ()
-{
-    local args
-
-    read -ra args <<<"$1"
-    perl "$tests/socket-activate.pl" "$listen" "${args[@]}" -f &
-    until [ -S "$listen" ]; do
-        kill -0 $! || failed "$1"
-        sleep 0.1
-    done
-    nbdinfo "nbd+unix:///web1?socket=$listen"
 }
 
 # stop_servers: stop the servers of this machine.

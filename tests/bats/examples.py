@@ -10,7 +10,6 @@
 #   step LEAD           the text above the next commands
 #   command COMMAND     as printed
 #   metrics EXPRESSION  for Prometheus
-#   listen SOCKET, service COMMAND      of units for systemd
 #   xml TEXT            of the file that the text above names
 
 import os
@@ -20,8 +19,6 @@ import subprocess
 import sys
 
 CRON = re.compile(r"(?:[\d*/,-]+ +){5}(.*)")
-UNIT = re.compile(r"\[[A-Z][a-z]+\]$")
-UNIT_CALLS = {"ListenStream": "listen", "ExecStart": "service"}
 PROMETHEUS = re.compile(r"(sum|time) (without|\(\))")
 
 
@@ -53,11 +50,6 @@ def calls(paragraph):
     lines = [line[1:] for line in paragraph.splitlines()]
     if lines[0].startswith("<"):
         yield "xml", "\n".join(lines)
-    elif UNIT.fullmatch(lines[0]):
-        for line in lines[1:]:
-            key, value = line.split("=", 1)
-            if key in UNIT_CALLS:
-                yield UNIT_CALLS[key], value
     elif PROMETHEUS.match(lines[0]):
         yield "metrics", "\n".join(lines)
     else:
