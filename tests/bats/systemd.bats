@@ -49,7 +49,9 @@ words ()
                 sed 's/%i/vms/g')"
     # shellcheck source=/dev/null
     [ -z "${2-}" ] || source "$2"
-    eval "printf '%s\n' $(sed -n 's/^ExecStart=//p' "$unit")"
+    # The whole path of a plugin that is not where nbdkit looks for it.
+    eval "printf '%s\n' $(sed -n 's/^ExecStart=//p' "$unit")" |
+        sed 's,^/.*/nbdkit-dedup-plugin\.so$,dedup,'
 )
 
 # manage NAME [KEY=VALUE...]: run the command of nbdedup@.service on $pool, with
