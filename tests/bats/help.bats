@@ -139,8 +139,8 @@ order_of ()
                          grep -vxE 'JSON OUTPUT|METRICS|FILES|NOTES' | xargs)" \
                   "NAME SYNOPSIS DESCRIPTION EXAMPLES OPTIONS EXIT STATUS SEE ALSO"
     done < <(commands)
-    assert_eq "$(order_of "$top_srcdir"/{lib,plugin,tools}/*.pod)" ""
-    for page in "$top_srcdir"/{lib,plugin,tools}/*.pod; do
+    assert_eq "$(order_of "$top_srcdir"/{lib,plugin,systemd,tools}/*.pod)" ""
+    for page in "$top_srcdir"/{lib,plugin,systemd,tools}/*.pod; do
         for name in NAME DESCRIPTION "SEE ALSO"; do
             grep -qx "=head1 $name" "$page" || fail "$page: no $name"
         done
@@ -156,7 +156,7 @@ order_of ()
     need type pod2man
     local page man nr=0
 
-    for page in "$top_srcdir"/{lib,plugin,tools}/*.pod; do
+    for page in "$top_srcdir"/{lib,plugin,systemd,tools}/*.pod; do
         man=${page/#"$top_srcdir"/"$top_builddir"}
         man=$(ls "${man%.pod}".[157])
         assert_eq "$(sed -n 's/^\.SH "*\([^"]*\)"*$/\1/p' "$man" |
@@ -230,10 +230,10 @@ describes ()
 
 @test "the manual pages are good POD, and their links lead somewhere" {
     need type podchecker
-    for page in "$top_srcdir"/{lib,plugin,tools}/*.pod; do
+    for page in "$top_srcdir"/{lib,plugin,systemd,tools}/*.pod; do
         podchecker -warnings "$page"
         while read -r name; do
-            ls "$top_builddir"/{lib,plugin,tools}/"$name" 2>/dev/null |
+            ls "$top_builddir"/{lib,plugin,systemd,tools}/"$name" 2>/dev/null |
                 grep -q . || fail "$page: there is no $name"
         done < <(grep -oE 'L<nbd[a-z]*dedup[a-z-]*\([157]\)' "$page" |
                      sed 's/L<//; s/(/./; s/)//')

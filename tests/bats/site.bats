@@ -54,7 +54,7 @@ small_source ()
     site="$top_builddir/html"
     assert_eq "$(cd "$site/man" && printf '%s\n' *.html | grep -vx index.html |
                      sed 's/\.html$//' | sort)" \
-              "$(find "$top_builddir"/{lib,plugin,tools} -name '*.[1578]' |
+              "$(find "$top_builddir"/{lib,plugin,systemd,tools} -name '*.[1578]' |
                      sed 's/.*\///' | sort)"
     for page in index architecture benchmarks changes comparison faq \
                 six-weeks; do
