@@ -117,7 +117,7 @@ cmd_history (int argc, char **argv, const char *pool)
     return EXIT_FAILURE;
   if (json_is_true (json_object_get (result, "incomplete")))
     note ("history: a part cannot be read, because pool.db is damaged: run "
-          "nbdedup scrub or nbdedup check --repair");
+          "nbdedup check --repair, or nbdedup scrub");
   if (opts.json)
     print_as_json (result);
   else

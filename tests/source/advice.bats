@@ -37,7 +37,7 @@ planted ()
 
 @test "advice to use what is not there is found" {
     mkdir tree
-    (cd "$top_srcdir" && cp -R lib tools plugin ./*.md "$BATS_TEST_TMPDIR/tree")
+    (cd "$top_srcdir" && cp -R lib tools plugin systemd ./*.md "$BATS_TEST_TMPDIR/tree")
     chmod -R u+w tree
     while IFS='|' read -r file text expected; do
         planted "$file" "$text" "$expected"

@@ -32,20 +32,26 @@ OTHERS = {
     "--discard": "blkdiscard", "--dump-config": "nbdkit",
     "--dump-plugin": "nbdkit", "--filter": "nbdkit", "--flush": "nbdcopy",
     "--keep": "tests/chroot", "--list": "nbdinfo", "--map": "nbdinfo",
-    "--output": "qemu-img", "--run": "nbdkit", "--tls": "nbdkit",
+    "--now": "systemctl", "--output": "qemu-img", "--run": "nbdkit",
+    "--tls": "nbdkit",
     "--tls-certificates": "nbdkit", "--tls-psk": "nbdkit",
     "--tls-verify-peer": "nbdkit",
 }
 
 # KEY=VALUE of other programs, and these programs.
 OTHER_KEYS = {
-    "device": "tune2fs -J", "discard": "QEMU's -drive",
+    "detect-zeroes": "QEMU's -blockdev", "device": "tune2fs -J",
+    "discard": "QEMU's -drive", "disk": "a shell variable",
     "driver": "QEMU's -blockdev",
     "file": "QEMU's -drive",
     "format": "QEMU's -drive, --dump-plugin", "fuamode": "nbdkit-fua-filter",
     "immutable": "SQLite's URIs", "initial-scale": "HTML",
-    "write-cache": "QEMU's -device",
+    "iothread": "QEMU's -device", "reconnect-delay": "QEMU's -blockdev",
+    "werror": "QEMU's -device", "write-cache": "QEMU's -device",
 }
+
+# Fields of lines in the log.
+FIELDS = set("by event outcome pid snapshot uid".split())
 
 OPTION = r"--[a-z][a-z-]*[a-z]"
 CSS = re.compile(r"var\(--[a-z]+\)|--[a-z]+:#")
@@ -161,7 +167,7 @@ def wrong_options(text, existing, own):
     """Options that stand alone, or behind a command's name."""
     for match in ANY_OPTION.finditer(text):
         option = match[0]
-        before = re.search(r"(\w+)[\"'>]? $", text[:match.start()])
+        before = re.search(r"(?<![\w-])(\w+)[\"'>]? $", text[:match.start()])
         if before and before[1] in existing.commands:
             if option not in existing.commands[before[1]]:
                 yield f"no option of {before[1]}: {option}"
@@ -172,7 +178,8 @@ def wrong_options(text, existing, own):
 
 
 def wrong_keys(text, existing):
-    known = existing.parameters | existing.properties | set(OTHER_KEYS)
+    known = (existing.parameters | existing.properties | set(OTHER_KEYS) |
+             FIELDS)
     for key in KEY.findall(text):
         if key not in known:
             yield f"no parameter or property: {key}="
