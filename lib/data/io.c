@@ -131,8 +131,10 @@ read_leaf (struct nbdedup_volume *h, uint64_t block, unsigned nr, uint8_t *buf,
     else if (read_of_block (v, block + i, &ptrs[i], buf, offset, n,
                             &cached) == -1)
       return -1;
+    else if (cached)
+      nr_hits++;
     else
-      *(cached ? &nr_hits : &nr_misses) += 1;
+      nr_misses++;
   }
   assert (len == 0);            /* the blocks cover the request */
   if (nr_hits > 0)

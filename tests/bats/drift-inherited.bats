@@ -188,6 +188,19 @@ reads ()
     same_without_map
 }
 
+# make_two_clones: a and b, with a file that the golden image lacks.
+make_two_clones ()
+{
+    make_tree
+    truncate -s 48M img
+    mke2fs -q -b 4096 -t ext4 -d root img
+    make_golden img --block-size 4K
+    random_data 20K 9 >new
+    put_file img new /srv/new
+    write_clone a img
+    write_clone b img
+}
+
 # lying_map CODE: a helper that says this of the golden image, and is honest
 # about the clones.
 lying_map ()
@@ -213,14 +226,7 @@ END
 
 @test "a helper that lies about the golden image cannot end the others" {
     local case
-    make_tree
-    truncate -s 48M img
-    mke2fs -q -b 4096 -t ext4 -d root img
-    make_golden img --block-size 4K
-    random_data 20K 9 >new
-    put_file img new /srv/new
-    write_clone a img
-    write_clone b img
+    make_two_clones
     nbdedup drift golden@v1 --files --json | jq 'del (.time)' >truth
     cases=(
         'pass'
@@ -246,14 +252,7 @@ END
 
 @test "a clone's helper cannot use packages that are not there, or make a map" {
     local case
-    make_tree
-    truncate -s 48M img
-    mke2fs -q -b 4096 -t ext4 -d root img
-    make_golden img --block-size 4K
-    random_data 20K 9 >new
-    put_file img new /srv/new
-    write_clone a img
-    write_clone b img
+    make_two_clones
     for case in 'message(PACKAGE, 301)' 'message(PACKAGE, 2**40)' \
                 'message(MAP, data=b"x")'; do
         lying_map "pass"
