@@ -177,10 +177,14 @@ extern int nbdedup_pool_probe (const char *path,
                                enum nbdedup_read_only read_only)
   __attribute__ ((nonnull (1)));
 
-#define NBDEDUP_OPEN_SERVER 1   /* run the background threads, and listen on
-                                 * control.sock unless it is read-only */
-#define NBDEDUP_OPEN_RECOVER 2  /* as nbdedup_pool_recover does */
-#define NBDEDUP_OPEN_WITHOUT_JOURNAL 4  /* the same with 'without_journal' */
+/* Run the background threads, and listen on control.sock unless the pool is
+ * opened read-only.
+ */
+#define NBDEDUP_OPEN_SERVER 1
+/* Do as nbdedup_pool_recover does, ... */
+#define NBDEDUP_OPEN_RECOVER 2
+/* ... with 'without_journal'. */
+#define NBDEDUP_OPEN_WITHOUT_JOURNAL 4
 
 /* Open the pool in directory 'path': take its lock, recover from a crash, and
  * start the engine's threads.  If 'settings' is NULL the defaults apply.
@@ -244,12 +248,13 @@ extern int nbdedup_volume_check_property (const char *property,
 
 struct nbdedup_volume;
 
-#define NBDEDUP_VOLUME_READONLY  1
-#define NBDEDUP_VOLUME_EXCLUSIVE 2      /* EBUSY if another client has it */
-#define NBDEDUP_VOLUME_ADMIN     4      /* the caller is the pool's owner: do
-                                         * not check "allow" */
-#define NBDEDUP_VOLUME_LOST      8      /* open it also if its map is lost:
-                                         * each request then fails with EIO */
+#define NBDEDUP_VOLUME_READONLY 1
+/* Fail with EBUSY if another client has it. */
+#define NBDEDUP_VOLUME_EXCLUSIVE 2
+/* The caller is the pool's owner: do not check "allow". */
+#define NBDEDUP_VOLUME_ADMIN 4
+/* Open it also if its map is lost: each request then fails with EIO. */
+#define NBDEDUP_VOLUME_LOST 8
 
 /* Attach to a volume, or to a snapshot "vol@snap" (always read-only).  The
  * caller counts as a client of it until nbdedup_volume_close.

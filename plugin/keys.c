@@ -34,6 +34,7 @@ _Static_assert (NBDEDUP_DDT_CACHE_DEFAULT == UINT64_C (256) << 20 &&
                 NBDEDUP_DIRTY_MAX_MIN == UINT64_C (4) << 20,
                 "keys_help and the manual page tell other figures");
 
+/* clang-format off */
 const char keys_help[] =
 "[pool=]DIR                (required) The pool, as made by 'nbdedup init'.\n"
 "volume=NAME[@SNAP]        Volume, or snapshot, of the default export \"\"\n"
@@ -61,6 +62,7 @@ const char keys_help[] =
 "                          (default: off).\n"
 "attach=shared|exclusive   Whether a volume takes more than one client\n"
 "                          (default: shared).";
+/* clang-format on */
 
 /* More than any machine has; sums of such sizes do not overflow. */
 #define SIZE_KEY_MAX (UINT64_C (1) << 50)

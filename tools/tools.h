@@ -78,11 +78,11 @@ struct options {
  * argp's; 'children' is a set of the flags below.  Exits for wrong usage,
  * --help and --version.
  */
-#define OPTIONS_POOL 1          /* -p POOL */
-#define OPTIONS_JSON 2          /* --json */
-#define OPTIONS_PROGRESS 4      /* --progress */
-#define OPTIONS_READS (8 | OPTIONS_POOL) /* also --read-only, which is wrong
-                                          * usage without this */
+#define OPTIONS_POOL 1     /* -p POOL */
+#define OPTIONS_JSON 2     /* --json */
+#define OPTIONS_PROGRESS 4 /* --progress */
+/* Also --read-only, which is wrong usage without this. */
+#define OPTIONS_READS (8 | OPTIONS_POOL)
 extern void options_parse (struct options *opts, int argc, char **argv,
                            const struct argp_option *options,
                            argp_parser_t parser, const char *args_doc,

@@ -18,6 +18,7 @@ struct volume_options {
 };
 
 /* For the command's own table of options. */
+/* clang-format off */
 #define VOLUME_OPTIONS \
   { "block-size", VOLUME_KEY_BLOCK_SIZE, "SIZE", 0, \
     "The unit of dedup and compression: 4K to 1M, a power of two; default: " \
@@ -30,6 +31,7 @@ struct volume_options {
   { "domain", VOLUME_KEY_DOMAIN, "NAME", 0, \
     "Share only with volumes of the same domain; default: with those that " \
     "have none", 0 }
+/* clang-format on */
 
 enum {
   VOLUME_KEY_BLOCK_SIZE = 0x3000,

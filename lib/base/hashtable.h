@@ -27,8 +27,10 @@ struct hashtable {
 #define HASHTABLE_BITS 6u
 #define HASHTABLE_MIN ((size_t) 1 << HASHTABLE_BITS)
 
+/* clang-format off */
 #define hashtable_entry(link, type, member) \
   ((type *) ((char *) (link) - offsetof (type, member)))
+/* clang-format on */
 
 /* -1: no memory (errno ENOMEM). */
 static inline int

@@ -36,6 +36,7 @@ invariant_is_due (size_t *changes, size_t nr)
 /* Assert now and at the closing brace that struct MODULE *p is consistent.
  * Put it below the WITH_LOCK, so that the lock is still held at the end.
  */
+/* clang-format off */
 #define WITH_CONSISTENT(module, p)                                      \
   __attribute__ ((cleanup (module##_end_locked)))                       \
   struct module *with_consistent = ({                                   \
@@ -48,5 +49,6 @@ invariant_is_due (size_t *changes, size_t nr)
   {                                                                     \
     module##_assert_consistent_locked (*p);                             \
   }
+/* clang-format on */
 
 #endif /* NBDEDUP_INVARIANT_H */

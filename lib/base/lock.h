@@ -202,8 +202,10 @@ cleanup_unlock (struct lock **l)
 /* Hold the lock until the closing brace. */
 #define WITH_LOCK(l) WITH_LOCK_ (l, __COUNTER__)
 #define WITH_LOCK_(l, n) WITH_LOCK__ (l, n)
+/* clang-format off */
 #define WITH_LOCK__(l, n)                                               \
   __attribute__ ((cleanup (cleanup_unlock)))                            \
   struct lock *with_lock_##n = ({ lock_acquire (l); (l); })
+/* clang-format on */
 
 #endif /* NBDEDUP_LOCK_H */

@@ -53,10 +53,12 @@ static const struct mended_table {
   bool index;                   /* the kind of its b-tree */
   const char *root, *delete, *check;
 } tables[] = {
+/* clang-format off */
 #define TABLE(name, index, key)                                 \
   { name, index,                                                \
     "SELECT rootpage FROM sqlite_schema WHERE name = '" name "'", \
     "DELETE FROM " name " WHERE " key, "PRAGMA quick_check (" name ")" }
+/* clang-format on */
   [META_MEND_LEAF] = TABLE ("leaf", true,
                             "branch = ? AND leaf = ? AND seq = ?"),
   [META_MEND_RECORD] = TABLE ("record", false, "rowid = ?"),

@@ -54,9 +54,10 @@
  */
 #define VOLUMES_MAX 32
 /* Values of 'idle_ms' for a connection that is not idle. */
-#define SERVING 0               /* a request, or has a volume or a frozen
-                                 * moment */
-#define SENT_AWAY UINT64_MAX    /* by the accepting thread: it must end */
+/* It serves a request, or its client has a volume or a frozen view. */
+#define SERVING 0
+/* The accepting thread has sent it away: it must end. */
+#define SENT_AWAY UINT64_MAX
 
 /* How long clients may take to read their last answers. */
 #define STOP_MS 1000

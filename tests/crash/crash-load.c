@@ -29,6 +29,7 @@ struct profile {
 };
 
 static const struct profile profiles[] = {
+/* clang-format off */
   /*            flush zero trim read status fua unal. hot blocks */
   { "mixed",        5,   8,   8,  12,    1, 10,  40,  20,   8 },
   { "database",    30,   2,   2,  10,    0, 40,  50,  70,   2 },
@@ -37,6 +38,7 @@ static const struct profile profiles[] = {
   { "discard",      4,  30,  30,  10,    3, 10,  40,  20,  48 },
   { "hot blocks",   8,   5,   5,  10,    0, 10,  80, 100,   3 },
   { "flush storm", 60,   3,   3,   5,    0, 30,  20,  20,   1 },
+/* clang-format on */
 };
 #define NR_PROFILES (sizeof profiles / sizeof profiles[0])
 

@@ -63,11 +63,13 @@
 #define OPEN_CHANGES 80
 
 static const lineage_weights weights[] = {
+/* clang-format off */
   /* cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
   {  3, 30, 4,  4,  6,  9,  8, 4,  8,  3,  5,  5,  2,  0,  0, 0 },
   {  2, 12, 2,  2,  2, 16, 14, 8, 20,  4,  8,  6,  1,  0,  0, 0 },
   {  2, 60, 6,  6,  3,  6,  4, 2,  5,  1,  3,  3,  1,  0,  0, 0 },
   {  1, 15, 2,  2,  1, 20,  3, 3, 14,  1, 12,  8,  1,  0,  0, 0 },
+/* clang-format on */
 };
 #define NR_WEIGHTS (sizeof weights / sizeof weights[0])
 

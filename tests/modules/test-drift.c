@@ -37,6 +37,7 @@ static const struct {
   const char *name;
   lineage_weights weights;
 } mixtures[] = {
+/* clang-format off */
   /*             cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
   { "mixed",    { 2, 40, 4,  4,  1,  8, 12, 3,  6,  2,  4,  4,  3,  0,  0, 0 } },
   { "clones",   { 1, 40, 3,  3,  1,  6, 25, 2, 10,  1,  3,  3,  2,  0,  0, 0 } },
@@ -44,6 +45,7 @@ static const struct {
   { "rebase",   { 2, 40, 4,  4,  1,  8, 12, 2,  5,  1, 20,  4,  2,  0,  0, 0 } },
   { "rollback", { 1, 40, 3,  3,  1, 10, 10, 16, 5,  1,  5,  4,  2,  0,  0, 0 } },
   { "resize",   { 1, 40, 5,  5,  1,  6, 10, 4,  4,  1,  4, 20,  2,  0,  0, 0 } },
+/* clang-format on */
 };
 #define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
 

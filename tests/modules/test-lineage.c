@@ -28,6 +28,7 @@ static const struct {
   const char *name;
   lineage_weights weights;
 } mixtures[] = {
+/* clang-format off */
   /*             cre wr zero tr flu snap cl rol des ren reb siz set dif att det */
   { "mixed",    { 3, 30, 4,  4,  3,  9, 8,  4,  8,  3,  4,  4,  2,  5,  2, 2 } },
   { "deep",     { 1, 30, 4,  4,  2, 30, 2,  3,  8,  1,  2,  2,  1,  4,  1, 1 } },
@@ -36,6 +37,7 @@ static const struct {
   { "resize",   { 3, 25, 5,  5,  1,  8, 8,  4,  5,  1,  4, 20,  1,  3,  1, 1 } },
   { "rollback", { 2, 25, 3,  3,  1, 12, 5, 20,  8,  1,  3,  4,  1,  3,  2, 2 } },
   { "destroy",  { 4, 25, 3,  3,  1, 15, 12, 3, 30,  2,  3,  2,  1,  1,  2, 2 } },
+/* clang-format on */
 };
 #define NR_MIXTURES (sizeof mixtures / sizeof mixtures[0])
 
